@@ -1,0 +1,185 @@
+//! The control API's JSON: what `side/admin` serves and the CLI reads. One definition for both ends.
+//!
+//! | call | body | answer |
+//! |---|---|---|
+//! | `PUT /_pilot/v1/functions/NAME` | multipart: `spec` ([`FunctionSpec`](crate::spec::FunctionSpec), JSON), `code` (tar.gz) | a line of JSON per [`DeployEvent`], the last is `done` or `failed` |
+//! | `GET /_pilot/v1/functions` | | `[FunctionSummary]` |
+//! | `GET /_pilot/v1/functions/NAME` | | [`FunctionDescription`] |
+//! | `DELETE /_pilot/v1/functions/NAME` | | 204 |
+//! | `POST /_pilot/v1/functions/NAME/scale` | [`ScaleRequest`] | [`PoolStatus`] |
+//! | `GET /_pilot/v1/functions/NAME/logs?lines=N&follow=BOOL` | | text, one line each |
+//! | `GET /_pilot/v1/version`, `/_pilot/v1/openapi.json` | | |
+//!
+//! Errors are [`ApiError`] with a fitting status.
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::Outcome;
+use crate::ids::{FunctionName, VersionId};
+use crate::ports::TemplateReport;
+use crate::timeline::{StartKind, Timeline};
+
+/// One line of a deployment's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum DeployEvent {
+    /// It goes on.
+    Progress(Progress),
+    /// It is live.
+    Done(Box<DeployReport>),
+    /// Nothing has changed.
+    Failed(ApiError),
+}
+
+/// What a deployment is at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// `unpack`, `environment`, `template`, `activate`.
+    pub stage: String,
+    /// For people.
+    pub message: String,
+}
+
+/// A deployment that went well.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeployReport {
+    /// Which function.
+    pub name: FunctionName,
+    /// Its version.
+    pub version: VersionId,
+    /// The version's number.
+    pub number: u32,
+    /// False: equal to the one that was live; nothing was done.
+    pub changed: bool,
+    /// Whether the environment was there already.
+    pub environment_reused: bool,
+    /// What the import in the sandbox found.
+    pub template: TemplateReport,
+    /// The function URL's path.
+    pub url_path: String,
+}
+
+/// Why a deployment changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeployError {
+    /// The request does not do: configuration, archive, requirement, handler. For the user to mend.
+    #[error("{message}")]
+    Invalid {
+        /// Stable word, e.g. `bad_archive`, `bad_config`, `requirement_failed`, `import_failed`, `too_large`.
+        code: &'static str,
+        /// What is wrong and what to change, naming file, key or function.
+        message: String,
+        /// Traceback or installer output, may be empty.
+        detail: String,
+    },
+    /// The machine failed: disk, registry, sandbox.
+    #[error("{message}")]
+    Internal {
+        /// What failed.
+        message: String,
+    },
+}
+
+/// An error's JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiError {
+    /// Stable word.
+    pub code: String,
+    /// For people; says what to do.
+    pub message: String,
+    /// Traceback or tool output; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+/// One line of `pilot list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FunctionSummary {
+    /// Its name.
+    pub name: FunctionName,
+    /// The live version.
+    pub version: VersionId,
+    /// Its number.
+    pub number: u32,
+    /// `python`, `python3.11` …
+    pub runtime: String,
+    /// `module.attribute`.
+    pub handler: String,
+    /// When it was deployed, Unix seconds.
+    pub deployed_unix_s: u64,
+    /// Workers by state.
+    pub workers: PoolStatus,
+    /// Counts since the daemon's start.
+    pub totals: Totals,
+}
+
+/// `pilot describe`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FunctionDescription {
+    /// As in the list.
+    #[serde(flatten)]
+    pub summary: FunctionSummary,
+    /// The configuration in force, every key.
+    pub config: crate::config::FunctionConfig,
+    /// The environment's id.
+    pub environment: String,
+    /// What the deployment found.
+    pub template: TemplateReport,
+    /// The function URL's path.
+    pub url_path: String,
+    /// The newest cold invocation.
+    pub last_cold: Option<InvocationSummary>,
+    /// The newest invocation.
+    pub last: Option<InvocationSummary>,
+    /// Older versions that are still kept, newest first.
+    pub versions: Vec<u32>,
+}
+
+/// One invocation, for people.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InvocationSummary {
+    /// Request id.
+    pub id: String,
+    /// Cold or warm.
+    pub start: StartKind,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Its stamps.
+    pub timeline: Timeline,
+    /// When it was received, Unix milliseconds.
+    pub received_unix_ms: u64,
+}
+
+/// Counts since the daemon's start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Ended invocations.
+    pub invocations: u64,
+    /// Of these, cold.
+    pub cold: u64,
+    /// Of these, not `ok`.
+    pub errors: u64,
+}
+
+/// Workers of a function by state, and who waits for them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Being started.
+    pub starting: u32,
+    /// Free.
+    pub idle: u32,
+    /// Serving.
+    pub busy: u32,
+    /// Requests in the queue.
+    pub waiting: u32,
+    /// PSS of all workers as last sampled, bytes.
+    pub memory_bytes: u64,
+}
+
+/// `POST …/scale`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScaleRequest {
+    /// Idle workers beyond this are retired at once.
+    pub workers: u32,
+}

@@ -1,0 +1,23 @@
+//! Pilotlight's words, as types: what a function is, what an invocation went through, and the ports
+//! at which crates meet that may not know each other.
+//!
+//! Not here: anything that does I/O, any policy. This crate imports nothing of ours.
+
+pub mod api;
+pub mod config;
+pub mod event;
+pub mod ids;
+pub mod manifest;
+pub mod ports;
+mod seconds;
+pub mod spec;
+pub mod timeline;
+pub mod version;
+
+pub use config::{FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode};
+pub use event::{Event, InvocationRecord, Outcome};
+pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
+pub use ports::BoxFuture;
+pub use spec::FunctionSpec;
+pub use timeline::{Instant, StartKind, Timeline};
+pub use version::{Environment, Version};

@@ -1,0 +1,13 @@
+//! Durations in JSON are seconds, as a number: `timeout_s`, `idle_s`, `took_s`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+pub(crate) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(duration.as_secs_f64())
+}
+
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(D::Error::custom)
+}

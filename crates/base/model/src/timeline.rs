@@ -1,0 +1,130 @@
+//! What an invocation went through, stamp by stamp. The same stamps feed the `Server-Timing` header, the REPORT line,
+//! the histograms and `pilot describe`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A point on `CLOCK_MONOTONIC`, nanoseconds. Workers stamp on the same clock, so stamps of both sides compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Instant(pub u64);
+
+impl Instant {
+    /// Time since `earlier`; zero when that is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This point and `duration` more.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+/// Whether an invocation had to wait for a worker to start. Never guessed from latency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StartKind {
+    /// A worker was there, or became free.
+    Warm,
+    /// Waited for a worker that was started for it.
+    Cold,
+    /// Waited for a worker that was started for another invocation (or by a forecast) and was still starting.
+    ColdShared,
+}
+
+impl StartKind {
+    /// `cold` or `warm`: the word of the `X-Pilot-Start` header.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Cold | Self::ColdShared => "cold",
+        }
+    }
+}
+
+/// The stamps of one invocation, in the order in which they come. `None`: that phase did not take place (a warm
+/// invocation forks nothing).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// The request's head was read.
+    pub received: Instant,
+    /// Past look-up, authorisation, limits and the body.
+    pub admitted: Option<Instant>,
+    /// A worker (perhaps still starting) was given to it.
+    pub leased: Option<Instant>,
+    /// The worker's first instruction.
+    pub forked: Option<Instant>,
+    /// The worker is in its namespaces and cgroup, with its privileges dropped.
+    pub sandboxed: Option<Instant>,
+    /// The handler is imported and the hooks have run.
+    pub initialised: Option<Instant>,
+    /// The handler was called.
+    pub started: Option<Instant>,
+    /// The first byte of the answer came from the worker.
+    pub first_byte: Option<Instant>,
+    /// The handler returned.
+    pub returned: Option<Instant>,
+    /// The answer is complete.
+    pub finished: Option<Instant>,
+}
+
+impl Timeline {
+    /// A timeline that has only begun.
+    #[must_use]
+    pub fn new(received: Instant) -> Self {
+        Self {
+            received,
+            admitted: None,
+            leased: None,
+            forked: None,
+            sandboxed: None,
+            initialised: None,
+            started: None,
+            first_byte: None,
+            returned: None,
+            finished: None,
+        }
+    }
+
+    /// Each phase that took place, named by the stamp that ends it, with the time since the stamp before.
+    /// The durations add up to the whole: nothing is unexplained.
+    pub fn phases(&self) -> impl Iterator<Item = (&'static str, Duration)> {
+        let stamps = [
+            ("admit", self.admitted),
+            ("lease", self.leased),
+            ("fork", self.forked),
+            ("sandbox", self.sandboxed),
+            ("init", self.initialised),
+            ("start", self.started),
+            ("handler", self.returned),
+            ("answer", self.finished),
+        ];
+        let mut before = self.received;
+        stamps.into_iter().filter_map(move |(name, stamp)| {
+            let stamp = stamp?;
+            let took = stamp.since(before);
+            before = before.max(stamp);
+            Some((name, took))
+        })
+    }
+
+    /// From received to finished.
+    #[must_use]
+    pub fn total(&self) -> Option<Duration> {
+        Some(self.finished?.since(self.received))
+    }
+
+    /// The handler's own time: what Lambda calls Duration.
+    #[must_use]
+    pub fn handler(&self) -> Option<Duration> {
+        Some(self.returned?.since(self.started?))
+    }
+}

@@ -1,0 +1,1 @@
+//! The operating system: namespaces, mounts, cgroups, pidfds, descriptor passing, system call filters.

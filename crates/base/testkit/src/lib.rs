@@ -1,0 +1,1 @@
+//! Fakes for the ports, a manual clock, capability probes; for tests only.

@@ -1,0 +1,1 @@
+//! An invocation: version look-up, admission, queue, deadline, exchange, timeline.

@@ -1,0 +1,1 @@
+//! Workers: state machine, leases, sizing, keep-alive, eviction under pressure.

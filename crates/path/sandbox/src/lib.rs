@@ -1,0 +1,1 @@
+//! Processes: templates, fork, namespaces, cgroups, seccomp, supervision.

@@ -1,0 +1,1 @@
+//! Frames between the daemon and a language worker; codec only, no I/O.

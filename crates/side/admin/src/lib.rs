@@ -1,0 +1,1 @@
+//! The control API, the functions' logs, metrics text.

@@ -1,0 +1,1 @@
+//! Deployment: unpacking code, building environments, the registry.
