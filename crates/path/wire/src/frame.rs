@@ -1,0 +1,315 @@
+//! Frames: a 16-byte header, meta, body. The decoder is fed whatever the socket gave and hands out whole frames whose
+//! parts share the buffer they arrived in.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// Bytes of a header.
+pub const HEADER_LEN: usize = 16;
+
+/// Longest meta, bytes.
+pub const META_LEN_MAX: u32 = 256 * 1024;
+
+/// Longest body, bytes.
+pub const BODY_LEN_MAX: u32 = 64 * 1024 * 1024;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Call the handler.
+    Invoke,
+    /// Call the application.
+    Http,
+    /// The worker is initialised.
+    Ready,
+    /// The handler returned.
+    Result,
+    /// The handler raised.
+    Error,
+    /// An HTTP response begins.
+    Head,
+    /// More of its body.
+    Chunk,
+    /// The end of it.
+    End,
+    /// The handler could not be imported.
+    InitError,
+}
+
+impl Kind {
+    const ALL: [(u8, Self); 9] = [
+        (1, Self::Invoke),
+        (2, Self::Http),
+        (16, Self::Ready),
+        (17, Self::Result),
+        (18, Self::Error),
+        (19, Self::Head),
+        (20, Self::Chunk),
+        (21, Self::End),
+        (22, Self::InitError),
+    ];
+
+    /// Its number on the wire.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Invoke => 1,
+            Self::Http => 2,
+            Self::Ready => 16,
+            Self::Result => 17,
+            Self::Error => 18,
+            Self::Head => 19,
+            Self::Chunk => 20,
+            Self::End => 21,
+            Self::InitError => 22,
+        }
+    }
+
+    fn from_number(number: u8) -> Option<Self> {
+        Self::ALL
+            .iter()
+            .find(|(known, _)| *known == number)
+            .map(|(_, kind)| *kind)
+    }
+}
+
+/// A frame's header, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of meta.
+    pub meta_len: u32,
+    /// Bytes of body.
+    pub body_len: u32,
+    /// Which invocation of the worker; 0 is the worker itself.
+    pub stream: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// Per kind.
+    pub flags: u8,
+}
+
+/// Why bytes are not a frame. The channel is of no more use after one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// A kind that nobody knows.
+    #[error("frame kind {number} is unknown")]
+    Kind {
+        /// The number.
+        number: u8,
+    },
+    /// A part over its limit.
+    #[error("frame {part} of {len} bytes is over the limit of {limit}")]
+    TooLong {
+        /// `meta` or `body`.
+        part: &'static str,
+        /// Its length.
+        len: u64,
+        /// The limit.
+        limit: u32,
+    },
+    /// A reserved field that is not zero.
+    #[error("frame has {value} in its reserved field")]
+    Reserved {
+        /// What stands there.
+        value: u16,
+    },
+}
+
+impl Header {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, FrameError> {
+        let mut rest = &bytes[..];
+        let meta_len = rest.get_u32_le();
+        let body_len = rest.get_u32_le();
+        let stream = rest.get_u32_le();
+        let number = rest.get_u8();
+        let flags = rest.get_u8();
+        let reserved = rest.get_u16_le();
+        let kind = Kind::from_number(number).ok_or(FrameError::Kind { number })?;
+        check_len("meta", u64::from(meta_len), META_LEN_MAX)?;
+        check_len("body", u64::from(body_len), BODY_LEN_MAX)?;
+        if reserved != 0 {
+            return Err(FrameError::Reserved { value: reserved });
+        }
+        Ok(Self {
+            meta_len,
+            body_len,
+            stream,
+            kind,
+            flags,
+        })
+    }
+
+    /// The header of a frame with these parts.
+    ///
+    /// # Errors
+    /// A part is over its limit.
+    pub fn new(kind: Kind, stream: u32, meta: &[u8], body: &[u8]) -> Result<Self, FrameError> {
+        Ok(Self {
+            meta_len: check_len("meta", meta.len() as u64, META_LEN_MAX)?,
+            body_len: check_len("body", body.len() as u64, BODY_LEN_MAX)?,
+            stream,
+            kind,
+            flags: 0,
+        })
+    }
+
+    /// Writes it.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        let mut rest = &mut bytes[..];
+        rest.put_u32_le(self.meta_len);
+        rest.put_u32_le(self.body_len);
+        rest.put_u32_le(self.stream);
+        rest.put_u8(self.kind.number());
+        rest.put_u8(self.flags);
+        bytes
+    }
+}
+
+fn check_len(part: &'static str, len: u64, limit: u32) -> Result<u32, FrameError> {
+    u32::try_from(len)
+        .ok()
+        .filter(|len| *len <= limit)
+        .ok_or(FrameError::TooLong { part, len, limit })
+}
+
+/// A whole frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// What it is.
+    pub kind: Kind,
+    /// Which invocation.
+    pub stream: u32,
+    /// JSON, or empty.
+    pub meta: Bytes,
+    /// As the kind says.
+    pub body: Bytes,
+}
+
+/// Puts frames together from what the socket gives.
+#[derive(Debug, Default)]
+pub struct FrameDecoder {
+    buffer: BytesMut,
+}
+
+impl FrameDecoder {
+    /// Where the next bytes go: room for at least `least` of them.
+    pub fn space(&mut self, least: usize) -> &mut BytesMut {
+        self.buffer.reserve(least.max(self.missing()));
+        &mut self.buffer
+    }
+
+    /// Bytes that a begun frame still lacks; 0 when unknown or none.
+    fn missing(&self) -> usize {
+        self.buffer
+            .first_chunk()
+            .and_then(|bytes| Header::decode(bytes).ok())
+            .map_or(0, |header| {
+                (HEADER_LEN + header.meta_len as usize + header.body_len as usize)
+                    .saturating_sub(self.buffer.len())
+            })
+    }
+
+    /// The next whole frame, if it is there.
+    ///
+    /// # Errors
+    /// The bytes are no frame.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some(bytes) = self.buffer.first_chunk() else {
+            return Ok(None);
+        };
+        let header = Header::decode(bytes)?;
+        let whole = HEADER_LEN + header.meta_len as usize + header.body_len as usize;
+        if self.buffer.len() < whole {
+            return Ok(None);
+        }
+        let mut frame = self.buffer.split_to(whole).freeze();
+        frame.advance(HEADER_LEN);
+        let meta = frame.split_to(header.meta_len as usize);
+        Ok(Some(Frame {
+            kind: header.kind,
+            stream: header.stream,
+            meta,
+            body: frame,
+        }))
+    }
+
+    /// Whether bytes of an unfinished frame are held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn encode(kind: Kind, stream: u32, meta: &[u8], body: &[u8]) -> Vec<u8> {
+        let header = Header::new(kind, stream, meta, body).unwrap();
+        [&header.encode()[..], meta, body].concat()
+    }
+
+    #[test]
+    fn a_body_over_the_limit_is_refused_by_its_header_alone() {
+        let mut header = Header::new(Kind::Result, 1, b"", b"").unwrap().encode();
+        header[4..8].copy_from_slice(&(BODY_LEN_MAX + 1).to_le_bytes());
+        assert!(matches!(
+            Header::decode(&header),
+            Err(FrameError::TooLong { part: "body", .. })
+        ));
+    }
+
+    #[test]
+    fn every_kind_keeps_its_number() {
+        for (number, kind) in Kind::ALL {
+            assert_eq!(kind.number(), number);
+            assert_eq!(Kind::from_number(number), Some(kind));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_cutting_of_the_stream(
+            parts in prop::collection::vec((0usize..9, any::<u32>(), prop::collection::vec(any::<u8>(), 0..80), prop::collection::vec(any::<u8>(), 0..300)), 1..8),
+            cuts in prop::collection::vec(1usize..64, 1..40),
+        ) {
+            let mut stream = Vec::new();
+            for (kind, id, meta, body) in &parts {
+                stream.extend(encode(Kind::ALL[*kind].1, *id, meta, body));
+            }
+            let mut decoder = FrameDecoder::default();
+            let mut decoded = Vec::new();
+            let mut cuts = cuts.iter().cycle();
+            let mut rest = &stream[..];
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at((*cuts.next().unwrap()).min(rest.len()));
+                decoder.space(now.len()).extend_from_slice(now);
+                rest = later;
+                while let Some(frame) = decoder.next_frame().unwrap() {
+                    decoded.push(frame);
+                }
+            }
+            prop_assert!(decoder.is_empty());
+            prop_assert_eq!(decoded.len(), parts.len());
+            for (frame, (kind, id, meta, body)) in decoded.iter().zip(&parts) {
+                prop_assert_eq!(frame.kind, Kind::ALL[*kind].1);
+                prop_assert_eq!(frame.stream, *id);
+                prop_assert_eq!(&frame.meta[..], &meta[..]);
+                prop_assert_eq!(&frame.body[..], &body[..]);
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_the_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut decoder = FrameDecoder::default();
+            decoder.space(bytes.len()).extend_from_slice(&bytes);
+            while let Ok(Some(_)) = decoder.next_frame() {}
+        }
+    }
+}
