@@ -111,6 +111,9 @@ pub struct FunctionSummary {
     pub workers: PoolStatus,
     /// Counts since the daemon's start.
     pub totals: Totals,
+    /// Why it cannot be invoked (its files are gone or damaged) and what to do; `None`: it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// `pilot describe`.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::api::{
-    DeployError, DeployReport, FunctionDescription, FunctionSummary, PoolStatus, Progress,
+    DeployError, DeployReport, FunctionDescription, FunctionSummary, InvocationSummary, PoolStatus,
+    Progress, Totals,
 };
 use crate::event::Event;
 use crate::ids::{FunctionName, WorkerId};
@@ -282,6 +283,26 @@ pub struct WorkerMemory {
 pub trait EventSink: Send + Sync + Debug {
     /// Takes one event.
     fn publish(&self, event: Event);
+}
+
+/// What was observed of a function since the daemon's start.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Observation {
+    /// Counts.
+    pub totals: Totals,
+    /// The newest invocation.
+    pub last: Option<InvocationSummary>,
+    /// The newest cold invocation.
+    pub last_cold: Option<InvocationSummary>,
+}
+
+/// The events' subscriber, as deployment sees it: what it says of a function, and when to forget one.
+pub trait Observed: Send + Sync + Debug {
+    /// Everything published before this call is counted. Zeroes for a function nobody has invoked.
+    fn observation(&self, name: &FunctionName) -> Observation;
+
+    /// The function is removed: its counts, metric series and log files go.
+    fn forget(&self, name: &FunctionName);
 }
 
 /// The running functions, as the control side sees them. The path implements it.
