@@ -1,1 +1,18 @@
 //! An invocation: version look-up, admission, queue, deadline, exchange, timeline.
+//!
+//! Takes a [`Request`] from the gateway and gives back a [`Response`] or an [`InvokeError`]; asks the pool for a worker
+//! and speaks to it through the [`Worker`](pilot_model::ports::Worker) port. Knows neither HTTP servers nor processes.
+
+mod body;
+mod error;
+mod invoker;
+mod limits;
+mod request;
+mod response;
+
+pub use body::HttpBody;
+pub use error::{InvokeError, ThrottleReason};
+pub use invoker::Invoker;
+pub use limits::Limits;
+pub use request::{HttpRequest, Payload, Request};
+pub use response::{Response, ResponseBody};

@@ -1,0 +1,97 @@
+//! Why an invocation has no answer. The gateway's table translates each variant to a status.
+
+use std::time::Duration;
+
+use pilot_model::FunctionName;
+use pilot_model::ports::{StartError, WorkerFault};
+
+/// Why an invocation has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvokeError {
+    /// No function of this name is deployed.
+    #[error("there is no function named '{name}': deploy it, or see `pilot list`")]
+    FunctionNotFound {
+        /// What was asked for, cut to 100 characters.
+        name: String,
+    },
+    /// The function has no such version (any more).
+    #[error(
+        "function '{name}' has no version '{qualifier}': use a version number of `pilot describe {name}`, or $LATEST"
+    )]
+    VersionNotFound {
+        /// The function.
+        name: String,
+        /// What was asked for, cut to 100 characters.
+        qualifier: String,
+    },
+    /// The function has as much to do as it may have.
+    #[error("function '{name}' is at its limit: {reason}")]
+    TooManyRequests {
+        /// The function.
+        name: FunctionName,
+        /// Which limit.
+        reason: ThrottleReason,
+    },
+    /// The payload is over the limit.
+    #[error("the payload of {bytes} bytes is over the limit of {bytes_max} bytes")]
+    PayloadTooLarge {
+        /// The payload.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// No worker came up, several times. (A handler that cannot be imported is an answer, not this.)
+    #[error("no worker of function '{name}' came up: {error}")]
+    StartFailed {
+        /// The function.
+        name: FunctionName,
+        /// The last attempt's.
+        error: StartError,
+    },
+    /// The timeout passed while the body was streamed; the worker is gone.
+    #[error("task timed out after {:.2} seconds, in the middle of its response body", .after.as_secs_f64())]
+    BodyTimedOut {
+        /// The function's timeout.
+        after: Duration,
+    },
+    /// The worker ended while the body was streamed.
+    #[error("the response body broke off: {fault}")]
+    BodyBroken {
+        /// How it ended.
+        fault: WorkerFault,
+    },
+    /// The daemon is stopping.
+    #[error("the daemon is shutting down: try again once it is back")]
+    ShuttingDown,
+}
+
+/// Which limit an invocation met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ThrottleReason {
+    /// `scale.max` workers are busy and the queue before them is full.
+    QueueFull,
+    /// It waited in the queue for as long as the function's timeout.
+    QueueTimeout,
+}
+
+impl ThrottleReason {
+    /// The word of the `Reason` field in Lambda's `TooManyRequestsException`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::QueueFull => "ReservedFunctionConcurrentInvocationLimitExceeded",
+            Self::QueueTimeout => "ReservedFunctionInvocationRateLimitExceeded",
+        }
+    }
+}
+
+impl std::fmt::Display for ThrottleReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::QueueFull => "its queue is full; try again, or raise scale.max",
+            Self::QueueTimeout => {
+                "no worker became free within its timeout; try again, or raise scale.max"
+            }
+        })
+    }
+}

@@ -1,0 +1,30 @@
+//! The named bounds of the path.
+
+use std::time::Duration;
+
+/// The named bounds of the path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests of one function that may wait for a worker; one more is refused.
+    pub queue_max: usize,
+    /// Largest payload, bytes. Lambda's is 6 MiB.
+    pub payload_bytes_max: usize,
+    /// PSS of all workers and templates beyond which idle workers and then templates are evicted; `None`: no bound.
+    pub memory_bytes_max: Option<u64>,
+    /// How often memory is sampled.
+    pub memory_sample_every: Duration,
+    /// Versions of one function beside the live one that can still be invoked by number.
+    pub older_versions_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            queue_max: 1000,
+            payload_bytes_max: 6 * 1024 * 1024,
+            memory_bytes_max: None,
+            memory_sample_every: Duration::from_secs(5),
+            older_versions_max: 4,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What goes out: an invocation's answer. Errors of the function are answers too, as in Lambda.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilot_model::ports::HttpHead;
+use pilot_model::{InvocationId, Outcome, StartKind, Timeline, Version};
+
+use crate::body::HttpBody;
+
+/// An invocation's answer.
+#[derive(Debug)]
+pub struct Response {
+    /// The request id.
+    pub id: InvocationId,
+    /// Who answered.
+    pub version: Arc<Version>,
+    /// Cold or warm.
+    pub start: StartKind,
+    /// How it ended; of a body that still streams: how it looks so far, [`Outcome::Ok`].
+    pub outcome: Outcome,
+    /// Phase by phase; of a body that still streams: up to the first byte.
+    pub timeline: Timeline,
+    /// The answer itself.
+    pub body: ResponseBody,
+    /// START line, what was printed, END and REPORT line: the last 4 KiB. Empty while a body still streams.
+    pub log_tail: Bytes,
+}
+
+/// The answer itself.
+#[derive(Debug)]
+pub enum ResponseBody {
+    /// The handler returned this JSON.
+    Result(Bytes),
+    /// The handler raised, timed out, crashed, ran out of memory or could not be imported: Lambda's error body, JSON.
+    /// The caller is told `X-Amz-Function-Error: Unhandled`.
+    FunctionError(Bytes),
+    /// An application's HTTP response.
+    Http {
+        /// Status and headers.
+        head: HttpHead,
+        /// In one piece, or streamed.
+        body: HttpBody,
+    },
+}
