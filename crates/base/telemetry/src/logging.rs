@@ -1,0 +1,157 @@
+//! The daemon's own log: lines on standard error, for people (`text`) or machines (`json`).
+//! Functions' output does not come here; the control side keeps it in files.
+
+use std::str::FromStr;
+
+use tracing::Subscriber;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// How a line looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = LoggingError;
+
+    fn from_str(word: &str) -> Result<Self, LoggingError> {
+        match word {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(LoggingError::Format {
+                word: word.to_owned(),
+            }),
+        }
+    }
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggingError {
+    /// Not a format.
+    #[error("log format '{word}' is unknown: use text or json")]
+    Format {
+        /// What was given.
+        word: String,
+    },
+    /// Not a level or a list of `target=level`.
+    #[error(
+        "log level '{level}' does not do: {problem}; use error, warn, info, debug, trace or TARGET=LEVEL,…"
+    )]
+    Level {
+        /// What was given.
+        level: String,
+        /// What the parser says.
+        problem: String,
+    },
+    /// Somebody has set up logging in this process before.
+    #[error("logging is set up twice in this process")]
+    Twice,
+}
+
+/// Sets up the process's log on standard error. `level` is a level or a list of `target=level`.
+///
+/// # Errors
+/// A level that does not parse; a second call.
+pub fn init(format: LogFormat, level: &str) -> Result<(), LoggingError> {
+    let subscriber = subscriber(format, level, std::io::stderr)?;
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| LoggingError::Twice)
+}
+
+fn subscriber<W>(
+    format: LogFormat,
+    level: &str,
+    writer: W,
+) -> Result<Box<dyn Subscriber + Send + Sync>, LoggingError>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let filter = EnvFilter::try_new(level).map_err(|error| LoggingError::Level {
+        level: level.to_owned(),
+        problem: error.to_string(),
+    })?;
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer);
+    Ok(match format {
+        LogFormat::Text => Box::new(lines.with_target(false).with_ansi(false).finish()),
+        LogFormat::Json => Box::new(lines.json().flatten_event(true).finish()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn log_one_line(format: LogFormat, level: &str) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = subscriber(format, level, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(function = "invert", "deployed");
+            tracing::debug!("left out");
+        });
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn json_lines_carry_message_and_fields() {
+        let text = log_one_line(LogFormat::Json, "info");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(
+            text.starts_with('{') && text.contains(r#""message":"deployed""#),
+            "{text}"
+        );
+        assert!(text.contains(r#""function":"invert""#), "{text}");
+    }
+
+    #[test]
+    fn text_lines_have_no_colour_codes() {
+        let text = log_one_line(LogFormat::Text, "info");
+        assert!(
+            text.contains("deployed") && !text.contains('\x1b'),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_level_that_does_not_parse_is_named() {
+        let error = subscriber(LogFormat::Text, "pilot=loudly", io::sink)
+            .err()
+            .unwrap();
+        assert!(error.to_string().contains("pilot=loudly"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_format_names_the_known_ones() {
+        let error = "xml".parse::<LogFormat>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "log format 'xml' is unknown: use text or json"
+        );
+    }
+}

@@ -1,0 +1,446 @@
+//! The metrics of `table.rs`, alive. [`Metrics`] holds the families; [`FunctionMetrics`] holds one function's series
+//! ready at hand, so that counting an invocation hashes nothing.
+//!
+//! Invariant: the number of series is bounded by the functions deployed. [`Metrics::forget`] takes a function's away.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use pilot_model::api::PoolStatus;
+use pilot_model::ports::TemplateMemory;
+use pilot_model::{FunctionName, InvocationRecord, Outcome, StartKind};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry, Unit};
+
+use crate::table::{self, Row};
+
+type Labels = Vec<(&'static str, Cow<'static, str>)>;
+type Level = Gauge<u64, AtomicU64>;
+type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+
+/// Every metric of the daemon.
+pub struct Metrics {
+    registry: Registry,
+    invocations: Family<Labels, Counter>,
+    coldstarts: Family<Labels, Counter>,
+    errors: Family<Labels, Counter>,
+    timeouts: Family<Labels, Counter>,
+    invoke_duration: Histograms,
+    init_duration: Histograms,
+    mem_usage: Histograms,
+    phases: Phases,
+    worker_starts: Family<Labels, Counter>,
+    worker_start_duration: Histograms,
+    worker_ends: Family<Labels, Counter>,
+    workers: Family<Labels, Level>,
+    queue_length: Family<Labels, Level>,
+    worker_memory: Family<Labels, Level>,
+    template_memory: Family<Labels, Level>,
+    templates: Family<Labels, Level>,
+    events_dropped: Counter,
+    log_errors: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let phase_duration: Histograms = Family::new_with_constructor(durations);
+        let mut metrics = Self {
+            registry: Registry::default(),
+            invocations: Family::default(),
+            coldstarts: Family::default(),
+            errors: Family::default(),
+            timeouts: Family::default(),
+            invoke_duration: Family::new_with_constructor(durations),
+            init_duration: Family::new_with_constructor(durations),
+            mem_usage: Family::new_with_constructor(sizes),
+            phases: Phases::new(&phase_duration),
+            worker_starts: Family::default(),
+            worker_start_duration: Family::new_with_constructor(durations),
+            worker_ends: Family::default(),
+            workers: Family::default(),
+            queue_length: Family::default(),
+            worker_memory: Family::default(),
+            template_memory: Family::default(),
+            templates: Family::default(),
+            events_dropped: Counter::default(),
+            log_errors: Counter::default(),
+        };
+        let registry = &mut metrics.registry;
+        register(registry, &table::INVOCATIONS, metrics.invocations.clone());
+        register(registry, &table::COLDSTARTS, metrics.coldstarts.clone());
+        register(registry, &table::ERRORS, metrics.errors.clone());
+        register(registry, &table::TIMEOUTS, metrics.timeouts.clone());
+        register(
+            registry,
+            &table::INVOKE_DURATION,
+            metrics.invoke_duration.clone(),
+        );
+        register(
+            registry,
+            &table::INIT_DURATION,
+            metrics.init_duration.clone(),
+        );
+        register(registry, &table::MEM_USAGE, metrics.mem_usage.clone());
+        register(registry, &table::PHASE_DURATION, phase_duration);
+        register(
+            registry,
+            &table::WORKER_STARTS,
+            metrics.worker_starts.clone(),
+        );
+        register(
+            registry,
+            &table::WORKER_START_DURATION,
+            metrics.worker_start_duration.clone(),
+        );
+        register(registry, &table::WORKER_ENDS, metrics.worker_ends.clone());
+        register(registry, &table::WORKERS, metrics.workers.clone());
+        register(registry, &table::QUEUE_LENGTH, metrics.queue_length.clone());
+        register(
+            registry,
+            &table::WORKER_MEMORY,
+            metrics.worker_memory.clone(),
+        );
+        register(
+            registry,
+            &table::TEMPLATE_MEMORY,
+            metrics.template_memory.clone(),
+        );
+        register(registry, &table::TEMPLATES, metrics.templates.clone());
+        register(
+            registry,
+            &table::EVENTS_DROPPED,
+            metrics.events_dropped.clone(),
+        );
+        register(registry, &table::LOG_ERRORS, metrics.log_errors.clone());
+        metrics
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Metrics {
+    /// The content type of [`Metrics::text`].
+    pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+    /// One function's series. They come to be with the first call, at zero.
+    #[must_use]
+    pub fn function(&self, name: &FunctionName) -> FunctionMetrics {
+        let plain = &function_labels(name);
+        let cold = |cause| {
+            self.coldstarts
+                .get_or_create_owned(&with(plain, "cause", cause))
+        };
+        FunctionMetrics {
+            invocations: self.invocations.get_or_create_owned(plain),
+            cold_own: cold(CAUSE_OWN),
+            cold_shared: cold(CAUSE_SHARED),
+            errors: self.errors.clone(),
+            timeouts: self.timeouts.get_or_create_owned(plain),
+            invoke_duration: self.invoke_duration.get_or_create_owned(plain),
+            init_duration: self.init_duration.get_or_create_owned(plain),
+            mem_usage: self.mem_usage.get_or_create_owned(plain),
+            phases: self.phases.clone(),
+            worker_starts: self.worker_starts.get_or_create_owned(&name_label(name)),
+            worker_start_duration: self
+                .worker_start_duration
+                .get_or_create_owned(&name_label(name)),
+            worker_ends: self.worker_ends.clone(),
+            name: name.clone(),
+        }
+    }
+
+    /// Takes a function's series away.
+    pub fn forget(&self, name: &FunctionName) {
+        let plain = &function_labels(name);
+        let named = &name_label(name);
+        self.invocations.remove(plain);
+        self.timeouts.remove(plain);
+        self.invoke_duration.remove(plain);
+        self.init_duration.remove(plain);
+        self.mem_usage.remove(plain);
+        for cause in [CAUSE_OWN, CAUSE_SHARED] {
+            self.coldstarts.remove(&with(plain, "cause", cause));
+        }
+        for outcome in ERROR_OUTCOMES {
+            self.errors
+                .remove(&with(plain, "outcome", outcome.as_str()));
+        }
+        self.worker_starts.remove(named);
+        self.worker_start_duration.remove(named);
+        for reason in END_REASONS {
+            self.worker_ends.remove(&with(named, "reason", reason));
+        }
+        for (state, _) in states(&PoolStatus::default()) {
+            self.workers.remove(&with(named, "state", state));
+        }
+        self.queue_length.remove(named);
+        self.worker_memory.remove(named);
+    }
+
+    /// Sets the gauges of one function's pool.
+    pub fn set_pool(&self, name: &FunctionName, status: &PoolStatus) {
+        let named = &name_label(name);
+        for (state, count) in states(status) {
+            self.workers
+                .get_or_create(&with(named, "state", state))
+                .set(u64::from(count));
+        }
+        self.queue_length
+            .get_or_create(named)
+            .set(u64::from(status.waiting));
+        self.worker_memory
+            .get_or_create(named)
+            .set(status.memory_bytes);
+    }
+
+    /// Sets the gauges of the templates, added up by level.
+    pub fn set_templates(&self, templates: &[TemplateMemory]) {
+        for level in TEMPLATE_LEVELS {
+            let labels = vec![("level", Cow::Borrowed(level))];
+            let of_level = templates.iter().filter(|template| template.level == level);
+            let (mut count, mut bytes) = (0, 0);
+            for template in of_level {
+                count += 1;
+                bytes += template.memory_bytes;
+            }
+            self.templates.get_or_create(&labels).set(count);
+            self.template_memory.get_or_create(&labels).set(bytes);
+        }
+    }
+
+    /// Events that were dropped.
+    #[must_use]
+    pub fn events_dropped(&self) -> &Counter {
+        &self.events_dropped
+    }
+
+    /// Failed writes to log files.
+    #[must_use]
+    pub fn log_errors(&self) -> &Counter {
+        &self.log_errors
+    }
+
+    /// Everything, in the OpenMetrics text format.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail, and our labels and values are plain; an error would be one of theirs.
+        if let Err(error) = encode(&mut text, &self.registry) {
+            tracing::error!(%error, "the metrics could not be written as text");
+        }
+        text
+    }
+}
+
+/// One function's series, ready at hand. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct FunctionMetrics {
+    name: FunctionName,
+    invocations: Counter,
+    cold_own: Counter,
+    cold_shared: Counter,
+    errors: Family<Labels, Counter>,
+    timeouts: Counter,
+    invoke_duration: Histogram,
+    init_duration: Histogram,
+    mem_usage: Histogram,
+    phases: Phases,
+    worker_starts: Counter,
+    worker_start_duration: Histogram,
+    worker_ends: Family<Labels, Counter>,
+}
+
+impl FunctionMetrics {
+    /// Counts one ended invocation.
+    pub fn invoked(&self, record: &InvocationRecord) {
+        self.invocations.inc();
+        let timeline = &record.timeline;
+        match record.start {
+            StartKind::Warm => {}
+            StartKind::Cold => _ = self.cold_own.inc(),
+            StartKind::ColdShared => _ = self.cold_shared.inc(),
+        }
+        if record.start != StartKind::Warm
+            && let Some(at) = timeline.initialised
+        {
+            self.init_duration
+                .observe(at.since(timeline.received).as_secs_f64());
+        }
+        match record.outcome {
+            Outcome::Ok => {}
+            Outcome::Timeout => _ = self.timeouts.inc(),
+            outcome => {
+                let labels = with(&function_labels(&self.name), "outcome", outcome.as_str());
+                self.errors.get_or_create(&labels).inc();
+            }
+        }
+        if let Some(took) = timeline.handler() {
+            self.invoke_duration.observe(took.as_secs_f64());
+        }
+        if let Some(bytes) = record.memory_bytes_max {
+            self.mem_usage.observe(approximately(bytes));
+        }
+        self.phases.observe(record);
+    }
+
+    /// Counts a worker that came up.
+    pub fn worker_started(&self, took: Duration) {
+        self.worker_starts.inc();
+        self.worker_start_duration.observe(took.as_secs_f64());
+    }
+
+    /// Counts a worker that went. A reason that is not in the table counts as `retired`.
+    pub fn worker_ended(&self, reason: &str) {
+        let known = END_REASONS
+            .into_iter()
+            .find(|known| *known == reason)
+            .unwrap_or("retired");
+        let labels = with(&name_label(&self.name), "reason", known);
+        self.worker_ends.get_or_create(&labels).inc();
+    }
+}
+
+/// The phases' histograms, ready at hand, shared by all functions.
+#[derive(Debug, Clone)]
+struct Phases {
+    by_name: Arc<[Phase]>,
+}
+
+#[derive(Debug)]
+struct Phase {
+    name: &'static str,
+    cold: Histogram,
+    warm: Histogram,
+}
+
+impl Phases {
+    fn new(family: &Histograms) -> Self {
+        let series = |phase, start| {
+            let labels: Labels = vec![
+                ("phase", Cow::Borrowed(phase)),
+                ("start", Cow::Borrowed(start)),
+            ];
+            family.get_or_create_owned(&labels)
+        };
+        let by_name = PHASES.map(|name| Phase {
+            name,
+            cold: series(name, "cold"),
+            warm: series(name, "warm"),
+        });
+        Self {
+            by_name: Arc::new(by_name),
+        }
+    }
+
+    fn observe(&self, record: &InvocationRecord) {
+        for (name, took) in record.timeline.phases() {
+            let Some(phase) = self.by_name.iter().find(|phase| phase.name == name) else {
+                continue;
+            };
+            let histogram = match record.start {
+                StartKind::Warm => &phase.warm,
+                StartKind::Cold | StartKind::ColdShared => &phase.cold,
+            };
+            histogram.observe(took.as_secs_f64());
+        }
+    }
+}
+
+fn function_labels(name: &FunctionName) -> Labels {
+    with(&name_label(name), "faas_trigger", TRIGGER)
+}
+
+fn name_label(name: &FunctionName) -> Labels {
+    vec![("faas_name", Cow::Owned(name.to_string()))]
+}
+
+fn with(labels: &Labels, key: &'static str, value: &'static str) -> Labels {
+    let mut labels = labels.clone();
+    labels.push((key, Cow::Borrowed(value)));
+    labels
+}
+
+fn states(status: &PoolStatus) -> [(&'static str, u32); 3] {
+    [
+        ("starting", status.starting),
+        ("idle", status.idle),
+        ("busy", status.busy),
+    ]
+}
+
+/// Registers a metric under its name in the table. The encoder puts `_total` and the unit there again.
+fn register(registry: &mut Registry, row: &Row, metric: impl Metric) {
+    let name = row.name.strip_suffix("_total").unwrap_or(row.name);
+    let help = row.help.strip_suffix('.').unwrap_or(row.help);
+    if let Some(name) = name.strip_suffix("_seconds") {
+        registry.register_with_unit(name, help, Unit::Seconds, metric);
+    } else if let Some(name) = name.strip_suffix("_bytes") {
+        registry.register_with_unit(name, help, Unit::Bytes, metric);
+    } else {
+        registry.register(name, help, metric);
+    }
+}
+
+fn durations() -> Histogram {
+    Histogram::new(DURATION_BOUNDS_S)
+}
+
+fn sizes() -> Histogram {
+    Histogram::new((4..14).map(|power| f64::from(1_u32 << power) * MIB))
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a histogram of sizes needs no more than 53 bits"
+)]
+fn approximately(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+/// From 100 µs, below a parked worker's answer, to Lambda's usual timeouts.
+const DURATION_BOUNDS_S: [f64; 17] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0, 30.0,
+];
+const MIB: f64 = 1_048_576.0;
+/// Everything comes in over HTTP so far; OpenTelemetry asks for the label.
+const TRIGGER: &str = "http";
+const CAUSE_OWN: &str = "own";
+const CAUSE_SHARED: &str = "shared";
+/// As [`pilot_model::Timeline::phases`] names them.
+const PHASES: [&str; 8] = [
+    "admit", "lease", "fork", "sandbox", "init", "start", "handler", "answer",
+];
+const TEMPLATE_LEVELS: [&str; 3] = ["interpreter", "environment", "function"];
+const END_REASONS: [&str; 8] = [
+    "idle",
+    "scaled",
+    "crash",
+    "timeout",
+    "once",
+    "retired",
+    "pressure",
+    "cancelled",
+];
+const ERROR_OUTCOMES: [Outcome; 6] = [
+    Outcome::FunctionError,
+    Outcome::Crash,
+    Outcome::OutOfMemory,
+    Outcome::InitError,
+    Outcome::Throttled,
+    Outcome::Cancelled,
+];
+
+#[cfg(test)]
+mod tests;

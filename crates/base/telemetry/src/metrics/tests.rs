@@ -1,0 +1,208 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilot_model::{
+    Environment, EnvironmentId, FunctionSpec, Instant, InvocationId, Timeline, Version, VersionId,
+};
+
+use super::*;
+use crate::table::{Kind, TABLE};
+
+fn name(text: &str) -> FunctionName {
+    text.parse().unwrap()
+}
+
+fn record(function: &str, start: StartKind, outcome: Outcome) -> InvocationRecord {
+    let config = FunctionSpec::default().check(&name(function)).unwrap();
+    let at = |ms: u64| Some(Instant(ms * 1_000_000));
+    InvocationRecord {
+        id: InvocationId::new("r1"),
+        version: Arc::new(Version {
+            id: VersionId::from_hex("00"),
+            number: 1,
+            config,
+            code_dir: PathBuf::new(),
+            environment: Environment {
+                id: EnvironmentId::from_hex("00"),
+                python: PathBuf::new(),
+                python_prefix: PathBuf::new(),
+                packages_dir: None,
+                imports: vec![],
+            },
+        }),
+        worker: None,
+        start,
+        outcome,
+        timeline: Timeline {
+            received: Instant(0),
+            admitted: at(1),
+            leased: at(2),
+            forked: at(3),
+            sandboxed: at(4),
+            initialised: at(5),
+            started: at(6),
+            first_byte: at(16),
+            returned: at(16),
+            finished: at(17),
+        },
+        memory_bytes_max: Some(20 << 20),
+        bytes_in: 0,
+        bytes_out: 0,
+        output: Bytes::new(),
+    }
+}
+
+/// Makes every metric of the table appear.
+fn exercise(metrics: &Metrics, function: &str) {
+    let series = metrics.function(&name(function));
+    for outcome in ERROR_OUTCOMES {
+        series.invoked(&record(function, StartKind::Cold, outcome));
+    }
+    series.invoked(&record(function, StartKind::Warm, Outcome::Timeout));
+    series.worker_started(Duration::from_millis(2));
+    for reason in END_REASONS {
+        series.worker_ended(reason);
+    }
+    metrics.set_pool(&name(function), &PoolStatus::default());
+    metrics.set_templates(&[]);
+}
+
+/// Scraped samples without values: metric name and label names.
+fn scraped(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        let (metric, labels) = series.split_once('{').unwrap_or((series, ""));
+        let base = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| metric.strip_suffix(suffix))
+            .unwrap_or(metric);
+        let entry = found.entry(base.to_owned()).or_default();
+        for label in labels.trim_end_matches('}').split(',') {
+            if let Some((key, _)) = label.split_once('=')
+                && key != "le"
+            {
+                entry.insert(key.to_owned());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_scraped_is_the_table_names_and_labels() {
+    let metrics = Metrics::default();
+    exercise(&metrics, "invert");
+    let expected: BTreeMap<String, BTreeSet<String>> = TABLE
+        .iter()
+        .map(|row| {
+            let labels = row.labels.iter().map(|label| (*label).to_owned());
+            (row.name.to_owned(), labels.collect())
+        })
+        .collect();
+    assert_eq!(scraped(&metrics.text()), expected);
+}
+
+#[test]
+fn every_metric_is_of_the_kind_the_table_says() {
+    let metrics = Metrics::default();
+    exercise(&metrics, "invert");
+    let text = metrics.text();
+    for row in TABLE {
+        let (name, kind) = match row.kind {
+            Kind::Counter => (row.name.strip_suffix("_total").unwrap(), "counter"),
+            Kind::Gauge => (row.name, "gauge"),
+            Kind::Histogram => (row.name, "histogram"),
+        };
+        assert!(
+            text.contains(&format!("# TYPE {name} {kind}\n")),
+            "{name} in {text}"
+        );
+    }
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn a_removed_function_leaves_no_series() {
+    let metrics = Metrics::default();
+    exercise(&metrics, "kept");
+    let before = metrics.text().lines().count();
+    exercise(&metrics, "gone");
+    assert!(metrics.text().contains("\"gone\""));
+    metrics.forget(&name("gone"));
+    let text = metrics.text();
+    assert!(!text.contains("\"gone\""), "{text}");
+    assert_eq!(text.lines().count(), before);
+}
+
+#[test]
+fn a_start_someone_else_caused_is_counted_apart() {
+    let metrics = Metrics::default();
+    let series = metrics.function(&name("f"));
+    series.invoked(&record("f", StartKind::Cold, Outcome::Ok));
+    series.invoked(&record("f", StartKind::ColdShared, Outcome::Ok));
+    series.invoked(&record("f", StartKind::ColdShared, Outcome::Ok));
+    series.invoked(&record("f", StartKind::Warm, Outcome::Ok));
+    let text = metrics.text();
+    let count = |cause: &str| {
+        let series = format!(
+            "faas_coldstarts_total{{faas_name=\"f\",faas_trigger=\"http\",cause=\"{cause}\"}} "
+        );
+        text.lines()
+            .find_map(|line| line.strip_prefix(&series))
+            .map(str::to_owned)
+    };
+    assert_eq!(count("own").as_deref(), Some("1"));
+    assert_eq!(count("shared").as_deref(), Some("2"));
+    assert!(
+        text.contains(
+            "faas_init_duration_seconds_count{faas_name=\"f\",faas_trigger=\"http\"} 3\n"
+        )
+    );
+}
+
+#[test]
+fn every_phase_of_a_full_timeline_has_a_histogram() {
+    let record = record("f", StartKind::Cold, Outcome::Ok);
+    let named: Vec<&str> = record.timeline.phases().map(|(phase, _)| phase).collect();
+    assert_eq!(named, PHASES);
+}
+
+#[test]
+fn an_unknown_reason_adds_no_label_value() {
+    let metrics = Metrics::default();
+    metrics.function(&name("f")).worker_ended("whim");
+    let text = metrics.text();
+    assert!(
+        !text.contains("whim") && text.contains("reason=\"retired\""),
+        "{text}"
+    );
+}
+
+#[test]
+fn templates_are_added_up_by_level() {
+    let metrics = Metrics::default();
+    let template = |bytes| TemplateMemory {
+        level: "function".to_owned(),
+        name: String::new(),
+        memory_bytes: bytes,
+    };
+    metrics.set_templates(&[template(5), template(7)]);
+    let text = metrics.text();
+    assert!(
+        text.contains("pilot_template_memory_bytes{level=\"function\"} 12\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("pilot_templates{level=\"function\"} 2\n"),
+        "{text}"
+    );
+    metrics.set_templates(&[]);
+    assert!(
+        metrics
+            .text()
+            .contains("pilot_templates{level=\"function\"} 0\n")
+    );
+}
