@@ -1,0 +1,477 @@
+//! `pilot serve` as a child: a free port, a data directory of its own, and an end when it is dropped.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{Connection, Project, Request, Response, archive, multipart};
+
+/// How a daemon is started.
+#[derive(Debug, Clone, Default)]
+pub struct DaemonOptions {
+    /// More arguments after `serve --listen … --data-dir …`.
+    pub arguments: Vec<String>,
+    /// Content of a `pilotd.toml`.
+    pub config: Option<String>,
+    /// Environment variables.
+    pub environment: Vec<(String, String)>,
+    /// Sent with every request.
+    pub token: Option<String>,
+}
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    binary: PathBuf,
+    options: DaemonOptions,
+    home: TempDir,
+    address: SocketAddr,
+    child: Option<Child>,
+    started_in: Duration,
+}
+
+impl Daemon {
+    /// Starts this binary with default options and waits until it is ready.
+    #[must_use]
+    #[track_caller]
+    pub fn start(binary: impl AsRef<Path>) -> Self {
+        Self::start_with(binary, DaemonOptions::default())
+    }
+
+    /// Starts this binary and waits until it is ready.
+    ///
+    /// # Panics
+    /// If it does not become ready within 20 seconds; what it wrote is printed.
+    #[must_use]
+    #[track_caller]
+    pub fn start_with(binary: impl AsRef<Path>, options: DaemonOptions) -> Self {
+        let home = tempfile::Builder::new()
+            .prefix("pilot-test-")
+            .tempdir()
+            .unwrap();
+        let mut daemon = Self {
+            binary: binary.as_ref().to_owned(),
+            options,
+            home,
+            address: free_address(),
+            child: None,
+            started_in: Duration::ZERO,
+        };
+        daemon.resume();
+        daemon
+    }
+
+    /// Starts it again on the same data, after [`Daemon::kill`] or [`Daemon::stop`].
+    ///
+    /// # Panics
+    /// As [`Daemon::start_with`].
+    #[track_caller]
+    pub fn resume(&mut self) {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .unwrap();
+        let mut command = Command::new(&self.binary);
+        command
+            .arg("serve")
+            .args(["--listen", &self.address.to_string()])
+            .arg("--data-dir")
+            .arg(self.data_dir());
+        if let Some(config) = &self.options.config {
+            let path = self.home.path().join("pilotd.toml");
+            std::fs::write(&path, config).unwrap();
+            command.arg("--config").arg(path);
+        }
+        command
+            .args(&self.options.arguments)
+            .envs(
+                self.options
+                    .environment
+                    .iter()
+                    .map(|(key, value)| (key, value)),
+            )
+            .env_remove("PILOT_ENDPOINT")
+            .env_remove("PILOT_TOKEN")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        let started = Instant::now();
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                panic!(
+                    "the daemon ended ({status}) before it was ready:\n{}",
+                    self.log()
+                );
+            }
+            if TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok()
+                && self.send(&Request::new("GET", "/readyz")).status == 200
+            {
+                break;
+            }
+            if started.elapsed() > Duration::from_secs(20) {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("the daemon was not ready after 20 s:\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.started_in = started.elapsed();
+        self.child = Some(child);
+    }
+
+    /// From the start of the process to its being ready.
+    #[must_use]
+    pub fn started_in(&self) -> Duration {
+        self.started_in
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `http://…`, without a slash at the end.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Its process id.
+    ///
+    /// # Panics
+    /// If it does not run.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.as_ref().unwrap().id()).unwrap()
+    }
+
+    /// Its data directory.
+    #[must_use]
+    pub fn data_dir(&self) -> PathBuf {
+        self.home.path().join("data")
+    }
+
+    /// Everything it wrote to stdout and stderr.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let mut text = Vec::new();
+        if let Ok(mut file) = File::open(self.log_path()) {
+            let _ = file.seek(SeekFrom::Start(0));
+            let _ = file.read_to_end(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.home.path().join("daemon.log")
+    }
+
+    /// SIGKILL: what a lost power supply looks like to the program.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// SIGTERM, and waits for the end. Gives the exit code.
+    ///
+    /// # Panics
+    /// If it is still there after 20 seconds.
+    #[track_caller]
+    pub fn stop(&mut self) -> Option<i32> {
+        let mut child = self.child.take()?;
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        kill(pid, Signal::SIGTERM).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status.code();
+            }
+            if Instant::now() > deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!(
+                    "the daemon did not stop within 20 s of SIGTERM:\n{}",
+                    self.log()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A new connection.
+    #[must_use]
+    #[track_caller]
+    pub fn connect(&self) -> Connection {
+        Connection::open(self.address)
+    }
+
+    /// One request on a connection of its own.
+    #[track_caller]
+    pub fn send(&self, request: &Request) -> Response {
+        let mut request = request.clone().header("connection", "close");
+        if let Some(token) = &self.options.token {
+            request = request.header("authorization", &format!("Bearer {token}"));
+        }
+        self.connect().exchange(&request)
+    }
+
+    /// `GET`.
+    #[track_caller]
+    pub fn get(&self, target: &str) -> Response {
+        self.send(&Request::new("GET", target))
+    }
+
+    /// `POST` of JSON.
+    #[track_caller]
+    pub fn post(&self, target: &str, body: &Value) -> Response {
+        self.send(
+            &Request::new("POST", target)
+                .header("content-type", "application/json")
+                .body(body.to_string()),
+        )
+    }
+
+    /// The Invoke API.
+    #[track_caller]
+    pub fn invoke(&self, function: &str, event: &Value) -> Response {
+        self.post(&invocations(function), event)
+    }
+
+    /// The Invoke API with `X-Amz-Log-Type: Tail`: the answer and the log's tail.
+    ///
+    /// # Panics
+    /// If there is no log in the answer.
+    #[track_caller]
+    pub fn invoke_tail(&self, function: &str, event: &Value) -> (Response, String) {
+        let response = self.send(
+            &Request::new("POST", &invocations(function))
+                .header("x-amz-log-type", "Tail")
+                .body(event.to_string()),
+        );
+        let encoded = response
+            .header("x-amz-log-result")
+            .unwrap_or_else(|| panic!("no X-Amz-Log-Result: {response:?}"));
+        let log = String::from_utf8_lossy(&STANDARD.decode(encoded).unwrap()).into_owned();
+        (response, log)
+    }
+
+    /// Deploys a project's folder through the command line and expects it to go well.
+    #[track_caller]
+    pub fn deploy(&self, project: &Project) -> String {
+        self.deploy_dir(project.path())
+    }
+
+    /// Deploys a folder through the command line and expects it to go well.
+    ///
+    /// # Panics
+    /// If it does not; what the command and the daemon wrote is printed.
+    #[track_caller]
+    pub fn deploy_dir(&self, folder: &Path) -> String {
+        let output = self.cli(&["deploy", &folder.display().to_string()]);
+        assert!(
+            output.status.success(),
+            "deploy failed: {}\n--- daemon:\n{}",
+            both(&output),
+            self.log()
+        );
+        both(&output)
+    }
+
+    /// Deploys a project and expects it to fail; what the command wrote.
+    ///
+    /// # Panics
+    /// If it goes well.
+    #[track_caller]
+    pub fn deploy_fails(&self, project: &Project) -> String {
+        let output = self.cli(&["deploy", &project.path().display().to_string()]);
+        assert!(
+            !output.status.success(),
+            "this deploy should fail, but: {}",
+            both(&output)
+        );
+        both(&output)
+    }
+
+    /// Uploads through the control API, with an archive made by hand. The last line of the answer, or the error.
+    ///
+    /// # Panics
+    /// If the answer is not JSON.
+    #[track_caller]
+    pub fn upload(&self, name: &str, spec: &Value, code: &[u8]) -> (u16, Value) {
+        let spec = spec.to_string();
+        let (kind, body) = multipart(&[
+            ("spec", "application/json", spec.as_bytes()),
+            ("code", "application/gzip", code),
+        ]);
+        let response = self.send(
+            &Request::new("PUT", &format!("/_pilot/v1/functions/{name}"))
+                .header("content-type", &kind)
+                .body(body),
+        );
+        let text = response.text();
+        let last = text.lines().last().unwrap_or("");
+        let event = serde_json::from_str(last)
+            .unwrap_or_else(|error| panic!("{error}: {} {text:?}", response.status));
+        (response.status, event)
+    }
+
+    /// Uploads one file, `app.py`, through the control API and expects it to go well. Gives the report.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[track_caller]
+    pub fn upload_code(&self, name: &str, spec: &Value, code: &str) -> Value {
+        let archive = archive(&[crate::ArchiveEntry::text("app.py", code)]);
+        let (status, event) = self.upload(name, spec, &archive);
+        assert!(
+            status == 200 && event["event"] == "done",
+            "deploy of {name}: {status} {event}\n--- daemon:\n{}",
+            self.log()
+        );
+        event
+    }
+
+    /// The pool's state after asking for this many workers.
+    #[track_caller]
+    pub fn scale(&self, function: &str, workers: u32) -> Value {
+        self.post(
+            &format!("/_pilot/v1/functions/{function}/scale"),
+            &serde_json::json!({ "workers": workers }),
+        )
+        .ok()
+        .json()
+    }
+
+    /// `describe`, as JSON.
+    #[track_caller]
+    pub fn describe(&self, function: &str) -> Value {
+        self.get(&format!("/_pilot/v1/functions/{function}"))
+            .ok()
+            .json()
+    }
+
+    /// One of the function's worker counts: `starting`, `idle`, `busy`, `waiting`.
+    #[track_caller]
+    pub fn workers(&self, function: &str, state: &str) -> u64 {
+        self.describe(function)["workers"][state]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no count of {state} workers"))
+    }
+
+    /// The function's log lines.
+    #[track_caller]
+    pub fn logs(&self, function: &str) -> String {
+        self.get(&format!("/_pilot/v1/functions/{function}/logs?lines=1000"))
+            .ok()
+            .text()
+    }
+
+    /// Runs a verb of the command line against this daemon.
+    ///
+    /// # Panics
+    /// If the binary cannot be run.
+    #[track_caller]
+    pub fn cli(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// A verb of the command line, to be run against this daemon.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command
+            .args(arguments)
+            .env("PILOT_ENDPOINT", self.endpoint())
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null());
+        if let Some(token) = &self.options.token {
+            command.env("PILOT_TOKEN", token);
+        }
+        command
+    }
+
+    /// Runs a verb and expects it to go well: its stdout.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[track_caller]
+    pub fn cli_ok(&self, arguments: &[&str]) -> String {
+        let output = self.cli(arguments);
+        assert!(
+            output.status.success(),
+            "pilot {}: {}\n--- daemon:\n{}",
+            arguments.join(" "),
+            both(&output),
+            self.log()
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let from = log.len().saturating_sub(8000);
+            let from = (from..=log.len())
+                .find(|at| log.is_char_boundary(*at))
+                .unwrap_or(0);
+            eprintln!("--- the daemon's log:\n{}\n---", &log[from..]);
+        }
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
+        // Asked first, so that it can take its cgroups and mounts away with it.
+        if let Ok(pid) = i32::try_from(child.id()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < deadline {
+            if !matches!(child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// The Invoke API's path.
+fn invocations(function: &str) -> String {
+    format!("/2015-03-31/functions/{function}/invocations")
+}
+
+fn both(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// A port that was free a moment ago. Another process could take it before the daemon does; the test then fails with
+/// the daemon's own message.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+}

@@ -1,0 +1,276 @@
+//! A blocking HTTP/1.1 client of one connection. Not a general one: no redirects, no TLS, no proxies, and whatever the
+//! server does wrong is a panic. Times are kept so that tests can tell a streamed answer from a collected one.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// What is sent.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The method.
+    pub method: String,
+    /// Path and query, raw.
+    pub target: String,
+    /// Headers beyond `host` and `content-length`.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    /// A request without headers and body.
+    #[must_use]
+    pub fn new(method: &str, target: &str) -> Self {
+        Self {
+            method: method.to_owned(),
+            target: target.to_owned(),
+            headers: Vec::new(),
+            body: Vec::new(),
+        }
+    }
+
+    /// With one more header.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With this body.
+    #[must_use]
+    pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut text = format!(
+            "{} {} HTTP/1.1\r\nhost: localhost\r\n",
+            self.method, self.target
+        );
+        for (name, value) in &self.headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if !self.body.is_empty() || matches!(self.method.as_str(), "POST" | "PUT") {
+            text.push_str(&format!("content-length: {}\r\n", self.body.len()));
+        }
+        text.push_str("\r\n");
+        let mut bytes = text.into_bytes();
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+}
+
+/// What came back.
+#[derive(Debug, Clone)]
+pub struct Response {
+    /// Status code.
+    pub status: u16,
+    /// Headers in order, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body, chunked coding undone.
+    pub body: Vec<u8>,
+    /// From the end of sending to the head.
+    pub head_after: Duration,
+    /// From the end of sending to each chunk, when it came in chunks.
+    pub chunks_after: Vec<Duration>,
+    /// From the end of sending to the end of the body.
+    pub body_after: Duration,
+}
+
+impl Response {
+    /// A header's first value.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.all(name).first().copied()
+    }
+
+    /// A header's values.
+    #[must_use]
+    pub fn all(&self, name: &str) -> Vec<&str> {
+        self.headers
+            .iter()
+            .filter(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+            .collect()
+    }
+
+    /// The body as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON.
+    #[must_use]
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("not JSON ({error}): {} {}", self.status, self.text()))
+    }
+
+    /// Asserts that it is 2xx.
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        assert!(
+            (200..300).contains(&self.status),
+            "status {}: {}",
+            self.status,
+            self.text()
+        );
+        self
+    }
+
+    /// `cold` or `warm`, as the daemon said.
+    #[must_use]
+    pub fn start_kind(&self) -> &str {
+        self.header("x-pilot-start").unwrap_or("")
+    }
+}
+
+/// A connection that is kept.
+#[derive(Debug)]
+pub struct Connection {
+    reader: BufReader<TcpStream>,
+}
+
+impl Connection {
+    /// Connects. Reads give up after a minute.
+    ///
+    /// # Panics
+    /// If nobody listens.
+    #[must_use]
+    pub fn open(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))
+            .unwrap_or_else(|error| panic!("connect to {address}: {error}"));
+        stream.set_nodelay(true).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        Self {
+            reader: BufReader::new(stream),
+        }
+    }
+
+    /// Sends without waiting for the answer.
+    pub fn send(&mut self, request: &Request) {
+        let bytes = request.encode();
+        // A server may answer and close before it has read all (413): the answer is what counts.
+        let _ = self.reader.get_mut().write_all(&bytes);
+    }
+
+    /// Sends raw bytes.
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        let _ = self.reader.get_mut().write_all(bytes);
+    }
+
+    /// Sends and waits for the answer.
+    #[track_caller]
+    pub fn exchange(&mut self, request: &Request) -> Response {
+        self.send(request);
+        self.receive(&request.method)
+    }
+
+    /// Waits for the answer to a request of this method.
+    #[track_caller]
+    pub fn receive(&mut self, method: &str) -> Response {
+        let sent = Instant::now();
+        let (status, headers) = self.head();
+        let head_after = sent.elapsed();
+        let mut response = Response {
+            status,
+            headers,
+            body: Vec::new(),
+            head_after,
+            chunks_after: Vec::new(),
+            body_after: head_after,
+        };
+        if method == "HEAD" || matches!(status, 204 | 304) {
+            return response;
+        }
+        if response.header("transfer-encoding") == Some("chunked") {
+            self.chunks(sent, &mut response);
+        } else if let Some(length) = response.header("content-length") {
+            response.body = vec![0; length.parse().unwrap()];
+            self.reader.read_exact(&mut response.body).unwrap();
+        } else {
+            self.reader.read_to_end(&mut response.body).unwrap();
+        }
+        response.body_after = sent.elapsed();
+        response
+    }
+
+    /// Hangs up at once.
+    pub fn hang_up(self) {
+        let _ = self.reader.get_ref().shutdown(Shutdown::Both);
+    }
+
+    #[track_caller]
+    fn head(&mut self) -> (u16, Vec<(String, String)>) {
+        loop {
+            let line = self.line();
+            let status: u16 = line
+                .split(' ')
+                .nth(1)
+                .and_then(|code| code.parse().ok())
+                .unwrap_or_else(|| panic!("not a status line: {line:?}"));
+            let mut headers = Vec::new();
+            loop {
+                let line = self.line();
+                let Some((name, value)) = line.split_once(':') else {
+                    break;
+                };
+                headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+            }
+            if status >= 200 {
+                return (status, headers);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        self.reader
+            .read_until(b'\n', &mut line)
+            .unwrap_or_else(|error| panic!("no answer: {error}"));
+        assert!(
+            line.ends_with(b"\n"),
+            "the connection was closed before an answer"
+        );
+        String::from_utf8_lossy(&line).trim_end().to_owned()
+    }
+
+    #[track_caller]
+    fn chunks(&mut self, sent: Instant, response: &mut Response) {
+        loop {
+            let line = self.line();
+            let size = line.split(';').next().unwrap_or("").trim();
+            let length = usize::from_str_radix(size, 16)
+                .unwrap_or_else(|_| panic!("not a chunk size: {line:?}"));
+            let mut chunk = vec![0; length + 2];
+            self.reader.read_exact(&mut chunk).unwrap();
+            if length == 0 {
+                return;
+            }
+            response.chunks_after.push(sent.elapsed());
+            response.body.extend_from_slice(&chunk[..length]);
+        }
+    }
+}
+
+/// Percent-encodes what a query value cannot hold.
+#[must_use]
+pub fn encode_query(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
