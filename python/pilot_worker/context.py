@@ -1,0 +1,103 @@
+"""The `context` argument of a Lambda handler.
+
+It has the attributes of AWS's own class. What does not change between invocations is read once per worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional
+
+_CLIENT_KEYS = ("installation_id", "app_title", "app_version_name", "app_version_code", "app_package_name")
+
+
+class _Record:
+    """Attributes from a dictionary; absent ones are None."""
+
+    def __init__(self, values: Dict[str, Any], names: tuple[str, ...]) -> None:
+        for name in names:
+            setattr(self, name, values.get(name))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.__dict__!r})"
+
+
+class Client(_Record):
+    pass
+
+
+class ClientContext(_Record):
+    client: Any
+
+
+class CognitoIdentity:
+    """Always empty: Pilotlight has no Cognito."""
+
+    __slots__ = ()
+    cognito_identity_id: Optional[str] = None
+    cognito_identity_pool_id: Optional[str] = None
+
+
+class FunctionInfo:
+    """The part of a context that all invocations of a worker share."""
+
+    __slots__ = ("name", "version", "memory_mb", "log_group", "log_stream")
+
+    def __init__(self, function: Dict[str, Any]) -> None:
+        environment = os.environ
+        self.name = environment.get("AWS_LAMBDA_FUNCTION_NAME") or function.get("name")
+        self.version = environment.get("AWS_LAMBDA_FUNCTION_VERSION") or str(function.get("version", "$LATEST"))
+        # a string in Lambda too
+        self.memory_mb = environment.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE") or str(function.get("memory_mb", ""))
+        self.log_group = environment.get("AWS_LAMBDA_LOG_GROUP_NAME")
+        self.log_stream = environment.get("AWS_LAMBDA_LOG_STREAM_NAME")
+
+
+class Context:
+    """What a handler gets as its second argument."""
+
+    def __init__(self, info: FunctionInfo, meta: Dict[str, Any]) -> None:
+        self.aws_request_id = meta["id"]
+        self.invoked_function_arn = meta.get("arn")
+        self.function_version = meta.get("version") or info.version
+        self._deadline_ms = meta["deadline_ms"]
+        self._client_context = meta.get("client_context")
+        self.function_name = info.name
+        self.memory_limit_in_mb = info.memory_mb
+        self.log_group_name = info.log_group
+        self.log_stream_name = info.log_stream
+        self.tenant_id = None
+
+    identity = CognitoIdentity()
+
+    @property
+    def client_context(self) -> Optional[ClientContext]:
+        """The caller's context object; None when it sent none or something that is not a JSON object."""
+        text = self._client_context
+        if not text:
+            return None
+        try:
+            values = json.loads(text)
+        except ValueError:
+            return None
+        if not isinstance(values, dict):
+            return None
+        context = ClientContext(values, ("custom", "env", "client"))
+        if isinstance(context.client, dict):
+            context.client = Client(context.client, _CLIENT_KEYS)
+        return context
+
+    def get_remaining_time_in_millis(self) -> int:
+        return max(self._deadline_ms - int(time.time() * 1000), 0)
+
+    def log(self, message: object) -> None:
+        sys.stdout.write(str(message))
+
+    def __repr__(self) -> str:
+        return f"LambdaContext([aws_request_id={self.aws_request_id},function_name={self.function_name}])"

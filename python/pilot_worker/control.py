@@ -1,0 +1,122 @@
+"""The control channel of a template: JSON messages with file descriptors (PROTOCOL.md, section 2).
+
+It turns one received message into a checked `ForkRequest`, or closes what came with it. `template.py` acts on it.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+
+from .spec import TemplateSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+MESSAGE_LEN_MAX = 64 * 1024
+FDS_MAX = 253  # SCM_MAX_FD, include/net/scm.h
+ROLES = ("worker", "template")
+NAMESPACES = ("mnt", "ipc", "uts", "net")
+_SINGLE = frozenset(("channel", "log", "pid") + NAMESPACES)
+_ANCILLARY_LEN = socket.CMSG_SPACE(FDS_MAX * array.array("i").itemsize)
+
+
+class RequestError(ValueError):
+    """A message that cannot be carried out; the template goes on."""
+
+
+class ForkRequest:
+    """One child to be: what it becomes, and the descriptors that it takes along. Owns them until `close`."""
+
+    __slots__ = ("id", "role", "spec", "channel", "log", "pid", "namespaces", "cgroups", "_fds")
+
+    def __init__(self, message: Dict[str, Any], fds: List[int], inherited: Optional[TemplateSpec]) -> None:
+        self._fds = fds
+        names = message.get("fds", [])
+        if not isinstance(names, list) or len(names) != len(fds):
+            raise RequestError(f"fds names {names!r}, but {len(fds)} descriptors arrived")
+        self.channel = self.log = self.pid = -1
+        self.namespaces: List[int] = []
+        self.cgroups: List[int] = []
+        given = {}
+        for name, fd in zip(names, fds):
+            if name == "cgroup":
+                self.cgroups.append(fd)
+            elif name in _SINGLE and name not in given:
+                given[name] = fd
+            else:
+                raise RequestError(f"fds names {name!r}, which is unknown or a repetition")
+        if "channel" not in given:
+            raise RequestError("fds names no channel")
+        self.channel = given["channel"]
+        self.log = given.get("log", -1)
+        self.pid = given.get("pid", -1)
+        self.namespaces = [given[name] for name in NAMESPACES if name in given]
+        self.id = message.get("id")
+        if not isinstance(self.id, int):
+            raise RequestError("id is not an integer")
+        self.role: str = message.get("as", "")
+        if self.role not in ROLES:
+            raise RequestError(f"as is {self.role!r}, not one of {', '.join(ROLES)}")
+        if message.get("spec") is not None:
+            self.spec: Optional[TemplateSpec] = TemplateSpec(message["spec"])
+        else:
+            self.spec = None
+            if inherited is None or self.role == "template":
+                raise RequestError("spec is missing, and this template has none that the child could take over")
+
+    def close(self) -> None:
+        """Closes what is still open, except a channel that was taken with `take_channel`."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+
+    def take_channel(self) -> int:
+        """The channel's descriptor, from now on the caller's."""
+        self._fds.remove(self.channel)
+        return self.channel
+
+
+class Control:
+    """The template's end of the control channel, which it owns."""
+
+    def __init__(self, fd: int) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd)
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def receive(self) -> Optional[Tuple[bytes, List[int]]]:
+        """One message and its descriptors (close-on-exec), None when the daemon has closed the channel."""
+        try:
+            text, ancillary, flags, _ = self.socket.recvmsg(MESSAGE_LEN_MAX, _ANCILLARY_LEN, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:
+            return None
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        if not text:
+            close_all(fds.tolist())
+            return None
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            close_all(fds.tolist())
+            return b"", []  # not JSON, so it is answered as the malformed message that it is
+        return text, fds.tolist()
+
+    def send(self, message: Dict[str, Any]) -> None:
+        try:
+            self.socket.sendall(json.dumps(message).encode())
+        except ConnectionError:
+            pass  # the next receive says that the daemon has gone
+
+
+def close_all(fds: List[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,67 @@
+"""Errors in AWS Lambda's form: `ErrorBody` for the caller, and the same as text for the log.
+
+Frames of this package and of the import machinery are left out of stack traces: the user did not write them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import List, Optional
+
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+MESSAGE_LEN_MAX = 200_000  # an ErrorBody is for people; what is longer than this is a result that went the wrong way
+
+
+class Fault(Exception):
+    """An error that the runtime itself finds, with Lambda's name for it (`Runtime.ImportModuleError` and so on)."""
+
+    def __init__(self, kind: str, message: str, trace: Optional[List[str]] = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.trace = trace or []
+
+
+def stack(trace: Optional[TracebackType]) -> List[str]:
+    """The user's frames, formatted as `traceback.format_list` does."""
+    frames = traceback.extract_tb(trace)
+    return traceback.format_list(
+        [frame for frame in frames if not frame.filename.startswith((_OURS, "<frozen importlib."))]
+    )
+
+
+def body(error: BaseException, request_id: str = "") -> bytes:
+    """`ErrorBody` as JSON; also written to the log, as Lambda does."""
+    if isinstance(error, Fault):
+        kind, trace = error.kind, error.trace
+    else:
+        kind, trace = type(error).__name__, stack(error.__traceback__)
+    message = _message(error)[:MESSAGE_LEN_MAX]
+    _log(kind, message, trace)
+    document = {"errorMessage": message, "errorType": kind, "requestId": request_id, "stackTrace": trace}
+    return json.dumps(document).encode()
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # a user's __str__ may do anything
+        return f"<{type(error).__name__}.__str__ failed: {type(failure).__name__}>"
+
+
+def _log(kind: str, message: str, trace: List[str]) -> None:
+    lines = [f"[ERROR] {kind}: {message}" if message else f"[ERROR] {kind}"]
+    if trace:
+        lines.append("Traceback (most recent call last):")
+        lines.extend(entry.rstrip("\n") for entry in trace)
+    try:
+        sys.stdout.flush()
+        os.write(2, ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))
+    except (OSError, ValueError, AttributeError):
+        pass  # no log, or a closed or replaced stdout: the caller gets the error all the same

@@ -1,0 +1,112 @@
+"""Calls `handler(event, context)` for plain functions: one `INVOKE` frame in, one `RESULT` or `ERROR` frame out.
+
+The hot path of the whole worker. Coroutine functions are called by `aio.py`, which shares the parts below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from . import errors, output, wire
+from .context import Context, FunctionInfo
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict
+
+    from .channel import Channel
+    from .handler import Function
+
+_decode = json.JSONDecoder().decode
+
+
+class EventCall:
+    """Serves one frame at a time, from any thread."""
+
+    def __init__(self, function: Function, channel: Channel) -> None:
+        self._target = function.target
+        self._info = FunctionInfo(function.spec.function)
+        self._write = channel.write
+
+    def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
+        meta = decode_meta(meta_bytes)
+        request_id = meta["id"]
+        output.request_id.set(request_id)
+        started_ns = time.monotonic_ns()
+        try:
+            event = decode_event(kind, body)
+            set_trace(meta)
+            context = Context(self._info, meta)
+            started_ns = time.monotonic_ns()
+            returned = self._target(event, context)
+            finished_ns = time.monotonic_ns()
+            answer_kind, answer = wire.RESULT, encode_result(returned)
+        except SystemExit:
+            raise
+        except BaseException as error:  # includes KeyboardInterrupt: the handler's error, whatever it is
+            finished_ns = time.monotonic_ns()
+            answer_kind, answer = wire.ERROR, errors.body(error, request_id)
+        output.flush()
+        self._write(answer_kind, stream, done_meta(started_ns, finished_ns), answer)
+
+
+def decode_meta(text: bytes) -> Dict[str, Any]:
+    meta: Dict[str, Any] = _decode(text.decode())
+    return meta
+
+
+def decode_event(kind: int, body: bytes) -> Any:
+    if kind != wire.INVOKE:
+        raise errors.Fault("Runtime.BadRequest", f"an event handler cannot answer a frame of kind {kind}")
+    try:
+        return _decode(body.decode())
+    except ValueError as error:
+        raise errors.Fault("Runtime.UnmarshalError", f"Unable to unmarshal input: {error}") from error
+
+
+def encode_result(returned: Any) -> bytes:
+    """JSON as Lambda writes it: Decimal is a number, bytes are passed through."""
+    if isinstance(returned, bytes):
+        encoded = returned
+    else:
+        try:
+            encoded = _encode(returned)
+        except Exception as error:  # a user's object may raise anything while it is encoded
+            raise errors.Fault("Runtime.MarshalError", f"Unable to marshal response: {error}") from error
+    if len(encoded) > wire.BODY_LEN_MAX:
+        raise errors.Fault(
+            "Function.ResponseSizeTooLarge",
+            f"Response payload size exceeded maximum allowed payload size ({wire.BODY_LEN_MAX} bytes).",
+        )
+    return encoded
+
+
+def done_meta(started_ns: int, finished_ns: int) -> bytes:
+    return b'{"started_ns":%d,"finished_ns":%d}' % (started_ns, finished_ns)
+
+
+def set_trace(meta: Dict[str, Any]) -> None:
+    trace = meta.get("trace")
+    if trace is not None:
+        os.environ["_X_AMZN_TRACE_ID"] = trace
+    elif "_X_AMZN_TRACE_ID" in os.environ:
+        del os.environ["_X_AMZN_TRACE_ID"]
+
+
+def _default(value: Any) -> Any:
+    if type(value).__module__ == "decimal":
+        return int(value) if value == value.to_integral_value() and value.is_finite() else float(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+_encode_text = json.JSONEncoder(ensure_ascii=False, default=_default).encode
+_encode_ascii = json.JSONEncoder(default=_default).encode
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return _encode_text(value).encode()
+    except UnicodeEncodeError:  # a lone surrogate, which has no UTF-8 form but an escaped one
+        return _encode_ascii(value).encode()

@@ -1,0 +1,101 @@
+"""What a child does between the fork and its first own work (PROTOCOL.md, section 3, steps 1 to 4).
+
+It is all here so that it can be reviewed in one piece. Everything that can be prepared (parsed specification, ctypes
+structures, the bounding set) was prepared in the template. An OSError from here means that the child must not go on.
+"""
+
+from __future__ import annotations
+
+import os
+
+from . import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List
+
+    from .control import ForkRequest
+    from .spec import TemplateSpec
+
+# What a template needs in order to put its children into namespaces and under another uid; it keeps no more than this.
+KEPT_BY_TEMPLATES = sum(
+    1 << capability
+    for capability in (
+        kernel.CAP_SETGID,
+        kernel.CAP_SETUID,
+        kernel.CAP_SETPCAP,
+        kernel.CAP_SYS_CHROOT,
+        kernel.CAP_SYS_ADMIN,
+    )
+)
+
+
+class SandboxError(Exception):
+    """A step of the isolation failed; the message names it."""
+
+
+def join(request: ForkRequest) -> None:
+    """Step 2: the log, the cgroups and the namespaces. Closes every descriptor of the request except its channel."""
+    if request.log >= 0:
+        os.dup2(request.log, 1)
+        os.dup2(request.log, 2)
+    step = "cgroup"
+    try:
+        for fd in request.cgroups:
+            os.write(fd, b"0")
+        step = "namespace"
+        for fd in request.namespaces:
+            kernel.setns(fd, 0)
+    except OSError as error:
+        raise SandboxError(f"cannot enter the {step}: {error}") from error
+    finally:
+        request.close()
+
+
+def confine(spec: TemplateSpec, role: str, bounding: List[int]) -> None:
+    """Steps 2 (directory), 3 and 4: everything that takes rights away, in the order in which the rights for it vanish."""
+    step = f"change to the directory {spec.cwd}"
+    try:
+        if spec.cwd is not None:
+            os.chdir(spec.cwd)
+        keeps = role == "template" and spec.keep_caps
+        kept = kernel.permitted_capabilities() & KEPT_BY_TEMPLATES if keeps else 0
+        if not keeps:
+            _empty_bounding_set(bounding)
+        step = f"take uid {spec.uid} and gid {spec.gid}"
+        _take_ids(spec, keeps)
+        step = "drop capabilities"
+        kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
+        kernel.set_capabilities(kept)
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        if role == "worker":
+            kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+            if spec.filter is not None:
+                step = "install the filter"
+                spec.filter.install()
+    except OSError as error:
+        raise SandboxError(f"cannot {step}: {error}") from error
+
+
+def _empty_bounding_set(bounding: List[int]) -> None:
+    """Without CAP_SETPCAP it stays, which no_new_privs makes harmless: nothing is gained at exec."""
+    try:
+        for capability in bounding:
+            kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
+    except PermissionError:
+        pass
+
+
+def _take_ids(spec: TemplateSpec, keeps_capabilities: bool) -> None:
+    if spec.uid is None and spec.gid is None:
+        return
+    try:
+        os.setgroups([])
+    except PermissionError:
+        pass  # no CAP_SETGID, or a user namespace that denies it (user_namespaces(7)): then there is nothing to give up
+    if spec.gid is not None and os.getresgid() != (spec.gid,) * 3:
+        os.setresgid(spec.gid, spec.gid, spec.gid)
+    if spec.uid is not None and os.getresuid() != (spec.uid,) * 3:
+        if keeps_capabilities:
+            kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
+        os.setresuid(spec.uid, spec.uid, spec.uid)

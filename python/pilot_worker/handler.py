@@ -1,0 +1,93 @@
+"""Finds the handler that a specification names, with AWS Lambda's rules and Lambda's words when it cannot.
+
+It does not call handlers: that is for `events.py`, `asgi.py` and `wsgi.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import os
+import sys
+
+from .errors import Fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .spec import TemplateSpec
+
+_CO_COROUTINE = 0x80  # inspect.CO_COROUTINE; inspect itself is slow to import
+
+
+class Function:
+    """A specification together with the callable that it names."""
+
+    __slots__ = ("spec", "target", "is_async")
+
+    def __init__(self, spec: TemplateSpec, target: Any) -> None:
+        self.spec = spec
+        self.target = target
+        self.is_async = spec.interface == "asgi" or (spec.interface == "event" and _is_coroutine_function(target))
+
+
+def load(spec: TemplateSpec) -> Function:
+    """Imports the module and looks the attribute up. Fault, or whatever the module raised."""
+    function = Function(spec, _find(spec))
+    if function.is_async:
+        import asyncio  # noqa: F401 - here, in the template if there is one, so that workers share it
+    return function
+
+
+def _find(spec: TemplateSpec) -> Any:
+    name = spec.handler or ""
+    module_name, dot, attribute = name.rpartition(".")
+    if not dot or not module_name or not attribute:
+        raise Fault("Runtime.MalformedHandlerName", f"Bad handler '{name}': not enough values to unpack (expected 2, got 1)")
+    dotted = module_name.replace("/", ".")
+    top = dotted.partition(".")[0]
+    if top in sys.builtin_module_names:
+        raise Fault("Runtime.BuiltInModuleConflict", f"Cannot use built-in module {module_name} as a handler module")
+    _forget_namesake(top, spec)
+    try:
+        module = importlib.import_module(dotted)
+    except ImportError as error:
+        raise _with_stack("Runtime.ImportModuleError", f"Unable to import module '{module_name}': {error}", error) from error
+    except SyntaxError as error:
+        where = f'  File "{error.filename}" Line {error.lineno}\n    {error.text}'
+        raise Fault("Runtime.UserCodeSyntaxError", f"Syntax error in module '{module_name}': {error}", [where]) from error
+    try:
+        target = getattr(module, attribute)
+    except AttributeError as error:
+        raise Fault("Runtime.HandlerNotFound", f"Handler '{attribute}' missing on module '{module_name}'") from error
+    if not callable(target):
+        raise Fault("Runtime.HandlerNotFound", f"Handler '{attribute}' of module '{module_name}' is not callable")
+    return target
+
+
+def _with_stack(kind: str, message: str, error: BaseException) -> Fault:
+    from .errors import stack
+
+    return Fault(kind, message, stack(error.__traceback__))
+
+
+def _forget_namesake(top: str, spec: TemplateSpec) -> None:
+    """The template has loaded much of the standard library. A user's own `calendar.py` is meant to come before it."""
+    loaded = sys.modules.get(top)
+    if loaded is None or not spec.sys_path:
+        return
+    found = importlib.machinery.PathFinder.find_spec(top, spec.sys_path)
+    if found is None or found.origin is None:
+        return
+    origin = getattr(loaded, "__file__", None)
+    if origin is None or os.path.realpath(found.origin) != os.path.realpath(origin):
+        del sys.modules[top]
+
+
+def _is_coroutine_function(target: Any) -> bool:
+    function = getattr(target, "__func__", target)
+    if not hasattr(function, "__code__"):
+        function = getattr(type(target), "__call__", None)  # an instance that is called
+    code = getattr(function, "__code__", None)
+    return bool(code is not None and code.co_flags & _CO_COROUTINE)

@@ -1,0 +1,123 @@
+"""Makes a process what its `TemplateSpec` says: environment, sys.path, declared imports; and times every import.
+
+The handler itself is `handler.py`'s. Timing replaces `importlib._bootstrap._find_and_load` while it lasts: the place
+where `-X importtime` measures too. Modules that are already loaded do not pass through it, so ordinary imports cost nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType, TracebackType
+    from typing import Any, Callable, Dict, List, Optional, Tuple, Type
+
+    from .spec import TemplateSpec
+
+REPORTED_MAX = 20
+
+# Thread pools that numerical libraries start at import would make the template unfit to fork. A library that the worker
+# itself imports may have as many threads as it likes, so these are taken away again after the template's imports.
+_SINGLE_THREAD = {
+    name: "1"
+    for name in (
+        "OPENBLAS_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "BLIS_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+    )
+}
+
+
+class ImportTimer:
+    """A context that notes each module loaded inside it: inclusive and exclusive milliseconds."""
+
+    def __init__(self) -> None:
+        self.spans: List[Tuple[str, int, int]] = []
+        self._nested_ns = 0
+        self._load: Optional[Callable[[str, Any], ModuleType]] = None
+
+    def __enter__(self) -> ImportTimer:
+        bootstrap: Any = importlib._bootstrap  # type: ignore[attr-defined]  # private, hence the getattr: no timing without it
+        self._load = getattr(bootstrap, "_find_and_load", None)
+        if self._load is not None:
+            bootstrap._find_and_load = self._timed
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if self._load is not None:
+            importlib._bootstrap._find_and_load = self._load  # type: ignore[attr-defined]  # as above
+
+    def _timed(self, name: str, import_: Any) -> ModuleType:
+        assert self._load is not None
+        outer_nested_ns, self._nested_ns = self._nested_ns, 0
+        started_ns = time.perf_counter_ns()
+        try:
+            return self._load(name, import_)
+        finally:
+            inclusive_ns = time.perf_counter_ns() - started_ns
+            self.spans.append((name, inclusive_ns, inclusive_ns - self._nested_ns))
+            self._nested_ns = outer_nested_ns + inclusive_ns
+
+    def slowest(self) -> List[Dict[str, Any]]:
+        """`imports` of the `ready` message: by inclusive time, slowest first."""
+        spans = sorted(self.spans, key=lambda span: span[1], reverse=True)[:REPORTED_MAX]
+        return [
+            {"module": name, "ms": round(inclusive_ns / 1e6, 3), "self_ms": round(exclusive_ns / 1e6, 3)}
+            for name, inclusive_ns, exclusive_ns in spans
+        ]
+
+
+class SingleThreaded:
+    """A context in which numerical libraries are asked for one thread, unless the user asked for something else."""
+
+    def __enter__(self) -> None:
+        self._added = [name for name in _SINGLE_THREAD if name not in os.environ]
+        for name in self._added:
+            os.environ[name] = _SINGLE_THREAD[name]
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        for name in self._added:
+            os.environ.pop(name, None)
+
+
+def apply(spec: TemplateSpec) -> None:
+    """Sets os.environ and sys.path."""
+    if spec.environment is not None:
+        _set_environment(spec.environment)
+    given = spec.sys_path
+    if given:
+        sys.path[:] = given + [path for path in sys.path if path not in given]
+        for path in given:
+            sys.path_importer_cache.pop(path, None)  # it may have been looked at before the mount namespace was entered
+
+
+def import_declared(names: List[str]) -> List[Dict[str, str]]:
+    """Imports each; returns those that failed, as `failed` of the `ready` message."""
+    failed = []
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:  # user code: one package must not spoil the template
+            failed.append({"module": name, "error": f"{type(error).__name__}: {error}"})
+    return failed
+
+
+def _set_environment(environment: Dict[str, str]) -> None:
+    current = os.environ
+    for name in [name for name in current if name not in environment]:
+        del current[name]
+    for name, value in environment.items():
+        if current.get(name) != value:
+            current[name] = value
+    time.tzset()

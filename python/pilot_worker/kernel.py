@@ -1,0 +1,130 @@
+"""System calls that the standard library lacks in some Python from 3.9 on: setns, prctl, capset, seccomp.
+
+Thin: one function per call, OSError when it fails. Which of them are made, and in what order, is decided in `fork.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List
+
+CLONE_NEWPID = 0x20000000
+
+# linux/prctl.h
+PR_SET_DUMPABLE = 4
+PR_SET_KEEPCAPS = 8
+PR_SET_NAME = 15
+PR_CAPBSET_READ = 23
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+# linux/capability.h
+CAP_SETGID = 6
+CAP_SETUID = 7
+CAP_SETPCAP = 8
+CAP_SYS_CHROOT = 18
+CAP_SYS_ADMIN = 21
+CAP_LAST_POSSIBLE = 63
+_CAPABILITY_VERSION_3 = 0x20080522
+
+SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_NUMBER = {"x86_64": 317, "aarch64": 277, "riscv64": 277, "armv7l": 383, "armv6l": 383, "i686": 354, "s390x": 348}
+_SOCK_FILTER_LEN = 8
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _CapWord(ctypes.Structure):
+    _fields_ = [("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32)]
+
+
+class _SockFprog(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
+_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_libc.capget.argtypes = _libc.capset.argtypes = (ctypes.POINTER(_CapHeader), ctypes.POINTER(_CapWord))
+_libc.syscall.argtypes = (ctypes.c_long, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_void_p)
+_libc.syscall.restype = ctypes.c_long
+
+# Made once, in the first template: after a fork nothing has to be built for them.
+_cap_header = _CapHeader(_CAPABILITY_VERSION_3, 0)
+_cap_words = (_CapWord * 2)()
+
+
+class SeccompProgram:
+    """A seccomp filter in the form that the kernel reads, built before the fork that installs it."""
+
+    def __init__(self, instructions: bytes) -> None:
+        if not instructions or len(instructions) % _SOCK_FILTER_LEN:
+            raise ValueError(f"filter is not an array of struct sock_filter: {len(instructions)} bytes")
+        number = _SECCOMP_NUMBER.get(os.uname().machine)
+        if number is None:
+            raise ValueError(f"seccomp's system call number is not known for {os.uname().machine}")
+        self._number = number
+        self._instructions = ctypes.create_string_buffer(instructions, len(instructions))
+        self._program = _SockFprog(len(instructions) // _SOCK_FILTER_LEN, ctypes.addressof(self._instructions))
+        self._address = ctypes.addressof(self._program)
+
+    def install(self) -> None:
+        """seccomp(2); needs CAP_SYS_ADMIN or no_new_privs."""
+        _checked(_libc.syscall(self._number, SECCOMP_SET_MODE_FILTER, 0, self._address), "seccomp")
+
+
+def setns(fd: int, kind: int) -> None:
+    _checked(_libc.setns(fd, kind), "setns")
+
+
+def prctl(option: int, value: int = 0, third: int = 0) -> int:
+    return _checked(_libc.prctl(option, value, third, 0, 0), "prctl")
+
+
+def set_name(name: str) -> None:
+    """What `ps` and `top` show: at most 15 bytes, the kernel cuts off the rest."""
+    text = ctypes.c_char_p(name.encode())
+    prctl(PR_SET_NAME, ctypes.cast(text, ctypes.c_void_p).value or 0)
+
+
+def permitted_capabilities() -> int:
+    """The permitted set as a bit mask."""
+    _checked(_libc.capget(_cap_header, _cap_words), "capget")
+    low, high = _cap_words[0].permitted, _cap_words[1].permitted
+    return int(low) | int(high) << 32
+
+
+def set_capabilities(mask: int) -> None:
+    """Makes `mask` the effective, permitted and inheritable set."""
+    for index in (0, 1):
+        word = _cap_words[index]
+        word.effective = word.permitted = word.inheritable = mask >> 32 * index & 0xFFFFFFFF
+    _checked(_libc.capset(_cap_header, _cap_words), "capset")
+
+
+def bounding_capabilities() -> List[int]:
+    """The capabilities in the bounding set. prctl answers EINVAL beyond the last one that this kernel has."""
+    held = []
+    for capability in range(CAP_LAST_POSSIBLE + 1):
+        try:
+            if prctl(PR_CAPBSET_READ, capability):
+                held.append(capability)
+        except OSError:
+            break
+    return held
+
+
+def _checked(result: int, call: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+    return result

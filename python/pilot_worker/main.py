@@ -1,0 +1,96 @@
+"""The life of a process: template until it is forked, then whatever the request says, as often as it is forked again.
+
+Each fork comes back here, so that a child does not carry its ancestors' Python frames.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+
+from . import fork, hooks, kernel, output, worker
+from .channel import Channel
+from .spec import TemplateSpec
+from .template import Template
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, NoReturn
+
+    from .control import ForkRequest
+
+FIRST_FD = 3
+SPEC_FD = 4
+USAGE = "usage: python3 -I -s pilot_worker template|worker   (started by the daemon; see PROTOCOL.md)"
+
+# What nearly every function imports; in the first template, all workers of the machine share one copy.
+_PREIMPORTED = ("base64", "datetime", "json", "random", "re", "traceback", "urllib.parse", "uuid")
+
+
+def run(argv: List[str], started_ns: int) -> NoReturn:
+    role = argv[1] if len(argv) == 2 else ""
+    if role not in ("template", "worker"):
+        print(USAGE, file=sys.stderr)
+        os._exit(2)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a template has nothing to clean up, and tracebacks help nobody
+    output.prepare()
+    faulthandler.enable()
+    hooks.offer()
+    del sys.argv[1:]
+    if role == "worker":
+        _run_alone(started_ns)
+    for name in _PREIMPORTED:
+        __import__(name)
+    _run_template(Template(FIRST_FD, None))
+
+
+def _run_template(template: Template) -> NoReturn:
+    while template.prepare():
+        request = template.serve()
+        if request is None:
+            os._exit(0)
+        if request.role == "worker":
+            _run_forked(template, request)
+        template = _become_template(template, request)
+    os._exit(1)
+
+
+def _become_template(parent: Template, request: ForkRequest) -> Template:
+    assert request.spec is not None, "checked when the request was read"
+    template = Template(request.take_channel(), request.spec)
+    try:
+        fork.join(request)
+        fork.confine(request.spec, "template", parent.bounding)
+    except fork.SandboxError as error:
+        template.refuse(error)
+        os._exit(1)
+    return template
+
+
+def _run_forked(template: Template, request: ForkRequest) -> NoReturn:
+    channel = Channel(request.take_channel())
+    spec = request.spec or template.spec
+    assert spec is not None, "checked when the request was read"
+    try:
+        fork.join(request)
+        fork.confine(spec, "worker", template.bounding)
+    except fork.SandboxError as error:
+        worker.fail(channel, error)
+    stamps = worker.Stamps(template.forked_ns, time.monotonic_ns())
+    worker.run(channel, template.function if request.spec is None else None, spec, stamps)
+
+
+def _run_alone(started_ns: int) -> NoReturn:
+    """A worker that was started by exec: no template, so nothing to join."""
+    channel = Channel(FIRST_FD)
+    try:
+        with open(SPEC_FD, "rb") as file:
+            spec = TemplateSpec(json.loads(file.read()))
+        fork.confine(spec, "worker", kernel.bounding_capabilities())
+    except (OSError, ValueError, fork.SandboxError) as error:
+        worker.fail(channel, error)
+    worker.run(channel, None, spec, worker.Stamps(started_ns, time.monotonic_ns()))

@@ -1,0 +1,68 @@
+"""What a function prints: descriptors 1 and 2 are the log, and nothing printed may come after the answer.
+
+Streams are line buffered, so that a line is one write and is not lost in a crash; `flush` writes the rest at the end of an
+invocation. The root logger has a handler in Lambda's format before user code is imported, as in Lambda: there
+`logging.basicConfig()` has no effect and `logging.getLogger().setLevel(...)` is enough.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import io
+import logging
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+# Per thread and per task, so that it is right with concurrency as well.
+request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
+
+
+def prepare() -> None:
+    """Sets up the streams and the root logger; once, in the first template."""
+    sys.stdout = _stream(sys.stdout, 1)
+    sys.stderr = _stream(sys.stderr, 2)
+    handler = _LogHandler()
+    handler.setFormatter(_Formatter("[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"))
+    logging.getLogger().addHandler(handler)
+
+
+def flush() -> None:
+    """Writes what the streams still hold. A user's own stand-in for a stream may fail; that is no error of ours."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:  # closed, replaced, set to None, or a full log: never the invocation's fault
+        pass
+
+
+def _stream(current: Optional[object], fd: int) -> io.TextIOWrapper:
+    if not isinstance(current, io.TextIOWrapper):  # the descriptor was closed when the interpreter started
+        current = open(fd, "w", closefd=False)
+    current.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    return current
+
+
+class _LogHandler(logging.Handler):
+    """One write per record, straight to the log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            record.aws_request_id = request_id.get()
+            text = self.format(record) + "\n"
+            sys.stdout.flush()
+            os.write(1, text.encode("utf-8", "backslashreplace"))
+        except Exception:  # as every logging handler: a bad record is reported, not raised
+            self.handleError(record)
+
+
+class _Formatter(logging.Formatter):
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+
+    def formatTime(self, record: logging.LogRecord, datefmt: Optional[str] = None) -> str:
+        return time.strftime(datefmt or self.default_time_format, self.converter(record.created))

@@ -1,0 +1,195 @@
+"""A template: a process that has imported what its children need, and then does nothing but fork them.
+
+`serve` returns only in a child. It waits with poll for the control channel and for the pipe that Python's C-level signal
+handler writes to: a SIGCHLD that arrives just before the system call then wakes it too, and since children are reaped in
+this loop and not in the handler, `exited` never comes before `forked`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+from . import errors, fork, handler, hooks, imports, kernel
+from .control import Control, ForkRequest, RequestError, close_all
+from .spec import SpecError, TemplateSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+
+class Template:
+    """One level of the tree; `function` is set once a handler was loaded."""
+
+    def __init__(self, control_fd: int, spec: Optional[TemplateSpec]) -> None:
+        self.spec = spec
+        self.function: Optional[handler.Function] = None
+        self.bounding = kernel.bounding_capabilities()
+        self.collects_garbage = True
+        self.forked_ns = 0
+        self._control = Control(control_fd)
+        self._children: Dict[int, int] = {}
+        self._own_pid_namespace = -1
+        self._threads = 1
+        self._wakeup = (-1, -1)
+        self._previous_sigchld: Any = signal.SIG_DFL
+
+    def prepare(self) -> bool:
+        """Imports what the specification says and reports `ready`. False: the handler failed, the process has to end."""
+        report: Dict[str, Any] = {"op": "ready", "threads": 1, "imports": [], "failed": []}
+        timer = imports.ImportTimer()
+        try:
+            with timer, imports.SingleThreaded():
+                if self.spec is not None:
+                    imports.apply(self.spec)
+                    report["failed"] = imports.import_declared(self.spec.imports)
+                    if self.spec.handler is not None:
+                        self.function = handler.load(self.spec)
+                        hooks.run_before_snapshot()
+        except BaseException as error:  # user code at import: whatever it raises is its error, and is reported as such
+            report["error"] = json.loads(errors.body(error))
+        self._threads = report["threads"] = _count_threads()
+        report["imports"] = timer.slowest()
+        report["python"] = sys.version.split()[0]
+        self._freeze()
+        self._watch_children()
+        self._control.send(report)
+        return "error" not in report
+
+    def refuse(self, error: Exception) -> None:
+        """Reports `ready` with an error in place of `prepare`: the isolation failed."""
+        body = json.loads(errors.body(errors.Fault("Runtime.SandboxError", str(error))))
+        report = {"op": "ready", "threads": 1, "imports": [], "failed": [], "python": sys.version.split()[0], "error": body}
+        self._control.send(report)
+
+    def serve(self) -> Optional[ForkRequest]:
+        """Carries out messages. In a child: the request that it comes from. In the template: None, when the daemon closes."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wakeup[0], select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in poll.poll()]
+            if self._wakeup[0] in ready:
+                self._reap()
+            if self._control.fileno() in ready:
+                received = self._control.receive()
+                if received is None:
+                    return None
+                request = self._carry_out(*received)
+                if request is not None:
+                    return request
+
+    def _carry_out(self, text: bytes, fds: List[int]) -> Optional[ForkRequest]:
+        message: Dict[str, Any] = {}
+        try:
+            message = _object(text)
+            if message.get("op") == "fork":
+                return self._fork(ForkRequest(message, fds, self.spec))
+            close_all(fds)
+            if message.get("op") == "memory":
+                self._freeze()
+            else:
+                raise RequestError(f"op is {message.get('op')!r}, not one of fork, memory")
+        except (RequestError, SpecError) as error:
+            close_all(fds)
+            self._fail(message.get("id"), error)
+        return None
+
+    def _fork(self, request: ForkRequest) -> Optional[ForkRequest]:
+        try:
+            if self._threads > 1:
+                raise OSError(f"this template has {self._threads} threads and must not fork")
+            self._enter_pid_namespace(request.pid)
+            child = os.fork()
+        except OSError as error:
+            request.close()
+            self._fail(request.id, error)
+            return None
+        if child == 0:
+            self.forked_ns = time.monotonic_ns()
+            self._leave()
+            return request
+        self._children[child] = request.id
+        self._control.send({"op": "forked", "id": request.id})
+        request.close()
+        return None
+
+    def _leave(self) -> None:
+        """In the child: gives up what is the template's alone."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, self._previous_sigchld)
+        self._control.close()
+        for fd in (*self._wakeup, self._own_pid_namespace):
+            if fd >= 0:
+                os.close(fd)
+
+    def _enter_pid_namespace(self, fd: int) -> None:
+        """It concerns the children only, and lasts: so a child without one of its own is sent back to the template's."""
+        if fd >= 0:
+            if self._own_pid_namespace < 0:
+                self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            kernel.setns(fd, kernel.CLONE_NEWPID)
+        elif self._own_pid_namespace >= 0:
+            kernel.setns(self._own_pid_namespace, kernel.CLONE_NEWPID)
+
+    def _fail(self, fork_id: object, error: Exception) -> None:
+        self._control.send({"op": "fork_failed", "id": fork_id, "error": f"{type(error).__name__}: {error}"})
+
+    def _watch_children(self) -> None:
+        """After the imports, because user code may have had its own idea of SIGCHLD: its children get that back."""
+        self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
+        self._previous_sigchld = signal.signal(signal.SIGCHLD, _ignore_signal)
+
+    def _reap(self) -> None:
+        try:
+            os.read(self._wakeup[0], 512)
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if child == 0:
+                return
+            fork_id = self._children.pop(child, None)
+            if fork_id is None:
+                continue  # not forked by us: started by user code at import, or an orphan of this pid namespace
+            how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
+            self._control.send({"op": "exited", "id": fork_id, **how})
+
+    def _freeze(self) -> None:
+        """Moves all objects out of the collector's sight, so that a child's collections leave the shared pages alone."""
+        self.collects_garbage = gc.isenabled() or not self.collects_garbage
+        gc.collect()
+        gc.freeze()
+
+
+def _object(text: bytes) -> Dict[str, Any]:
+    try:
+        message = json.loads(text)
+    except ValueError as error:
+        raise RequestError(f"message is not JSON, or was cut off: {error}") from error
+    if not isinstance(message, dict):
+        raise RequestError("message is not an object")
+    return message
+
+
+def _count_threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:  # no /proc in this mount namespace: Python's own threads are better than nothing
+        import threading
+
+        return threading.active_count()
+
+
+def _ignore_signal(number: int, frame: object) -> None:
+    """A Python-level handler has to exist for the wake-up pipe to be written to."""
