@@ -65,6 +65,11 @@ pub trait Worker: Send + Sync + Debug {
     /// The next part of a streamed answer.
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>>;
 
+    /// False once it is known to have ended. Asked on the path before each lease: a look at a flag, not at the kernel.
+    fn is_alive(&self) -> bool {
+        true
+    }
+
     /// Ends the process, and everything it started, at once.
     fn kill(&self);
 
