@@ -1,3 +1,12 @@
-//! The one binary.
+//! `pilot`: the one binary. The daemon (`pilot serve`) and every verb that speaks to it.
+//!
+//! Nothing is decided here: `cli` reads the arguments, `serve` runs the daemon.
 
-fn main() {}
+use std::process::ExitCode;
+
+mod cli;
+mod serve;
+
+fn main() -> ExitCode {
+    cli::main()
+}

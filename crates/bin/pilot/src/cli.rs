@@ -1,0 +1,151 @@
+//! The command line: what can be typed, and which exit code comes of it.
+//!
+//! Each verb has its own file with its arguments and a `run`. Client verbs block; none of them starts a runtime.
+
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+mod client;
+mod deploy;
+mod describe;
+mod dev;
+mod failure;
+mod invoke;
+mod list;
+mod logs;
+mod multipart;
+mod new;
+mod output;
+mod pack;
+mod phases;
+mod progress;
+mod project;
+mod remove;
+mod report;
+mod scale;
+pub(crate) mod serve;
+mod version;
+
+/// Runs Lambda-shaped functions on this machine, without cold starts.
+#[derive(Debug, Parser)]
+#[command(
+    name = "pilot",
+    version,
+    after_help = AFTER_HELP,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// Which daemon to speak to.
+#[derive(Debug, Clone, Args)]
+struct Connection {
+    /// Where the daemon listens
+    #[arg(
+        long,
+        global = true,
+        env = "PILOT_ENDPOINT",
+        value_name = "URL",
+        default_value = DEFAULT_ENDPOINT,
+        help_heading = "Daemon"
+    )]
+    endpoint: String,
+    /// The bearer token, if the daemon wants one
+    #[arg(
+        long,
+        global = true,
+        env = "PILOT_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN",
+        help_heading = "Daemon"
+    )]
+    token: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run the daemon
+    Serve(serve::ServeArgs),
+    /// Write a new function into a folder of its own
+    New(new::NewArgs),
+    /// Serve a folder, and deploy it again with every edit
+    Dev(dev::DevArgs),
+    /// Deploy every function of a pilot.toml
+    Up(deploy::UpArgs),
+    /// Deploy one function
+    Deploy(deploy::DeployArgs),
+    /// Call a function and print its answer
+    Invoke(invoke::InvokeArgs),
+    /// Show all functions
+    List(list::ListArgs),
+    /// Show one function: its configuration, its template, its last cold start
+    Describe(describe::DescribeArgs),
+    /// Print what a function has written
+    Logs(logs::LogsArgs),
+    /// Retire idle workers down to a number, at once
+    Scale(scale::ScaleArgs),
+    /// Take a function away
+    Remove(remove::RemoveArgs),
+    /// Print the versions of this binary and of the daemon
+    Version(version::VersionArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:8080";
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0  it went well
+  1  the function raised, the deployment was refused, or the daemon said no
+  2  the command line does not do
+  3  no daemon could be reached
+
+A first function: `pilot new hello`, then `pilot dev hello`.";
+
+/// Reads the arguments, runs the verb, and says how it went.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure::report(&error),
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let client = || client::Client::new(&cli.connection);
+    match cli.verb {
+        Verb::Serve(args) => serve::run(args),
+        Verb::New(args) => new::run(&args),
+        Verb::Dev(args) => dev::run(&args),
+        Verb::Up(args) => deploy::up(&client()?, &args),
+        Verb::Deploy(args) => deploy::run(&client()?, &args),
+        Verb::Invoke(args) => invoke::run(&client()?, &args),
+        Verb::List(args) => list::run(&client()?, &args),
+        Verb::Describe(args) => describe::run(&client()?, &args),
+        Verb::Logs(args) => logs::run(&client()?, &args),
+        Verb::Scale(args) => scale::run(&client()?, &args),
+        Verb::Remove(args) => remove::run(&client()?, &args),
+        Verb::Version(args) => version::run(&client()?, &args),
+        Verb::Completions { shell } => completions(shell),
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "pilot", &mut script);
+    output::print_bytes(&script)
+}
+
+#[cfg(test)]
+mod tests;

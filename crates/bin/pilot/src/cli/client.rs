@@ -1,0 +1,322 @@
+//! Speaks to the daemon: the control API and the Invoke API, over plain HTTP, blocking.
+//! It knows addresses, tokens and errors; what the bodies mean is for the verbs.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::time::Duration;
+
+use anyhow::Context;
+use pilot_model::FunctionName;
+use pilot_model::api::{ApiError, FunctionSummary};
+use pilot_model::manifest::nearest;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use ureq::http::{HeaderMap, Method, Request, StatusCode};
+use ureq::{Agent, Body, SendBody};
+
+use super::Connection;
+use super::failure::Failure;
+use super::multipart::Multipart;
+
+/// A daemon, as seen from here.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    agent: Agent,
+    endpoint: String,
+    token: Option<String>,
+}
+
+/// An answer that has been read whole.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// HTTP status.
+    pub(super) status: StatusCode,
+    /// Its headers.
+    pub(super) headers: HeaderMap,
+    /// Its body.
+    pub(super) body: Vec<u8>,
+}
+
+impl Client {
+    /// A client of the daemon that was named. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// The endpoint is no `http://` address.
+    pub(super) fn new(connection: &Connection) -> anyhow::Result<Self> {
+        let endpoint = check_endpoint(&connection.endpoint)?;
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None)
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .max_redirects(0)
+            .user_agent(concat!("pilot/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Ok(Self {
+            agent: config.new_agent(),
+            endpoint,
+            token: connection.token.clone().filter(|token| !token.is_empty()),
+        })
+    }
+
+    /// The daemon's address, without a slash at its end.
+    pub(super) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// GET of something that is JSON.
+    pub(super) fn fetch<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        let answer = self.call(Method::GET, path, SendBody::none(), &[])?;
+        self.json(path, &answer)
+    }
+
+    /// GET about one function; when there is none of that name, the error names the nearest.
+    pub(super) fn fetch_function<T: DeserializeOwned>(
+        &self,
+        name: &FunctionName,
+        below: &str,
+    ) -> anyhow::Result<T> {
+        self.fetch(&function_path(name, below))
+            .map_err(|error| self.name_nearest(name, error))
+    }
+
+    /// POST of JSON about one function, answered with JSON.
+    pub(super) fn post_function<T: DeserializeOwned>(
+        &self,
+        name: &FunctionName,
+        below: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let path = function_path(name, below);
+        let body = serde_json::to_vec(body)?;
+        let headers = [("content-type", "application/json")];
+        self.call(Method::POST, &path, SendBody::from_owned_reader(std::io::Cursor::new(body)), &headers)
+            .and_then(|answer| self.json(&path, &answer))
+            .map_err(|error| self.name_nearest(name, error))
+    }
+
+    /// DELETE of one function.
+    pub(super) fn delete_function(&self, name: &FunctionName) -> anyhow::Result<()> {
+        self.call(Method::DELETE, &function_path(name, ""), SendBody::none(), &[])
+            .map(drop)
+            .map_err(|error| self.name_nearest(name, error))
+    }
+
+    /// GET of text that goes on, line after line.
+    pub(super) fn stream_function(
+        &self,
+        name: &FunctionName,
+        below: &str,
+    ) -> anyhow::Result<impl BufRead + use<>> {
+        let path = function_path(name, below);
+        self.open(Method::GET, &path, SendBody::none(), &[])
+            .map(BufReader::new)
+            .map_err(|error| self.name_nearest(name, error))
+    }
+
+    /// PUT of a form, answered line after line.
+    pub(super) fn upload(&self, name: &FunctionName, form: Multipart) -> anyhow::Result<impl BufRead + use<>> {
+        let content_type = form.content_type();
+        let length = form.length_bytes().to_string();
+        let headers = [("content-type", content_type.as_str()), ("content-length", length.as_str())];
+        let body = SendBody::from_owned_reader(form.into_reader());
+        self.open(Method::PUT, &function_path(name, ""), body, &headers)
+            .map(BufReader::new)
+    }
+
+    /// Invokes a function. Every status is an answer here: what it means is for the caller.
+    pub(super) fn invoke(
+        &self,
+        target: &str,
+        event: Vec<u8>,
+        headers: &[(&str, &str)],
+    ) -> anyhow::Result<Answer> {
+        let path = format!("/2015-03-31/functions/{target}/invocations");
+        let body = SendBody::from_owned_reader(std::io::Cursor::new(event));
+        let (status, headers, mut body) = self.send(Method::POST, &path, body, headers)?;
+        let body = read_whole(&mut body).context("the answer broke off")?;
+        Ok(Answer { status, headers, body })
+    }
+
+    /// Replaces "404" by the name that was probably meant; other errors stay as they are.
+    pub(super) fn name_nearest(&self, name: &FunctionName, error: anyhow::Error) -> anyhow::Error {
+        match error.downcast_ref::<Failure>() {
+            Some(Failure::Refused { status: 404, .. }) => self.missing(name.as_str()),
+            _ => error,
+        }
+    }
+
+    /// The error of a function that is not there.
+    pub(super) fn missing(&self, name: &str) -> anyhow::Error {
+        let all: Vec<FunctionSummary> = self.fetch(FUNCTIONS).unwrap_or_default();
+        let hint = match nearest(name, all.iter().map(|function| function.name.as_str())) {
+            Some(near) => format!("did you mean '{near}'?"),
+            None if all.is_empty() => "none is deployed; `pilot deploy DIR` deploys one".to_owned(),
+            None => "`pilot list` shows which there are".to_owned(),
+        };
+        Failure::Refused {
+            status: 404,
+            error: ApiError {
+                code: "not_found".to_owned(),
+                message: format!("there is no function '{name}': {hint}"),
+                detail: String::new(),
+            },
+        }
+        .into()
+    }
+
+    fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: SendBody<'_>,
+        headers: &[(&str, &str)],
+    ) -> anyhow::Result<Answer> {
+        let (status, headers, mut body) = self.send(method, path, body, headers)?;
+        let body = read_whole(&mut body)
+            .with_context(|| format!("the answer to {path} broke off"))?;
+        if status.is_success() {
+            Ok(Answer { status, headers, body })
+        } else {
+            Err(self.refusal(status, &body).into())
+        }
+    }
+
+    fn open(
+        &self,
+        method: Method,
+        path: &str,
+        body: SendBody<'_>,
+        headers: &[(&str, &str)],
+    ) -> anyhow::Result<impl Read + use<>> {
+        let (status, _, mut body) = self.send(method, path, body, headers)?;
+        if status.is_success() {
+            Ok(body.into_reader())
+        } else {
+            let body = read_whole(&mut body).unwrap_or_default();
+            Err(self.refusal(status, &body).into())
+        }
+    }
+
+    fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: SendBody<'_>,
+        headers: &[(&str, &str)],
+    ) -> anyhow::Result<(StatusCode, HeaderMap, Body)> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.endpoint));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request
+            .body(body)
+            .map_err(|error| Failure::usage(format!("cannot ask for {path}: {error}")))?;
+        let response = self.agent.run(request).map_err(|error| self.not_sent(error))?;
+        let (parts, body) = response.into_parts();
+        Ok((parts.status, parts.headers, body))
+    }
+
+    fn not_sent(&self, error: ureq::Error) -> anyhow::Error {
+        let unreachable = match &error {
+            ureq::Error::Io(error) => matches!(
+                error.kind(),
+                ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+            ),
+            ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => true,
+            _ => false,
+        };
+        if unreachable {
+            let endpoint = self.endpoint.clone();
+            return Failure::Unreachable { endpoint }.into();
+        }
+        anyhow::Error::new(error).context(format!("the daemon at {} hung up", self.endpoint))
+    }
+
+    fn json<T: DeserializeOwned>(&self, path: &str, answer: &Answer) -> anyhow::Result<T> {
+        serde_json::from_slice(&answer.body).with_context(|| {
+            format!(
+                "what {} answers to {path} is not what this version of pilot understands; \
+                 `pilot version` shows both versions",
+                self.endpoint
+            )
+        })
+    }
+
+    fn refusal(&self, status: StatusCode, body: &[u8]) -> Failure {
+        let mut error = serde_json::from_slice(body).unwrap_or_else(|_| ApiError {
+            code: "unknown".to_owned(),
+            message: format!("{} answers {status}: is it a Pilotlight daemon?", self.endpoint),
+            detail: String::from_utf8_lossy(&body[..body.len().min(FOREIGN_BODY_BYTES_MAX)]).into_owned(),
+        });
+        if status == StatusCode::UNAUTHORIZED {
+            error.message = format!(
+                "{} (give the daemon's token with --token or PILOT_TOKEN)",
+                error.message
+            );
+        }
+        Failure::Refused {
+            status: status.as_u16(),
+            error,
+        }
+    }
+}
+
+/// The control API's path of a function. A checked name needs no escapes.
+fn function_path(name: &FunctionName, below: &str) -> String {
+    format!("{FUNCTIONS}/{name}{below}")
+}
+
+fn read_whole(body: &mut Body) -> Result<Vec<u8>, ureq::Error> {
+    body.with_config().limit(BODY_BYTES_MAX).read_to_vec()
+}
+
+fn check_endpoint(endpoint: &str) -> Result<String, Failure> {
+    let endpoint = endpoint.trim_end_matches('/');
+    let authority = endpoint.strip_prefix("http://").unwrap_or_default();
+    if authority.is_empty() || authority.contains(['/', '?', '#', ' ']) {
+        return Err(Failure::usage(format!(
+            "the endpoint \"{endpoint}\" is no http://HOST:PORT, for example http://127.0.0.1:8080"
+        )));
+    }
+    Ok(endpoint.to_owned())
+}
+
+/// Where the functions are in the control API.
+pub(super) const FUNCTIONS: &str = "/_pilot/v1/functions";
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The largest answer that is read whole.
+const BODY_BYTES_MAX: u64 = 256 << 20;
+/// How much of an answer that is not ours is shown.
+const FOREIGN_BODY_BYTES_MAX: usize = 2_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_an_http_address_without_a_path() {
+        assert_eq!(check_endpoint("http://127.0.0.1:8080/").unwrap(), "http://127.0.0.1:8080");
+        for wrong in ["", "127.0.0.1:8080", "https://a", "http://", "http://a/b", "http://a b"] {
+            let problem = check_endpoint(wrong).unwrap_err().to_string();
+            assert!(problem.contains("http://HOST:PORT"), "{wrong}: {problem}");
+        }
+    }
+
+    #[test]
+    fn nobody_listening_is_an_unreachable_daemon() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let client = Client::new(&Connection { endpoint, token: None }).unwrap();
+        let error = client.fetch::<serde_json::Value>("/").unwrap_err();
+        assert!(
+            matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })),
+            "{error:#}"
+        );
+    }
+}

@@ -1,0 +1,244 @@
+//! `pilot deploy` and `pilot up`: pack, upload, follow the deployment, say what came of it.
+
+use std::io::{BufRead, Read};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use pilot_model::FunctionName;
+use pilot_model::api::{ApiError, DeployEvent, DeployReport, FunctionSummary};
+use serde_json::json;
+
+use super::client::Client;
+use super::failure::Failure;
+use super::multipart::Multipart;
+use super::output::{self, BAD, STRONG};
+use super::pack;
+use super::progress::{Progress, Show};
+use super::project::{Project, Target};
+use super::report;
+
+/// What `pilot deploy` takes.
+#[derive(Debug, Args)]
+pub(super) struct DeployArgs {
+    /// A folder with a pilot.toml or an app.py
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+    /// Deploy it under this name
+    #[arg(long)]
+    name: Option<FunctionName>,
+    /// Which function of the pilot.toml, if it has several
+    #[arg(long, value_name = "NAME")]
+    function: Option<FunctionName>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `pilot up` takes.
+#[derive(Debug, Args)]
+pub(super) struct UpArgs {
+    /// A pilot.toml, or a folder with one
+    #[arg(default_value = "pilot.toml")]
+    file: PathBuf,
+    /// Print the reports as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Deploys one function.
+pub(super) fn run(client: &Client, args: &DeployArgs) -> anyhow::Result<()> {
+    let project = Project::read(&args.dir, args.name.as_ref())?;
+    let mut target = project.one(args.function.as_ref())?;
+    if let Some(name) = &args.name {
+        target.name = name.clone();
+    }
+    if let Some(remark) = project.remark() {
+        output::note(&remark);
+    }
+    let result = deploy(client, &target, show(args.json));
+    if args.json {
+        output::print_json(&outcome_json(&target, &result)?)?;
+    }
+    match result {
+        Ok(report) if !args.json => output::print(&report::deployed(&report, client.endpoint())),
+        Ok(_) => Ok(()),
+        Err(error) => Err(tell_failure(client, &target.name, error)),
+    }
+}
+
+/// Deploys all functions of a manifest, one after the other; one that fails does not keep the others back.
+pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
+    let project = Project::read(&args.file, None)?;
+    let mut outcomes = Vec::new();
+    let mut failed = 0;
+    for target in &project.targets {
+        let result = deploy(client, target, show(args.json));
+        if args.json {
+            outcomes.push(outcome_json(target, &result)?);
+        }
+        match result {
+            Ok(report) if !args.json => {
+                output::print(&(report::deployed(&report, client.endpoint()) + "\n"))?;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                failed += 1;
+                let error = tell_failure(client, &target.name, error);
+                if !matches!(error.downcast_ref(), Some(Failure::Reported)) {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    if args.json {
+        output::print_json(&outcomes)?;
+    }
+    if failed == 0 {
+        return Ok(());
+    }
+    output::error(&format!("{failed} of {} not deployed", output::count(project.targets.len() as u64, "function")));
+    Err(Failure::Reported.into())
+}
+
+/// Packs and uploads a function and follows its deployment to the end.
+///
+/// # Errors
+/// [`Failure::Refused`] where the daemon says no; what hinders packing or the connection otherwise.
+pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Result<DeployReport> {
+    let progress = Progress::new(target.name.as_str(), show);
+    progress.tell("packing");
+    let archive = pack::pack(&target.folder)?;
+    if archive.files == 0 {
+        anyhow::bail!("{} has no file to deploy", target.folder.display());
+    }
+    progress.tell(&format!(
+        "uploading {} ({})",
+        output::count(archive.files as u64, "file"),
+        output::megabytes(archive.bytes.len() as u64)
+    ));
+    let form = Multipart::new(&target.spec, archive.bytes)?;
+    let answer = client.upload(&target.name, form)?;
+    follow(answer, &target.name, |message| progress.tell(message))
+}
+
+/// Reads a deployment's lines up to the last.
+fn follow(
+    mut answer: impl BufRead,
+    name: &FunctionName,
+    mut tell: impl FnMut(&str),
+) -> anyhow::Result<DeployReport> {
+    loop {
+        let mut line = String::new();
+        let read = answer
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_line(&mut line)
+            .with_context(|| broken_off(name))?;
+        if read == 0 {
+            anyhow::bail!(broken_off(name));
+        }
+        if line.trim().is_empty() {
+            continue;
+        }
+        let event = serde_json::from_str(&line).with_context(|| {
+            format!("what the daemon tells of the deployment of '{name}' is not understood by this version of pilot")
+        })?;
+        match event {
+            DeployEvent::Progress(progress) => tell(&progress.message),
+            DeployEvent::Done(report) => return Ok(*report),
+            DeployEvent::Failed(error) => return Err(Failure::Refused { status: 200, error }.into()),
+        }
+    }
+}
+
+fn broken_off(name: &FunctionName) -> String {
+    format!(
+        "the daemon hung up before the deployment of '{name}' was over; \
+         `pilot describe {name}` shows which version is live"
+    )
+}
+
+/// Says what to change and what goes on serving. Gives back what is still to be told: nothing, or an error that is not
+/// about this one function.
+fn tell_failure(client: &Client, name: &FunctionName, error: anyhow::Error) -> anyhow::Error {
+    if matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })) {
+        return error;
+    }
+    output::note(&format!("{BAD}✗{BAD:#} {STRONG}{name}{STRONG:#}  not deployed: {error:#}"));
+    if let Some(Failure::Refused { error, .. }) = error.downcast_ref() {
+        output::detail(&error.detail);
+    }
+    if let Ok(live) = client.fetch_function::<FunctionSummary>(name, "") {
+        output::note(&format!("  version {} ({}) goes on serving", live.number, live.version));
+    }
+    Failure::Reported.into()
+}
+
+fn outcome_json(target: &Target, result: &anyhow::Result<DeployReport>) -> anyhow::Result<serde_json::Value> {
+    match result {
+        Ok(report) => Ok(serde_json::to_value(report)?),
+        Err(error) => {
+            let told = match error.downcast_ref() {
+                Some(Failure::Refused { error, .. }) => error.clone(),
+                _ => ApiError {
+                    code: "client".to_owned(),
+                    message: format!("{error:#}"),
+                    detail: String::new(),
+                },
+            };
+            Ok(json!({ "name": target.name, "error": told }))
+        }
+    }
+}
+
+fn show(json: bool) -> Show {
+    if json { Show::Nothing } else { Show::Progress }
+}
+
+/// The longest line of a deployment's answer: a traceback fits.
+const LINE_BYTES_MAX: u64 = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROGRESS: &str = r#"{"event":"progress","stage":"environment","message":"installing numpy"}"#;
+    const DONE: &str = r#"{"event":"done","name":"a","version":"0123456789abcdef","number":1,"changed":true,
+        "environment_reused":false,"url_path":"/fn/a/","template":{"python":"3.11.7","imports":[],"memory_bytes":1,
+        "forkable":true,"reason":null,"took_s":0.1}}"#;
+    const FAILED: &str =
+        r#"{"event":"failed","code":"import_failed","message":"app.py cannot be imported","detail":"Traceback"}"#;
+
+    fn followed(text: &str) -> (anyhow::Result<DeployReport>, Vec<String>) {
+        let mut told = Vec::new();
+        let result = follow(text.as_bytes(), &"a".parse().unwrap(), |message| {
+            told.push(message.to_owned());
+        });
+        (result, told)
+    }
+
+    #[test]
+    fn progress_is_told_as_it_comes_and_done_ends_it() {
+        let done = DONE.replace('\n', " ");
+        let (result, told) = followed(&format!("{PROGRESS}\n\n{PROGRESS}\n{done}\nnever read"));
+        assert_eq!(result.unwrap().number, 1);
+        assert_eq!(told, ["installing numpy", "installing numpy"]);
+    }
+
+    #[test]
+    fn a_failure_carries_the_daemons_words() {
+        let error = followed(&format!("{PROGRESS}\n{FAILED}\n")).0.unwrap_err();
+        match error.downcast_ref() {
+            Some(Failure::Refused { error, .. }) => assert_eq!(error.detail, "Traceback"),
+            _ => panic!("{error:#}"),
+        }
+    }
+
+    #[test]
+    fn an_answer_that_breaks_off_is_an_error_that_says_what_to_look_at() {
+        let problem = format!("{:#}", followed(&format!("{PROGRESS}\n")).0.unwrap_err());
+        assert!(problem.contains("pilot describe a"), "{problem}");
+        assert!(followed("{\"event\":\"pro").0.is_err());
+    }
+}

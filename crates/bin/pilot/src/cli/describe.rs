@@ -1,0 +1,220 @@
+//! `pilot describe`: one function on a page. Its configuration, its workers, its template, its last cold start.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use pilot_model::api::{FunctionDescription, InvocationSummary};
+use pilot_model::{FunctionName, Reuse, StartKind, TemplateMode};
+
+use super::client::Client;
+use super::output::{self, DIM, STRONG};
+use super::{phases, report};
+
+/// What `pilot describe` takes.
+#[derive(Debug, Args)]
+pub(super) struct DescribeArgs {
+    /// Which function
+    name: FunctionName,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the description.
+pub(super) fn run(client: &Client, args: &DescribeArgs) -> anyhow::Result<()> {
+    if args.json {
+        let description: serde_json::Value = client.fetch_function(&args.name, "")?;
+        return output::print_json(&description);
+    }
+    let description: FunctionDescription = client.fetch_function(&args.name, "")?;
+    output::print(&render(&description, client.endpoint(), output::unix_s()))
+}
+
+fn render(description: &FunctionDescription, endpoint: &str, now_unix_s: u64) -> String {
+    let mut text = heading(description, now_unix_s);
+    text.push_str(&configuration(description, endpoint));
+    text.push_str(&workers(description));
+    let _ = writeln!(text, "\n{STRONG}template{STRONG:#}");
+    text.push_str(&report::template(&description.template));
+    match &description.last_cold {
+        Some(cold) => {
+            let _ = writeln!(text, "\n{STRONG}last cold start{STRONG:#}  {}", ended(cold, now_unix_s));
+            text.push_str(&phases::chart(&phases::of_timeline(&cold.timeline)));
+        }
+        None => {
+            let _ = writeln!(text, "\n{STRONG}last cold start{STRONG:#}  none since the daemon started");
+        }
+    }
+    if let Some(last) = &description.last
+        && last.start == StartKind::Warm
+    {
+        let _ = writeln!(text, "\n{STRONG}last invocation{STRONG:#}  {}", ended(last, now_unix_s));
+        text.push_str(&phases::chart(&phases::of_timeline(&last.timeline)));
+    }
+    text
+}
+
+fn heading(description: &FunctionDescription, now_unix_s: u64) -> String {
+    let summary = &description.summary;
+    let mut text = format!(
+        "{STRONG}{}{STRONG:#}  version {} {DIM}({}){DIM:#}, deployed {}\n",
+        summary.name,
+        summary.number,
+        summary.version,
+        output::ago(summary.deployed_unix_s, now_unix_s),
+    );
+    if !description.versions.is_empty() {
+        let older: Vec<String> = description.versions.iter().map(u32::to_string).collect();
+        let _ = writeln!(text, "  older        {}", older.join(", "));
+    }
+    text
+}
+
+fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
+    let config = &description.config;
+    let mut text = String::new();
+    let mut line = |key: &str, value: String| {
+        let _ = writeln!(text, "  {key:<13}{value}");
+    };
+    line("url", format!("{endpoint}{}", description.url_path));
+    line(
+        "handler",
+        format!("{} ({}), {}", config.handler, config.interface.as_str(), config.runtime),
+    );
+    line(
+        "limits",
+        format!(
+            "{} MB, {} CPU, {}, network {}",
+            config.memory_bytes >> 20,
+            f64::from(config.cpu_milli) / 1e3,
+            seconds(config.timeout.as_secs_f64()),
+            config.network.as_str(),
+        ),
+    );
+    let mut workers = match config.template {
+        TemplateMode::On => "forked from the template",
+        TemplateMode::Off => "a fresh interpreter each (template = \"off\")",
+    }
+    .to_owned();
+    match config.reuse {
+        Reuse::Once => workers.push_str(", one invocation in a life"),
+        Reuse::Always if config.concurrency == 1 => workers.push_str(", one invocation at a time"),
+        Reuse::Always => {
+            let _ = write!(workers, ", {} invocations at a time", config.concurrency);
+        }
+    }
+    line("workers", workers);
+    let scale = &config.scale;
+    line(
+        "scale",
+        format!(
+            "{} to {}, {} parked, reaped after {} idle",
+            scale.min,
+            scale.max,
+            scale.parked,
+            seconds(scale.idle.as_secs_f64()),
+        ),
+    );
+    for (key, value) in &config.environment {
+        line("variable", format!("{key}={value}"));
+    }
+    line("environment", description.environment.clone());
+    text
+}
+
+fn workers(description: &FunctionDescription) -> String {
+    let (workers, totals) = (&description.summary.workers, &description.summary.totals);
+    format!(
+        "\n{STRONG}now{STRONG:#}\n  \
+           workers      {} idle, {} busy, {} starting; {}\n  \
+           waiting      {}\n  \
+           calls        {}, {} cold, {}\n",
+        workers.idle,
+        workers.busy,
+        workers.starting,
+        output::megabytes(workers.memory_bytes),
+        output::count(u64::from(workers.waiting), "request"),
+        totals.invocations,
+        totals.cold,
+        output::count(totals.errors, "error"),
+    )
+}
+
+fn ended(invocation: &InvocationSummary, now_unix_s: u64) -> String {
+    let shared = if invocation.start == StartKind::ColdShared {
+        ", waited on a start that another had caused"
+    } else {
+        ""
+    };
+    format!(
+        "{}, {}{shared} {DIM}({}){DIM:#}",
+        invocation.outcome.as_str(),
+        output::ago(invocation.received_unix_ms / 1_000, now_unix_s),
+        invocation.id,
+    )
+}
+
+fn seconds(seconds: f64) -> String {
+    format!("{seconds} s")
+}
+
+#[cfg(test)]
+mod tests {
+    use pilot_model::api::FunctionDescription;
+    use pilot_model::{FunctionSpec, Instant, Outcome, Timeline};
+
+    use super::super::{list, report};
+    use super::*;
+
+    fn a_description() -> FunctionDescription {
+        let name: FunctionName = "invert".parse().unwrap();
+        let spec = FunctionSpec {
+            runtime: Some("python3.11".to_owned()),
+            environment: [("LEVEL".to_owned(), "info".to_owned())].into(),
+            ..FunctionSpec::default()
+        };
+        let at = |us: u64| Some(Instant(us * 1_000));
+        FunctionDescription {
+            summary: list::tests::a_summary(),
+            config: spec.check(&name).unwrap(),
+            environment: "fedcba9876543210".to_owned(),
+            template: report::tests::a_template(),
+            url_path: "/fn/invert/".to_owned(),
+            last_cold: Some(InvocationSummary {
+                id: "5d3c".to_owned(),
+                start: StartKind::Cold,
+                outcome: Outcome::Ok,
+                timeline: Timeline {
+                    admitted: at(50),
+                    leased: at(60),
+                    forked: at(680),
+                    sandboxed: at(1_390),
+                    initialised: at(1_510),
+                    started: at(1_560),
+                    returned: at(2_250),
+                    finished: at(2_310),
+                    ..Timeline::new(Instant(0))
+                },
+                received_unix_ms: 1_290_000,
+            }),
+            last: None,
+            versions: vec![2, 1],
+        }
+    }
+
+    #[test]
+    fn a_function_is_described_on_a_page() {
+        let text = render(&a_description(), "http://127.0.0.1:8080", 1_300);
+        let text = anstream::adapter::strip_str(&text).to_string();
+        assert_eq!(text, include_str!("describe/snapshot.txt"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn a_function_that_never_started_cold_says_so() {
+        let mut description = a_description();
+        description.last_cold = None;
+        let text = render(&description, "http://h", 1_300);
+        assert!(text.contains("none since the daemon started"), "{text}");
+    }
+}

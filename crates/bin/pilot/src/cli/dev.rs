@@ -1,0 +1,272 @@
+//! `pilot dev`: a daemon of its own for a folder, deployed again with every edit, its log on the terminal.
+//!
+//! Three threads besides this one: one waits for signals, one for the daemon's end ([`daemon`]), one per function copies
+//! its log. They end with the process; none holds anything that the daemon's end does not release.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use pilot_model::FunctionName;
+
+use self::daemon::{Daemon, Ended};
+use self::watch::Watch;
+use super::Connection;
+use super::client::Client;
+use super::failure::Failure;
+use super::output::{self, BAD, DIM, GOOD, STRONG};
+use super::progress::Show;
+use super::project::{Project, Target};
+use super::{deploy, logs, report};
+
+mod daemon;
+mod watch;
+
+/// What `pilot dev` takes.
+#[derive(Debug, Args)]
+pub(super) struct DevArgs {
+    /// A folder with a pilot.toml or an app.py
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+    /// Where the daemon listens [default: a free port]
+    #[arg(long)]
+    port: Option<u16>,
+}
+
+/// What this thread waits for.
+#[derive(Debug)]
+enum Message {
+    /// A file was written, made or removed.
+    Changed(PathBuf),
+    /// The daemon is gone.
+    Ended(Ended),
+}
+
+/// Serves the folder until Ctrl-C.
+pub(super) fn run(args: &DevArgs) -> anyhow::Result<()> {
+    let project = Project::read(&args.dir, None)?;
+    if let Some(remark) = project.remark() {
+        output::note(&remark);
+    }
+    let (sender, inbox) = mpsc::channel();
+    let daemon = Daemon::start(&data_dir(&args.dir)?, args.port, sender.clone())?;
+    let client = Client::new(&Connection {
+        endpoint: daemon.endpoint(),
+        token: None,
+    })?;
+    if let Some(ended) = wait_until_ready(&client, &inbox)? {
+        return result(ended);
+    }
+    // Before the first deployment, so that an edit during it is not missed.
+    let watch = Watch::start(&project, sender)?;
+    let mut session = Session {
+        dir: args.dir.clone(),
+        project,
+        client,
+        watch,
+        followed: BTreeSet::new(),
+    };
+    session.begin();
+    loop {
+        let ended = match inbox.recv().context("the watcher has ended")? {
+            Message::Changed(path) => session.redeploy(path, &inbox),
+            Message::Ended(ended) => Some(ended),
+        };
+        if let Some(ended) = ended {
+            return result(ended);
+        }
+    }
+}
+
+fn result(ended: Ended) -> anyhow::Result<()> {
+    match ended {
+        Ended::AsTold => {
+            output::note("\nstopped");
+            Ok(())
+        }
+        Ended::ByItself(status) => anyhow::bail!("the daemon has ended by itself ({status}); its last words are above"),
+    }
+}
+
+/// Everything but the daemon's life.
+#[derive(Debug)]
+struct Session {
+    dir: PathBuf,
+    project: Project,
+    client: Client,
+    watch: Watch,
+    /// Functions whose log is on the terminal.
+    followed: BTreeSet<FunctionName>,
+}
+
+impl Session {
+    fn begin(&mut self) {
+        for target in self.project.targets.clone() {
+            match deploy::deploy(&self.client, &target, Show::Progress) {
+                Ok(report) => {
+                    let _ = output::print(&report::deployed(&report, self.client.endpoint()));
+                    self.follow(&target);
+                }
+                Err(error) => tell_failure(&target, &error),
+            }
+        }
+        output::note(&format!(
+            "\n{DIM}watching {}; Ctrl-C stops{DIM:#}",
+            self.dir.display()
+        ));
+    }
+
+    /// Waits until the edits pause, and deploys what they concern. `Some`: the daemon ended meanwhile.
+    fn redeploy(&mut self, first: PathBuf, inbox: &Receiver<Message>) -> Option<Ended> {
+        let edited = Instant::now();
+        let mut changed = vec![first];
+        while let Some(left) = PAUSE_MAX.checked_sub(edited.elapsed()) {
+            match inbox.recv_timeout(left.min(PAUSE)) {
+                Ok(Message::Changed(path)) => changed.push(path),
+                Ok(Message::Ended(ended)) => return Some(ended),
+                Err(_) => break,
+            }
+        }
+        if changed.iter().any(|path| self.watch.is_manifest(path))
+            && let Err(error) = self.read_again()
+        {
+            output::error(&format!("{error:#}"));
+            return None;
+        }
+        let concerned: Vec<Target> = self
+            .project
+            .targets
+            .iter()
+            .filter(|target| changed.iter().any(|path| self.watch.concerns(target, path)))
+            .cloned()
+            .collect();
+        if let Err(error) = self.watch.refresh(&self.project) {
+            output::error(&format!("{error:#}"));
+            return None;
+        }
+        for target in concerned {
+            match deploy::deploy(&self.client, &target, Show::Nothing) {
+                Ok(report) => {
+                    if report.changed {
+                        let took = output::duration(edited.elapsed());
+                        output::note(&format!(
+                            "{GOOD}✓{GOOD:#} {STRONG}{}{STRONG:#}  version {}, live {took} after the edit",
+                            report.name, report.number
+                        ));
+                    }
+                    self.follow(&target);
+                }
+                Err(error) => tell_failure(&target, &error),
+            }
+        }
+        None
+    }
+
+    /// Reads the manifest again. Functions that are no longer in it are taken away.
+    fn read_again(&mut self) -> anyhow::Result<()> {
+        let project = Project::read(&self.dir, None)?;
+        for gone in &self.project.targets {
+            let stays = project.targets.iter().any(|target| target.name == gone.name);
+            if !stays && self.followed.remove(&gone.name) {
+                self.client.delete_function(&gone.name)?;
+                output::note(&format!("{}  removed", gone.name));
+            }
+        }
+        self.project = project;
+        Ok(())
+    }
+
+    /// Puts a function's log on the terminal, once.
+    fn follow(&mut self, target: &Target) {
+        if !self.followed.insert(target.name.clone()) {
+            return;
+        }
+        let client = self.client.clone();
+        let name = target.name.clone();
+        thread::spawn(move || {
+            // Ends with the daemon or when the function is removed; a log that only broke off is taken up again.
+            while let Ok(log) = logs::open(&client, &name, 0, true) {
+                let _ = logs::copy(log, |line| output::print(&log_line(&name, line)));
+            }
+        });
+    }
+}
+
+fn log_line(name: &FunctionName, line: &[u8]) -> String {
+    let line = String::from_utf8_lossy(line);
+    let line = line.trim_end_matches(['\n', '\r']);
+    if line.starts_with("REPORT ") {
+        format!("{DIM}{name} │ {line}{DIM:#}\n")
+    } else {
+        format!("{DIM}{name} │{DIM:#} {line}\n")
+    }
+}
+
+fn tell_failure(target: &Target, error: &anyhow::Error) {
+    output::note(&format!("{BAD}✗{BAD:#} {STRONG}{}{STRONG:#}  not deployed: {error:#}", target.name));
+    if let Some(Failure::Refused { error, .. }) = error.downcast_ref() {
+        output::detail(&error.detail);
+    }
+}
+
+/// `None`: it is ready. `Some`: it ended before it was.
+fn wait_until_ready(client: &Client, inbox: &Receiver<Message>) -> anyhow::Result<Option<Ended>> {
+    let begun = Instant::now();
+    while client.fetch::<serde_json::Value>("/_pilot/v1/version").is_err() {
+        if begun.elapsed() > READY_MAX {
+            anyhow::bail!("the daemon at {} does not answer", client.endpoint());
+        }
+        // Nothing is watched yet: what can come is the daemon's end.
+        if let Ok(Message::Ended(ended)) = inbox.recv_timeout(READY_RETRY) {
+            return Ok(Some(ended));
+        }
+    }
+    Ok(None)
+}
+
+/// The daemon's data directory, inside the project and outside its version control. It stays, so that the next
+/// `pilot dev` finds its environments installed.
+fn data_dir(dir: &Path) -> anyhow::Result<PathBuf> {
+    let base = if dir.is_dir() { Some(dir) } else { dir.parent() };
+    let base = base.filter(|base| !base.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let base = fs::canonicalize(base).with_context(|| base.display().to_string())?;
+    let own = base.join(".pilot");
+    let data = own.join("dev");
+    let make = || -> std::io::Result<()> {
+        fs::create_dir_all(&data)?;
+        fs::write(own.join(".gitignore"), "*\n")
+    };
+    make().with_context(|| data.display().to_string())?;
+    Ok(data)
+}
+
+/// Edits that follow one another within this belong together.
+const PAUSE: Duration = Duration::from_millis(20);
+/// But nothing waits longer than this.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+const READY_MAX: Duration = Duration::from_secs(30);
+const READY_RETRY: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_directory_is_not_put_under_version_control() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = data_dir(dir.path()).unwrap();
+        assert!(data.ends_with(".pilot/dev"));
+        assert_eq!(fs::read_to_string(dir.path().join(".pilot/.gitignore")).unwrap(), "*\n");
+    }
+
+    #[test]
+    fn log_lines_carry_the_functions_name() {
+        let line = log_line(&"a".parse().unwrap(), b"greeting \xff\n");
+        assert_eq!(anstream::adapter::strip_str(&line).to_string(), "a │ greeting \u{fffd}\n");
+    }
+}

@@ -1,0 +1,192 @@
+//! The daemon that `pilot dev` runs as its child: started, waited for, stopped.
+//!
+//! The child stops when its standard input closes. So it ends with this process however that ends, a kill -9 included,
+//! and Ctrl-C takes the same way as everything else. It is in a process group of its own: Ctrl-C reaches it through us
+//! alone.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Message;
+
+/// A child daemon. Dropping it stops it and waits for its end.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    address: SocketAddr,
+    stop: Sender<Stop>,
+    supervisor: Option<JoinHandle<()>>,
+}
+
+/// How the daemon came to its end.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ended {
+    /// It was told to.
+    AsTold,
+    /// It was not.
+    ByItself(ExitStatus),
+}
+
+/// The request to stop; the second one kills.
+#[derive(Debug)]
+struct Stop;
+
+impl Daemon {
+    /// Starts it; it is not ready yet. Its end is told to `inbox`. From now on SIGINT, SIGTERM and SIGHUP stop it.
+    pub(super) fn start(data_dir: &Path, port: Option<u16>, inbox: Sender<Message>) -> anyhow::Result<Self> {
+        let address = match port {
+            Some(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            None => free_address().context("no free port on 127.0.0.1")?,
+        };
+        let (stop, stops) = mpsc::channel();
+        stop_on_signals(stop.clone())?;
+        let binary = std::env::current_exe().context("where is this binary?")?;
+        let child = Command::new(binary)
+            .args(["serve", "--until-stdin-closes", "--log-level", "warn"])
+            .arg("--listen")
+            .arg(address.to_string())
+            .arg("--data-dir")
+            .arg(data_dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("the daemon cannot be started")?;
+        let supervisor = thread::spawn(move || {
+            let ended = supervise(child, &stops);
+            let _ = inbox.send(Message::Ended(ended));
+        });
+        Ok(Self {
+            address,
+            stop,
+            supervisor: Some(supervisor),
+        })
+    }
+
+    /// Where it listens.
+    pub(super) fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.stop.send(Stop);
+        if let Some(supervisor) = self.supervisor.take() {
+            let _ = supervisor.join();
+        }
+    }
+}
+
+/// Waits for the child's end; closes its standard input when told to stop, kills it when told twice or when it takes
+/// too long.
+fn supervise(mut child: Child, stops: &Receiver<Stop>) -> Ended {
+    let mut stdin = child.stdin.take();
+    let mut kill_at: Option<Instant> = None;
+    loop {
+        match child.try_wait() {
+            Ok(None) => {}
+            Ok(Some(_)) if kill_at.is_some() => return Ended::AsTold,
+            Ok(Some(status)) => return Ended::ByItself(status),
+            Err(_) => return Ended::AsTold,
+        }
+        let told_again = match stops.recv_timeout(LOOK_EVERY) {
+            Ok(Stop) => kill_at.is_some(),
+            Err(RecvTimeoutError::Timeout) => {
+                if kill_at.is_some_and(|at| Instant::now() >= at) {
+                    let _ = child.kill();
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => true,
+        };
+        drop(stdin.take());
+        kill_at.get_or_insert_with(|| Instant::now() + DRAIN_MAX);
+        if told_again {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A port that nobody uses just now.
+fn free_address() -> std::io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
+
+fn stop_on_signals(stop: Sender<Stop>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    let signals = {
+        let _inside = runtime.enter();
+        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal)
+    };
+    let [interrupt, terminate, hangup] = signals;
+    let (mut interrupt, mut terminate, mut hangup) = (interrupt?, terminate?, hangup?);
+    thread::spawn(move || {
+        runtime.block_on(async move {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
+                }
+                if stop.send(Stop).is_err() {
+                    return;
+                }
+            }
+        });
+    });
+    Ok(())
+}
+
+/// How often is looked whether the daemon still lives. (Waiting for a child and for a message at once would take a
+/// signal handler or a pidfd; ten looks a second cost nothing that is felt.)
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A daemon that drains for longer than this is killed.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_child_that_is_told_to_stop_sees_its_standard_input_close() {
+        let (stop, stops) = mpsc::channel();
+        stop.send(Stop).unwrap();
+        let ended = supervise(child("cat > /dev/null; exit 0"), &stops);
+        assert!(matches!(ended, Ended::AsTold), "{ended:?}");
+    }
+
+    #[test]
+    fn a_child_that_does_not_listen_is_killed_when_told_twice() {
+        let (stop, stops) = mpsc::channel();
+        stop.send(Stop).unwrap();
+        stop.send(Stop).unwrap();
+        let begun = Instant::now();
+        let ended = supervise(child("exec sleep 60"), &stops);
+        assert!(matches!(ended, Ended::AsTold), "{ended:?}");
+        assert!(begun.elapsed() < DRAIN_MAX);
+    }
+
+    #[test]
+    fn a_child_that_ends_by_itself_is_told_apart() {
+        let (_stop, stops) = mpsc::channel();
+        match supervise(child("exit 7"), &stops) {
+            Ended::ByItself(status) => assert_eq!(status.code(), Some(7)),
+            other @ Ended::AsTold => panic!("{other:?}"),
+        }
+    }
+}

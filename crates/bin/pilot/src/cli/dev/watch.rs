@@ -1,0 +1,192 @@
+//! Watches what would be packed, and nothing else: a `.venv` with ten thousand folders costs no watches.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+
+use anyhow::Context;
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use pilot_model::FunctionName;
+
+use super::super::pack::{self, Ignore};
+use super::super::project::{Project, Target};
+use super::Message;
+
+/// The watches on a project's folders. Each change is sent once for every path that it names.
+#[derive(Debug)]
+pub(super) struct Watch {
+    watcher: RecommendedWatcher,
+    watched: BTreeSet<PathBuf>,
+    manifest: Option<PathBuf>,
+    roots: Vec<Root>,
+}
+
+/// A function's folder, its true path: what the watcher reports.
+#[derive(Debug)]
+struct Root {
+    name: FunctionName,
+    folder: PathBuf,
+    ignore: Ignore,
+}
+
+impl Watch {
+    /// Begins to watch.
+    pub(super) fn start(project: &Project, inbox: Sender<Message>) -> anyhow::Result<Self> {
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            let Ok(event) = event else { return };
+            if is_change(event.kind) {
+                for path in event.paths {
+                    let _ = inbox.send(Message::Changed(path));
+                }
+            }
+        })
+        .context("files cannot be watched")?;
+        let mut watch = Self {
+            watcher,
+            watched: BTreeSet::new(),
+            manifest: None,
+            roots: Vec::new(),
+        };
+        watch.refresh(project)?;
+        Ok(watch)
+    }
+
+    /// Takes in folders that have come, and gives up those that have gone.
+    pub(super) fn refresh(&mut self, project: &Project) -> anyhow::Result<()> {
+        let mut wanted = BTreeSet::new();
+        self.manifest = match &project.manifest {
+            Some(manifest) => {
+                let manifest = real(manifest)?;
+                wanted.extend(manifest.parent().map(Path::to_owned));
+                Some(manifest)
+            }
+            None => None,
+        };
+        self.roots = project
+            .targets
+            .iter()
+            .map(|target| {
+                let folder = real(&target.folder)?;
+                wanted.extend(pack::folders(&folder)?);
+                Ok(Root {
+                    name: target.name.clone(),
+                    ignore: Ignore::of(&folder)?,
+                    folder,
+                })
+            })
+            .collect::<anyhow::Result<_>>()?;
+        for gone in self.watched.difference(&wanted) {
+            // It may have been removed, and its watch with it.
+            let _ = self.watcher.unwatch(gone);
+        }
+        for come in wanted.difference(&self.watched) {
+            self.watcher
+                .watch(come, RecursiveMode::NonRecursive)
+                .with_context(|| format!("{} cannot be watched", come.display()))?;
+        }
+        self.watched = wanted;
+        Ok(())
+    }
+
+    /// Whether the path is the manifest.
+    pub(super) fn is_manifest(&self, path: &Path) -> bool {
+        self.manifest.as_deref() == Some(path)
+    }
+
+    /// Whether a change of the path may change what the function is: its code, or its configuration.
+    pub(super) fn concerns(&self, target: &Target, path: &Path) -> bool {
+        if self.is_manifest(path) {
+            return true;
+        }
+        let Some(root) = self.roots.iter().find(|root| root.name == target.name) else {
+            return true;
+        };
+        match path.strip_prefix(&root.folder) {
+            Ok(inside) => inside == Path::new(".pilotignore") || !root.ignore.covers(inside),
+            Err(_) => false,
+        }
+    }
+}
+
+fn is_change(kind: EventKind) -> bool {
+    match kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
+        EventKind::Access(_) => false,
+        _ => true,
+    }
+}
+
+fn real(path: &Path) -> anyhow::Result<PathBuf> {
+    fs::canonicalize(path).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Receiver};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn project(dir: &Path) -> Project {
+        for (path, text) in [
+            ("pilot.toml", "[functions.a]\npath = \"a\"\n[functions.b]\npath = \"b\"\n"),
+            ("a/app.py", ""),
+            ("b/app.py", ""),
+            ("b/.venv/lib/x.py", ""),
+        ] {
+            let path = dir.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Project::read(dir, None).unwrap()
+    }
+
+    fn next_change(inbox: &Receiver<Message>) -> PathBuf {
+        match inbox.recv_timeout(Duration::from_secs(10)).unwrap() {
+            Message::Changed(path) => path,
+            Message::Ended(_) => panic!("no daemon here"),
+        }
+    }
+
+    #[test]
+    fn an_edit_is_told_and_concerns_the_function_it_lies_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let project = project(dir.path());
+        let (sender, inbox) = mpsc::channel();
+        let watch = Watch::start(&project, sender).unwrap();
+        fs::write(dir.path().join("b/.venv/lib/x.py"), "not watched").unwrap();
+        fs::write(dir.path().join("a/app.py"), "edited").unwrap();
+        let path = next_change(&inbox);
+        assert!(path.ends_with("a/app.py"), "{}", path.display());
+        let [a, b] = project.targets.as_slice() else { panic!() };
+        assert!(watch.concerns(a, &path));
+        assert!(!watch.concerns(b, &path));
+    }
+
+    #[test]
+    fn an_edit_of_the_manifest_concerns_all_and_one_of_a_cache_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let project = project(dir.path());
+        let watch = Watch::start(&project, mpsc::channel().0).unwrap();
+        let real = real(dir.path()).unwrap();
+        for target in &project.targets {
+            assert!(watch.concerns(target, &real.join("pilot.toml")));
+            assert!(!watch.concerns(target, &real.join("a/__pycache__/app.pyc")));
+        }
+    }
+
+    #[test]
+    fn a_new_folder_is_watched_after_a_refresh() {
+        let dir = tempfile::tempdir().unwrap();
+        let project = project(dir.path());
+        let (sender, inbox) = mpsc::channel();
+        let mut watch = Watch::start(&project, sender).unwrap();
+        fs::create_dir(dir.path().join("a/lib")).unwrap();
+        while !next_change(&inbox).ends_with("a/lib") {}
+        watch.refresh(&project).unwrap();
+        fs::write(dir.path().join("a/lib/new.py"), "").unwrap();
+        while !next_change(&inbox).ends_with("a/lib/new.py") {}
+    }
+}

@@ -1,0 +1,324 @@
+//! `pilot invoke`: one call through the Invoke API, its answer, and on request its log and its timeline.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::client::{Answer, Client};
+use super::failure::Failure;
+use super::output::{self, BAD, DIM, GOOD, WARN};
+use super::phases::{self, Phase};
+
+/// What `pilot invoke` takes.
+#[derive(Debug, Args)]
+pub(super) struct InvokeArgs {
+    /// A function, or NAME:VERSION for an older version
+    #[arg(value_name = "NAME[:VERSION]", value_parser = check_target)]
+    target: String,
+    /// The event, JSON; - reads it from the standard input [default: {}]
+    #[arg(short, long, value_name = "JSON", conflicts_with = "file")]
+    data: Option<String>,
+    /// A file with the event; - is the standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Show what the function printed (the last 4 KB)
+    #[arg(long)]
+    log: bool,
+    /// Show where the time went, phase by phase
+    #[arg(short, long)]
+    timeline: bool,
+    /// Print the answer's bytes as they are, not indented
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    /// Write the answer's bytes to a file
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print answer, version, start, phases and log as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A function's exception, in Lambda's form.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Exception {
+    #[serde(default)]
+    error_type: String,
+    #[serde(default)]
+    error_message: String,
+    #[serde(default)]
+    stack_trace: Vec<String>,
+}
+
+/// Calls the function.
+pub(super) fn run(client: &Client, args: &InvokeArgs) -> anyhow::Result<()> {
+    let event = event(args)?;
+    let headers: &[(&str, &str)] = if args.log || args.json {
+        &[("x-amz-log-type", "Tail")]
+    } else {
+        &[]
+    };
+    let sent = Instant::now();
+    let answer = client.invoke(&args.target, event, headers)?;
+    let took = sent.elapsed();
+    if !answer.status.is_success() {
+        return Err(refused(client, &args.target, &answer));
+    }
+    let raised = header(&answer, "x-amz-function-error").is_some();
+    if args.json {
+        output::print_json(&as_json(&answer, took.as_secs_f64() * 1e3))?;
+        if let Some(path) = &args.output {
+            write(path, &answer.body)?;
+        }
+    } else {
+        if args.log {
+            output::detail(&String::from_utf8_lossy(&log(&answer)));
+        }
+        if raised {
+            tell_exception(&answer.body);
+        } else {
+            print(args, &answer.body)?;
+        }
+        if args.timeline {
+            output::note(timeline(&answer, took).trim_end());
+        }
+    }
+    if raised {
+        Err(Failure::Reported.into())
+    } else {
+        Ok(())
+    }
+}
+
+fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {
+    let stdin = Path::new("-");
+    let (event, source) = match (&args.data, &args.file) {
+        (Some(data), _) if data != "-" => (data.clone().into_bytes(), "--data".to_owned()),
+        (None, Some(path)) if path != stdin => {
+            let event = fs::read(path)
+                .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+            (event, path.display().to_string())
+        }
+        (None, None) => (b"{}".to_vec(), String::new()),
+        _ => {
+            let mut event = Vec::new();
+            io::stdin().lock().read_to_end(&mut event).context("standard input")?;
+            (event, "the standard input".to_owned())
+        }
+    };
+    serde_json::from_slice::<serde::de::IgnoredAny>(&event).map_err(|error| {
+        Failure::usage(format!(
+            "{source} is not JSON: {error}; for other bodies call the function's URL (`pilot describe` shows it)"
+        ))
+    })?;
+    Ok(event)
+}
+
+fn print(args: &InvokeArgs, body: &[u8]) -> anyhow::Result<()> {
+    if let Some(path) = &args.output {
+        return write(path, body);
+    }
+    if !args.raw
+        && let Ok(value) = serde_json::from_slice::<Box<serde_json::value::RawValue>>(body)
+    {
+        return output::print(&(indented(value.get()) + "\n"));
+    }
+    output::print_bytes(body)
+}
+
+/// Indents JSON without touching numbers or the order of its keys: only the blanks between the tokens change. (Inside
+/// strings JSON has no line breaks and no tabs.)
+fn indented(json: &str) -> String {
+    let mut text = String::with_capacity(json.len() * 2);
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    let mut chars = json.chars().filter(|c| !matches!(c, '\n' | '\r' | '\t')).peekable();
+    while let Some(c) = chars.next() {
+        if in_string {
+            text.push(c);
+            in_string = escaped || c != '"';
+            escaped = c == '\\' && !escaped;
+            continue;
+        }
+        match c {
+            ' ' => {}
+            '"' => {
+                in_string = true;
+                text.push(c);
+            }
+            '{' | '[' => {
+                text.push(c);
+                while chars.next_if_eq(&' ').is_some() {}
+                if let Some(close) = chars.next_if(|next| matches!(next, '}' | ']')) {
+                    text.push(close);
+                } else {
+                    depth += 1;
+                    break_line(&mut text, depth);
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                break_line(&mut text, depth);
+                text.push(c);
+            }
+            ',' => {
+                text.push(c);
+                break_line(&mut text, depth);
+            }
+            ':' => text.push_str(": "),
+            other => text.push(other),
+        }
+    }
+    text
+}
+
+fn break_line(text: &mut String, depth: usize) {
+    text.push('\n');
+    text.push_str(&"  ".repeat(depth));
+}
+
+fn write(path: &Path, body: &[u8]) -> anyhow::Result<()> {
+    fs::write(path, body).with_context(|| path.display().to_string())
+}
+
+fn tell_exception(body: &[u8]) {
+    let Ok(exception) = serde_json::from_slice::<Exception>(body) else {
+        output::error(&String::from_utf8_lossy(body));
+        return;
+    };
+    let kind = if exception.error_type.is_empty() {
+        "Error"
+    } else {
+        &exception.error_type
+    };
+    output::note(&format!("{BAD}{kind}{BAD:#}: {}", exception.error_message));
+    for line in exception.stack_trace {
+        output::note(&format!("{DIM}{}{DIM:#}", line.trim_end()));
+    }
+}
+
+fn timeline(answer: &Answer, took: std::time::Duration) -> String {
+    let start = header(answer, "x-pilot-start").unwrap_or("unknown");
+    let style = if start == "cold" { WARN } else { GOOD };
+    let phases = phases_of(answer);
+    format!(
+        "{style}{start}{style:#} start, {} as seen from here\n{}",
+        output::duration(took),
+        phases::chart(&phases)
+    )
+}
+
+fn as_json(answer: &Answer, took_ms: f64) -> Value {
+    let body = serde_json::from_slice(&answer.body)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&answer.body).into_owned()));
+    json!({
+        "answer": body,
+        "function_error": header(answer, "x-amz-function-error"),
+        "version": header(answer, "x-amz-executed-version"),
+        "request_id": header(answer, "x-amzn-requestid"),
+        "start": header(answer, "x-pilot-start"),
+        "phases": phases_of(answer),
+        "client_ms": took_ms,
+        "log": String::from_utf8_lossy(&log(answer)),
+    })
+}
+
+fn phases_of(answer: &Answer) -> Vec<Phase> {
+    phases::of_header(header(answer, "server-timing").unwrap_or_default())
+}
+
+fn log(answer: &Answer) -> Vec<u8> {
+    let encoded = header(answer, "x-amz-log-result").unwrap_or_default();
+    STANDARD.decode(encoded).unwrap_or_default()
+}
+
+fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+    answer.headers.get(name)?.to_str().ok()
+}
+
+/// An error in AWS's form: `{"Type": "User", "Message": "…"}`, its kind in a header.
+fn refused(client: &Client, target: &str, answer: &Answer) -> anyhow::Error {
+    let kind = header(answer, "x-amzn-errortype").unwrap_or_default();
+    let kind = kind.split(':').next().unwrap_or_default();
+    let name = target.split(':').next().unwrap_or_default();
+    if answer.status.as_u16() == 404 && name == target {
+        return client.missing(name);
+    }
+    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let message = ["Message", "message", "errorMessage"]
+        .iter()
+        .find_map(|key| body.get(key)?.as_str());
+    match message {
+        Some(message) if kind.is_empty() => anyhow::anyhow!("{message}"),
+        Some(message) => anyhow::anyhow!("{message} ({kind})"),
+        None => anyhow::anyhow!("{} answers {}: is it a Pilotlight daemon?", client.endpoint(), answer.status),
+    }
+}
+
+fn check_target(text: &str) -> Result<String, String> {
+    let fits = !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b':' | b'$'));
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err("use NAME, NAME:VERSION or an ARN".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn json_is_indented_without_being_changed() {
+        let text = r#"{"b":[1.10,{},[ ]],"a":"x:{\",y\\","n":12345678901234567890123}"#;
+        assert_eq!(
+            indented(text),
+            "{\n  \"b\": [\n    1.10,\n    {},\n    []\n  ],\n  \"a\": \"x:{\\\",y\\\\\",\n  \"n\": 12345678901234567890123\n}"
+        );
+        assert_eq!(indented("\"a b\""), "\"a b\"");
+    }
+
+    #[test]
+    fn a_target_cannot_leave_its_place_in_the_path() {
+        assert!(check_target("invert:2").is_ok());
+        assert!(check_target("arn:aws:lambda:local:000000000000:function:invert").is_ok());
+        for wrong in ["", "a/b", "a?b", "a b", "ä"] {
+            assert!(check_target(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".{0,10}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map(".{0,5}", inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn indented_json_means_the_same(value in any_json()) {
+            let text = indented(&value.to_string());
+            prop_assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `pilot list`: all functions, a line each.
+
+use clap::Args;
+use pilot_model::api::FunctionSummary;
+
+use super::client::{Client, FUNCTIONS};
+use super::output::{self, Align, Table};
+
+/// What `pilot list` takes.
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the functions.
+pub(super) fn run(client: &Client, args: &ListArgs) -> anyhow::Result<()> {
+    if args.json {
+        return output::print_json(&client.fetch::<serde_json::Value>(FUNCTIONS)?);
+    }
+    let functions: Vec<FunctionSummary> = client.fetch(FUNCTIONS)?;
+    if functions.is_empty() {
+        output::note("no function is deployed: `pilot deploy DIR` deploys one, `pilot new NAME` writes one");
+        return Ok(());
+    }
+    output::print(&render(&functions, output::unix_s()))
+}
+
+fn render(functions: &[FunctionSummary], now_unix_s: u64) -> String {
+    let mut table = Table::new(&[
+        ("NAME", Align::Left),
+        ("VER", Align::Right),
+        ("RUNTIME", Align::Left),
+        ("IDLE", Align::Right),
+        ("BUSY", Align::Right),
+        ("MEMORY", Align::Right),
+        ("CALLS", Align::Right),
+        ("COLD", Align::Right),
+        ("ERRORS", Align::Right),
+        ("DEPLOYED", Align::Left),
+    ]);
+    for function in functions {
+        table.row(vec![
+            function.name.to_string(),
+            function.number.to_string(),
+            function.runtime.clone(),
+            function.workers.idle.to_string(),
+            (function.workers.busy + function.workers.starting).to_string(),
+            output::megabytes(function.workers.memory_bytes),
+            function.totals.invocations.to_string(),
+            function.totals.cold.to_string(),
+            function.totals.errors.to_string(),
+            output::ago(function.deployed_unix_s, now_unix_s),
+        ]);
+    }
+    table.render()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use pilot_model::VersionId;
+    use pilot_model::api::{PoolStatus, Totals};
+
+    use super::*;
+
+    pub(in super::super) fn a_summary() -> FunctionSummary {
+        FunctionSummary {
+            name: "invert".parse().unwrap(),
+            version: VersionId::from_hex("0123456789abcdef"),
+            number: 3,
+            runtime: "python3.11".to_owned(),
+            handler: "app.handler".to_owned(),
+            deployed_unix_s: 1_000,
+            workers: PoolStatus {
+                starting: 0,
+                idle: 2,
+                busy: 1,
+                waiting: 0,
+                memory_bytes: 6 << 20,
+            },
+            totals: Totals {
+                invocations: 1_234,
+                cold: 12,
+                errors: 1,
+            },
+        }
+    }
+
+    #[test]
+    fn the_list_fits_a_terminal() {
+        let text = anstream::adapter::strip_str(&render(&[a_summary()], 1_300)).to_string();
+        assert_eq!(
+            text,
+            "NAME    VER  RUNTIME     IDLE  BUSY  MEMORY  CALLS  COLD  ERRORS  DEPLOYED\n\
+             invert    3  python3.11     2     1  6.0 MB   1234    12       1  5 min ago\n"
+        );
+        assert!(text.lines().all(|line| line.chars().count() <= 80));
+    }
+}

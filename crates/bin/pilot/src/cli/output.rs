@@ -1,0 +1,233 @@
+//! What goes to the terminal: text, tables, JSON, and how quantities are written. Colour comes and goes with the
+//! terminal, `NO_COLOR` and `CLICOLOR` (anstream strips it where it is not wanted).
+
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+
+use super::failure::Failure;
+
+/// Headings and names.
+pub(super) const STRONG: Style = Style::new().bold();
+/// What matters less.
+pub(super) const DIM: Style = Style::new().dimmed();
+/// It went well.
+pub(super) const GOOD: Style = AnsiColor::Green.on_default();
+/// It did not.
+pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
+/// Look here.
+pub(super) const WARN: Style = AnsiColor::Yellow.on_default();
+/// Bars.
+pub(super) const BAR: Style = AnsiColor::Cyan.on_default();
+
+/// Writes text to the standard output.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = anstream::stdout().lock();
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Writes bytes to the standard output as they are.
+pub(super) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    written(out.write_all(bytes).and_then(|()| out.flush()))
+}
+
+/// Writes a value as JSON, indented, to the standard output.
+pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    print_bytes(text.as_bytes())
+}
+
+/// Writes a line to the standard error stream. That it cannot be written concerns nobody.
+pub(super) fn note(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{text}");
+}
+
+/// Writes an error to the standard error stream.
+pub(super) fn error(text: &str) {
+    note(&format!("{BAD}error:{BAD:#} {text}"));
+}
+
+/// Writes a traceback or a tool's output to the standard error stream, indented; nothing if it is empty.
+pub(super) fn detail(text: &str) {
+    for line in text.trim_end().lines() {
+        note(&format!("  {DIM}│{DIM:#} {line}"));
+    }
+}
+
+fn written(result: io::Result<()>) -> anyhow::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::ReaderGone.into()),
+        other => Ok(other?),
+    }
+}
+
+/// Columns two spaces apart, the first to the left, numbers to the right.
+#[derive(Debug)]
+pub(super) struct Table {
+    align: Vec<Align>,
+    rows: Vec<Vec<String>>,
+}
+
+/// On which side of its column a cell stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+impl Table {
+    /// A table with these headings.
+    pub(super) fn new(columns: &[(&str, Align)]) -> Self {
+        Self {
+            align: columns.iter().map(|(_, align)| *align).collect(),
+            rows: vec![columns.iter().map(|(name, _)| (*name).to_owned()).collect()],
+        }
+    }
+
+    /// Adds a row, a cell per column.
+    pub(super) fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.align.len());
+        self.rows.push(cells);
+    }
+
+    /// The table as text, a line break at its end.
+    pub(super) fn render(&self) -> String {
+        let widths: Vec<usize> = (0..self.align.len())
+            .map(|column| {
+                let cells = self.rows.iter().filter_map(|row| row.get(column));
+                cells.map(|cell| width(cell)).max().unwrap_or(0)
+            })
+            .collect();
+        let mut text = String::new();
+        for (index, row) in self.rows.iter().enumerate() {
+            let cells: Vec<String> = row
+                .iter()
+                .zip(&self.align)
+                .zip(&widths)
+                .map(|((cell, align), column)| pad(cell, *column, *align))
+                .collect();
+            let line = cells.join("  ");
+            let line = line.trim_end();
+            if index == 0 {
+                text.push_str(&format!("{DIM}{line}{DIM:#}\n"));
+            } else {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+        text
+    }
+}
+
+/// Fills a cell up to a width in columns.
+pub(super) fn pad(cell: &str, columns: usize, align: Align) -> String {
+    let fill = " ".repeat(columns.saturating_sub(width(cell)));
+    match align {
+        Align::Left => format!("{cell}{fill}"),
+        Align::Right => format!("{fill}{cell}"),
+    }
+}
+
+fn width(cell: &str) -> usize {
+    anstream::adapter::strip_str(cell)
+        .map(|part| part.chars().count())
+        .sum()
+}
+
+/// A duration in the unit that fits: `0.05 ms`, `61.2 ms`, `1.40 s`.
+pub(super) fn duration(duration: Duration) -> String {
+    let ms = duration.as_secs_f64() * 1e3;
+    if ms < 9.995 {
+        format!("{ms:.2} ms")
+    } else if ms < 999.5 {
+        format!("{ms:.1} ms")
+    } else if ms < 60_000.0 {
+        format!("{:.2} s", ms / 1e3)
+    } else {
+        format!("{:.0} s", ms / 1e3)
+    }
+}
+
+/// Milliseconds as a [`Duration`]; what is no duration is zero.
+pub(super) fn from_ms(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
+}
+
+/// Bytes in MB of 2^20, Lambda's: `48.2 MB`.
+pub(super) fn megabytes(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10) >> 20;
+    format!("{}.{} MB", tenths / 10, tenths % 10)
+}
+
+/// How long ago: `just now`, `5 min ago`, `3 h ago`, `12 days ago`.
+pub(super) fn ago(then_unix_s: u64, now_unix_s: u64) -> String {
+    let seconds = now_unix_s.saturating_sub(then_unix_s);
+    match seconds {
+        0..5 => "just now".to_owned(),
+        5..120 => format!("{seconds} s ago"),
+        120..7_200 => format!("{} min ago", seconds / 60),
+        7_200..172_800 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+/// `1 worker`, `3 workers`.
+pub(super) fn count(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
+/// The time now, Unix seconds.
+pub(super) fn unix_s() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_written_in_the_unit_that_fits() {
+        let written = |us| duration(Duration::from_micros(us));
+        assert_eq!(written(53), "0.05 ms");
+        assert_eq!(written(9_999), "10.0 ms");
+        assert_eq!(written(61_230), "61.2 ms");
+        assert_eq!(written(1_400_000), "1.40 s");
+        assert_eq!(written(90_000_000), "90 s");
+        assert_eq!(megabytes(50_541_363), "48.2 MB");
+        assert_eq!(megabytes(0), "0.0 MB");
+        assert_eq!(ago(100, 100), "just now");
+        assert_eq!(ago(100, 90), "just now", "a clock that went back");
+        assert_eq!(ago(0, 125), "2 min ago");
+        assert_eq!(ago(0, 200_000), "2 days ago");
+        assert_eq!(count(1, "worker"), "1 worker");
+        assert_eq!(count(0, "worker"), "0 workers");
+    }
+
+    #[test]
+    fn a_table_aligns_numbers_to_the_right_and_leaves_no_trailing_blanks() {
+        let mut table = Table::new(&[("NAME", Align::Left), ("CALLS", Align::Right), ("WHEN", Align::Left)]);
+        table.row(vec!["invert".into(), "7".into(), "just now".into()]);
+        table.row(vec!["a".into(), "12345678".into(), String::new()]);
+        let text = anstream::adapter::strip_str(&table.render()).to_string();
+        assert_eq!(
+            text,
+            "NAME       CALLS  WHEN\n\
+             invert         7  just now\n\
+             a       12345678\n"
+        );
+    }
+
+    #[test]
+    fn colour_does_not_count_as_width() {
+        assert_eq!(width(&format!("{BAD}ab{BAD:#}")), 2);
+    }
+}

@@ -1,0 +1,246 @@
+//! Packs a function's folder into a tar.gz. The same files give the same bytes, wherever and whenever they are packed:
+//! sorted by name, no times, no owners, two modes (executable or not).
+//!
+//! Symbolic links are stored as what they point to, and must point into the folder. What is left out: [`ignore`].
+
+use std::fs::{self, Metadata};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use flate2::{Compression, GzBuilder};
+
+pub(super) use self::ignore::Ignore;
+
+mod ignore;
+
+/// A packed folder.
+#[derive(Debug)]
+pub(super) struct Archive {
+    /// The tar.gz.
+    pub(super) bytes: Vec<u8>,
+    /// How many files are in it.
+    pub(super) files: usize,
+}
+
+/// Why a folder cannot be packed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PackError {
+    /// A file cannot be read.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A symbolic link points out of the folder.
+    #[error(
+        "{}: is a symbolic link to {}, outside the folder; copy the file here or list it in .pilotignore",
+        path.display(), target.display()
+    )]
+    LinkLeaves {
+        /// The link.
+        path: PathBuf,
+        /// Where it ends.
+        target: PathBuf,
+    },
+    /// A symbolic link points to a folder that it lies in.
+    #[error("{}: is a symbolic link to a folder above it; remove it or list it in .pilotignore", path.display())]
+    LinkLoops {
+        /// The link.
+        path: PathBuf,
+    },
+    /// Neither file nor folder.
+    #[error("{}: is a {kind}, neither file nor folder; remove it or list it in .pilotignore", path.display())]
+    Special {
+        /// Which.
+        path: PathBuf,
+        /// `socket`, `device` …
+        kind: &'static str,
+    },
+    /// A line of `.pilotignore` does not do.
+    #[error("{}:{line}: {problem}", path.display())]
+    Ignore {
+        /// The file.
+        path: PathBuf,
+        /// Counts from 1.
+        line: usize,
+        /// What is wrong.
+        problem: &'static str,
+    },
+}
+
+/// Packs the folder.
+///
+/// # Errors
+/// The first path that cannot be packed, and why.
+pub(super) fn pack(folder: &Path) -> Result<Archive, PackError> {
+    let gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::fast());
+    let mut tar = tar::Builder::new(gzip);
+    let mut files = 0;
+    walk(folder, &mut |entry| {
+        let io_error = |error| io_error(&entry.path, error);
+        if entry.metadata.is_dir() {
+            let mut header = header(0o755, tar::EntryType::Directory, 0);
+            return tar
+                .append_data(&mut header, &entry.inside, io::empty())
+                .map_err(io_error);
+        }
+        // Read whole, so that a file that changes meanwhile cannot break the archive.
+        let content = fs::read(&entry.path).map_err(io_error)?;
+        let executable = entry.metadata.permissions().mode() & 0o111 != 0;
+        let mode = if executable { 0o755 } else { 0o644 };
+        let mut header = header(mode, tar::EntryType::Regular, content.len() as u64);
+        files += 1;
+        tar.append_data(&mut header, &entry.inside, content.as_slice())
+            .map_err(io_error)
+    })?;
+    let finish = || -> io::Result<Vec<u8>> {
+        let mut gzip = tar.into_inner()?;
+        gzip.flush()?;
+        gzip.finish()
+    };
+    let bytes = finish().map_err(|error| io_error(folder, error))?;
+    Ok(Archive { bytes, files })
+}
+
+/// The folders that would be packed, the folder itself first: what there is to watch.
+///
+/// # Errors
+/// As [`pack`].
+pub(super) fn folders(folder: &Path) -> Result<Vec<PathBuf>, PackError> {
+    let mut found = vec![folder.to_owned()];
+    walk(folder, &mut |entry| {
+        if entry.metadata.is_dir() {
+            found.push(entry.path.clone());
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Something to pack.
+struct Entry {
+    /// Where it lies.
+    path: PathBuf,
+    /// Its path inside the archive.
+    inside: PathBuf,
+    /// Of what it is, links followed.
+    metadata: Metadata,
+}
+
+type Visit<'a> = &'a mut dyn FnMut(&Entry) -> Result<(), PackError>;
+
+fn walk(folder: &Path, visit: Visit<'_>) -> Result<(), PackError> {
+    let root = fs::canonicalize(folder).map_err(|error| io_error(folder, error))?;
+    let walk = Walk {
+        ignore: Ignore::of(folder)?,
+        root: root.clone(),
+    };
+    walk.folder(folder, Path::new(""), &mut vec![root], visit)
+}
+
+struct Walk {
+    ignore: Ignore,
+    /// The folder's true path: what links must not leave.
+    root: PathBuf,
+}
+
+impl Walk {
+    /// `above` holds the true paths of the folders that this one lies in, itself included.
+    fn folder(
+        &self,
+        folder: &Path,
+        inside: &Path,
+        above: &mut Vec<PathBuf>,
+        visit: Visit<'_>,
+    ) -> Result<(), PackError> {
+        let names = fs::read_dir(folder)
+            .and_then(|entries| {
+                entries
+                    .map(|entry| Ok(entry?.file_name()))
+                    .collect::<io::Result<Vec<_>>>()
+            })
+            .map_err(|error| io_error(folder, error));
+        let mut names = names?;
+        names.sort();
+        for name in names {
+            let path = folder.join(&name);
+            let inside = inside.join(&name);
+            let Some(entry) = self.entry(path, inside)? else {
+                continue;
+            };
+            visit(&entry)?;
+            if entry.metadata.is_dir() {
+                let real = fs::canonicalize(&entry.path).map_err(|error| io_error(&entry.path, error))?;
+                if above.contains(&real) {
+                    return Err(PackError::LinkLoops { path: entry.path });
+                }
+                above.push(real);
+                self.folder(&entry.path, &entry.inside, above, visit)?;
+                above.pop();
+            }
+        }
+        Ok(())
+    }
+
+    /// What lies at `path`, or `None` if it is left out.
+    fn entry(&self, path: PathBuf, inside: PathBuf) -> Result<Option<Entry>, PackError> {
+        let own = fs::symlink_metadata(&path).map_err(|error| io_error(&path, error))?;
+        if !own.is_symlink() {
+            if self.ignore.matches(&inside, own.is_dir()) {
+                return Ok(None);
+            }
+            check_kind(&path, &own)?;
+            return Ok(Some(Entry { path, inside, metadata: own }));
+        }
+        let target = fs::metadata(&path);
+        let is_folder = target.as_ref().is_ok_and(Metadata::is_dir);
+        if self.ignore.matches(&inside, is_folder) {
+            return Ok(None);
+        }
+        let metadata = target.map_err(|error| io_error(&path, error))?;
+        let target = fs::canonicalize(&path).map_err(|error| io_error(&path, error))?;
+        if !target.starts_with(&self.root) {
+            return Err(PackError::LinkLeaves { path, target });
+        }
+        check_kind(&path, &metadata)?;
+        Ok(Some(Entry { path, inside, metadata }))
+    }
+}
+
+fn check_kind(path: &Path, metadata: &Metadata) -> Result<(), PackError> {
+    let kind = metadata.file_type();
+    let kind = match () {
+        () if kind.is_file() || kind.is_dir() => return Ok(()),
+        () if kind.is_socket() => "socket",
+        () if kind.is_fifo() => "named pipe",
+        () => "device",
+    };
+    Err(PackError::Special {
+        path: path.to_owned(),
+        kind,
+    })
+}
+
+fn header(mode: u32, kind: tar::EntryType, length_bytes: u64) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(length_bytes);
+    header.set_mtime(0);
+    header.set_uid(0);
+    header.set_gid(0);
+    header
+}
+
+fn io_error(path: &Path, error: io::Error) -> PackError {
+    PackError::Io {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use flate2::read::GzDecoder;
+
+use super::*;
+
+fn write(folder: &Path, path: &str, text: &str) {
+    let path = folder.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Path, mode and content of each entry, in the archive's order.
+fn unpack(archive: &Archive) -> Vec<(String, u32, String)> {
+    let mut tar = tar::Archive::new(GzDecoder::new(archive.bytes.as_slice()));
+    let entries = tar.entries().unwrap().map(|entry| {
+        let mut entry = entry.unwrap();
+        assert_eq!(entry.header().mtime().unwrap(), 0);
+        assert_eq!(entry.header().uid().unwrap(), 0);
+        let path = entry.path().unwrap().to_string_lossy().into_owned();
+        let mode = entry.header().mode().unwrap();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        (path, mode, text)
+    });
+    entries.collect()
+}
+
+fn names(archive: &Archive) -> Vec<String> {
+    unpack(archive).into_iter().map(|(name, _, _)| name).collect()
+}
+
+#[test]
+fn equal_folders_give_equal_bytes_whenever_they_were_written() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for (folder, order) in [(&one, ["app.py", "lib/b.py", "lib/a.py"]), (&two, ["lib/a.py", "lib/b.py", "app.py"])] {
+        for path in order {
+            write(folder.path(), path, path);
+        }
+    }
+    let file = fs::File::options().write(true).open(two.path().join("app.py")).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    fs::set_permissions(two.path().join("app.py"), fs::Permissions::from_mode(0o600)).unwrap();
+
+    let (one, two) = (pack(one.path()).unwrap(), pack(two.path()).unwrap());
+    assert_eq!(one.bytes, two.bytes);
+    assert_eq!(one.files, 3);
+    assert_eq!(names(&one), ["app.py", "lib/", "lib/a.py", "lib/b.py"]);
+}
+
+#[test]
+fn only_whether_a_file_is_executable_is_kept_of_its_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "a", "");
+    write(folder.path(), "b", "");
+    fs::set_permissions(folder.path().join("b"), fs::Permissions::from_mode(0o700)).unwrap();
+    let modes: BTreeMap<String, u32> = unpack(&pack(folder.path()).unwrap())
+        .into_iter()
+        .map(|(name, mode, _)| (name, mode))
+        .collect();
+    assert_eq!(modes["a"], 0o644);
+    assert_eq!(modes["b"], 0o755);
+}
+
+#[test]
+fn caches_version_control_and_what_pilotignore_lists_stay_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in [
+        "app.py",
+        "pilot.toml",
+        ".git/HEAD",
+        "__pycache__/app.cpython-311.pyc",
+        ".venv/bin/python",
+        "lib/node_modules/x/y.js",
+        "lib/a.pyc",
+        "lib/data.json",
+        "tests/test_app.py",
+        "big.log",
+    ] {
+        write(folder.path(), path, "");
+    }
+    write(folder.path(), ".pilotignore", "# not needed to run\ntests/\n*.log\n");
+    let archive = pack(folder.path()).unwrap();
+    assert_eq!(names(&archive), ["app.py", "lib/", "lib/data.json"]);
+    assert_eq!(archive.files, 2);
+}
+
+#[test]
+fn links_into_the_folder_become_what_they_point_to() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "lib/a.py", "a = 1");
+    symlink("lib/a.py", folder.path().join("b.py")).unwrap();
+    symlink("lib", folder.path().join("same")).unwrap();
+    let entries = unpack(&pack(folder.path()).unwrap());
+    let content = |name: &str| entries.iter().find(|entry| entry.0 == name).map(|entry| entry.2.as_str());
+    assert_eq!(content("b.py"), Some("a = 1"));
+    assert_eq!(content("same/a.py"), Some("a = 1"));
+}
+
+#[test]
+fn links_that_leave_loop_or_dangle_are_errors_that_name_them() {
+    let outside = tempfile::tempdir().unwrap();
+    write(outside.path(), "secret", "");
+    for (target, wanted) in [
+        (outside.path().join("secret"), "outside the folder"),
+        (PathBuf::from("../.."), "outside the folder"),
+        (PathBuf::from(".."), "folder above it"),
+        (PathBuf::from("."), "folder above it"),
+        (PathBuf::from("nowhere"), "No such file"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "lib/a.py", "");
+        symlink(&target, folder.path().join("lib/link")).unwrap();
+        let problem = pack(folder.path()).unwrap_err().to_string();
+        assert!(problem.contains("lib/link"), "{problem}");
+        assert!(problem.contains(wanted), "{problem}");
+
+        write(folder.path(), ".pilotignore", "link\n");
+        assert!(pack(folder.path()).is_ok(), "an ignored link does no harm");
+    }
+}
+
+#[test]
+fn a_socket_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let _socket = UnixListener::bind(folder.path().join("s")).unwrap();
+    let problem = pack(folder.path()).unwrap_err().to_string();
+    assert!(problem.contains("/s: is a socket"), "{problem}");
+}
+
+#[test]
+fn the_folders_to_watch_are_those_that_are_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in ["app.py", "lib/deep/a.py", ".venv/lib/b.py"] {
+        write(folder.path(), path, "");
+    }
+    let found = folders(folder.path()).unwrap();
+    let inside: Vec<&Path> = found.iter().map(|path| path.strip_prefix(folder.path()).unwrap()).collect();
+    assert_eq!(inside, [Path::new(""), Path::new("lib"), Path::new("lib/deep")]);
+}

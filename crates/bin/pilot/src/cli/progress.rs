@@ -1,0 +1,73 @@
+//! Shows how far a deployment is: one line that moves on a terminal, plain lines elsewhere. Writes to the standard
+//! error stream, so that the report on the standard output stays clean.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::output;
+
+/// The progress of one function's deployment. Clears its line when it is dropped.
+#[derive(Debug)]
+pub(super) struct Progress {
+    name: String,
+    display: Display,
+}
+
+#[derive(Debug)]
+enum Display {
+    Line(ProgressBar),
+    Lines,
+    Nothing,
+}
+
+/// Whether anything is to be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Show {
+    /// As fits the stream.
+    Progress,
+    /// Nothing.
+    Nothing,
+}
+
+impl Progress {
+    /// Begins to show.
+    pub(super) fn new(name: &str, show: Show) -> Self {
+        let display = match show {
+            Show::Nothing => Display::Nothing,
+            Show::Progress if stderr().is_terminal() => {
+                let style = ProgressStyle::with_template("{spinner} {prefix}  {wide_msg}  {elapsed}")
+                    .unwrap_or_else(|_| ProgressStyle::default_spinner());
+                let bar = ProgressBar::new_spinner().with_style(style);
+                bar.set_prefix(name.to_owned());
+                bar.enable_steady_tick(TICK);
+                Display::Line(bar)
+            }
+            Show::Progress => Display::Lines,
+        };
+        Self {
+            name: name.to_owned(),
+            display,
+        }
+    }
+
+    /// Shows what is being done now.
+    pub(super) fn tell(&self, message: &str) {
+        match &self.display {
+            Display::Line(bar) => bar.set_message(message.to_owned()),
+            Display::Lines => output::note(&format!("{}: {message}", self.name)),
+            Display::Nothing => {}
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Display::Line(bar) = &self.display {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+const TICK: Duration = Duration::from_millis(80);

@@ -1,0 +1,240 @@
+//! A project on disk: which functions a folder or a `pilot.toml` means, and where their code lies.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use pilot_model::manifest::{Manifest, nearest};
+use pilot_model::{FunctionName, FunctionSpec};
+
+use super::failure::Failure;
+
+/// A function that can be deployed.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Target {
+    /// Its name.
+    pub(super) name: FunctionName,
+    /// Its configuration as the daemon gets it: without `path`.
+    pub(super) spec: FunctionSpec,
+    /// Its code.
+    pub(super) folder: PathBuf,
+}
+
+/// What a folder holds.
+#[derive(Debug)]
+pub(super) struct Project {
+    /// Its functions, by name.
+    pub(super) targets: Vec<Target>,
+    /// The manifest, if there is one.
+    pub(super) manifest: Option<PathBuf>,
+    /// The folder or file that was named.
+    named: PathBuf,
+}
+
+impl Project {
+    /// Reads the project of a folder: its `pilot.toml`, or, where there is only an `app.py`, one function with the
+    /// defaults that is called as the folder or, if given, `name`. A `pilot.toml` may be named itself.
+    ///
+    /// # Errors
+    /// There is neither, or the manifest does not do; with file, line and nearest key.
+    pub(super) fn read(path: &Path, name: Option<&FunctionName>) -> anyhow::Result<Self> {
+        let metadata = fs::metadata(path).map_err(|error| not_there(path, &error))?;
+        let manifest = if metadata.is_dir() {
+            path.join(MANIFEST)
+        } else {
+            path.to_owned()
+        };
+        match fs::read_to_string(&manifest) {
+            Ok(text) => Self::of_manifest(path, &manifest, &text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::of_folder(path, name),
+            Err(error) => Err(error).with_context(|| manifest.display().to_string()),
+        }
+    }
+
+    fn of_manifest(named: &Path, manifest: &Path, text: &str) -> anyhow::Result<Self> {
+        let parsed = Manifest::parse(text, &manifest.display().to_string())?;
+        let base = manifest.parent().unwrap_or(Path::new(""));
+        let targets = parsed.functions.into_iter().map(|(name, mut spec)| {
+            let below = spec.path.take().unwrap_or_else(|| ".".to_owned());
+            let folder = if below == "." { base.to_owned() } else { base.join(&below) };
+            let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+            if !folder.is_dir() {
+                anyhow::bail!(
+                    "{}: functions.{name}.path: \"{below}\" is no folder: {} is where it should be",
+                    manifest.display(),
+                    folder.display()
+                );
+            }
+            Ok(Target { name, spec, folder })
+        });
+        Ok(Self {
+            targets: targets.collect::<anyhow::Result<_>>()?,
+            manifest: Some(manifest.to_owned()),
+            named: named.to_owned(),
+        })
+    }
+
+    fn of_folder(folder: &Path, name: Option<&FunctionName>) -> anyhow::Result<Self> {
+        if !folder.join(APP).is_file() {
+            return Err(Failure::usage(format!(
+                "{} has neither pilot.toml nor app.py: `pilot new NAME` writes a folder with both",
+                folder.display()
+            ))
+            .into());
+        }
+        let name = match name {
+            Some(name) => name.clone(),
+            None => name_of(folder)?,
+        };
+        Ok(Self {
+            targets: vec![Target {
+                name,
+                spec: FunctionSpec::default(),
+                folder: folder.to_owned(),
+            }],
+            manifest: None,
+            named: folder.to_owned(),
+        })
+    }
+
+    /// The one function that is meant: the named one, or the only one.
+    ///
+    /// # Errors
+    /// There is none of that name, or several and none was named.
+    pub(super) fn one(&self, function: Option<&FunctionName>) -> Result<Target, Failure> {
+        let names = || self.targets.iter().map(|target| target.name.as_str());
+        if let Some(wanted) = function {
+            let found = self.targets.iter().find(|target| target.name == *wanted);
+            return found.cloned().ok_or_else(|| {
+                let hint = nearest(wanted.as_str(), names())
+                    .map_or_else(String::new, |near| format!(", did you mean '{near}'?"));
+                Failure::usage(format!(
+                    "{} has no function '{wanted}'{hint} (it has: {})",
+                    self.source().display(),
+                    names().collect::<Vec<_>>().join(", ")
+                ))
+            });
+        }
+        match self.targets.as_slice() {
+            [only] => Ok(only.clone()),
+            _ => Err(Failure::usage(format!(
+                "{} has several functions ({}): name one with --function, or deploy all with `pilot up {}`",
+                self.source().display(),
+                names().collect::<Vec<_>>().join(", "),
+                self.named.display()
+            ))),
+        }
+    }
+
+    /// What to say where nothing was configured.
+    pub(super) fn remark(&self) -> Option<String> {
+        let [target] = self.targets.as_slice() else {
+            return None;
+        };
+        if self.manifest.is_some() {
+            return None;
+        }
+        Some(format!(
+            "{} has no pilot.toml: '{}' gets the defaults (app.handler, 256 MB, 30 s, no network)",
+            self.named.display(),
+            target.name
+        ))
+    }
+
+    fn source(&self) -> &Path {
+        self.manifest.as_deref().unwrap_or(&self.named)
+    }
+}
+
+fn name_of(folder: &Path) -> anyhow::Result<FunctionName> {
+    let real = fs::canonicalize(folder).with_context(|| folder.display().to_string())?;
+    let name = real.file_name().unwrap_or_default().to_string_lossy();
+    name.parse().map_err(|_| {
+        Failure::usage(format!(
+            "the folder's name \"{name}\" is not a function's name: give one with --name (1 to 64 of a-z A-Z 0-9 - _)"
+        ))
+        .into()
+    })
+}
+
+fn not_there(path: &Path, error: &io::Error) -> Failure {
+    Failure::usage(format!("{}: {error}", path.display()))
+}
+
+/// The manifest's name.
+const MANIFEST: &str = "pilot.toml";
+/// What makes a folder without a manifest a function.
+const APP: &str = "app.py";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        folder
+    }
+
+    fn name(text: &str) -> FunctionName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_manifest_of_one_function_is_that_function() {
+        let dir = folder(&[("pilot.toml", "[functions.a]\npath = \"code\"\n"), ("code/app.py", "")]);
+        let target = Project::read(dir.path(), None).unwrap().one(None).unwrap();
+        assert_eq!(target.name, name("a"));
+        assert_eq!(target.folder, dir.path().join("code"));
+        assert_eq!(target.spec.path, None, "the daemon is not told where the client's files lie");
+    }
+
+    #[test]
+    fn several_functions_need_a_name_and_a_wrong_one_gets_the_nearest() {
+        let dir = folder(&[("pilot.toml", "[functions.invert]\n[functions.resize]\n")]);
+        let project = Project::read(dir.path(), None).unwrap();
+        assert_eq!(project.targets.len(), 2);
+        let problem = project.one(None).unwrap_err().to_string();
+        assert!(problem.contains("--function") && problem.contains("pilot up"), "{problem}");
+        let problem = project.one(Some(&name("invrt"))).unwrap_err().to_string();
+        assert!(problem.contains("did you mean 'invert'?"), "{problem}");
+        assert_eq!(project.one(Some(&name("resize"))).unwrap().name, name("resize"));
+    }
+
+    #[test]
+    fn a_folder_with_only_an_app_gets_the_defaults_and_says_so() {
+        let dir = folder(&[("hello/app.py", "")]);
+        let project = Project::read(&dir.path().join("hello"), None).unwrap();
+        assert_eq!(project.one(None).unwrap().name, name("hello"));
+        assert!(project.remark().unwrap().contains("defaults"));
+        let named = Project::read(&dir.path().join("hello"), Some(&name("other"))).unwrap();
+        assert_eq!(named.one(None).unwrap().name, name("other"));
+    }
+
+    #[test]
+    fn a_folder_with_nothing_says_what_writes_one() {
+        let dir = folder(&[]);
+        let problem = Project::read(dir.path(), None).unwrap_err().to_string();
+        assert!(problem.contains("pilot new"), "{problem}");
+    }
+
+    #[test]
+    fn a_manifest_error_has_file_and_line() {
+        let dir = folder(&[("pilot.toml", "[functions.a]\nmemroy_mb = 1\n")]);
+        let problem = Project::read(dir.path(), None).unwrap_err().to_string();
+        assert!(problem.contains("pilot.toml:2: "), "{problem}");
+        assert!(problem.contains("memory_mb"), "{problem}");
+    }
+
+    #[test]
+    fn a_path_that_is_no_folder_names_its_key() {
+        let dir = folder(&[("pilot.toml", "[functions.a]\npath = \"nowhere\"\n")]);
+        let problem = Project::read(dir.path(), None).unwrap_err().to_string();
+        assert!(problem.contains("functions.a.path"), "{problem}");
+    }
+}

@@ -1,0 +1,67 @@
+use clap::error::ErrorKind;
+
+use super::*;
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(line.split(' '))
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_verb_of_the_documentation_is_understood() {
+    for line in [
+        "pilot serve --listen 127.0.0.1:9000 --data-dir /tmp/d --config pilotd.toml --strict --log-format json",
+        "pilot new hello --template asgi",
+        "pilot dev examples/hello --port 9000",
+        "pilot up",
+        "pilot up examples/pilot.toml --json",
+        "pilot deploy examples/hello --name hi",
+        "pilot deploy examples --function hello",
+        "pilot invoke hello:2 --data {} --timeline --log",
+        "pilot invoke hello --file event.json -o answer.json",
+        "pilot invoke hello -d -",
+        "pilot list --json",
+        "pilot describe hello",
+        "pilot logs hello -f -n 5",
+        "pilot scale hello 0",
+        "pilot remove hello",
+        "pilot version",
+        "pilot completions bash",
+        "pilot list --endpoint http://10.0.0.1:8080 --token secret",
+    ] {
+        if let Err(error) = parse(line) {
+            panic!("{line}: {error}");
+        }
+    }
+}
+
+#[test]
+fn the_endpoint_may_stand_before_and_after_the_verb() {
+    for line in ["pilot --endpoint http://a:1 list", "pilot list --endpoint http://a:1"] {
+        assert_eq!(parse(line).unwrap().connection.endpoint, "http://a:1");
+    }
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    for (line, kind) in [
+        ("pilot invoke a --data {} --file f", ErrorKind::ArgumentConflict),
+        ("pilot invoke a --raw --json", ErrorKind::ArgumentConflict),
+        ("pilot remove a/b", ErrorKind::ValueValidation),
+        ("pilot invoke a/b", ErrorKind::ValueValidation),
+        ("pilot deplyo .", ErrorKind::InvalidSubcommand),
+        ("pilot scale a", ErrorKind::MissingRequiredArgument),
+    ] {
+        assert_eq!(parse(line).unwrap_err().kind(), kind, "{line}");
+    }
+}
+
+#[test]
+fn the_exit_codes_are_in_the_help() {
+    let help = Cli::command().render_help().to_string();
+    assert!(help.contains("no daemon could be reached"), "{help}");
+}

@@ -1,0 +1,15 @@
+"""__NAME__: a FastAPI application. Nothing in it knows of Pilotlight: `uvicorn app:app` serves it as well."""
+
+from fastapi import FastAPI
+
+app = FastAPI(title="__NAME__")
+
+
+@app.get("/")
+async def index():
+    return {"message": "Hello from __NAME__"}
+
+
+@app.get("/hello/{name}")
+async def hello(name: str):
+    return {"message": f"Hello, {name}!"}
