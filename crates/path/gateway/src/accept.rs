@@ -1,0 +1,115 @@
+//! Accepting connections, at most so many at once, and the drain: stop accepting, let what runs finish within a grace period,
+//! cut what does not.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::Gate;
+use crate::connection::{self, Phase};
+
+/// How a drain went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// Connections that were open when it began.
+    pub connections: usize,
+    /// Of these, cut off at the end of the grace period.
+    pub cut: usize,
+}
+
+/// Serves until `shutdown` resolves, then drains.
+pub(crate) async fn run(
+    listener: TcpListener,
+    gate: Arc<Gate>,
+    shutdown: impl Future<Output = ()>,
+) -> Drained {
+    let (phase, observed) = watch::channel(Phase::Open);
+    let slots = Arc::new(Semaphore::new(gate.config.connections_max));
+    let mut connections = JoinSet::new();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = shutdown.as_mut() => break,
+            accepted = accept(&listener, &slots) => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, peer, slot)) => {
+                let serving = connection::serve(gate.clone(), stream, peer, observed.clone());
+                connections.spawn(async move {
+                    serving.await;
+                    drop(slot);
+                });
+            }
+            Err(error) if is_the_clients(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection; raise the limit of open files if that is it");
+                tokio::select! {
+                    () = shutdown.as_mut() => break,
+                    () = tokio::time::sleep(ACCEPT_PAUSE) => {}
+                }
+            }
+        }
+    }
+    drop(listener);
+    phase.send_replace(Phase::Draining);
+    drain(connections, gate.config.grace).await
+}
+
+/// One connection, once there is a slot for it. Without one, clients wait in the kernel's backlog, which is bounded.
+async fn accept(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, std::net::SocketAddr, OwnedSemaphorePermit)> {
+    let slot = match slots.clone().try_acquire_owned() {
+        Ok(slot) => slot,
+        Err(_) => {
+            tracing::warn!("as many connections are open as may be; new ones wait");
+            let slot = slots.clone().acquire_owned().await;
+            slot.map_err(io::Error::other)?
+        }
+    };
+    let (stream, peer) = listener.accept().await?;
+    // Fails only on a socket that is gone, which serving it will find out.
+    let _ = stream.set_nodelay(true);
+    Ok((stream, peer, slot))
+}
+
+async fn drain(mut connections: JoinSet<()>, grace: Duration) -> Drained {
+    while connections.try_join_next().is_some() {}
+    let open = connections.len();
+    let finished = tokio::time::timeout(grace, async {
+        while connections.join_next().await.is_some() {}
+    });
+    if finished.await.is_err() {
+        tracing::warn!(
+            connections = connections.len(),
+            "requests were still running at the end of the grace period; they are cut off"
+        );
+    }
+    let cut = connections.len();
+    connections.shutdown().await;
+    Drained {
+        connections: open,
+        cut,
+    }
+}
+
+/// Whether the connection was gone before it was accepted (accept(2), "Error handling").
+fn is_the_clients(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+    )
+}
+
+/// After an error of ours, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

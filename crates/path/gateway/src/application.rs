@@ -1,0 +1,117 @@
+//! ASGI and WSGI applications: the HTTP request goes to the worker as it is, and the response comes back as it is, streamed if
+//! the application streams. Only what belongs to the connection is taken out on both ways.
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use pilot_invoke::{HttpBody, HttpRequest};
+use pilot_model::ports::HttpHead;
+
+use crate::errors::{AnswerError, RequestError};
+use crate::forward::Origin;
+use crate::headers;
+use crate::reply::{Reply, ReplyBody};
+
+/// The request as the application gets it. `root` is `/fn/NAME`; `path` is what follows, raw.
+pub(crate) fn request(
+    head: &Parts,
+    root: &str,
+    path: &str,
+    query: &str,
+    origin: Origin,
+    body: Bytes,
+) -> HttpRequest {
+    HttpRequest {
+        method: head.method.as_str().to_owned(),
+        path: path.to_owned(),
+        query: query.to_owned(),
+        root_path: root.to_owned(),
+        headers: head
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str().to_owned(), headers::application_text(value)))
+            .collect(),
+        client: origin.client,
+        scheme: origin.scheme,
+        body,
+    }
+}
+
+/// The application's response to a request with `method`.
+///
+/// # Errors
+/// [`AnswerError::Malformed`] for a head that HTTP does not allow, as the inner result; a body that fails before its first
+/// byte goes out, as the outer one.
+pub(crate) async fn reply(
+    method: &Method,
+    head: HttpHead,
+    body: HttpBody,
+) -> Result<Result<Reply, AnswerError>, RequestError> {
+    let status = match StatusCode::from_u16(head.status) {
+        Ok(status) if (200..=599).contains(&head.status) => status,
+        _ => {
+            return Ok(Err(malformed(format!(
+                "status {} is not one of 200 to 599",
+                head.status
+            ))));
+        }
+    };
+    let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let whole_len = body.complete().map(Bytes::len);
+    let body = if bodiless || *method == Method::HEAD {
+        read_to_end(body).await?;
+        ReplyBody::empty()
+    } else {
+        ReplyBody::application(body)
+    };
+    let mut reply = Reply::new(body);
+    *reply.status_mut() = status;
+    let into = reply.headers_mut();
+    into.reserve(head.headers.len() + OWN_HEADERS);
+    for (name, text) in &head.headers {
+        let parsed = HeaderName::from_bytes(name.as_bytes())
+            .ok()
+            .zip(headers::application_value(text));
+        let Some((name, value)) = parsed else {
+            let shown: String = name.chars().take(100).collect();
+            return Ok(Err(malformed(format!(
+                "the header '{}' is no header",
+                shown.escape_debug()
+            ))));
+        };
+        if name == headers::CONTENT_LENGTH {
+            if !bodiless && says_more_than_we_know(method, whole_len) && is_length(&value) {
+                into.insert(name, value);
+            }
+        } else if !headers::is_ours(&name) {
+            into.append(name, value);
+        }
+    }
+    Ok(Ok(reply))
+}
+
+/// Whether the application's `Content-Length` counts: hyper writes the length of a body that is whole, and only the application
+/// knows that of a streamed one, or of one that a HEAD request did not want.
+fn says_more_than_we_know(method: &Method, whole_len: Option<usize>) -> bool {
+    *method == Method::HEAD || whole_len.is_none()
+}
+
+fn is_length(value: &HeaderValue) -> bool {
+    let digits = value.as_bytes();
+    (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit)
+}
+
+/// Lets an application finish whose body nobody wants; to drop it would be to kill its worker.
+async fn read_to_end(mut body: HttpBody) -> Result<(), RequestError> {
+    while let Some(part) = body.next().await {
+        part?;
+    }
+    Ok(())
+}
+
+fn malformed(problem: String) -> AnswerError {
+    AnswerError::Malformed { problem }
+}
+
+/// Room for the headers that every response of an invocation carries.
+const OWN_HEADERS: usize = 4;

@@ -1,0 +1,251 @@
+//! Reading a request's body whole, within three bounds: its size, the time between two pieces of it, and the memory that
+//! all bodies in flight share. A body that came with the head in one read costs no copy, no timer and no permit.
+//!
+//! Bodies are not streamed into functions: an event is one JSON document, and a worker gets its request in one frame.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::Body;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+
+use crate::errors::RequestError;
+
+/// The bounds of request bodies; shared by all connections.
+#[derive(Debug, Clone)]
+pub(crate) struct BodyReader {
+    bytes_max: usize,
+    patience: Duration,
+    /// Permits are KiB.
+    in_flight: Arc<Semaphore>,
+}
+
+/// A whole body, and its share of the memory for bodies until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    /// The body.
+    pub(crate) bytes: Bytes,
+    /// Held for as long as the invocation runs.
+    pub(crate) hold: Hold,
+}
+
+/// A share of the memory for bodies; small bodies hold none.
+#[derive(Debug, Default)]
+pub(crate) struct Hold(Option<OwnedSemaphorePermit>);
+
+impl BodyReader {
+    /// `bytes_max`: the largest body. `patience`: the longest wait for the next piece of one. `in_flight_bytes_max`: for all
+    /// bodies of more than 64 KiB together.
+    pub(crate) fn new(bytes_max: usize, patience: Duration, in_flight_bytes_max: usize) -> Self {
+        let permits = (in_flight_bytes_max / 1024).min(Semaphore::MAX_PERMITS);
+        Self {
+            bytes_max,
+            patience,
+            in_flight: Arc::new(Semaphore::new(permits)),
+        }
+    }
+
+    /// Reads it to its end.
+    ///
+    /// # Errors
+    /// [`RequestError::TooLarge`] as soon as that is known, [`RequestError::BodiesFull`], [`RequestError::Body`] when it
+    /// breaks off or stalls.
+    pub(crate) async fn read<B>(&self, body: B) -> Result<Whole, RequestError>
+    where
+        B: Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
+    {
+        let mut source = Source {
+            body,
+            patience: self.patience,
+            timer: None,
+        };
+        let mut hold = Hold::default();
+        if source.body.is_end_stream() {
+            let bytes = Bytes::new();
+            return Ok(Whole { bytes, hold });
+        }
+        let announced = usize::try_from(source.body.size_hint().lower()).unwrap_or(usize::MAX);
+        self.admit(announced, &mut hold)?;
+        let Some(first) = source.next().await? else {
+            let bytes = Bytes::new();
+            return Ok(Whole { bytes, hold });
+        };
+        self.admit(first.len(), &mut hold)?;
+        if source.body.is_end_stream() {
+            return Ok(Whole { bytes: first, hold });
+        }
+        let Some(second) = source.next().await? else {
+            return Ok(Whole { bytes: first, hold });
+        };
+        let mut bytes = BytesMut::with_capacity(announced.max(first.len() + second.len()));
+        bytes.extend_from_slice(&first);
+        let mut next = Some(second);
+        while let Some(piece) = next {
+            self.admit(bytes.len() + piece.len(), &mut hold)?;
+            bytes.extend_from_slice(&piece);
+            next = source.next().await?;
+        }
+        let bytes = bytes.freeze();
+        Ok(Whole { bytes, hold })
+    }
+
+    /// Whether a body of (so far) `len` bytes may go on; takes the memory it needs.
+    fn admit(&self, len: usize, hold: &mut Hold) -> Result<(), RequestError> {
+        if len > self.bytes_max {
+            return Err(RequestError::TooLarge {
+                limit: self.bytes_max,
+            });
+        }
+        if len <= FREE_BYTES {
+            return Ok(());
+        }
+        let held = hold.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let wanted = len.div_ceil(1024);
+        if wanted <= held {
+            return Ok(());
+        }
+        let more = u32::try_from(wanted - held).map_err(|_| RequestError::BodiesFull)?;
+        let permit = self
+            .in_flight
+            .clone()
+            .try_acquire_many_owned(more)
+            .map_err(|_| RequestError::BodiesFull)?;
+        match &mut hold.0 {
+            Some(held) => held.merge(permit),
+            none => *none = Some(permit),
+        }
+        Ok(())
+    }
+}
+
+/// The pieces of a body, with a timer that exists only once a piece has to be waited for.
+struct Source<B> {
+    body: B,
+    patience: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> Source<B>
+where
+    B: Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
+{
+    /// The next piece of data; `None` at the end. Trailers are passed over.
+    async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
+        let piece = poll_fn(|cx| self.poll_next(cx)).await;
+        self.timer = None;
+        piece
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, RequestError>> {
+        loop {
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(None) => return Poll::Ready(Ok(None)),
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Poll::Ready(Ok(Some(data)));
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    return Poll::Ready(Err(RequestError::Body {
+                        problem: error.to_string(),
+                    }));
+                }
+                Poll::Pending => break,
+            }
+        }
+        let patience = self.patience;
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        timer.as_mut().poll(cx).map(|()| {
+            Err(RequestError::Body {
+                problem: format!("nothing came for {} s", patience.as_secs_f32()),
+            })
+        })
+    }
+}
+
+/// Bodies up to this hold no permit: the connection limit bounds them.
+const FREE_BYTES: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::{Full, StreamBody};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn reader(bytes_max: usize) -> BodyReader {
+        BodyReader::new(bytes_max, Duration::from_millis(5), 1024 * 1024)
+    }
+
+    fn pieces(pieces: Vec<Vec<u8>>) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
+        let frames = pieces
+            .into_iter()
+            .map(|piece| Ok(http_body::Frame::data(Bytes::from(piece))));
+        StreamBody::new(futures_util::stream::iter(frames))
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap()
+            .block_on(future)
+    }
+
+    #[test]
+    fn a_body_in_one_piece_is_not_copied() {
+        let bytes = Bytes::from_static(b"{\"a\": 1}");
+        let whole = block_on(reader(100).read(Full::new(bytes.clone()))).unwrap();
+        assert_eq!(whole.bytes.as_ptr(), bytes.as_ptr());
+        assert!(whole.hold.0.is_none());
+    }
+
+    #[test]
+    fn a_body_that_announces_too_much_is_refused_unread() {
+        let result = block_on(reader(10).read(Full::new(Bytes::from_static(b"eleven bytes"))));
+        assert!(matches!(result, Err(RequestError::TooLarge { limit: 10 })));
+    }
+
+    #[test]
+    fn a_body_that_does_not_come_times_out() {
+        let never = StreamBody::new(futures_util::stream::pending::<Result<_, Infallible>>());
+        let result = block_on(reader(10).read(never));
+        assert!(matches!(result, Err(RequestError::Body { .. })));
+    }
+
+    #[test]
+    fn bodies_share_their_memory_and_give_it_back() {
+        block_on(async {
+            let reader = reader(1024 * 1024);
+            let large = || Full::new(Bytes::from(vec![0; 600 * 1024]));
+            let first = reader.read(large()).await.unwrap();
+            let second = reader.read(large());
+            assert!(matches!(second.await, Err(RequestError::BodiesFull)));
+            drop(first);
+            assert_eq!(reader.in_flight.available_permits(), 1024);
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_make_up_the_body_or_are_over_the_limit(
+            sent in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..8),
+        ) {
+            let all: Vec<u8> = sent.concat();
+            match block_on(reader(60).read(pieces(sent))) {
+                Ok(whole) => prop_assert_eq!(whole.bytes, all),
+                Err(RequestError::TooLarge { .. }) => prop_assert!(all.len() > 60),
+                Err(other) => prop_assert!(false, "{other}"),
+            }
+        }
+    }
+}

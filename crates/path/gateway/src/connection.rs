@@ -1,0 +1,107 @@
+//! One connection, from its first byte to its close: hyper's HTTP/1.1 over our socket, and what a drain means for it.
+
+mod socket;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioTimer;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::Gate;
+use crate::exchange;
+use socket::Socket;
+
+/// What the daemon is at, as connections need to know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Serving.
+    Open,
+    /// Finishing what has begun.
+    Draining,
+}
+
+/// What has become of a connection so far. Shared by the side that serves requests and the side that closes the socket; both
+/// run in the connection's task, so that nothing but the compiler asks for the atomics.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    used: AtomicBool,
+    body_unread: AtomicBool,
+}
+
+impl Usage {
+    /// A request's head was read.
+    pub(crate) fn request_began(&self, has_body: bool) {
+        self.used.store(true, Ordering::Relaxed);
+        self.body_unread.store(has_body, Ordering::Relaxed);
+    }
+
+    /// Its body was read to the end.
+    pub(crate) fn body_was_read(&self) {
+        self.body_unread.store(false, Ordering::Relaxed);
+    }
+
+    fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client may still be sending when the connection closes: the body of its last request, or a first request so
+    /// malformed that it never came to an answer of ours.
+    fn must_linger(&self) -> bool {
+        self.body_unread.load(Ordering::Relaxed) || !self.is_used()
+    }
+}
+
+/// Serves one connection until either side closes it. Dropping the future cancels the request that runs in it.
+pub(crate) async fn serve(
+    gate: Arc<Gate>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let usage = Arc::new(Usage::default());
+    let socket = Socket::new(stream, usage.clone(), gate.config.write_timeout);
+    let service = service_fn(|request| {
+        let answer = exchange::answer(&gate, request, peer, &usage);
+        async { Ok::<_, Infallible>(answer.await) }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(gate.config.header_timeout)
+            .serve_connection(socket, service)
+    );
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => Some(ended),
+        // An error means that the listener is gone, which is the same.
+        _ = phase.wait_for(|phase| *phase == Phase::Draining) => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            if !usage.is_used() {
+                // Connected and silent so far: hyper would wait for the first request.
+                let first = tokio::time::timeout(FIRST_REQUEST, connection.as_mut()).await;
+                if first.is_ok() || !usage.is_used() {
+                    return;
+                }
+            }
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "connection ended");
+    }
+}
+
+/// How long a drain leaves a connection that has not asked for anything.
+const FIRST_REQUEST: Duration = Duration::from_millis(250);

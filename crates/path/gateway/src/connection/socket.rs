@@ -1,0 +1,142 @@
+//! A TCP stream as hyper uses it, with two things that hyper leaves to us:
+//! - a client that does not take its response is cut off after a while: until then it would hold memory, and of a streamed
+//!   response a worker;
+//! - a connection that closes while the client still sends lingers a moment, as nginx's `lingering_close`: with unread bytes
+//!   in its buffer the kernel answers a close with RST, and the client may lose the response that says why (tcp(7), RFC 9112 §9.6).
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+use super::Usage;
+
+/// A TCP stream as hyper uses it.
+pub(super) struct Socket {
+    io: TokioIo<TcpStream>,
+    usage: Arc<Usage>,
+    write_timeout: Duration,
+    /// Runs while a write has to wait.
+    stalled: Option<Pin<Box<Sleep>>>,
+    linger: Option<Linger>,
+}
+
+/// The end of a connection: our side is shut, what still comes is thrown away.
+struct Linger {
+    until: Pin<Box<Sleep>>,
+    bytes_left: usize,
+}
+
+impl Socket {
+    /// `write_timeout`: the longest that one write may wait for the client.
+    pub(super) fn new(stream: TcpStream, usage: Arc<Usage>, write_timeout: Duration) -> Self {
+        Self {
+            io: TokioIo::new(stream),
+            usage,
+            write_timeout,
+            stalled: None,
+            linger: None,
+        }
+    }
+
+    /// Passes on what a write gave, unless it has been waiting for too long.
+    fn patient<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let timeout = self.write_timeout;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client does not take its response",
+        )))
+    }
+
+    /// Reads and throws away until the client closes, the time is over or the bytes are too many.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let linger = self.linger.get_or_insert_with(|| Linger {
+            until: Box::pin(tokio::time::sleep(LINGER)),
+            bytes_left: LINGER_BYTES,
+        });
+        let mut scratch = [0; 4096];
+        while linger.bytes_left > 0 {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(self.io.inner_mut()).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    linger.bytes_left = linger.bytes_left.saturating_sub(buffer.filled().len());
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return linger.until.as_mut().poll(cx),
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Read for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl Write for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.patient(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.patient(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.linger.is_none() {
+            let shut = ready!(Pin::new(&mut self.io).poll_shutdown(cx));
+            if shut.is_err() || !self.usage.must_linger() {
+                return Poll::Ready(shut);
+            }
+        }
+        self.poll_linger(cx).map(Ok)
+    }
+}
+
+/// How long, and through how much, a client may go on sending what nobody reads.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 64 * 1024 * 1024;

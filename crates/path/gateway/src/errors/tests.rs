@@ -1,0 +1,174 @@
+//! The table as a snapshot: one row per kind of error. To accept a change, run with `UPDATE_SNAPSHOTS=1`.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use pilot_invoke::{InvokeError, ThrottleReason};
+use pilot_model::ports::{StartError, WorkerFault};
+
+use super::*;
+use crate::token::TokenError;
+
+#[test]
+fn the_table_is_as_it_was_agreed() {
+    let mut table = String::new();
+    for error in request_errors() {
+        line(&mut table, error.row(), &error.message());
+    }
+    for error in answer_errors() {
+        line(&mut table, error.row(), &error.to_string());
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/errors/table.txt");
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(path, &table).unwrap();
+    }
+    let agreed = std::fs::read_to_string(path).unwrap();
+    assert_eq!(table, agreed, "UPDATE_SNAPSHOTS=1 accepts the change");
+}
+
+#[test]
+fn an_error_is_rendered_as_lambda_does() {
+    let error = RequestError::Invoke(InvokeError::TooManyRequests {
+        name: "invert".parse().unwrap(),
+        reason: ThrottleReason::QueueFull,
+    });
+    let reply = error.into_reply(&InvocationId::new("id-1"));
+    assert_eq!(reply.status(), 429);
+    assert_eq!(
+        reply.headers()["x-amzn-errortype"],
+        "TooManyRequestsException"
+    );
+    assert_eq!(reply.headers()["x-amzn-requestid"], "id-1");
+    assert_eq!(reply.headers()["retry-after"], "1");
+    let ReplyBody::Full(body) = reply.body() else {
+        panic!("errors are whole");
+    };
+    let body: serde_json::Value = serde_json::from_slice(body).unwrap();
+    assert_eq!(body["Type"], "User");
+    assert_eq!(
+        body["Reason"],
+        "ReservedFunctionConcurrentInvocationLimitExceeded"
+    );
+    assert!(
+        body["Message"]
+            .as_str()
+            .unwrap()
+            .starts_with("Rate Exceeded.")
+    );
+}
+
+fn line(table: &mut String, row: Row, message: &str) {
+    let _ = writeln!(
+        table,
+        "{} {} {:?}{}{} | {message}",
+        row.status.as_u16(),
+        row.name,
+        row.kind,
+        row.reason
+            .map(|reason| format!(" reason={reason}"))
+            .unwrap_or_default(),
+        row.retry_after_s
+            .map(|seconds| format!(" retry-after={seconds}"))
+            .unwrap_or_default(),
+    );
+}
+
+fn request_errors() -> Vec<RequestError> {
+    let name = || "invert".parse().unwrap();
+    let mut errors = vec![
+        RequestError::InvalidName {
+            name: "a b".to_owned(),
+        },
+        RequestError::InvalidQualifier {
+            qualifier: "a b".to_owned(),
+        },
+        RequestError::QualifierMismatch {
+            in_name: "1".to_owned(),
+            in_query: "2".to_owned(),
+        },
+        RequestError::InvalidMember {
+            member: "invocationType",
+            value: "Later".to_owned(),
+            allowed: "Event, RequestResponse, DryRun",
+        },
+        RequestError::InvalidContent {
+            problem: "Could not parse request body into json: expected value at line 1 column 1"
+                .to_owned(),
+        },
+        RequestError::TooLarge { limit: 6_291_456 },
+        RequestError::Body {
+            problem: "nothing came for 30 s".to_owned(),
+        },
+        RequestError::BodiesFull,
+        RequestError::NotSupported {
+            feature: "InvocationType Event",
+            instead: "use RequestResponse",
+        },
+        RequestError::UnknownOperation {
+            method: "GET".to_owned(),
+        },
+        RequestError::Token(TokenError::Missing),
+        RequestError::Token(TokenError::Wrong),
+    ];
+    errors.extend(
+        [
+            InvokeError::FunctionNotFound {
+                name: "nope".to_owned(),
+            },
+            InvokeError::VersionNotFound {
+                name: "invert".to_owned(),
+                qualifier: "9".to_owned(),
+            },
+            InvokeError::TooManyRequests {
+                name: name(),
+                reason: ThrottleReason::QueueFull,
+            },
+            InvokeError::TooManyRequests {
+                name: name(),
+                reason: ThrottleReason::QueueTimeout,
+            },
+            InvokeError::PayloadTooLarge {
+                bytes: 7_000_000,
+                bytes_max: 6_291_456,
+            },
+            InvokeError::StartFailed {
+                name: name(),
+                error: StartError::Sandbox {
+                    problem: "clone: EAGAIN".to_owned(),
+                },
+            },
+            InvokeError::StartFailed {
+                name: name(),
+                error: StartError::Runtime {
+                    problem: "it exited with status 1".to_owned(),
+                    output: String::new(),
+                },
+            },
+            InvokeError::BodyTimedOut {
+                after: Duration::from_secs(1),
+            },
+            InvokeError::BodyBroken {
+                fault: WorkerFault::Signalled {
+                    signal: 11,
+                    output: Bytes::new(),
+                },
+            },
+            InvokeError::ShuttingDown,
+        ]
+        .map(RequestError::Invoke),
+    );
+    errors
+}
+
+fn answer_errors() -> Vec<AnswerError> {
+    vec![
+        AnswerError::Function {
+            error_type: "Sandbox.Timedout".to_owned(),
+            error_message: "Task timed out after 1.00 seconds".to_owned(),
+        },
+        AnswerError::Malformed {
+            problem: "statusCode is \"abc\", must be 200 to 599".to_owned(),
+        },
+        AnswerError::TooLarge { limit: 6_291_556 },
+    ]
+}

@@ -1,0 +1,127 @@
+//! One request on the data path, from its head to its reply: what every route needs of it, and the dispatch to the routes.
+//! Runs inside the connection's task: to hand a request to another thread costs more than to serve it.
+
+use std::net::SocketAddr;
+
+use http::request::Parts;
+use http::{Method, Request, StatusCode};
+use hyper::body::{Body as _, Incoming};
+use pilot_model::{Instant, InvocationId};
+
+use crate::Gate;
+use crate::body::Whole;
+use crate::connection::Usage;
+use crate::errors::RequestError;
+use crate::function_url::{self, Place};
+use crate::headers;
+use crate::lambda_api;
+use crate::reply::{Reply, ReplyBody};
+use crate::route::{Route, route};
+use crate::token::TokenError;
+
+/// One request on the data path.
+#[derive(Debug)]
+pub(crate) struct Exchange<'a> {
+    pub(crate) gate: &'a Gate,
+    /// The request id.
+    pub(crate) id: InvocationId,
+    /// When the head was there.
+    pub(crate) received: Instant,
+    /// Without the URI, which the route holds.
+    pub(crate) head: Parts,
+    /// Who is at the other end of the connection.
+    pub(crate) peer: SocketAddr,
+    body: Incoming,
+    usage: &'a Usage,
+}
+
+impl Exchange<'_> {
+    /// Lets through who shows the token, if one is wanted, and takes it out of the headers.
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub(crate) fn authorise(&mut self) -> Result<(), TokenError> {
+        match &self.gate.config.invoke_token {
+            None => Ok(()),
+            Some(token) => token.take(&mut self.head.headers),
+        }
+    }
+
+    /// Reads the body; a second time there is none.
+    ///
+    /// # Errors
+    /// See [`BodyReader::read`](crate::body::BodyReader::read).
+    pub(crate) async fn read_body(&mut self) -> Result<Whole, RequestError> {
+        let whole = self.gate.bodies.read(&mut self.body).await?;
+        self.usage.body_was_read();
+        Ok(whole)
+    }
+
+    /// The caller's trace header.
+    pub(crate) fn trace(&self) -> Option<String> {
+        let value = self.head.headers.get(headers::TRACE_ID)?;
+        Some(headers::text(value).into_owned())
+    }
+}
+
+/// Answers one request, whatever it is.
+pub(crate) async fn answer(
+    gate: &Gate,
+    request: Request<Incoming>,
+    peer: SocketAddr,
+    usage: &Usage,
+) -> Reply {
+    let received = gate.invoker.now();
+    usage.request_began(!request.body().is_end_stream());
+    let (mut head, body) = request.into_parts();
+    if head.method == Method::CONNECT {
+        // Not a proxy; and hyper would take a 2xx for the beginning of a tunnel.
+        let mut reply = Reply::new(ReplyBody::empty());
+        *reply.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        return reply;
+    }
+    let uri = std::mem::take(&mut head.uri);
+    let target = route(uri.path());
+    if target == Route::Control {
+        head.uri = uri;
+        let response = (gate.control)(Request::from_parts(head, body)).await;
+        return response.map(ReplyBody::Control);
+    }
+    let exchange = Exchange {
+        gate,
+        id: new_id(),
+        received,
+        head,
+        peer,
+        body,
+        usage,
+    };
+    let id = exchange.id.clone();
+    let result = match target {
+        Route::Invoke { name } => lambda_api::invoke(exchange, name, uri.query()).await,
+        Route::FunctionUrl { name, root, path } => {
+            let query = uri.query().unwrap_or("");
+            let place = Place {
+                name,
+                root,
+                path,
+                query,
+            };
+            function_url::call(exchange, place).await
+        }
+        Route::Unsupported { operation } => Err(RequestError::NotSupported {
+            feature: operation,
+            instead: "use Invoke, POST /2015-03-31/functions/NAME/invocations",
+        }),
+        Route::UnknownOperation | Route::Control => Err(RequestError::UnknownOperation {
+            method: exchange.head.method.as_str().chars().take(20).collect(),
+        }),
+    };
+    result.unwrap_or_else(|error| error.into_reply(&id))
+}
+
+/// A random UUID. The generator is a local one, seeded by the kernel: ids must differ, not be secret.
+fn new_id() -> InvocationId {
+    let mut text = uuid::Uuid::encode_buffer();
+    InvocationId::new(uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text))
+}

@@ -1,0 +1,157 @@
+//! A function behind a URL of its own: `ANY /fn/NAME/path?query`. Event functions get AWS Lambda's payload format 2.0 and give
+//! back a description of the response; applications get the request itself.
+
+mod answer;
+mod event;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use pilot_invoke::{Payload, Request, Response, ResponseBody};
+use pilot_model::Interface;
+use serde::Deserialize;
+
+use crate::application;
+use crate::body::Whole;
+use crate::errors::{AnswerError, RequestError};
+use crate::exchange::Exchange;
+use crate::forward;
+use crate::lambda_api::Named;
+use crate::reply::Reply;
+use crate::timing;
+use event::EventSource;
+
+/// Where a request to a function's URL went; all raw, as sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// `NAME` or `NAME:QUALIFIER`.
+    pub(crate) name: &'a str,
+    /// `/fn/NAME`.
+    pub(crate) root: &'a str,
+    /// What follows; begins with `/`.
+    pub(crate) path: &'a str,
+    /// Without `?`; empty when there is none.
+    pub(crate) query: &'a str,
+}
+
+/// Calls the function.
+///
+/// # Errors
+/// See [`RequestError`]; what the function itself does wrong is a reply of status 502.
+pub(crate) async fn call(
+    mut exchange: Exchange<'_>,
+    place: Place<'_>,
+) -> Result<Reply, RequestError> {
+    exchange.authorise()?;
+    let named = Named::parse(place.name, None)?;
+    let gate = exchange.gate;
+    let version = gate.invoker.find(&named.name, named.qualifier.as_deref())?;
+    let Whole { bytes, hold } = exchange.read_body().await?;
+    let payload = match version.config.interface {
+        Interface::Event => event_payload(&mut exchange, place, &named.name, &bytes),
+        Interface::Asgi | Interface::Wsgi => application_payload(&mut exchange, place, bytes),
+    };
+    let request = Request {
+        id: exchange.id.clone(),
+        version,
+        payload,
+        received: exchange.received,
+        client_context: None,
+        trace: exchange.trace(),
+        arn: named.arn(),
+    };
+    let response = gate.invoker.invoke(request).await?;
+    drop(hold);
+    reply(response, &exchange).await
+}
+
+fn event_payload(
+    exchange: &mut Exchange<'_>,
+    place: Place<'_>,
+    name: &str,
+    body: &[u8],
+) -> Payload {
+    let origin = prepare(exchange, place, body.len());
+    let source = EventSource {
+        id: exchange.id.as_str(),
+        name,
+        method: exchange.head.method.as_str(),
+        protocol: exchange.head.version,
+        path: place.path,
+        query: place.query,
+        headers: &exchange.head.headers,
+        client: origin.client.ip(),
+        body,
+        unix_ms: unix_ms(),
+    };
+    Payload::Event(source.build())
+}
+
+fn application_payload(exchange: &mut Exchange<'_>, place: Place<'_>, body: Bytes) -> Payload {
+    let origin = prepare(exchange, place, body.len());
+    Payload::Http(application::request(
+        &exchange.head,
+        place.root,
+        place.path,
+        place.query,
+        origin,
+        body,
+    ))
+}
+
+fn prepare(exchange: &mut Exchange<'_>, place: Place<'_>, body_len: usize) -> forward::Origin {
+    let trust = exchange.gate.config.trust_forwarded;
+    forward::prepare(
+        &mut exchange.head.headers,
+        exchange.peer,
+        trust,
+        place.root,
+        body_len,
+    )
+}
+
+async fn reply(response: Response, exchange: &Exchange<'_>) -> Result<Reply, RequestError> {
+    let limit = exchange.gate.config.result_bytes_max;
+    let answer = match response.body {
+        ResponseBody::Result(output) if output.len() > limit => {
+            Err(AnswerError::TooLarge { limit })
+        }
+        ResponseBody::Result(output) => answer::parse(output),
+        ResponseBody::FunctionError(error) => Err(function_error(&error)),
+        ResponseBody::Http { head, body } => {
+            application::reply(&exchange.head.method, head, body).await?
+        }
+    };
+    let mut reply = answer.unwrap_or_else(|error| error.into_reply(&exchange.id));
+    timing::write(
+        reply.headers_mut(),
+        &response.id,
+        Some(response.start),
+        &response.timeline,
+        exchange.gate.invoker.now(),
+    );
+    Ok(reply)
+}
+
+/// Lambda's error body, as far as it is one.
+fn function_error(body: &[u8]) -> AnswerError {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct ErrorBody {
+        error_type: String,
+        error_message: String,
+    }
+    let body: ErrorBody = serde_json::from_slice(body).unwrap_or_default();
+    AnswerError::Function {
+        error_type: body.error_type,
+        error_message: body.error_message,
+    }
+}
+
+/// Now, by the wall clock: what an event tells the function.
+fn unix_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

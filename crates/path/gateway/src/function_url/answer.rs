@@ -1,0 +1,206 @@
+//! What a function behind a URL returned, as an HTTP response: AWS Lambda's payload format 2.0.
+//!
+//! An object with `statusCode` describes the response. Anything else *is* the response: status 200, `application/json`, the JSON
+//! as it came (a lone string without its quotes, as in AWS). What cannot be a response is an error that names the key.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::errors::AnswerError;
+use crate::headers;
+use crate::reply::{Reply, ReplyBody};
+
+/// Reads the function's output.
+///
+/// # Errors
+/// [`AnswerError::Malformed`], with the key and what would do.
+pub(crate) fn parse(output: Bytes) -> Result<Reply, AnswerError> {
+    match output.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'{') => {}
+        Some(b'"') => {
+            let text: String = serde_json::from_slice(&output).map_err(not_json)?;
+            return Ok(bare(Bytes::from(text)));
+        }
+        _ => return Ok(bare(output)),
+    }
+    let described: Described<'_> = serde_json::from_slice(&output).map_err(not_json)?;
+    match described.status_code {
+        None => Ok(bare(output)),
+        Some(status) => described.reply(status),
+    }
+}
+
+/// The keys of an object that describes a response; each as raw JSON, so that the wrong type is told by name.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Described<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    status_code: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    headers: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    cookies: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    body: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    is_base64_encoded: Option<&'a RawValue>,
+}
+
+/// A key that is there, even if it is `null`.
+fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
+}
+
+impl Described<'_> {
+    fn reply(&self, status: &RawValue) -> Result<Reply, AnswerError> {
+        let status = parse_status(status.get())?;
+        let mut into = HeaderMap::with_capacity(HEADERS_LEN);
+        self.write_headers(&mut into)?;
+        self.write_cookies(&mut into)?;
+        if !into.contains_key(headers::CONTENT_TYPE) {
+            into.insert(
+                headers::CONTENT_TYPE,
+                HeaderValue::from_static("application/json"),
+            );
+        }
+        let body = self.body_bytes()?;
+        let empty = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let mut reply = Reply::new(ReplyBody::Full(if empty { Bytes::new() } else { body }));
+        *reply.status_mut() = status;
+        *reply.headers_mut() = into;
+        Ok(reply)
+    }
+
+    fn write_headers(&self, into: &mut HeaderMap) -> Result<(), AnswerError> {
+        let Some(raw) = self.headers else {
+            return Ok(());
+        };
+        let pairs: BTreeMap<String, &RawValue> = serde_json::from_str(raw.get())
+            .map_err(|_| wrong("headers", raw.get(), "an object of names and texts"))?;
+        for (key, raw) in pairs {
+            let name = HeaderName::from_bytes(key.as_bytes())
+                .map_err(|_| wrong("a name in headers", &key, "a header name"))?;
+            if raw.get() == "null" || headers::is_ours(&name) {
+                continue;
+            }
+            let value = scalar(raw.get())
+                .and_then(|text| headers::value(&text))
+                .ok_or_else(|| wrong(&format!("headers.{key}"), raw.get(), "a text on one line"))?;
+            into.insert(name, value);
+        }
+        Ok(())
+    }
+
+    fn write_cookies(&self, into: &mut HeaderMap) -> Result<(), AnswerError> {
+        let Some(raw) = self.cookies else {
+            return Ok(());
+        };
+        let cookies: Vec<Cow<'_, str>> = serde_json::from_str(raw.get())
+            .map_err(|_| wrong("cookies", raw.get(), "an array of texts"))?;
+        for cookie in cookies {
+            let value = headers::value(&cookie)
+                .ok_or_else(|| wrong("an entry of cookies", &cookie, "a text on one line"))?;
+            into.append(headers::SET_COOKIE, value);
+        }
+        Ok(())
+    }
+
+    /// A text is the body, decoded if it says so; any other JSON is the body as it is written.
+    fn body_bytes(&self) -> Result<Bytes, AnswerError> {
+        let encoded = match self.is_base64_encoded.map(RawValue::get) {
+            None | Some("false" | "null") => false,
+            Some("true") => true,
+            Some(other) => return Err(wrong("isBase64Encoded", other, "true or false")),
+        };
+        let Some(raw) = self.body else {
+            return Ok(Bytes::new());
+        };
+        if !raw.get().starts_with('"') {
+            if encoded {
+                return Err(wrong(
+                    "body",
+                    raw.get(),
+                    "a base64 text, as isBase64Encoded is true",
+                ));
+            }
+            return Ok(Bytes::copy_from_slice(raw.get().as_bytes()));
+        }
+        let text: String =
+            serde_json::from_str(raw.get()).map_err(|_| wrong("body", raw.get(), "a text"))?;
+        if !encoded {
+            return Ok(Bytes::from(text));
+        }
+        match BASE64.decode(&text) {
+            Ok(bytes) => Ok(Bytes::from(bytes)),
+            Err(error) => Err(AnswerError::Malformed {
+                problem: format!("body is not base64, although isBase64Encoded is true: {error}"),
+            }),
+        }
+    }
+}
+
+fn parse_status(raw: &str) -> Result<StatusCode, AnswerError> {
+    scalar(raw)
+        .and_then(|text| {
+            // 200.0 is what some JSON writers make of 200.
+            let whole = text.strip_suffix(".0").unwrap_or(&text);
+            whole.parse().ok()
+        })
+        .filter(|status: &u16| (200..=599).contains(status))
+        .and_then(|status| StatusCode::from_u16(status).ok())
+        .ok_or_else(|| wrong("statusCode", raw, "200 to 599"))
+}
+
+/// The text of a string, a number or a truth value; `None` for anything else.
+fn scalar(raw: &str) -> Option<Cow<'_, str>> {
+    match raw.as_bytes().first()? {
+        b'"' => serde_json::from_str::<String>(raw).ok().map(Cow::Owned),
+        b'{' | b'[' | b'n' => None,
+        _ => Some(Cow::Borrowed(raw)),
+    }
+}
+
+fn bare(body: Bytes) -> Reply {
+    let mut reply = Reply::new(ReplyBody::Full(body));
+    let mut into = HeaderMap::with_capacity(HEADERS_LEN);
+    into.insert(
+        headers::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    *reply.headers_mut() = into;
+    reply
+}
+
+fn wrong(key: &str, found: &str, wanted: &str) -> AnswerError {
+    let found: String = found.chars().take(100).collect();
+    AnswerError::Malformed {
+        problem: format!("{key} is {}, must be {wanted}", found.escape_debug()),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn not_json(error: serde_json::Error) -> AnswerError {
+    AnswerError::Malformed {
+        problem: format!("its output cannot be read: {error}"),
+    }
+}
+
+/// Padding may be there or not: not every encoder writes it.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// Room for ours and a few of the function's.
+const HEADERS_LEN: usize = 12;
+
+#[cfg(test)]
+mod tests;

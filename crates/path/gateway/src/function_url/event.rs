@@ -1,0 +1,290 @@
+//! An HTTP request as a function URL's event: AWS Lambda's payload format 2.0.
+//!
+//! As in AWS: absent keys are left out, not null; `cookie` leaves the headers for `cookies`; the body is text when its content
+//! type says text, JSON, XML or JavaScript and it is UTF-8, else base64 (HTML forms too); `rawPath` is as received.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{HeaderMap, Version};
+use serde::ser::{SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
+
+use crate::{headers, percent};
+
+/// What an event is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EventSource<'a> {
+    /// The request id.
+    pub(crate) id: &'a str,
+    /// The function's name: stands for AWS's URL id.
+    pub(crate) name: &'a str,
+    /// `GET`, …
+    pub(crate) method: &'a str,
+    /// Of the request.
+    pub(crate) protocol: Version,
+    /// Raw, below the function's URL; begins with `/`.
+    pub(crate) path: &'a str,
+    /// Raw, without `?`; empty when there is none.
+    pub(crate) query: &'a str,
+    /// As the function sees them.
+    pub(crate) headers: &'a HeaderMap,
+    /// Who asks.
+    pub(crate) client: IpAddr,
+    /// The whole body.
+    pub(crate) body: &'a [u8],
+    /// Now, Unix milliseconds.
+    pub(crate) unix_ms: u64,
+}
+
+impl EventSource<'_> {
+    /// The event, JSON.
+    pub(crate) fn build(&self) -> Bytes {
+        let header = |name| {
+            self.headers
+                .get(name)
+                .map(headers::text)
+                .unwrap_or_default()
+        };
+        let host = header(headers::HOST);
+        let user_agent = header(headers::USER_AGENT);
+        let time = clf_time(self.unix_ms / 1000);
+        let body = Body::of(self.body, &header(headers::CONTENT_TYPE));
+        let event = Event {
+            version: "2.0",
+            route_key: "$default",
+            raw_path: self.path,
+            raw_query_string: self.query,
+            cookies: self
+                .headers
+                .contains_key(headers::COOKIE)
+                .then_some(Cookies(self.headers)),
+            headers: Headers(self.headers),
+            query_string_parameters: (!self.query.is_empty()).then(|| parameters(self.query)),
+            request_context: RequestContext {
+                account_id: "anonymous",
+                api_id: self.name,
+                domain_name: without_port(&host),
+                domain_prefix: self.name,
+                http: Http {
+                    method: self.method,
+                    path: self.path,
+                    protocol: protocol(self.protocol),
+                    source_ip: self.client,
+                    user_agent: &user_agent,
+                },
+                request_id: self.id,
+                route_key: "$default",
+                stage: "$default",
+                time: &time,
+                time_epoch: self.unix_ms,
+            },
+            is_base64_encoded: matches!(body, Some(Body::Binary(_))),
+            body,
+        };
+        let mut json = Vec::with_capacity(FRAME_LEN + self.body.len() / 3 * 4);
+        // Cannot fail: no map has a key that is not text, and a vector takes whatever is written.
+        let _ = serde_json::to_writer(&mut json, &event);
+        Bytes::from(json)
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Event<'a> {
+    version: &'a str,
+    route_key: &'a str,
+    raw_path: &'a str,
+    raw_query_string: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cookies: Option<Cookies<'a>>,
+    headers: Headers<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    query_string_parameters: Option<BTreeMap<String, String>>,
+    request_context: RequestContext<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<Body<'a>>,
+    is_base64_encoded: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RequestContext<'a> {
+    account_id: &'a str,
+    api_id: &'a str,
+    domain_name: &'a str,
+    domain_prefix: &'a str,
+    http: Http<'a>,
+    request_id: &'a str,
+    route_key: &'a str,
+    stage: &'a str,
+    time: &'a str,
+    time_epoch: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Http<'a> {
+    method: &'a str,
+    path: &'a str,
+    protocol: &'a str,
+    source_ip: IpAddr,
+    user_agent: &'a str,
+}
+
+/// Lower-case names, several values joined by commas, without the cookies.
+struct Headers<'a>(&'a HeaderMap);
+
+impl Serialize for Headers<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let mut joined = String::new();
+        for name in self.0.keys().filter(|name| **name != headers::COOKIE) {
+            let mut values = self.0.get_all(name).iter().map(headers::text);
+            let first = values.next().unwrap_or_default();
+            joined.clear();
+            for value in values {
+                let separator = if joined.is_empty() { &*first } else { "" };
+                let _ = write!(joined, "{separator},{value}");
+            }
+            let value = if joined.is_empty() { &*first } else { &joined };
+            map.serialize_entry(name.as_str(), value)?;
+        }
+        map.end()
+    }
+}
+
+struct Cookies<'a>(&'a HeaderMap);
+
+impl Serialize for Cookies<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut sequence = serializer.serialize_seq(None)?;
+        for value in self.0.get_all(headers::COOKIE) {
+            let text = headers::text(value);
+            for cookie in text
+                .split(';')
+                .map(str::trim)
+                .filter(|cookie| !cookie.is_empty())
+            {
+                sequence.serialize_element(cookie)?;
+            }
+        }
+        sequence.end()
+    }
+}
+
+enum Body<'a> {
+    Text(&'a str),
+    Binary(&'a [u8]),
+}
+
+impl<'a> Body<'a> {
+    fn of(body: &'a [u8], content_type: &str) -> Option<Self> {
+        if body.is_empty() {
+            return None;
+        }
+        let text = is_text(content_type)
+            .then(|| std::str::from_utf8(body).ok())
+            .flatten();
+        Some(text.map_or(Self::Binary(body), Self::Text))
+    }
+}
+
+impl Serialize for Body<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Binary(bytes) => serializer.collect_str(&Base64Display::new(bytes, &STANDARD)),
+        }
+    }
+}
+
+/// Whether AWS takes a body of this content type for text. HTML forms are not among them.
+fn is_text(content_type: &str) -> bool {
+    let media_type = content_type.split(';').next().unwrap_or("").trim();
+    let Some((kind, subtype)) = media_type.split_once('/') else {
+        return false;
+    };
+    let subtype = subtype.to_ascii_lowercase();
+    kind.eq_ignore_ascii_case("text")
+        || ["json", "xml", "javascript"]
+            .iter()
+            .any(|word| subtype.contains(word))
+}
+
+/// Decoded; several values of one name joined by commas.
+fn parameters(query: &str) -> BTreeMap<String, String> {
+    let mut parameters = BTreeMap::<String, String>::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = percent::decode_form(value);
+        parameters
+            .entry(percent::decode_form(name).into_owned())
+            .and_modify(|joined| {
+                joined.push(',');
+                joined.push_str(&value);
+            })
+            .or_insert_with(|| value.clone().into_owned());
+    }
+    parameters
+}
+
+/// A host without its port; an IPv6 address keeps its brackets.
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+fn protocol(version: Version) -> &'static str {
+    if version == Version::HTTP_10 {
+        "HTTP/1.0"
+    } else {
+        "HTTP/1.1"
+    }
+}
+
+/// `12/Mar/2020:19:03:58 +0000`: the Common Log Format's time.
+fn clf_time(unix_s: u64) -> String {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let (year, month, day) = civil(unix_s / 86_400);
+    let month = usize::try_from(month).map_or("", |month| MONTHS[(month - 1) % 12]);
+    let second = unix_s % 86_400;
+    format!(
+        "{day:02}/{month}/{year}:{:02}:{:02}:{:02} +0000",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
+}
+
+/// Year, month (from 1) and day of a day since 1970-01-01. A year begins in March here, so that the leap day is its last; an era
+/// is 400 years of 146,097 days.
+fn civil(unix_day: u64) -> (u64, u64, u64) {
+    let day = unix_day + 719_468;
+    let (era, day_of_era) = (day / 146_097, day % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    (
+        era * 400 + year_of_era + u64::from(month <= 2),
+        month,
+        day_of_month,
+    )
+}
+
+/// About what an event takes beside its body.
+const FRAME_LEN: usize = 1536;
+
+#[cfg(test)]
+mod tests;

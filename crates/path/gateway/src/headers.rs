@@ -1,0 +1,128 @@
+//! Header names that are not in the `http` crate, and the text of header values. Names are written in one place so that they
+//! are written one way.
+
+use std::borrow::Cow;
+
+use http::{HeaderName, HeaderValue};
+
+pub(crate) use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, RETRY_AFTER,
+    SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
+};
+
+macro_rules! names {
+    ($($name:ident = $text:literal,)*) => {
+        $(pub(crate) const $name: HeaderName = HeaderName::from_static($text);)*
+    };
+}
+
+names! {
+    CLIENT_CONTEXT = "x-amz-client-context",
+    ERROR_TYPE = "x-amzn-errortype",
+    EXECUTED_VERSION = "x-amz-executed-version",
+    FORWARDED_FOR = "x-forwarded-for",
+    FORWARDED_PREFIX = "x-forwarded-prefix",
+    FORWARDED_PROTO = "x-forwarded-proto",
+    FUNCTION_ERROR = "x-amz-function-error",
+    INVOCATION_TYPE = "x-amz-invocation-type",
+    KEEP_ALIVE = "keep-alive",
+    LOG_RESULT = "x-amz-log-result",
+    LOG_TYPE = "x-amz-log-type",
+    PILOT_START = "x-pilot-start",
+    PILOT_TOKEN = "x-pilot-token",
+    PROXY_AUTHENTICATE = "proxy-authenticate",
+    PROXY_AUTHORIZATION = "proxy-authorization",
+    PROXY_CONNECTION = "proxy-connection",
+    REQUEST_ID = "x-amzn-requestid",
+    SECURITY_TOKEN = "x-amz-security-token",
+    SERVER_TIMING = "server-timing",
+    TRACE_ID = "x-amzn-trace-id",
+}
+
+/// Headers that speak of this connection alone, not of the message (RFC 9110, section 7.6.1).
+pub(crate) const HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    PROXY_CONNECTION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Whether a function may not set this header of its response: it is the connection's, or follows from the body.
+pub(crate) fn is_ours(name: &HeaderName) -> bool {
+    *name == CONTENT_LENGTH || HOP_BY_HOP.contains(name)
+}
+
+/// A value as text: UTF-8 if it is that, otherwise Latin-1, which everything is.
+pub(crate) fn text(value: &HeaderValue) -> Cow<'_, str> {
+    let bytes = value.as_bytes();
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => Cow::Owned(latin1(bytes)),
+    }
+}
+
+/// A value as applications get it: each byte one character (PEP 3333's native string; ASGI encodes it back).
+pub(crate) fn application_text(value: &HeaderValue) -> String {
+    let bytes = value.as_bytes();
+    match std::str::from_utf8(bytes) {
+        Ok(text) if bytes.is_ascii() => text.to_owned(),
+        _ => latin1(bytes),
+    }
+}
+
+/// The reverse of [`application_text`]. Text beyond Latin-1 goes out as UTF-8. `None`: holds a control character.
+pub(crate) fn application_value(text: &str) -> Option<HeaderValue> {
+    if text.is_ascii() {
+        return HeaderValue::from_str(text).ok();
+    }
+    let bytes: Option<Vec<u8>> = text
+        .chars()
+        .map(|c| u8::try_from(u32::from(c)).ok())
+        .collect();
+    match bytes {
+        Some(bytes) => HeaderValue::from_maybe_shared(bytes::Bytes::from(bytes)).ok(),
+        None => HeaderValue::from_bytes(text.as_bytes()).ok(),
+    }
+}
+
+/// Text as a value: ASCII, otherwise UTF-8. `None`: holds a control character.
+pub(crate) fn value(text: &str) -> Option<HeaderValue> {
+    HeaderValue::from_bytes(text.as_bytes()).ok()
+}
+
+fn latin1(bytes: &[u8]) -> String {
+    bytes.iter().copied().map(char::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_value_comes_back_from_an_application_byte_by_byte(bytes in any::<Vec<u8>>()) {
+            if let Ok(value) = HeaderValue::from_bytes(&bytes) {
+                prop_assert_eq!(application_value(&application_text(&value)), Some(value));
+            }
+        }
+
+        #[test]
+        fn no_text_of_an_application_is_too_odd(text in any::<String>()) {
+            application_value(&text);
+        }
+    }
+
+    #[test]
+    fn values_are_read_as_utf8_and_otherwise_as_latin1() {
+        let value = |bytes: &[u8]| HeaderValue::from_bytes(bytes).unwrap();
+        assert_eq!(text(&value("é".as_bytes())), "é");
+        assert_eq!(text(&value(&[0xe9])), "é");
+    }
+}

@@ -1,0 +1,328 @@
+//! AWS Lambda's Invoke API: `POST /2015-03-31/functions/NAME/invocations`. SDKs and the aws CLI work with an endpoint URL alone;
+//! their signatures are not checked.
+//!
+//! Not here: every other operation of Lambda's API. Functions are deployed through the control API.
+
+mod name;
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use pilot_invoke::{Payload, Request, Response, ResponseBody};
+use pilot_model::{Interface, Version};
+use serde_json::value::RawValue;
+
+use crate::errors::{ARN_PREFIX, RequestError};
+use crate::exchange::Exchange;
+use crate::headers;
+use crate::reply::{Reply, ReplyBody};
+use crate::timing;
+
+pub(crate) use name::Named;
+
+/// Invokes. `name` is the path's segment, `query` the query, both as sent.
+///
+/// # Errors
+/// See [`RequestError`]; what the function itself does wrong is a reply.
+pub(crate) async fn invoke(
+    mut exchange: Exchange<'_>,
+    name: &str,
+    query: Option<&str>,
+) -> Result<Reply, RequestError> {
+    exchange.authorise()?;
+    if exchange.head.method != Method::POST {
+        return Err(RequestError::UnknownOperation {
+            method: exchange.head.method.as_str().chars().take(20).collect(),
+        });
+    }
+    let named = Named::parse(name, query)?;
+    let gate = exchange.gate;
+    let version = gate.invoker.find(&named.name, named.qualifier.as_deref())?;
+    let kind = InvocationType::of(&exchange.head.headers)?;
+    let log = LogType::of(&exchange.head.headers)?;
+    let client_context = client_context(&exchange.head.headers)?;
+    if version.config.interface != Interface::Event {
+        return Err(RequestError::NotSupported {
+            feature: "Invoke on a function with interface asgi or wsgi",
+            instead: "call its URL, /fn/NAME/",
+        });
+    }
+    if kind == InvocationType::DryRun {
+        return Ok(dry_run(&exchange, &version));
+    }
+    let body = exchange.read_body().await?;
+    let event = checked_event(body.bytes)?;
+    let request = Request {
+        id: exchange.id.clone(),
+        arn: named.arn(),
+        version,
+        payload: Payload::Event(event),
+        received: exchange.received,
+        client_context,
+        trace: exchange.trace(),
+    };
+    let response = gate.invoker.invoke(request).await?;
+    drop(body.hold);
+    Ok(reply(response, log, &exchange))
+}
+
+/// `X-Amz-Invocation-Type`, of those that are offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InvocationType {
+    RequestResponse,
+    DryRun,
+}
+
+impl InvocationType {
+    fn of(headers: &HeaderMap) -> Result<Self, RequestError> {
+        match word(headers, &headers::INVOCATION_TYPE).as_deref() {
+            None | Some("RequestResponse") => Ok(Self::RequestResponse),
+            Some("DryRun") => Ok(Self::DryRun),
+            Some("Event") => Err(RequestError::NotSupported {
+                feature: "InvocationType Event (asynchronous invocation)",
+                instead: "use RequestResponse, which is the default",
+            }),
+            Some(other) => Err(RequestError::InvalidMember {
+                member: "invocationType",
+                value: other.chars().take(140).collect(),
+                allowed: "Event, RequestResponse, DryRun",
+            }),
+        }
+    }
+}
+
+/// `X-Amz-Log-Type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LogType {
+    None,
+    Tail,
+}
+
+impl LogType {
+    fn of(headers: &HeaderMap) -> Result<Self, RequestError> {
+        match word(headers, &headers::LOG_TYPE).as_deref() {
+            None | Some("None") => Ok(Self::None),
+            Some("Tail") => Ok(Self::Tail),
+            Some(other) => Err(RequestError::InvalidMember {
+                member: "logType",
+                value: other.chars().take(140).collect(),
+                allowed: "None, Tail",
+            }),
+        }
+    }
+}
+
+fn word<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
+    headers
+        .get(name)
+        .map(headers::text)
+        .filter(|text| !text.is_empty())
+}
+
+/// The client context's JSON; it is sent in base64.
+fn client_context(headers: &HeaderMap) -> Result<Option<String>, RequestError> {
+    let Some(encoded) = headers.get(headers::CLIENT_CONTEXT) else {
+        return Ok(None);
+    };
+    let encoded = encoded.as_bytes();
+    if encoded.len() > CLIENT_CONTEXT_LEN_MAX {
+        return Err(RequestError::InvalidContent {
+            problem: format!("Client context must be no more than {CLIENT_CONTEXT_LEN_MAX} bytes."),
+        });
+    }
+    STANDARD
+        .decode(encoded)
+        .ok()
+        .and_then(|json| String::from_utf8(json).ok())
+        .filter(|json| json.trim_start().starts_with('{') && is_json(json.as_bytes()).is_ok())
+        .map(Some)
+        .ok_or_else(|| RequestError::InvalidContent {
+            problem: "Client context must be a valid Base64-encoded JSON object.".to_owned(),
+        })
+}
+
+/// The event, known to be JSON. No body is the event `{}`, as in Lambda.
+fn checked_event(body: Bytes) -> Result<Bytes, RequestError> {
+    if body.is_empty() {
+        return Ok(Bytes::from_static(b"{}"));
+    }
+    match is_json(&body) {
+        Ok(()) => Ok(body),
+        Err(error) => Err(RequestError::InvalidContent {
+            problem: format!("Could not parse request body into json: {error}"),
+        }),
+    }
+}
+
+/// Reads over it without building anything. A raw value rather than an ignored one: it insists on UTF-8.
+fn is_json(bytes: &[u8]) -> Result<(), serde_json::Error> {
+    serde_json::from_slice::<&RawValue>(bytes).map(|_| ())
+}
+
+fn dry_run(exchange: &Exchange<'_>, version: &Version) -> Reply {
+    let mut reply = Reply::new(ReplyBody::empty());
+    *reply.status_mut() = StatusCode::NO_CONTENT;
+    let into = reply.headers_mut();
+    into.insert(headers::EXECUTED_VERSION, HeaderValue::from(version.number));
+    timing::write_id(into, &exchange.id);
+    reply
+}
+
+fn reply(response: Response, log: LogType, exchange: &Exchange<'_>) -> Reply {
+    let limit = exchange.gate.config.result_bytes_max;
+    let (body, failed) = match response.body {
+        ResponseBody::Result(result) if result.len() > limit => (too_large(limit), true),
+        ResponseBody::Result(result) => (result, false),
+        ResponseBody::FunctionError(error) => (error, true),
+        // Unreachable: an event is never answered with an HTTP response. If it were, it is the function's fault.
+        ResponseBody::Http { .. } => (Bytes::from_static(b"null"), true),
+    };
+    let mut reply = Reply::new(ReplyBody::Full(body));
+    let mut into = HeaderMap::with_capacity(HEADERS_LEN);
+    into.insert(
+        headers::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    into.insert(
+        headers::EXECUTED_VERSION,
+        HeaderValue::from(response.version.number),
+    );
+    if failed {
+        into.insert(
+            headers::FUNCTION_ERROR,
+            HeaderValue::from_static("Unhandled"),
+        );
+    }
+    if log == LogType::Tail {
+        let tail = &response.log_tail[response.log_tail.len().saturating_sub(LOG_TAIL_LEN)..];
+        if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(STANDARD.encode(tail))) {
+            into.insert(headers::LOG_RESULT, value);
+        }
+    }
+    timing::write(
+        &mut into,
+        &response.id,
+        Some(response.start),
+        &response.timeline,
+        exchange.gate.invoker.now(),
+    );
+    *reply.headers_mut() = into;
+    reply
+}
+
+/// Lambda's function error for a result over the limit.
+fn too_large(limit: usize) -> Bytes {
+    let error = serde_json::json!({
+        "errorType": "Function.ResponseSizeTooLarge",
+        "errorMessage": format!("Response payload size exceeded maximum allowed payload size ({limit} bytes)."),
+    });
+    Bytes::from(error.to_string())
+}
+
+impl Named {
+    /// The function's ARN, as invoked.
+    pub(crate) fn arn(&self) -> String {
+        let qualifier = self.qualifier.as_deref();
+        let mut arn = String::with_capacity(ARN_PREFIX.len() + self.name.len() + 12);
+        arn.push_str(ARN_PREFIX);
+        arn.push_str(&self.name);
+        if let Some(qualifier) = qualifier {
+            arn.push(':');
+            arn.push_str(qualifier);
+        }
+        arn
+    }
+}
+
+/// Lambda's limit, of the base64 text.
+const CLIENT_CONTEXT_LEN_MAX: usize = 3583;
+/// Lambda's, of the text before base64.
+const LOG_TAIL_LEN: usize = 4096;
+/// Room for every header that a response has.
+const HEADERS_LEN: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn with(name: HeaderName, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
+    }
+
+    #[test]
+    fn no_body_is_an_empty_object() {
+        assert_eq!(checked_event(Bytes::new()).unwrap(), "{}");
+    }
+
+    #[test]
+    fn a_body_that_is_no_json_is_refused_in_lambdas_words() {
+        for body in [&b"{"[..], b"{} {}", b"nonsense", b"NaN", b"\"\xff\""] {
+            let error = checked_event(Bytes::copy_from_slice(body)).unwrap_err();
+            assert!(
+                error
+                    .to_string()
+                    .starts_with("Could not parse request body into json: "),
+                "{error}"
+            );
+        }
+        assert!(checked_event(Bytes::from_static(b" [1, 2]\n")).is_ok());
+    }
+
+    #[test]
+    fn a_client_context_is_a_json_object_in_base64() {
+        let read = |value| client_context(&with(headers::CLIENT_CONTEXT, value));
+        assert_eq!(read("eyJhIjoxfQ==").unwrap().as_deref(), Some("{\"a\":1}"));
+        assert!(client_context(&HeaderMap::new()).unwrap().is_none());
+        for wrong in ["", "?", "W10=", "eyJ"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn invocation_and_log_types_are_lambdas_words() {
+        let kind = |value| InvocationType::of(&with(headers::INVOCATION_TYPE, value));
+        assert_eq!(kind("DryRun").unwrap(), InvocationType::DryRun);
+        assert!(matches!(
+            kind("Event"),
+            Err(RequestError::NotSupported { .. })
+        ));
+        assert!(matches!(
+            kind("event"),
+            Err(RequestError::InvalidMember { .. })
+        ));
+        let log = |value| LogType::of(&with(headers::LOG_TYPE, value));
+        assert_eq!(log("Tail").unwrap(), LogType::Tail);
+        assert!(matches!(
+            log("All"),
+            Err(RequestError::InvalidMember { .. })
+        ));
+    }
+
+    #[test]
+    fn an_arn_has_the_qualifier_it_was_invoked_with() {
+        let arn = |segment| Named::parse(segment, None).unwrap().arn();
+        assert_eq!(
+            arn("invert"),
+            "arn:aws:lambda:local:000000000000:function:invert"
+        );
+        assert_eq!(
+            arn("invert:2"),
+            "arn:aws:lambda:local:000000000000:function:invert:2"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_body_that_passes_is_json(body in any::<Vec<u8>>()) {
+            if let Ok(event) = checked_event(Bytes::from(body)) {
+                prop_assert!(serde_json::from_slice::<serde_json::Value>(&event).is_ok()
+                    || event.len() > 100, "deep nesting or a number out of range only");
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The body of a response: in one piece, streamed from an application, or whatever the control side made. One type, so that
+//! a warm invocation's answer is neither boxed nor copied.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+use pilot_invoke::HttpBody;
+
+/// A response.
+pub(crate) type Reply = http::Response<ReplyBody>;
+
+/// What a body fails with.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body of a control response. An `axum::body::Body` becomes one by `UnsyncBoxBody::new(body.map_err(Into::into))`.
+pub type ControlBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// The body of any response.
+pub(crate) enum ReplyBody {
+    /// In one piece; taken when sent.
+    Full(Bytes),
+    /// Part by part.
+    Stream(Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>),
+    /// The control side's.
+    Control(ControlBody),
+}
+
+impl ReplyBody {
+    /// Nothing.
+    pub(crate) fn empty() -> Self {
+        Self::Full(Bytes::new())
+    }
+
+    /// An application's body. Its failing cuts the connection, which is how HTTP/1.1 says that a body is not complete.
+    pub(crate) fn application(body: HttpBody) -> Self {
+        if let Some(whole) = body.complete() {
+            return Self::Full(whole.clone());
+        }
+        Self::Stream(Box::pin(futures_util::stream::unfold(
+            body,
+            |mut body| async {
+                let part = body.next().await?;
+                Some((part.map_err(Into::into), body))
+            },
+        )))
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.get_mut() {
+            Self::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Stream(stream) => stream
+                .as_mut()
+                .poll_next(cx)
+                .map(|part| part.map(|part| part.map(Frame::data))),
+            Self::Control(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Full(bytes) => bytes.is_empty(),
+            Self::Stream(_) => false,
+            Self::Control(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Stream(_) => SizeHint::default(),
+            Self::Control(body) => body.size_hint(),
+        }
+    }
+}
+
+impl fmt::Debug for ReplyBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(bytes) => f.debug_tuple("Full").field(&bytes.len()).finish(),
+            Self::Stream(_) => f.write_str("Stream"),
+            Self::Control(_) => f.write_str("Control"),
+        }
+    }
+}

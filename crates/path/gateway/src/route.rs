@@ -1,0 +1,151 @@
+//! From a request's path to what it is for, by prefix. Borrows from the path, allocates nothing, and leaves names as they
+//! were written: whether they name a function is for the route's own code to say.
+//!
+//! Everything that is not on the data path goes to the control handler.
+
+/// What a path is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route<'a> {
+    /// `/2015-03-31/functions/NAME/invocations`; the name as sent, perhaps percent-encoded.
+    Invoke {
+        /// Name, ARN or partial ARN, perhaps with a qualifier.
+        name: &'a str,
+    },
+    /// `/fn/NAME…`
+    FunctionUrl {
+        /// `NAME` or `NAME:QUALIFIER`, as sent.
+        name: &'a str,
+        /// What the application is mounted at: `/fn/NAME`.
+        root: &'a str,
+        /// What follows, `/` when nothing does.
+        path: &'a str,
+    },
+    /// An operation of AWS Lambda's that is known and not offered.
+    Unsupported {
+        /// The operation's name.
+        operation: &'static str,
+    },
+    /// Below `/2015-03-31/`, and nothing else that we know.
+    UnknownOperation,
+    /// Not on the data path.
+    Control,
+}
+
+/// Finds out what `path` (raw, without the query) is for.
+pub(crate) fn route(path: &str) -> Route<'_> {
+    if let Some(rest) = path.strip_prefix(INVOKE_PREFIX) {
+        return match rest.split_once('/') {
+            Some((name, "invocations")) => Route::Invoke { name },
+            _ => Route::UnknownOperation,
+        };
+    }
+    if let Some(rest) = path.strip_prefix(FUNCTION_URL_PREFIX) {
+        let name_len = rest.find('/').unwrap_or(rest.len());
+        let root_len = FUNCTION_URL_PREFIX.len() + name_len;
+        return Route::FunctionUrl {
+            name: &rest[..name_len],
+            root: &path[..root_len],
+            path: if name_len == rest.len() {
+                "/"
+            } else {
+                &rest[name_len..]
+            },
+        };
+    }
+    if path.starts_with("/2015-03-31/") {
+        return Route::UnknownOperation;
+    }
+    if path.starts_with("/2021-11-15/functions/")
+        && path.ends_with("/response-streaming-invocations")
+    {
+        return Route::Unsupported {
+            operation: "InvokeWithResponseStream",
+        };
+    }
+    if path.starts_with("/2014-11-13/functions/") && path.ends_with("/invoke-async") {
+        return Route::Unsupported {
+            operation: "InvokeAsync",
+        };
+    }
+    Route::Control
+}
+
+const INVOKE_PREFIX: &str = "/2015-03-31/functions/";
+const FUNCTION_URL_PREFIX: &str = "/fn/";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_invoke_api_gives_the_name_as_it_was_sent() {
+        assert_eq!(
+            route("/2015-03-31/functions/arn%3Aaws%3Alambda/invocations"),
+            Route::Invoke {
+                name: "arn%3Aaws%3Alambda"
+            }
+        );
+    }
+
+    #[test]
+    fn another_operation_of_lambda_is_an_unknown_operation() {
+        for path in [
+            "/2015-03-31/functions/",
+            "/2015-03-31/functions/invert",
+            "/2015-03-31/functions/invert/invocations/",
+            "/2015-03-31/event-source-mappings",
+        ] {
+            assert_eq!(route(path), Route::UnknownOperation, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_function_url_is_split_behind_the_name() {
+        let cases = [
+            ("/fn/web", "web", "/fn/web", "/"),
+            ("/fn/web/", "web", "/fn/web", "/"),
+            ("/fn/web//a%2Fb/", "web", "/fn/web", "//a%2Fb/"),
+            ("/fn/web:2/x", "web:2", "/fn/web:2", "/x"),
+            ("/fn/", "", "/fn/", "/"),
+        ];
+        for (given, name, root, path) in cases {
+            assert_eq!(
+                route(given),
+                Route::FunctionUrl { name, root, path },
+                "{given}"
+            );
+        }
+    }
+
+    #[test]
+    fn everything_else_is_controls() {
+        for path in [
+            "/",
+            "",
+            "*",
+            "/fn",
+            "/fnord/web",
+            "/metrics",
+            "/_pilot/v1/functions",
+        ] {
+            assert_eq!(route(path), Route::Control, "{path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_function_urls_root_and_path_make_up_the_whole(path in "/fn/[a-z:%]{0,8}(/[a-zé%/]{0,12})?") {
+            let Route::FunctionUrl { root, path: rest, .. } = route(&path) else {
+                panic!("{path} is a function URL");
+            };
+            prop_assert!(path == [root, rest].concat() || path == root);
+        }
+
+        #[test]
+        fn any_path_has_a_route(path in any::<String>()) {
+            route(&path);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The token that callers of functions must show, if one is configured. Three headers carry it, so that every client has one it
+//! can set:
+//! - `X-Pilot-Token: TOKEN`, and it stays free for an application to use `Authorization` for itself;
+//! - `Authorization: Bearer TOKEN`;
+//! - `X-Amz-Security-Token: TOKEN`: what AWS SDKs send when `AWS_SESSION_TOKEN` is set, next to a signature nobody here checks.
+//!
+//! The header that carried it is taken out: a function never learns the token.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::HeaderMap;
+
+use crate::headers;
+
+/// A token that callers must show. Its `Debug` does not show it.
+#[derive(Clone)]
+pub struct InvokeToken(Arc<str>);
+
+impl InvokeToken {
+    /// Takes a token; `None` when it is empty or could not stand in a header (it must be visible ASCII).
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let fits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        fits.then(|| Self(text.into()))
+    }
+
+    /// Looks for the token and takes it out of the headers.
+    ///
+    /// # Errors
+    /// [`TokenError`]: none there, or another.
+    pub(crate) fn take(&self, from: &mut HeaderMap) -> Result<(), TokenError> {
+        let mut shown = false;
+        for name in [headers::PILOT_TOKEN, headers::SECURITY_TOKEN] {
+            if let Some(value) = from.get(&name) {
+                if self.is(value.as_bytes()) {
+                    from.remove(name);
+                    return Ok(());
+                }
+                shown = true;
+            }
+        }
+        if let Some(value) = from
+            .get(headers::AUTHORIZATION)
+            .and_then(|value| bearer(value.as_bytes()))
+        {
+            if self.is(value) {
+                from.remove(headers::AUTHORIZATION);
+                return Ok(());
+            }
+            shown = true;
+        }
+        Err(if shown {
+            TokenError::Wrong
+        } else {
+            TokenError::Missing
+        })
+    }
+
+    /// Compares in a time that tells nothing but the length.
+    fn is(&self, shown: &[u8]) -> bool {
+        let wanted = self.0.as_bytes();
+        let differing = wanted
+            .iter()
+            .zip(shown)
+            .fold(0, |differing, (one, other)| differing | (one ^ other));
+        wanted.len() == shown.len() && std::hint::black_box(differing) == 0
+    }
+}
+
+impl fmt::Debug for InvokeToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InvokeToken(..)")
+    }
+}
+
+/// Why a caller is turned away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TokenError {
+    /// There is none.
+    #[error(
+        "Missing Authentication Token: this daemon wants its token in X-Pilot-Token, in Authorization: Bearer, or from AWS \
+         SDKs as AWS_SESSION_TOKEN"
+    )]
+    Missing,
+    /// It is another.
+    #[error("The security token included in the request is invalid.")]
+    Wrong,
+}
+
+impl TokenError {
+    /// AWS's name for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "MissingAuthenticationTokenException",
+            Self::Wrong => "UnrecognizedClientException",
+        }
+    }
+}
+
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme
+        .eq_ignore_ascii_case(b"bearer ")
+        .then(|| token.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn take(pairs: &[(&'static str, &'static str)]) -> (Result<(), TokenError>, HeaderMap) {
+        let mut headers: HeaderMap = pairs
+            .iter()
+            .map(|(name, value)| {
+                (
+                    http::HeaderName::from_static(name),
+                    HeaderValue::from_static(value),
+                )
+            })
+            .collect();
+        let token = InvokeToken::new("s3cret").unwrap();
+        (token.take(&mut headers), headers)
+    }
+
+    #[test]
+    fn any_of_three_headers_carries_it_and_is_taken_out() {
+        for header in [
+            ("x-pilot-token", "s3cret"),
+            ("authorization", "bearer s3cret"),
+            ("x-amz-security-token", "s3cret"),
+        ] {
+            let (result, headers) = take(&[header]);
+            assert_eq!(result, Ok(()), "{header:?}");
+            assert!(headers.is_empty(), "{header:?}");
+        }
+    }
+
+    #[test]
+    fn an_applications_own_authorization_stays() {
+        let (result, headers) = take(&[
+            ("x-pilot-token", "s3cret"),
+            ("authorization", "Bearer its-own"),
+        ]);
+        assert_eq!(result, Ok(()));
+        assert_eq!(headers["authorization"], "Bearer its-own");
+    }
+
+    #[test]
+    fn a_missing_token_is_told_from_a_wrong_one() {
+        assert_eq!(take(&[]).0, Err(TokenError::Missing));
+        let signed = [("authorization", "AWS4-HMAC-SHA256 Credential=x")];
+        assert_eq!(take(&signed).0, Err(TokenError::Missing));
+        for wrong in ["s3cre", "s3crets", "S3cret"] {
+            assert_eq!(
+                take(&[("x-pilot-token", wrong)]).0,
+                Err(TokenError::Wrong),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_token_is_visible_ascii() {
+        assert!(InvokeToken::new("").is_none());
+        assert!(InvokeToken::new("a b").is_none());
+        assert!(InvokeToken::new("é").is_none());
+        assert_eq!(
+            format!("{:?}", InvokeToken::new("x").unwrap()),
+            "InvokeToken(..)"
+        );
+    }
+}
