@@ -70,10 +70,13 @@ class Channel:
             return 0
 
     def write(self, kind: int, stream: int, meta: bytes, body: bytes) -> None:
-        """Sends one frame; returns when the kernel has it all."""
-        frame = wire.encode(kind, stream, meta, body)
+        """Sends one frame."""
+        self.send(wire.encode(kind, stream, meta, body))
+
+    def send(self, frames: bytes) -> None:
+        """Sends whole frames; returns when the kernel has them all."""
         try:
             with self._writing:
-                self.socket.sendall(frame)
+                self.socket.sendall(frames)
         except ConnectionError as error:
             raise ChannelClosed from error

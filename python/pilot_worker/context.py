@@ -66,7 +66,7 @@ class Context:
         self.aws_request_id = meta["id"]
         self.invoked_function_arn = meta.get("arn")
         self.function_version = meta.get("version") or info.version
-        self._deadline_ms = meta["deadline_ms"]
+        self._deadline_ms: int = meta["deadline_ms"]
         self._client_context = meta.get("client_context")
         self.function_name = info.name
         self.memory_limit_in_mb = info.memory_mb

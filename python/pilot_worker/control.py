@@ -20,7 +20,7 @@ MESSAGE_LEN_MAX = 64 * 1024
 FDS_MAX = 253  # SCM_MAX_FD, include/net/scm.h
 ROLES = ("worker", "template")
 NAMESPACES = ("mnt", "ipc", "uts", "net")
-_SINGLE = frozenset(("channel", "log", "pid") + NAMESPACES)
+_SINGLE = frozenset(("channel", "log", "pid", *NAMESPACES))
 _ANCILLARY_LEN = socket.CMSG_SPACE(FDS_MAX * array.array("i").itemsize)
 
 
@@ -55,9 +55,10 @@ class ForkRequest:
         self.log = given.get("log", -1)
         self.pid = given.get("pid", -1)
         self.namespaces = [given[name] for name in NAMESPACES if name in given]
-        self.id = message.get("id")
-        if not isinstance(self.id, int):
+        fork_id = message.get("id")
+        if not isinstance(fork_id, int):
             raise RequestError("id is not an integer")
+        self.id = fork_id
         self.role: str = message.get("as", "")
         if self.role not in ROLES:
             raise RequestError(f"as is {self.role!r}, not one of {', '.join(ROLES)}")

@@ -10,6 +10,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _RANDOM_NODE_BIT = 1 << 40  # uuid sets it in a node that it made up, RFC 4122 section 4.5
 _MT19937_WORDS = 624
 
@@ -23,7 +27,7 @@ def reseed() -> None:
     if ssl is not None:
         # OpenSSL notices a fork by a changed process id. In process id namespaces parent and child can have the same one.
         ssl.RAND_add(os.urandom(32), 0.0)
-    tempfile = modules.get("tempfile")
+    tempfile: Any = modules.get("tempfile")
     if tempfile is not None:
         tempfile._name_sequence = None  # goes by the process id as well
     process = modules.get("multiprocessing.process")
@@ -34,13 +38,13 @@ def reseed() -> None:
         _reseed_numpy(mtrand)
 
 
-def _reseed_uuid(uuid: object) -> None:
+def _reseed_uuid(uuid: Any) -> None:
     for name in ("_last_timestamp", "_last_timestamp_v6", "_last_timestamp_v7"):
         if getattr(uuid, name, None) is not None:
             setattr(uuid, name, None)
     node = getattr(uuid, "_node", None)
     if node is not None and node & _RANDOM_NODE_BIT:
-        setattr(uuid, "_node", None)  # a real hardware address stays: looking it up starts processes
+        uuid._node = None  # a real hardware address stays: looking it up starts processes
 
 
 def _reseed_numpy(mtrand: object) -> None:

@@ -5,6 +5,7 @@ Frames of this package and of the import machinery are left out of stack traces:
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import List, Optional
 
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_HIDDEN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen importlib.", importlib.__file__)
 MESSAGE_LEN_MAX = 200_000  # an ErrorBody is for people; what is longer than this is a result that went the wrong way
 
 
@@ -31,9 +32,7 @@ class Fault(Exception):
 def stack(trace: Optional[TracebackType]) -> List[str]:
     """The user's frames, formatted as `traceback.format_list` does."""
     frames = traceback.extract_tb(trace)
-    return traceback.format_list(
-        [frame for frame in frames if not frame.filename.startswith((_OURS, "<frozen importlib."))]
-    )
+    return traceback.format_list([frame for frame in frames if not frame.filename.startswith(_HIDDEN)])
 
 
 def body(error: BaseException, request_id: str = "") -> bytes:

@@ -1,6 +1,6 @@
 """Calls `handler(event, context)` for plain functions: one `INVOKE` frame in, one `RESULT` or `ERROR` frame out.
 
-The hot path of the whole worker. Coroutine functions are called by `aio.py`, which shares the parts below.
+`EventCall` is the hot path of the whole worker; the two classes repeat each other so that it need not call through a third.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from .context import Context, FunctionInfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any, Dict, Optional
 
+    from .aio import AsyncChannel
     from .channel import Channel
     from .handler import Function
 
@@ -23,21 +24,23 @@ _decode = json.JSONDecoder().decode
 
 
 class EventCall:
-    """Serves one frame at a time, from any thread."""
+    """Calls a plain function. Serves one frame at a time per thread, from any thread."""
 
     def __init__(self, function: Function, channel: Channel) -> None:
         self._target = function.target
         self._info = FunctionInfo(function.spec.function)
+        self._sets_trace = function.spec.concurrency == 1  # there is but one os.environ
         self._write = channel.write
 
     def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(meta_bytes)
         request_id = meta["id"]
         output.request_id.set(request_id)
+        if self._sets_trace:
+            set_trace(meta.get("trace"))
         started_ns = time.monotonic_ns()
         try:
             event = decode_event(kind, body)
-            set_trace(meta)
             context = Context(self._info, meta)
             started_ns = time.monotonic_ns()
             returned = self._target(event, context)
@@ -50,6 +53,38 @@ class EventCall:
             answer_kind, answer = wire.ERROR, errors.body(error, request_id)
         output.flush()
         self._write(answer_kind, stream, done_meta(started_ns, finished_ns), answer)
+
+
+class AsyncEventCall:
+    """The same for a coroutine function, as a task per frame."""
+
+    def __init__(self, function: Function, channel: AsyncChannel) -> None:
+        self._target = function.target
+        self._info = FunctionInfo(function.spec.function)
+        self._sets_trace = function.spec.concurrency == 1
+        self._send = channel.send
+
+    async def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
+        meta = decode_meta(meta_bytes)
+        request_id = meta["id"]
+        output.request_id.set(request_id)
+        if self._sets_trace:
+            set_trace(meta.get("trace"))
+        started_ns = time.monotonic_ns()
+        try:
+            event = decode_event(kind, body)
+            context = Context(self._info, meta)
+            started_ns = time.monotonic_ns()
+            returned = await self._target(event, context)
+            finished_ns = time.monotonic_ns()
+            answer_kind, answer = wire.RESULT, encode_result(returned)
+        except SystemExit:
+            raise
+        except BaseException as error:  # includes CancelledError: the caller has to get an answer
+            finished_ns = time.monotonic_ns()
+            answer_kind, answer = wire.ERROR, errors.body(error, request_id)
+        output.flush()
+        await self._send(wire.encode(answer_kind, stream, done_meta(started_ns, finished_ns), answer))
 
 
 def decode_meta(text: bytes) -> Dict[str, Any]:
@@ -87,8 +122,7 @@ def done_meta(started_ns: int, finished_ns: int) -> bytes:
     return b'{"started_ns":%d,"finished_ns":%d}' % (started_ns, finished_ns)
 
 
-def set_trace(meta: Dict[str, Any]) -> None:
-    trace = meta.get("trace")
+def set_trace(trace: Optional[str]) -> None:
     if trace is not None:
         os.environ["_X_AMZN_TRACE_ID"] = trace
     elif "_X_AMZN_TRACE_ID" in os.environ:

@@ -88,6 +88,6 @@ def _forget_namesake(top: str, spec: TemplateSpec) -> None:
 def _is_coroutine_function(target: Any) -> bool:
     function = getattr(target, "__func__", target)
     if not hasattr(function, "__code__"):
-        function = getattr(type(target), "__call__", None)  # an instance that is called
+        function = vars(type(target)).get("__call__")  # an instance that is called
     code = getattr(function, "__code__", None)
     return bool(code is not None and code.co_flags & _CO_COROUTINE)

@@ -23,7 +23,7 @@ NAME = "snapshot_restore_py"
 def offer() -> None:
     """Makes the module importable where the package is not installed. Idempotent."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())  # type: ignore[arg-type]  # a finder needs find_spec only
+        sys.meta_path.append(_Finder())
 
 
 def run_before_snapshot() -> None:

@@ -22,17 +22,14 @@ REPORTED_MAX = 20
 
 # Thread pools that numerical libraries start at import would make the template unfit to fork. A library that the worker
 # itself imports may have as many threads as it likes, so these are taken away again after the template's imports.
-_SINGLE_THREAD = {
-    name: "1"
-    for name in (
-        "OPENBLAS_NUM_THREADS",
-        "OMP_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "BLIS_NUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-    )
-}
+_THREAD_COUNTS = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 class ImportTimer:
@@ -44,7 +41,7 @@ class ImportTimer:
         self._load: Optional[Callable[[str, Any], ModuleType]] = None
 
     def __enter__(self) -> ImportTimer:
-        bootstrap: Any = importlib._bootstrap  # type: ignore[attr-defined]  # private, hence the getattr: no timing without it
+        bootstrap: Any = importlib._bootstrap  # private, hence the getattr: no timing without it
         self._load = getattr(bootstrap, "_find_and_load", None)
         if self._load is not None:
             bootstrap._find_and_load = self._timed
@@ -80,9 +77,9 @@ class SingleThreaded:
     """A context in which numerical libraries are asked for one thread, unless the user asked for something else."""
 
     def __enter__(self) -> None:
-        self._added = [name for name in _SINGLE_THREAD if name not in os.environ]
+        self._added = [name for name in _THREAD_COUNTS if name not in os.environ]
         for name in self._added:
-            os.environ[name] = _SINGLE_THREAD[name]
+            os.environ[name] = "1"
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]

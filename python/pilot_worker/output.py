@@ -42,7 +42,7 @@ def flush() -> None:
 
 def _stream(current: Optional[object], fd: int) -> io.TextIOWrapper:
     if not isinstance(current, io.TextIOWrapper):  # the descriptor was closed when the interpreter started
-        current = open(fd, "w", closefd=False)
+        current = io.TextIOWrapper(io.BufferedWriter(io.FileIO(fd, "w", closefd=False)))
     current.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     return current
 

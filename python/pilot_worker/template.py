@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from . import errors, fork, handler, hooks, imports, kernel
+from . import errors, handler, hooks, imports, kernel
 from .control import Control, ForkRequest, RequestError, close_all
 from .spec import SpecError, TemplateSpec
 
@@ -31,7 +31,6 @@ class Template:
         self.spec = spec
         self.function: Optional[handler.Function] = None
         self.bounding = kernel.bounding_capabilities()
-        self.collects_garbage = True
         self.forked_ns = 0
         self._control = Control(control_fd)
         self._children: Dict[int, int] = {}
@@ -45,13 +44,14 @@ class Template:
         report: Dict[str, Any] = {"op": "ready", "threads": 1, "imports": [], "failed": []}
         timer = imports.ImportTimer()
         try:
-            with timer, imports.SingleThreaded():
-                if self.spec is not None:
-                    imports.apply(self.spec)
+            if self.spec is not None:
+                imports.apply(self.spec)
+                with timer, imports.SingleThreaded():
                     report["failed"] = imports.import_declared(self.spec.imports)
                     if self.spec.handler is not None:
                         self.function = handler.load(self.spec)
-                        hooks.run_before_snapshot()
+                if self.function is not None:
+                    hooks.run_before_snapshot()
         except BaseException as error:  # user code at import: whatever it raises is its error, and is reported as such
             report["error"] = json.loads(errors.body(error))
         self._threads = report["threads"] = _count_threads()
@@ -167,9 +167,9 @@ class Template:
 
     def _freeze(self) -> None:
         """Moves all objects out of the collector's sight, so that a child's collections leave the shared pages alone."""
-        self.collects_garbage = gc.isenabled() or not self.collects_garbage
         gc.collect()
         gc.freeze()
+        kernel.release_free_memory()
 
 
 def _object(text: bytes) -> Dict[str, Any]:

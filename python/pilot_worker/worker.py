@@ -7,12 +7,10 @@ It decides which of the loops serves (blocking, threads, asyncio). How a frame i
 from __future__ import annotations
 
 import atexit
-import gc
 import os
-import sys
 import time
 
-from . import entropy, errors, events, handler, hooks, imports, output, wire
+from . import aio, asgi, entropy, errors, events, handler, hooks, imports, output, threads, wire, wsgi
 from .channel import Channel, ChannelClosed
 
 TYPE_CHECKING = False
@@ -43,18 +41,13 @@ def run(channel: Channel, function: Optional[handler.Function], spec: Optional[T
             function = handler.load(spec)
         hooks.run_after_restore()
     except SystemExit as error:
-        _exit(error)
+        _end_with(error)
     except BaseException as error:  # user code at import or in a hook: reported in place of READY
         fail(channel, error)
     try:
         _serve(channel, function, stamps)
-    except SystemExit as error:
-        _exit(error)
-    except ChannelClosed:
-        pass
-    except wire.ProtocolError as error:
-        _print(f"pilotlight: {error}")
-        end(1)
+    except BaseException as error:  # functions' errors are answered where they are called: these end the worker
+        _end_with(error)
     end(0)
 
 
@@ -73,17 +66,23 @@ def end(status: int) -> NoReturn:
     """Runs the user's atexit functions and ends. The interpreter is not torn down: that would copy every shared page."""
     try:
         atexit._run_exitfuncs()
-    except BaseException as error:  # user code; atexit itself has printed it
-        status = status or 1
-        del error
+    except BaseException as error:  # user code; the status stays that of the handler
+        errors.body(error)
     output.flush()
     os._exit(status)
 
 
 def _serve(channel: Channel, function: handler.Function, stamps: Stamps) -> None:
-    call = events.EventCall(function, channel)
+    """Says READY and serves. Which loop: coroutines need asyncio, concurrency needs threads, all else is served in place."""
+    if function.is_async:
+        _serve_async(channel, function, stamps)
+        return
+    kind = wsgi.WsgiCall if function.spec.interface == "wsgi" else events.EventCall
+    call = kind(function, channel)
     ready(channel, stamps)
-    gc.enable()
+    if function.spec.concurrency > 1:
+        threads.Pool(function.spec.concurrency, call, _end_with).serve(channel)
+        return
     while True:
         frame = channel.read()
         if frame is None:
@@ -91,26 +90,46 @@ def _serve(channel: Channel, function: handler.Function, stamps: Stamps) -> None
         call(*frame)
 
 
+def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -> None:
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+
+    async def serve() -> None:
+        frames = aio.AsyncChannel(channel, loop)
+        if function.spec.interface == "event":
+            ready(channel, stamps)
+            await frames.serve(events.AsyncEventCall(function, frames))
+            return
+        lifespan = asgi.Lifespan(function.target)
+        try:
+            await lifespan.start()
+        except errors.Fault as error:
+            fail(channel, error)
+        ready(channel, stamps)
+        await frames.serve(asgi.AsgiCall(function, frames, lifespan.state))
+        await lifespan.stop()
+
+    loop.run_until_complete(serve())
+
+
 def ready(channel: Channel, stamps: Stamps) -> None:
     meta = b'{"forked_ns":%d,"sandboxed_ns":%d,"initialised_ns":%d}'
     channel.write(wire.READY, 0, meta % (stamps.forked_ns, stamps.sandboxed_ns, time.monotonic_ns()), b"")
 
 
-def _exit(request: SystemExit) -> NoReturn:
-    """As the interpreter would: None is 0, an integer is the status, anything else is printed and means 1."""
-    code = request.code
-    if code is None:
+def _end_with(error: BaseException) -> NoReturn:
+    """SystemExit as the interpreter would: None is 0, an integer is the status, anything else is printed and means 1."""
+    if isinstance(error, ChannelClosed):
         end(0)
-    if isinstance(code, int):
-        end(code & 0xFF)
+    if not isinstance(error, SystemExit):
+        errors.body(error)  # into the log; the daemon sees the status
+        end(1)
+    if error.code is None:
+        end(0)
+    if isinstance(error.code, int):
+        end(error.code & 0xFF)
     output.flush()
-    _print(str(code))
+    os.write(2, f"{error.code}\n".encode("utf-8", "backslashreplace"))
     end(1)
-
-
-def _print(text: str) -> None:
-    try:
-        os.write(2, (text + "\n").encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass
-    sys.stderr = sys.__stderr__

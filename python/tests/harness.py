@@ -136,6 +136,7 @@ class Template:
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(PATIENCE_S)
         self.socket = sock
+        self.report: dict[str, Any] = {}
         self._next = 1
         self._unread: list[dict[str, Any]] = []
 
@@ -190,8 +191,6 @@ class Template:
         assert answer == {"op": "forked", "id": fork_id}, answer
         return Stream(sock)
 
-    report: dict[str, Any] = {}
-
     def close(self) -> None:
         self.socket.close()
 
@@ -220,7 +219,7 @@ class Process:
             stdout=log_write,
             stderr=log_write,
             close_fds=False,  # everything else is close-on-exec already
-            preexec_fn=place,
+            preexec_fn=place,  # noqa: PLW1509 - the tests start no threads before this
         )
         theirs.close()
         for fd in (spec_read, log_write):

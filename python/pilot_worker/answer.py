@@ -1,0 +1,81 @@
+"""An HTTP response as frames: `HEAD`, `CHUNK`, `END`, or `ERROR`. Shared by `asgi.py` and `wsgi.py`.
+
+It does no I/O: each method returns the bytes to be sent, so a small complete response is one send.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+from . import errors, wire
+from .events import done_meta
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional, Tuple
+
+    Headers = List[Tuple[str, str]]
+
+PIECE_LEN_MAX = 1024 * 1024  # of a long body: other streams of the same worker come in between
+
+
+class HttpAnswer:
+    """The response of one stream. It begins when the first body bytes (or the lack of any) are known."""
+
+    def __init__(self, stream: int) -> None:
+        self.is_complete = False
+        self._stream = stream
+        self._head: Optional[Tuple[int, Headers]] = None
+        self._is_sent = False
+        self._started_ns = time.monotonic_ns()
+
+    @property
+    def is_begun(self) -> bool:
+        """Status and headers are known, though perhaps not yet sent."""
+        return self._head is not None
+
+    @property
+    def is_head_sent(self) -> bool:
+        return self._is_sent
+
+    def head(self, status: int, headers: Headers) -> None:
+        self._head = (status, headers)
+
+    def content_length(self) -> Optional[int]:
+        for name, value in self._head[1] if self._head else ():
+            if name.lower() == "content-length" and value.isdigit():
+                return int(value)
+        return None
+
+    def body(self, data: bytes, is_last: bool) -> bytes:
+        """Frames for these body bytes. Status and headers go out with the first."""
+        frames = []
+        at = 0
+        if not self._is_sent:
+            frames.append(wire.encode(wire.HEAD, self._stream, self._head_meta(), data[:PIECE_LEN_MAX]))
+            self._is_sent = True
+            at = PIECE_LEN_MAX
+        while at < len(data) or (is_last and not self.is_complete):
+            piece = data[at : at + PIECE_LEN_MAX]
+            at += PIECE_LEN_MAX
+            if is_last and at >= len(data):
+                frames.append(wire.encode(wire.END, self._stream, done_meta(self._started_ns, time.monotonic_ns()), piece))
+                self.is_complete = True
+            else:
+                frames.append(wire.encode(wire.CHUNK, self._stream, b"", piece))
+        return b"".join(frames)
+
+    def error(self, error: BaseException, request_id: str) -> bytes:
+        """Frames that end the stream with an error; nothing when the response is complete, then it is only logged."""
+        text = errors.body(error, request_id)
+        if self.is_complete:
+            return b""
+        self.is_complete = True
+        return wire.encode(wire.ERROR, self._stream, done_meta(self._started_ns, time.monotonic_ns()), text)
+
+    def _head_meta(self) -> bytes:
+        if self._head is None:
+            raise RuntimeError("the application sent a body before the response's status and headers")
+        status, headers = self._head
+        return json.dumps({"status": status, "headers": headers, "started_ns": self._started_ns}).encode()

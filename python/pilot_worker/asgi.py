@@ -1,0 +1,194 @@
+"""Calls an ASGI application (asgi.readthedocs.io, version 3): http scopes, and the lifespan of the worker.
+
+Lifespan startup runs in the worker, before READY: what an application opens there must not be shared across forks. An
+application without lifespan raises when it is called with that scope, which is no error.
+"""
+
+from __future__ import annotations
+
+from . import errors, output, wire
+from .answer import HttpAnswer
+from .channel import ChannelClosed
+from .context import Context, FunctionInfo
+from .events import decode_meta
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from typing import Any, Dict, Optional
+
+    from .aio import AsyncChannel
+    from .handler import Function
+
+_VERSIONS = {"version": "3.0", "spec_version": "2.3"}
+SHUTDOWN_S_MAX = 5.0
+
+
+class AsgiCall:
+    """Serves frames, each in a task of its own."""
+
+    def __init__(self, function: Function, channel: AsyncChannel, state: Dict[str, Any]) -> None:
+        self._application = function.target
+        self._info = FunctionInfo(function.spec.function)
+        self._channel = channel
+        self._state = state
+
+    async def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
+        meta = decode_meta(meta_bytes)
+        request_id = meta["id"]
+        output.request_id.set(request_id)
+        answer = HttpAnswer(stream)
+        exchange = _Exchange(answer, self._channel, body)
+        try:
+            if kind != wire.HTTP:
+                raise errors.Fault("Runtime.BadRequest", f"an ASGI application cannot answer a frame of kind {kind}")
+            await self._application(self._scope(meta), exchange.receive, exchange.send)
+            if not answer.is_complete:
+                raise errors.Fault("Runtime.IncompleteResponse", "the application returned without completing its response")
+        except (SystemExit, ChannelClosed):
+            raise
+        except BaseException as error:  # the application's error, whatever it is
+            exchange.close()
+            frames = answer.error(error, request_id)
+            output.flush()
+            if frames:
+                await self._channel.send(frames)
+
+    def _scope(self, meta: Dict[str, Any]) -> Dict[str, Any]:
+        from urllib.parse import unquote
+
+        root_path = meta.get("root_path", "")
+        raw_path = root_path + meta["path"]  # a scope's path includes its root_path
+        headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in meta.get("headers", ())]
+        scheme = meta.get("scheme", "http")
+        client = meta.get("client")
+        return {
+            "type": "http",
+            "asgi": _VERSIONS,
+            "http_version": "1.1",
+            "method": meta["method"],
+            "scheme": scheme,
+            "path": unquote(raw_path),
+            "raw_path": raw_path.encode("latin-1", "replace"),
+            "query_string": meta.get("query", "").encode("latin-1", "replace"),
+            "root_path": root_path,
+            "headers": headers,
+            "client": tuple(client) if client else None,
+            "server": _server(dict(headers).get(b"host", b"localhost").decode("latin-1"), scheme),
+            "state": self._state.copy(),
+            "aws.context": Context(self._info, meta),
+        }
+
+
+class _Exchange:
+    """`receive` and `send` of one request."""
+
+    def __init__(self, answer: HttpAnswer, channel: AsyncChannel, body: bytes) -> None:
+        self._answer = answer
+        self._channel = channel
+        self._body: Optional[bytes] = body
+        self._over: Optional[asyncio.Event] = None
+
+    async def receive(self) -> Dict[str, Any]:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        if not self._answer.is_complete:
+            import asyncio
+
+            self._over = self._over or asyncio.Event()
+            await self._over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Dict[str, Any]) -> None:
+        kind = message["type"]
+        answer = self._answer
+        if kind == "http.response.start":
+            if answer.is_begun:
+                raise RuntimeError("the application sent http.response.start twice")
+            headers = message.get("headers", ())
+            answer.head(message["status"], [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers])
+        elif kind == "http.response.body":
+            if answer.is_complete:
+                raise RuntimeError("the application sent http.response.body after its response was complete")
+            is_last = not message.get("more_body", False)
+            if is_last:
+                output.flush()
+            frames = answer.body(bytes(message.get("body", b"")), is_last)
+            if frames:
+                await self._channel.send(frames)
+            if is_last:
+                self.close()
+        else:
+            raise RuntimeError(f"the application sent an unknown message: {kind}")
+
+    def close(self) -> None:
+        if self._over is not None:
+            self._over.set()
+
+
+class Lifespan:
+    """The lifespan protocol, for an application that may not know it. `state` is copied into each request's scope."""
+
+    def __init__(self, application: Any) -> None:
+        import asyncio
+
+        self.state: Dict[str, Any] = {}
+        self._application = application
+        self._inbox: asyncio.Queue[Dict[str, Any]] = asyncio.Queue()
+        self._started = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._failure: Optional[str] = None
+        self._is_running = False
+
+    async def start(self) -> None:
+        """Fault when the application says that its startup failed."""
+        import asyncio
+
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._inbox.put_nowait({"type": "lifespan.startup"})
+        await self._started.wait()
+        if self._failure is not None:
+            raise errors.Fault("Runtime.LifespanStartupFailed", self._failure)
+
+    async def stop(self) -> None:
+        """At most SHUTDOWN_S_MAX: the daemon may kill the worker at any moment anyway."""
+        import asyncio
+
+        if self._is_running and not self._task.done():
+            self._inbox.put_nowait({"type": "lifespan.shutdown"})
+            try:
+                await asyncio.wait_for(self._stopped.wait(), SHUTDOWN_S_MAX)
+            except asyncio.TimeoutError:
+                pass
+
+    async def _run(self) -> None:
+        scope = {"type": "lifespan", "asgi": _VERSIONS, "state": self.state}
+        try:
+            await self._application(scope, self._inbox.get, self._send)
+        except SystemExit:
+            raise
+        except BaseException as error:  # before startup.complete: no lifespan, as other servers see it
+            if self._is_running:
+                errors.body(error)  # into the log
+        finally:
+            self._started.set()
+            self._stopped.set()
+
+    async def _send(self, message: Dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "lifespan.startup.complete":
+            self._is_running = True
+            self._started.set()
+        elif kind == "lifespan.startup.failed":
+            self._failure = message.get("message") or "the application sent lifespan.startup.failed"
+            self._started.set()
+        elif kind in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            self._stopped.set()
+
+
+def _server(host: str, scheme: str) -> tuple[str, int]:
+    name, colon, port = host.rpartition(":")
+    if colon and port.isdigit():
+        return name, int(port)
+    return host, 443 if scheme == "https" else 80

@@ -1,0 +1,50 @@
+"""Serves several frames at once with threads: event handlers and WSGI applications with concurrency above 1.
+
+The main thread reads. Threads are started when all others are busy, up to `concurrency`; the daemon sends no more than that
+many requests at a time, which bounds the queue.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Optional
+
+    from .channel import Channel
+    from .wire import Frame
+
+
+class Pool:
+    """Threads that answer frames with `call`. `fail` gets what `call` raised; it has to end the process."""
+
+    def __init__(
+        self, threads_max: int, call: Callable[[int, int, bytes, bytes], None], fail: Callable[[BaseException], None]
+    ) -> None:
+        self._threads_max = threads_max
+        self._call = call
+        self._fail = fail
+        self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+
+    def serve(self, channel: Channel) -> None:
+        """Until the daemon closes the channel; invocations in progress are then abandoned, as their caller has gone."""
+        while True:
+            frame: Optional[Frame] = channel.read()
+            if frame is None:
+                return
+            if not self._idle.acquire(blocking=False) and self._started < self._threads_max:
+                self._started += 1
+                threading.Thread(target=self._work, name=f"invocation-{self._started}", daemon=True).start()
+            self._frames.put(frame)
+
+    def _work(self) -> None:
+        try:
+            while True:
+                self._call(*self._frames.get())
+                self._idle.release()
+        except BaseException as error:  # SystemExit of a handler, or the channel has gone
+            self._fail(error)

@@ -1,0 +1,123 @@
+"""Calls a WSGI application (PEP 3333): one `HTTP` frame in, `HEAD`, `CHUNK` … `END` out.
+
+The iterable's chunks are sent as they come. A response whose Content-Length the first chunk fills is sent in one piece.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from . import errors, output, wire
+from .answer import HttpAnswer
+from .channel import ChannelClosed
+from .context import Context, FunctionInfo
+from .events import decode_meta
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+    from .channel import Channel
+    from .handler import Function
+
+
+class WsgiCall:
+    """Serves one frame at a time, from any thread."""
+
+    def __init__(self, function: Function, channel: Channel) -> None:
+        self._application = function.target
+        self._info = FunctionInfo(function.spec.function)
+        self._is_concurrent = function.spec.concurrency > 1
+        self._channel = channel
+
+    def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
+        meta = decode_meta(meta_bytes)
+        request_id = meta["id"]
+        output.request_id.set(request_id)
+        answer = HttpAnswer(stream)
+        try:
+            if kind != wire.HTTP:
+                raise errors.Fault("Runtime.BadRequest", f"a WSGI application cannot answer a frame of kind {kind}")
+            self._respond(answer, self._environ(meta, body))
+        except (SystemExit, ChannelClosed):
+            raise
+        except BaseException as error:  # the application's error, whatever it is
+            output.flush()
+            self._channel.send(answer.error(error, request_id))
+
+    def _respond(self, answer: HttpAnswer, environ: Dict[str, Any]) -> None:
+        response = _StartResponse(answer, self._channel)
+        chunks: Iterable[bytes] = self._application(environ, response)
+        try:
+            for chunk in chunks:
+                if chunk and not answer.is_complete:
+                    is_last = not answer.is_head_sent and answer.content_length() == len(chunk)
+                    if is_last:
+                        output.flush()
+                    self._channel.send(answer.body(chunk, is_last))
+            if not answer.is_complete:
+                output.flush()
+                self._channel.send(answer.body(b"", is_last=True))
+        finally:
+            close = getattr(chunks, "close", None)
+            if close is not None:
+                close()
+
+    def _environ(self, meta: Dict[str, Any], body: bytes) -> Dict[str, Any]:
+        from urllib.parse import unquote_to_bytes
+
+        client = meta.get("client") or ["", 0]
+        scheme = meta.get("scheme", "http")
+        environ: Dict[str, Any] = {
+            "REQUEST_METHOD": meta["method"],
+            "SCRIPT_NAME": unquote_to_bytes(meta.get("root_path", "")).decode("latin-1"),
+            "PATH_INFO": unquote_to_bytes(meta["path"]).decode("latin-1"),
+            "QUERY_STRING": meta.get("query", ""),
+            "REQUEST_URI": meta.get("root_path", "") + meta["path"],
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "REMOTE_ADDR": client[0],
+            "REMOTE_PORT": str(client[1]),
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": scheme,
+            "wsgi.input": io.BytesIO(body),
+            "wsgi.input_terminated": True,
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": self._is_concurrent,
+            "wsgi.multiprocess": True,
+            "wsgi.run_once": False,
+            "aws.context": Context(self._info, meta),
+        }
+        for name, value in meta.get("headers", ()):
+            key = name.upper().replace("-", "_")
+            if key == "CONTENT_TYPE":
+                environ[key] = value
+            elif key != "CONTENT_LENGTH":
+                key = "HTTP_" + key
+                separator = "; " if key == "HTTP_COOKIE" else ","
+                environ[key] = environ[key] + separator + value if key in environ else value
+        host, _, port = environ.get("HTTP_HOST", "localhost").rpartition(":")
+        environ["SERVER_NAME"] = host or port
+        environ["SERVER_PORT"] = port if host and port.isdigit() else {"https": "443"}.get(scheme, "80")
+        return environ
+
+
+class _StartResponse:
+    """PEP 3333's `start_response`, and the `write` that it returns."""
+
+    def __init__(self, answer: HttpAnswer, channel: Channel) -> None:
+        self._answer = answer
+        self._channel = channel
+
+    def __call__(self, status: str, headers: List[Tuple[str, str]], exc_info: Optional[Any] = None) -> Callable[[bytes], None]:
+        if exc_info is not None:
+            if self._answer.is_head_sent:
+                raise exc_info[1].with_traceback(exc_info[2])
+        elif self._answer.is_begun:
+            raise AssertionError("start_response was called twice without exc_info")
+        self._answer.head(int(status[:3]), list(headers))
+        return self._write
+
+    def _write(self, data: bytes) -> None:
+        self._channel.send(self._answer.body(data, is_last=False))
