@@ -1,0 +1,182 @@
+//! A lease: the right to use one slot of a worker for one invocation, and the wait for one.
+//!
+//! A lease cannot be lost: dropped before it was used, the worker goes back; dropped in the middle of an exchange (the
+//! client hung up), the worker is ended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use pilot_model::ports::{StartStamps, Worker};
+use pilot_model::{Instant, StartKind};
+use tokio::sync::oneshot;
+
+use crate::pool::{Pool, Refusal};
+use crate::state::{Ending, Key, WaiterId};
+
+/// A worker with what the pool notes about it.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) worker: Arc<dyn Worker>,
+    /// PSS as last sampled, bytes.
+    pub(crate) pss: AtomicU64,
+    /// Peak as last sampled, bytes; 0: not yet, or unknown.
+    pub(crate) peak: AtomicU64,
+    streams: AtomicU32,
+}
+
+impl Seat {
+    pub(crate) fn new(worker: Arc<dyn Worker>) -> Self {
+        Self {
+            worker,
+            pss: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            streams: AtomicU32::new(0),
+        }
+    }
+}
+
+/// The right to use one slot of a worker for one invocation.
+#[derive(Debug)]
+pub struct Lease {
+    pool: Arc<Pool>,
+    seat: Arc<Seat>,
+    key: Key,
+    since: Instant,
+    kind: StartKind,
+    fresh: bool,
+    ending: Option<Ending>,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        seat: Arc<Seat>,
+        key: Key,
+        since: Instant,
+        kind: StartKind,
+        fresh: bool,
+    ) -> Self {
+        Self {
+            pool,
+            seat,
+            key,
+            since,
+            kind,
+            fresh,
+            ending: Some(Ending::Unused),
+        }
+    }
+
+    /// Begins the exchange: from here on, dropping the lease ends the worker. Gives the stream's number.
+    pub fn begin(&mut self) -> u32 {
+        self.ending = Some(Ending::Lost("cancelled"));
+        loop {
+            let stream = self
+                .seat
+                .streams
+                .fetch_add(1, Ordering::Relaxed)
+                .wrapping_add(1);
+            if stream != 0 {
+                return stream;
+            }
+        }
+    }
+
+    /// The worker.
+    #[must_use]
+    pub fn worker(&self) -> &Arc<dyn Worker> {
+        &self.seat.worker
+    }
+
+    /// When it was given.
+    #[must_use]
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// What the wait for it was.
+    #[must_use]
+    pub fn kind(&self) -> StartKind {
+        self.kind
+    }
+
+    /// How the worker came up, if that is what the wait was.
+    #[must_use]
+    pub fn start(&self) -> Option<StartStamps> {
+        self.fresh.then(|| self.seat.worker.stamps())
+    }
+
+    /// Most memory the worker was seen to use, bytes; `None` before the first sample.
+    #[must_use]
+    pub fn memory_bytes_max(&self) -> Option<u64> {
+        match self.seat.peak.load(Ordering::Relaxed) {
+            0 => None,
+            peak => Some(peak),
+        }
+    }
+
+    /// The exchange is over; the worker can serve on.
+    pub fn finish(mut self, now: Instant) {
+        self.end(now, Ending::Reusable);
+    }
+
+    /// The worker is dead or must not be used again: `crash`, `timeout`, ….
+    pub fn lose(mut self, now: Instant, reason: &'static str) {
+        self.end(now, Ending::Lost(reason));
+    }
+
+    fn end(&mut self, now: Instant, ending: Ending) {
+        if self.ending.take().is_some() {
+            self.pool.release(now, self.key, self.since, ending);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(ending) = self.ending {
+            self.end(self.pool.now(), ending);
+        }
+    }
+}
+
+/// A place in the queue. Dropping it gives the place up.
+#[derive(Debug)]
+pub struct Waiting {
+    pool: Arc<Pool>,
+    id: WaiterId,
+    answer: oneshot::Receiver<Result<Lease, Refusal>>,
+}
+
+impl Waiting {
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        id: WaiterId,
+        answer: oneshot::Receiver<Result<Lease, Refusal>>,
+    ) -> Self {
+        Self { pool, id, answer }
+    }
+
+    /// Waits for a worker, at most for `patience`.
+    ///
+    /// # Errors
+    /// [`Refusal::TimedOut`], or what became of the starts it waited for.
+    pub async fn lease(mut self, patience: Duration) -> Result<Lease, Refusal> {
+        match tokio::time::timeout(patience, &mut self.answer).await {
+            Ok(answer) => answer.unwrap_or(Err(Refusal::Closed)),
+            Err(_) => {
+                // Out of the queue first: after that, the answer is there or never comes.
+                self.pool.abandon(self.id);
+                self.answer.try_recv().unwrap_or(Err(Refusal::TimedOut))
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // A lease that was given in the meantime is in the channel and goes back with it.
+        self.pool.abandon(self.id);
+    }
+}

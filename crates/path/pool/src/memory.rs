@@ -1,0 +1,100 @@
+//! The memory of workers and templates: sampled every few seconds off the path, and kept below the budget by evicting
+//! idle workers, then templates of functions without workers, the coldest first. Never a leased worker.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use pilot_model::ports::TemplateMemory;
+
+use crate::lease::Seat;
+use crate::pool::Pool;
+use crate::pools::Shared;
+
+/// Samples for ever.
+pub(crate) async fn sample(shared: Weak<Shared>, every: Duration) {
+    let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let pools = shared.pools();
+        let seats: Vec<Arc<Seat>> = pools.iter().flat_map(|pool| pool.seats()).collect();
+        let engine = Arc::clone(&shared.engine);
+        // Reading /proc of hundreds of processes takes milliseconds.
+        let measured = tokio::task::spawn_blocking(move || {
+            let workers: u64 = seats.iter().map(|seat| measure(seat)).sum();
+            (workers, engine.templates())
+        });
+        let Ok((workers, templates)) = measured.await else {
+            continue;
+        };
+        if let Some(budget) = shared.limits.memory_bytes_max {
+            relieve(&pools, workers, &templates, budget);
+        }
+    }
+}
+
+fn measure(seat: &Seat) -> u64 {
+    let memory = seat.worker.memory();
+    let peak = memory.peak.unwrap_or(memory.pss);
+    seat.pss.store(memory.pss, Ordering::Relaxed);
+    seat.peak.fetch_max(peak, Ordering::Relaxed);
+    memory.pss
+}
+
+/// Evicts until what is left fits the budget, by what was measured.
+fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budget: u64) {
+    let in_templates: u64 = templates.iter().map(|template| template.memory_bytes).sum();
+    let mut over = workers.saturating_add(in_templates).saturating_sub(budget);
+    if over == 0 {
+        return;
+    }
+    tracing::warn!(
+        bytes_over = over,
+        bytes_max = budget,
+        "memory is over its budget: evicting what is idle"
+    );
+    let mut idle: Vec<_> = pools
+        .iter()
+        .flat_map(|pool| pool.idle_seats().into_iter().map(move |seat| (pool, seat)))
+        .collect();
+    idle.sort_by_key(|(_, (_, touched, _))| *touched);
+    for (pool, (key, _, bytes)) in idle {
+        if over == 0 {
+            return;
+        }
+        if pool.evict(key) {
+            over = over.saturating_sub(bytes);
+        }
+    }
+    let mut cold: Vec<_> = pools
+        .iter()
+        .filter_map(|pool| Some((pool.cold_since()?, pool)))
+        .collect();
+    cold.sort_by_key(|(since, _)| *since);
+    for (_, pool) in cold {
+        if over == 0 {
+            return;
+        }
+        pool.forget_template();
+        over = over.saturating_sub(template_bytes(pool, templates));
+    }
+}
+
+/// What giving up this pool's template frees. Templates of functions are named after the function or the version.
+fn template_bytes(pool: &Pool, templates: &[TemplateMemory]) -> u64 {
+    let version = pool.version();
+    templates
+        .iter()
+        .filter(|template| template.level == "function")
+        .filter(|template| {
+            template.name.contains(version.id.as_str())
+                || template.name == version.config.name.as_str()
+        })
+        .map(|template| template.memory_bytes)
+        .sum()
+}

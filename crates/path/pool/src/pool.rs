@@ -1,0 +1,363 @@
+//! One pool: the state machine of one version's workers, wired to engine, timer and sink.
+//!
+//! The warm path is: lock, take the last free worker, unlock; later: lock, put it back, unlock. No task, no channel, no
+//! allocation. What the state machine wants done is done after the lock is let go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use pilot_model::api::PoolStatus;
+use pilot_model::ports::{StartError, Worker};
+use pilot_model::{Event, Instant, StartKind, Version};
+use tokio::sync::oneshot;
+
+use crate::lease::{Lease, Seat, Waiting};
+use crate::pools::{Chore, Shared};
+use crate::state::{Action, Arrival, Ending, Key, Settings, StartFault, State, WaiterId};
+
+type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
+type Todo = Vec<Action<Arc<Seat>, Waiter>>;
+
+/// The workers of one version.
+#[derive(Debug)]
+pub struct Pool {
+    version: Arc<Version>,
+    shared: Arc<Shared>,
+    /// Guards the decisions; never held across an await, nor while anything is done about them.
+    state: Mutex<State<Arc<Seat>, Waiter>>,
+    /// [`State::due`], readable without the lock, nanoseconds.
+    due: AtomicU64,
+    /// The engine may hold a template of this version.
+    templated: AtomicBool,
+}
+
+/// What a request for a worker gives.
+#[derive(Debug)]
+pub enum Leased {
+    /// A worker was there.
+    Now(Lease),
+    /// A place in the queue.
+    Later(Waiting),
+}
+
+/// Why there is no lease.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// As many wait as may.
+    #[error("the queue is full")]
+    Full,
+    /// It waited for as long as it would.
+    #[error("no worker became free in time")]
+    TimedOut,
+    /// No worker came up.
+    #[error(transparent)]
+    Start(StartError),
+    /// The pool was closed.
+    #[error("the pool is closed")]
+    Closed,
+}
+
+impl Pool {
+    pub(crate) fn new(version: Arc<Version>, shared: Arc<Shared>) -> Self {
+        let settings = Settings::new(&version.config, shared.limits.queue_max);
+        let state = State::new(settings);
+        Self {
+            due: AtomicU64::new(state.due().0),
+            version,
+            shared,
+            state: Mutex::new(state),
+            templated: AtomicBool::new(true),
+        }
+    }
+
+    /// Whose workers these are.
+    #[must_use]
+    pub fn version(&self) -> &Arc<Version> {
+        &self.version
+    }
+
+    /// A worker, or a place in the queue.
+    ///
+    /// # Errors
+    /// [`Refusal::Full`], [`Refusal::Closed`].
+    pub fn lease(self: &Arc<Self>, now: Instant) -> Result<Leased, Refusal> {
+        let mut todo = Todo::new();
+        let mut answer = None;
+        let mut state = self.state.lock();
+        let arrival = loop {
+            let handle = || {
+                let (sender, receiver) = oneshot::channel();
+                answer = Some(receiver);
+                sender
+            };
+            match state.arrive(now, handle, &mut todo) {
+                Arrival::Leased(key, seat) if !seat.worker.is_alive() => {
+                    state.found_dead(now, key, &mut todo);
+                }
+                arrival => break arrival,
+            }
+        };
+        self.act(state, now, todo, None);
+        match arrival {
+            Arrival::Leased(key, seat) => Ok(Leased::Now(Lease::new(
+                Arc::clone(self),
+                seat,
+                key,
+                now,
+                StartKind::Warm,
+                false,
+            ))),
+            Arrival::Queued(id) => match answer {
+                Some(answer) => Ok(Leased::Later(Waiting::new(Arc::clone(self), id, answer))),
+                None => Err(Refusal::Closed),
+            },
+            Arrival::Full => Err(Refusal::Full),
+            Arrival::Closed => Err(Refusal::Closed),
+        }
+    }
+
+    /// Retires idle workers beyond `workers`, or starts some up to it.
+    pub fn scale(self: &Arc<Self>, workers: u32) {
+        self.change(|state, now, todo| state.scale(now, workers, todo));
+    }
+
+    /// Another version takes over: who runs or waits is served, nothing is kept ready any more.
+    pub fn retire(self: &Arc<Self>) {
+        self.change(|state, _, todo| state.retire_all(todo));
+    }
+
+    /// This version is the live one again.
+    pub fn revive(self: &Arc<Self>) {
+        self.change(|state, _, _| state.revive());
+    }
+
+    /// Serves nobody any more: idle workers are ended, and leased ones when their lease ends.
+    pub fn close(self: &Arc<Self>) {
+        self.change(|state, _, todo| state.close(todo));
+    }
+
+    /// Kills every worker, leased or not: their invocations end with a fault.
+    pub fn kill(&self) {
+        let seats: Vec<_> = self.state.lock().workers().map(Arc::clone).collect();
+        for seat in seats {
+            seat.worker.kill();
+        }
+    }
+
+    /// Workers by state, who waits, and memory as last sampled.
+    #[must_use]
+    pub fn status(&self) -> PoolStatus {
+        let state = self.state.lock();
+        let counts = state.counts();
+        PoolStatus {
+            starting: counts.starting,
+            idle: counts.idle,
+            busy: counts.busy,
+            waiting: counts.waiting,
+            memory_bytes: state
+                .workers()
+                .map(|seat| seat.pss.load(Ordering::Relaxed))
+                .sum(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.shared.clock.now()
+    }
+
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        now: Instant,
+        key: Key,
+        since: Instant,
+        ending: Ending,
+    ) {
+        let mut todo = Todo::new();
+        let mut state = self.state.lock();
+        state.release(now, key, since, ending, &mut todo);
+        self.act(state, now, todo, None);
+    }
+
+    pub(crate) fn abandon(&self, waiter: WaiterId) {
+        // Dropped after the lock is let go.
+        let _handle = self.state.lock().abandon(waiter);
+    }
+
+    /// When [`Pool::tick`] is to be called.
+    pub(crate) fn due(&self) -> Instant {
+        Instant(self.due.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn tick(self: &Arc<Self>) {
+        self.change(|state, now, todo| state.tick(now, todo));
+    }
+
+    pub(crate) fn evict(self: &Arc<Self>, key: Key) -> bool {
+        let mut evicted = false;
+        self.change(|state, now, todo| evicted = state.evict(now, key, todo));
+        evicted
+    }
+
+    pub(crate) fn seats(&self) -> Vec<Arc<Seat>> {
+        self.state.lock().workers().map(Arc::clone).collect()
+    }
+
+    /// Idle workers with when each was last used and its memory.
+    pub(crate) fn idle_seats(&self) -> Vec<(Key, Instant, u64)> {
+        let state = self.state.lock();
+        let idle = state.idle_workers();
+        idle.map(|(key, touched, seat)| (key, touched, seat.pss.load(Ordering::Relaxed)))
+            .collect()
+    }
+
+    /// The newest request of a pool without workers whose template can go; `None`: it has workers, or no template.
+    pub(crate) fn cold_since(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        let cold = state.is_empty() && self.templated.load(Ordering::Relaxed);
+        cold.then(|| state.last_arrival().unwrap_or(Instant(0)))
+    }
+
+    /// Has the template given up, off the path.
+    pub(crate) fn forget_template(&self) {
+        if self.templated.swap(false, Ordering::Relaxed) {
+            self.shared.chore(Chore::Forget(Arc::clone(&self.version)));
+        }
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.state.lock().is_live()
+    }
+
+    /// A start has come to nothing without an answer: its task was ended.
+    pub(crate) fn start_lost(self: &Arc<Self>, key: Key) {
+        self.started(
+            key,
+            Err(StartError::Runtime {
+                problem: "the start was given up".to_owned(),
+                output: String::new(),
+            }),
+        );
+    }
+
+    fn started(self: &Arc<Self>, key: Key, result: Result<Arc<dyn Worker>, StartError>) {
+        let now = self.now();
+        let mut todo = Todo::new();
+        match result {
+            Ok(worker) => {
+                let stamps = worker.stamps();
+                let id = worker.id();
+                let mut state = self.state.lock();
+                state.ready(now, key, Arc::new(Seat::new(worker)), &mut todo);
+                self.act(state, now, todo, None);
+                self.shared.sink.publish(Event::WorkerStarted {
+                    version: Arc::clone(&self.version),
+                    worker: id,
+                    took: stamps.initialised.since(stamps.asked),
+                });
+            }
+            Err(error) => {
+                tracing::warn!(function = %self.version.config.name, version = %self.version.id, %error, "a worker did not come up");
+                let fault = match error {
+                    StartError::Import { .. } => StartFault::Import,
+                    StartError::Runtime { .. } | StartError::Sandbox { .. } => {
+                        StartFault::Transient
+                    }
+                };
+                let mut state = self.state.lock();
+                state.start_failed(now, key, fault, &mut todo);
+                self.act(state, now, todo, Some(&error));
+            }
+        }
+    }
+
+    fn change(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut State<Arc<Seat>, Waiter>, Instant, &mut Todo),
+    ) {
+        let now = self.now();
+        let mut todo = Todo::new();
+        let mut state = self.state.lock();
+        change(&mut state, now, &mut todo);
+        self.act(state, now, todo, None);
+    }
+
+    /// Lets the lock go, then does what was decided.
+    fn act(
+        self: &Arc<Self>,
+        state: parking_lot::MutexGuard<'_, State<Arc<Seat>, Waiter>>,
+        now: Instant,
+        todo: Todo,
+        error: Option<&StartError>,
+    ) {
+        let due = state.due();
+        self.due.store(due.0, Ordering::Release);
+        let over = !todo.is_empty() && !state.is_live() && state.is_empty();
+        drop(state);
+        self.shared.wake_ticker_by(due);
+        for action in todo {
+            match action {
+                Action::Start(key) => self.start(key),
+                Action::Give {
+                    to,
+                    key,
+                    worker,
+                    kind,
+                    fresh,
+                } => {
+                    let lease = Lease::new(Arc::clone(self), worker, key, now, kind, fresh);
+                    // If nobody waits any more, the lease comes back and is dropped here: it is released unused.
+                    let _ = to.send(Ok(lease));
+                }
+                Action::Fail(waiter) => {
+                    let refusal = error.cloned().map_or(Refusal::Closed, Refusal::Start);
+                    let _ = waiter.send(Err(refusal));
+                }
+                Action::Retire(seat, reason) => {
+                    self.shared.sink.publish(Event::WorkerEnded {
+                        version: Arc::clone(&self.version),
+                        worker: seat.worker.id(),
+                        reason,
+                    });
+                    self.shared.chore(Chore::End(seat));
+                }
+            }
+        }
+        if over && !self.shared.is_live_elsewhere(self) {
+            self.forget_template();
+        }
+    }
+
+    fn start(self: &Arc<Self>, key: Key) {
+        self.templated.store(true, Ordering::Relaxed);
+        let id = self.shared.next_worker();
+        let start = self.shared.engine.start(&self.version, id);
+        let mut order = StartOrder {
+            pool: Arc::clone(self),
+            key,
+            open: true,
+        };
+        self.shared.tasks.spawn(async move {
+            let result = start.await;
+            order.open = false;
+            order.pool.started(order.key, result);
+        });
+    }
+}
+
+/// Sees to it that the state machine hears of every start it ordered, even one whose task panics or is aborted.
+struct StartOrder {
+    pool: Arc<Pool>,
+    key: Key,
+    open: bool,
+}
+
+impl Drop for StartOrder {
+    fn drop(&mut self) {
+        if self.open {
+            let pool = Arc::clone(&self.pool);
+            // Not here: this may run inside `Tasks::spawn`, which must not be entered twice.
+            self.pool.shared.chore(Chore::StartLost(pool, self.key));
+        }
+    }
+}

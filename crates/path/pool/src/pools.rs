@@ -1,0 +1,214 @@
+//! What all pools share: engine, sink and clock; the timer task, the sampler, and the task that ends workers off the path.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pilot_model::ports::{Clock, Engine, EventSink};
+use pilot_model::{Instant, Version, WorkerId};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::lease::Seat;
+use crate::memory;
+use crate::pool::Pool;
+use crate::state::Key;
+use crate::tasks::Tasks;
+
+/// Bounds of all pools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolLimits {
+    /// Requests of one version that may wait.
+    pub queue_max: usize,
+    /// PSS of all workers and templates beyond which the coldest are evicted; `None`: no bound.
+    pub memory_bytes_max: Option<u64>,
+    /// How often memory is sampled.
+    pub memory_sample_every: Duration,
+}
+
+/// All pools. Dropping it ends every task of theirs.
+#[derive(Debug)]
+pub struct Pools {
+    shared: Arc<Shared>,
+}
+
+/// What the pools share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) sink: Arc<dyn EventSink>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) limits: PoolLimits,
+    pub(crate) tasks: Tasks,
+    /// Guards the list; pools are locked only after it is let go.
+    pools: Mutex<Vec<Weak<Pool>>>,
+    /// Bounded by the number of workers and versions: each sends at most one.
+    chores: mpsc::UnboundedSender<Chore>,
+    workers: AtomicU64,
+    /// When the timer task looks next, nanoseconds. While it looks: never, so that whoever wants it earlier says so.
+    ticker_at: AtomicU64,
+    ticker: Notify,
+}
+
+/// What is done off the path.
+#[derive(Debug)]
+pub(crate) enum Chore {
+    /// End a worker.
+    End(Arc<Seat>),
+    /// Give a version's template up.
+    Forget(Arc<Version>),
+    /// The task of a start was ended.
+    StartLost(Arc<Pool>, Key),
+    /// Everything before this is done.
+    Flush(oneshot::Sender<()>),
+}
+
+impl Pools {
+    /// Without a pool. Call it inside a tokio runtime: the tasks run there.
+    #[must_use]
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        sink: Arc<dyn EventSink>,
+        clock: Arc<dyn Clock>,
+        limits: PoolLimits,
+    ) -> Self {
+        let (chores, inbox) = mpsc::unbounded_channel();
+        let every = limits.memory_sample_every;
+        let shared = Arc::new(Shared {
+            engine,
+            sink,
+            clock,
+            limits,
+            tasks: Tasks::new(),
+            pools: Mutex::new(Vec::new()),
+            chores,
+            workers: AtomicU64::new(0),
+            ticker_at: AtomicU64::new(u64::MAX),
+            ticker: Notify::new(),
+        });
+        let weak = Arc::downgrade(&shared);
+        shared.tasks.spawn(do_chores(inbox, weak.clone()));
+        shared.tasks.spawn(tick(weak.clone()));
+        shared.tasks.spawn(memory::sample(weak, every));
+        Self { shared }
+    }
+
+    /// A new pool, of a version that is live now. It lives as long as anyone holds it, a lease included.
+    #[must_use]
+    pub fn open(&self, version: Arc<Version>) -> Arc<Pool> {
+        let pool = Arc::new(Pool::new(version, Arc::clone(&self.shared)));
+        self.shared.pools.lock().push(Arc::downgrade(&pool));
+        self.shared.wake_ticker_by(pool.due());
+        pool
+    }
+
+    /// Runs a task that ends with the pools.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.shared.tasks.spawn(task);
+    }
+
+    /// Closes every pool, kills what still runs, and waits until all workers are gone.
+    pub async fn close(&self) {
+        let pools = self.shared.pools();
+        for pool in &pools {
+            pool.close();
+            pool.kill();
+        }
+        let (done, flushed) = oneshot::channel();
+        self.shared.chore(Chore::Flush(done));
+        let _ = flushed.await;
+    }
+}
+
+impl Drop for Pools {
+    fn drop(&mut self) {
+        for pool in self.shared.pools() {
+            pool.close();
+        }
+        self.shared.tasks.abort();
+    }
+}
+
+impl Shared {
+    pub(crate) fn next_worker(&self) -> WorkerId {
+        WorkerId(self.workers.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Leaves something to the task off the path; does it here if that has ended.
+    pub(crate) fn chore(&self, chore: Chore) {
+        if let Err(mpsc::error::SendError(Chore::End(seat))) = self.chores.send(chore) {
+            seat.worker.kill();
+        }
+    }
+
+    /// Sees to it that the timer task looks at `due`, or before.
+    pub(crate) fn wake_ticker_by(&self, due: Instant) {
+        if due.0 < self.ticker_at.load(Ordering::Acquire) {
+            self.ticker.notify_one();
+        }
+    }
+
+    pub(crate) fn pools(&self) -> Vec<Arc<Pool>> {
+        let mut pools = self.pools.lock();
+        pools.retain(|pool| pool.strong_count() > 0);
+        pools.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether another pool keeps the same version alive (deployed again under another number): they share a template.
+    pub(crate) fn is_live_elsewhere(&self, pool: &Arc<Pool>) -> bool {
+        self.pools().iter().any(|other| {
+            !Arc::ptr_eq(other, pool)
+                && other.version().id == pool.version().id
+                && other.version().config.name == pool.version().config.name
+                && other.is_live()
+        })
+    }
+
+    /// Ticks whoever is due and says when the next one is.
+    fn tick_due(&self) -> Instant {
+        let mut next = Instant(u64::MAX);
+        for pool in self.pools() {
+            if pool.due() <= self.clock.now() {
+                pool.tick();
+            }
+            next = next.min(pool.due());
+        }
+        next
+    }
+}
+
+async fn do_chores(mut inbox: mpsc::UnboundedReceiver<Chore>, shared: Weak<Shared>) {
+    while let Some(chore) = inbox.recv().await {
+        match chore {
+            Chore::End(seat) => seat.worker.kill(),
+            Chore::Forget(version) => {
+                if let Some(shared) = shared.upgrade() {
+                    shared.engine.forget(&version);
+                }
+            }
+            Chore::StartLost(pool, key) => pool.start_lost(key),
+            Chore::Flush(done) => {
+                let _ = done.send(());
+            }
+        }
+    }
+}
+
+async fn tick(shared: Weak<Shared>) {
+    loop {
+        let Some(strong) = shared.upgrade() else {
+            return;
+        };
+        strong.ticker_at.store(u64::MAX, Ordering::Release);
+        let next = strong.tick_due();
+        strong.ticker_at.store(next.0, Ordering::Release);
+        let pause = next.since(strong.clock.now()).min(LONGEST_PAUSE);
+        tokio::select! {
+            () = strong.ticker.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// The timer task looks at least this often.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);

@@ -1,0 +1,705 @@
+//! The decisions of one pool (the workers of one version) as a pure state machine: events come in with the time at which
+//! they happened, actions go out. No I/O, no clock, no lock; `pool.rs` wraps it.
+//!
+//! Invariants, property-tested in `state/tests.rs`: nobody waits while a worker has a free slot; whoever waits has a
+//! running or starting worker to hope for; at most `max` workers; no worker has more than `concurrency` leases; requests
+//! are served in the order in which they came; each is given a worker, failed or abandoned exactly once; a leased worker is
+//! never retired.
+
+mod estimate;
+mod sizing;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use pilot_model::{Instant, Reuse, StartKind};
+
+use estimate::{Mean, StartTimes, nanos};
+use sizing::{Demand, Prospect, start_pays};
+pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, WaiterId};
+
+/// One pool's state.
+#[derive(Debug)]
+pub struct State<W, Q> {
+    settings: Settings,
+    places: Vec<Option<Place<W>>>,
+    vacant: Vec<Key>,
+    /// Workers with a free slot; the one used last at the end. Leases are taken from the end, so that the others cool down.
+    free: Vec<Key>,
+    queue: VecDeque<Waiter<Q>>,
+    next_waiter: u64,
+    starting: u32,
+    up: u32,
+    service: Mean,
+    start_times: StartTimes,
+    last_arrival: Option<Instant>,
+    /// Starts that failed since one succeeded.
+    failures: u32,
+    /// No worker is started ahead of demand before this.
+    hold_until: Instant,
+    /// `min`, or less after [`State::scale`] until the next request.
+    floor: u32,
+    mode: Mode,
+    due: Instant,
+}
+
+#[derive(Debug)]
+enum Place<W> {
+    Starting {
+        asked: Instant,
+        expected: Instant,
+        alone: bool,
+        cause: Option<WaiterId>,
+    },
+    Up {
+        worker: W,
+        leases: u32,
+        /// Sum of when the current leases began, nanoseconds: their mean age is what the sizing rule wants.
+        since_sum: u128,
+        /// When it came up or was last released.
+        touched: Instant,
+        /// Not to be leased again, and why.
+        doomed: Option<&'static str>,
+    },
+}
+
+#[derive(Debug)]
+struct Waiter<Q> {
+    id: WaiterId,
+    handle: Q,
+    /// A start was ordered for it.
+    caused: bool,
+    /// A start ordered for another was what it had to hope for.
+    hoped: bool,
+    /// Starts ordered for it that failed.
+    failures: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Keeps workers for later.
+    Live,
+    /// Serves whoever comes, keeps nothing.
+    Retired,
+    /// Serves nobody.
+    Closed,
+}
+
+impl<W: Clone, Q> State<W, Q> {
+    /// Attempts to start a worker for one request.
+    const ATTEMPTS_MAX: u32 = 3;
+    /// Parked workers are replaced this long after one was leased, or when it is released: off the path of the
+    /// invocation that took it.
+    const REFILL_AFTER: Duration = Duration::from_millis(2);
+    /// After eviction, nothing is started ahead of demand for so long.
+    const PRESSURE_HOLD: Duration = Duration::from_secs(30);
+    const REVIEW_MIN: u64 = 1_000_000;
+    const REVIEW_MAX: u64 = 50_000_000;
+    const NEVER: Instant = Instant(u64::MAX);
+
+    /// An empty pool. Nothing is started before [`State::tick`], or a request.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let floor = settings.min;
+        Self {
+            settings,
+            places: Vec::new(),
+            vacant: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            next_waiter: 0,
+            starting: 0,
+            up: 0,
+            service: Mean::default(),
+            start_times: StartTimes::default(),
+            last_arrival: None,
+            failures: 0,
+            hold_until: Instant(0),
+            floor,
+            mode: Mode::Live,
+            due: if floor > 0 { Instant(0) } else { Self::NEVER },
+        }
+    }
+
+    /// A request arrives. `handle` is made only if it has to wait.
+    pub fn arrive(
+        &mut self,
+        now: Instant,
+        handle: impl FnOnce() -> Q,
+        actions: &mut Vec<Action<W, Q>>,
+    ) -> Arrival<W> {
+        if self.mode == Mode::Closed {
+            return Arrival::Closed;
+        }
+        self.last_arrival = Some(now);
+        self.floor = self.settings.min;
+        if let Some(&key) = self.free.last()
+            && let Some(worker) = self.lease(now, key)
+        {
+            if self.settings.parked > 0 {
+                self.want(now.after(Self::REFILL_AFTER));
+            }
+            return Arrival::Leased(key, worker);
+        }
+        if self.queue.len() >= self.settings.queue_max {
+            return Arrival::Full;
+        }
+        let id = WaiterId(self.next_waiter);
+        self.next_waiter += 1;
+        self.queue.push_back(Waiter {
+            id,
+            handle: handle(),
+            caused: false,
+            hoped: false,
+            failures: 0,
+        });
+        self.order_starts(now, Some(id), actions);
+        if let Some(waiter) = self.queue.back_mut() {
+            // With nobody at work, all hope is in what starts.
+            waiter.hoped |= self.starting > 0 && self.up == 0;
+        }
+        Arrival::Queued(id)
+    }
+
+    /// A request gives up waiting. `None`: it does not wait any more, it was served or failed.
+    pub fn abandon(&mut self, waiter: WaiterId) -> Option<Q> {
+        let at = self
+            .queue
+            .binary_search_by_key(&waiter, |waiter| waiter.id)
+            .ok()?;
+        self.queue.remove(at).map(|waiter| waiter.handle)
+    }
+
+    /// A started worker is ready.
+    pub fn ready(&mut self, now: Instant, key: Key, worker: W, actions: &mut Vec<Action<W, Q>>) {
+        let Some(&Place::Starting { asked, alone, .. }) = self.place(key) else {
+            return;
+        };
+        self.start_times.ready(asked, now, alone);
+        self.failures = 0;
+        self.starting -= 1;
+        self.up += 1;
+        self.places[key.0 as usize] = Some(Place::Up {
+            worker,
+            leases: 0,
+            since_sum: 0,
+            touched: now,
+            doomed: None,
+        });
+        if self.mode == Mode::Closed {
+            self.retire(key, "retired", actions);
+            return;
+        }
+        self.free.push(key);
+        self.serve_queue(now, key, true, actions);
+        self.order_starts(now, None, actions);
+        self.settle(now, key, actions);
+    }
+
+    /// A start failed.
+    pub fn start_failed(
+        &mut self,
+        now: Instant,
+        key: Key,
+        fault: StartFault,
+        actions: &mut Vec<Action<W, Q>>,
+    ) {
+        let Some(&Place::Starting { cause, .. }) = self.place(key) else {
+            return;
+        };
+        self.vacate(key);
+        self.starting -= 1;
+        self.failures = self.failures.saturating_add(1);
+        let pause = Duration::from_secs(1 << self.failures.min(6));
+        self.hold_until = self.hold_until.max(now.after(pause));
+        let hopeless = self.failures >= Self::ATTEMPTS_MAX && self.starting == 0 && self.up == 0;
+        if fault == StartFault::Import || hopeless {
+            actions.extend(
+                self.queue
+                    .drain(..)
+                    .map(|waiter| Action::Fail(waiter.handle)),
+            );
+        } else {
+            self.charge_failure(cause, actions);
+        }
+        self.order_starts(now, None, actions);
+        self.refill(now, actions);
+    }
+
+    /// A lease that began at `since` ended.
+    pub fn release(
+        &mut self,
+        now: Instant,
+        key: Key,
+        since: Instant,
+        ending: Ending,
+        actions: &mut Vec<Action<W, Q>>,
+    ) {
+        let once = self.settings.reuse == Reuse::Once;
+        let full_at = self.settings.concurrency;
+        let Some(Place::Up {
+            leases,
+            since_sum,
+            touched,
+            doomed,
+            ..
+        }) = self.place_mut(key)
+        else {
+            return;
+        };
+        let was_full = *leases >= full_at;
+        let was_doomed = doomed.is_some();
+        *leases = leases.saturating_sub(1);
+        *since_sum = since_sum.saturating_sub(u128::from(since.0));
+        *touched = now;
+        match ending {
+            Ending::Lost(reason) => *doomed = Some(doomed.unwrap_or(reason)),
+            Ending::Reusable if once => *doomed = Some("once"),
+            Ending::Reusable | Ending::Unused => {}
+        }
+        let (unused, doomed) = (*leases == 0, *doomed);
+        self.sample(now, since, ending);
+        match doomed {
+            Some(reason) => {
+                if !was_full && !was_doomed {
+                    self.free.retain(|free| *free != key);
+                }
+                if unused {
+                    self.retire(key, reason, actions);
+                }
+            }
+            None => {
+                if was_full {
+                    self.free.push(key);
+                }
+                self.serve_queue(now, key, false, actions);
+            }
+        }
+        self.order_starts(now, None, actions);
+        self.settle(now, key, actions);
+    }
+
+    /// A worker that was just leased turns out to be dead already: the lease never took place.
+    pub fn found_dead(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
+        self.release(now, key, now, Ending::Lost("crash"), actions);
+    }
+
+    /// Time passes: reaps, refills, and looks again at who waits. To be called at [`State::due`].
+    pub fn tick(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
+        self.due = Self::NEVER;
+        self.order_starts(now, None, actions);
+        self.refill(now, actions);
+        self.reap(now, actions);
+    }
+
+    /// When [`State::tick`] is to be called next; far in the future: not before another event.
+    #[must_use]
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Retires idle workers beyond `workers`, or starts some up to it. Fewer than `min` stay so until the next request.
+    pub fn scale(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
+        if self.mode != Mode::Live {
+            return;
+        }
+        self.floor = self.settings.min.min(workers);
+        if workers == 0 {
+            self.last_arrival = None;
+        }
+        while self.total() > workers
+            && let Some(key) = self.coldest_idle()
+        {
+            self.retire(key, "scaled", actions);
+        }
+        while self.total() < workers.min(self.settings.max) {
+            self.start(now, None, actions);
+        }
+    }
+
+    /// Another version takes over: keeps nothing ready any more. Who waits or comes is still served.
+    pub fn retire_all(&mut self, actions: &mut Vec<Action<W, Q>>) {
+        if self.mode == Mode::Live {
+            self.mode = Mode::Retired;
+        }
+        while let Some(key) = self.coldest_idle() {
+            self.retire(key, "retired", actions);
+        }
+    }
+
+    /// This version is the live one again.
+    pub fn revive(&mut self) {
+        if self.mode == Mode::Retired {
+            self.mode = Mode::Live;
+            self.want(Instant(0));
+        }
+    }
+
+    /// Serves nobody any more: who waits is failed, every worker without a lease retired.
+    pub fn close(&mut self, actions: &mut Vec<Action<W, Q>>) {
+        self.mode = Mode::Closed;
+        actions.extend(
+            self.queue
+                .drain(..)
+                .map(|waiter| Action::Fail(waiter.handle)),
+        );
+        self.retire_all(actions);
+    }
+
+    /// Retires this worker under memory pressure, if it is idle. False: it is not.
+    pub fn evict(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) -> bool {
+        let idle = matches!(self.place(key), Some(Place::Up { leases: 0, .. }));
+        if idle {
+            self.hold_until = self.hold_until.max(now.after(Self::PRESSURE_HOLD));
+            self.retire(key, "pressure", actions);
+        }
+        idle
+    }
+
+    /// Workers that are idle, with when each was last used.
+    pub fn idle_workers(&self) -> impl Iterator<Item = (Key, Instant, &W)> {
+        self.up_workers()
+            .filter(|(_, _, leases, _)| *leases == 0)
+            .map(|(key, touched, _, worker)| (key, touched, worker))
+    }
+
+    /// Every worker that is up.
+    pub fn workers(&self) -> impl Iterator<Item = &W> {
+        self.up_workers().map(|(_, _, _, worker)| worker)
+    }
+
+    /// How many workers there are.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let idle = u32::try_from(self.idle_workers().count()).unwrap_or(u32::MAX);
+        Counts {
+            starting: self.starting,
+            idle,
+            busy: self.up - idle,
+            waiting: u32::try_from(self.queue.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// No worker, none starting, nobody waiting.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.total() == 0 && self.queue.is_empty()
+    }
+
+    /// Whether this version is still the live one.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.mode == Mode::Live
+    }
+
+    /// The newest request.
+    #[must_use]
+    pub fn last_arrival(&self) -> Option<Instant> {
+        self.last_arrival
+    }
+
+    // --- Starts ---------------------------------------------------------------------------------------------------
+
+    /// Orders every start that pays. The first is caused by `arrived`, or else by the oldest request that caused none.
+    fn order_starts(
+        &mut self,
+        now: Instant,
+        arrived: Option<WaiterId>,
+        actions: &mut Vec<Action<W, Q>>,
+    ) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let mut cause = arrived;
+        while self.total() < self.settings.max && self.one_more_pays(now) {
+            let cause = cause.take().or_else(|| self.oldest_without_start());
+            self.start(now, cause, actions);
+        }
+        // Starts serve the front of the queue: whoever stands there hopes for them.
+        let slots = self.starting.saturating_mul(self.settings.concurrency) as usize;
+        for waiter in self.queue.iter_mut().take(slots) {
+            waiter.hoped = true;
+        }
+        if self.total() < self.settings.max {
+            let pause = self
+                .start_times
+                .latency()
+                .clamp(Self::REVIEW_MIN, Self::REVIEW_MAX);
+            self.want(Instant(now.0.saturating_add(pause)));
+        }
+    }
+
+    fn one_more_pays(&self, now: Instant) -> bool {
+        let demand = Demand {
+            waiting: self.queue.len() as u64,
+            service: self.service.value(),
+            start: self.start_times.expected(self.starting),
+            once: self.settings.reuse == Reuse::Once,
+        };
+        let slots = self.settings.concurrency;
+        let prospects = self
+            .places
+            .iter()
+            .flatten()
+            .filter_map(|place| match place {
+                Place::Starting { expected, .. } => Some(Prospect::Starting {
+                    ready_in: nanos(expected.since(now)),
+                    slots,
+                }),
+                Place::Up {
+                    doomed: Some(_), ..
+                }
+                | Place::Up { leases: 0, .. } => None,
+                Place::Up {
+                    leases, since_sum, ..
+                } => {
+                    let since = u64::try_from(since_sum / u128::from(*leases)).unwrap_or(now.0);
+                    Some(Prospect::Busy {
+                        age: nanos(now.since(Instant(since))),
+                        leases: *leases,
+                    })
+                }
+            });
+        start_pays(demand, prospects)
+    }
+
+    fn oldest_without_start(&self) -> Option<WaiterId> {
+        self.queue
+            .iter()
+            .find(|waiter| !waiter.caused)
+            .or(self.queue.front())
+            .map(|waiter| waiter.id)
+    }
+
+    fn start(&mut self, now: Instant, cause: Option<WaiterId>, actions: &mut Vec<Action<W, Q>>) {
+        if let Some(waiter) = cause.and_then(|id| self.waiter(id)) {
+            waiter.caused = true;
+        }
+        let expected = self.start_times.expected(self.starting);
+        let place = Place::Starting {
+            asked: now,
+            expected: Instant(now.0.saturating_add(expected)),
+            alone: self.starting == 0,
+            cause,
+        };
+        self.starting += 1;
+        let key = self.vacant.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            // A pool has at most `scale.max` workers, 10,000.
+            Key(u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX))
+        });
+        self.places[key.0 as usize] = Some(place);
+        actions.push(Action::Start(key));
+    }
+
+    /// A failed start counts against whom it was ordered for; the last attempt's error is his.
+    fn charge_failure(&mut self, cause: Option<WaiterId>, actions: &mut Vec<Action<W, Q>>) {
+        let still_waits = cause.filter(|id| self.waiter(*id).is_some());
+        let Some(id) = still_waits.or(self.queue.front().map(|waiter| waiter.id)) else {
+            return;
+        };
+        if let Some(waiter) = self.waiter(id) {
+            waiter.failures += 1;
+            if waiter.failures >= Self::ATTEMPTS_MAX {
+                actions.extend(self.abandon(id).map(Action::Fail));
+            }
+        }
+    }
+
+    fn waiter(&mut self, id: WaiterId) -> Option<&mut Waiter<Q>> {
+        let at = self
+            .queue
+            .binary_search_by_key(&id, |waiter| waiter.id)
+            .ok()?;
+        self.queue.get_mut(at)
+    }
+
+    // --- Leases ---------------------------------------------------------------------------------------------------
+
+    /// One more lease on the worker at the end of `free`.
+    fn lease(&mut self, now: Instant, key: Key) -> Option<W> {
+        let full_at = self.settings.concurrency;
+        let Some(Place::Up {
+            worker,
+            leases,
+            since_sum,
+            ..
+        }) = self.place_mut(key)
+        else {
+            return None;
+        };
+        *leases += 1;
+        *since_sum += u128::from(now.0);
+        let (worker, full) = (worker.clone(), *leases >= full_at);
+        if full {
+            self.free.pop();
+        }
+        Some(worker)
+    }
+
+    /// Gives this worker's free slots to the front of the queue.
+    fn serve_queue(
+        &mut self,
+        now: Instant,
+        key: Key,
+        fresh: bool,
+        actions: &mut Vec<Action<W, Q>>,
+    ) {
+        while !self.queue.is_empty() && self.free.last() == Some(&key) {
+            let (Some(worker), Some(waiter)) = (self.lease(now, key), self.queue.pop_front())
+            else {
+                return;
+            };
+            let kind = if waiter.caused {
+                StartKind::Cold
+            } else if waiter.hoped || fresh {
+                StartKind::ColdShared
+            } else {
+                StartKind::Warm
+            };
+            actions.push(Action::Give {
+                to: waiter.handle,
+                key,
+                worker,
+                kind,
+                fresh,
+            });
+        }
+    }
+
+    /// Takes the service time of a lease that ended.
+    fn sample(&mut self, now: Instant, since: Instant, ending: Ending) {
+        let took = now.since(since);
+        match ending {
+            Ending::Reusable => self.service.add(took),
+            // Cut short: it would have taken at least this long.
+            Ending::Lost(_) if self.service.value().is_some_and(|mean| nanos(took) > mean) => {
+                self.service.add(took);
+            }
+            Ending::Lost(_) | Ending::Unused => {}
+        }
+    }
+
+    // --- Keeping and ending ---------------------------------------------------------------------------------------
+
+    /// After a worker came up or was released: what becomes of it if nobody wants it.
+    fn settle(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
+        if let Some(Place::Up { leases: 0, .. }) = self.place(key) {
+            if self.mode == Mode::Live {
+                self.want(now.after(self.settings.idle));
+            } else {
+                self.retire(key, "retired", actions);
+            }
+        }
+        if self.settings.parked > 0 || self.floor > 0 {
+            self.refill(now, actions);
+        }
+    }
+
+    /// Starts what `min` and `parked` ask for beyond demand.
+    fn refill(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
+        if self.mode != Mode::Live || !self.queue.is_empty() {
+            return;
+        }
+        let mut missing = self.floor.saturating_sub(self.total());
+        if self.settings.parked > 0 && self.is_hot(now) {
+            let ahead = self.counts().idle + self.starting;
+            missing = missing.max(self.settings.parked.saturating_sub(ahead));
+        }
+        let missing = missing.min(self.settings.max.saturating_sub(self.total()));
+        if missing > 0 && now < self.hold_until {
+            self.want(self.hold_until);
+            return;
+        }
+        for _ in 0..missing {
+            self.start(now, None, actions);
+        }
+    }
+
+    /// Ends who has been idle for long, the coldest first, but not those that `min` and `parked` keep.
+    fn reap(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
+        let hot = self.is_hot(now);
+        let keep = if hot { self.settings.parked } else { 0 };
+        let mut idle: Vec<(Instant, Key)> = self
+            .idle_workers()
+            .map(|(key, touched, _)| (touched, key))
+            .collect();
+        idle.sort_unstable_by_key(|(touched, _)| *touched);
+        let spare = idle.len().saturating_sub(keep as usize);
+        let above_floor = self.total().saturating_sub(self.floor) as usize;
+        for (touched, key) in idle.iter().take(spare.min(above_floor)) {
+            let end = touched.after(self.settings.idle);
+            if end > now {
+                self.want(end);
+                break;
+            }
+            self.retire(*key, "idle", actions);
+        }
+        if hot
+            && keep > 0
+            && !idle.is_empty()
+            && let Some(last) = self.last_arrival
+        {
+            self.want(last.after(self.settings.idle));
+        }
+    }
+
+    fn is_hot(&self, now: Instant) -> bool {
+        self.last_arrival
+            .is_some_and(|last| now < last.after(self.settings.idle))
+    }
+
+    fn coldest_idle(&self) -> Option<Key> {
+        self.idle_workers()
+            .min_by_key(|(_, touched, _)| *touched)
+            .map(|(key, _, _)| key)
+    }
+
+    fn retire(&mut self, key: Key, reason: &'static str, actions: &mut Vec<Action<W, Q>>) {
+        if let Some(Place::Up { worker, .. }) = self.vacate(key) {
+            self.up -= 1;
+            self.free.retain(|free| *free != key);
+            actions.push(Action::Retire(worker, reason));
+        }
+    }
+
+    fn vacate(&mut self, key: Key) -> Option<Place<W>> {
+        let place = self.places.get_mut(key.0 as usize)?.take();
+        self.vacant.extend(place.is_some().then_some(key));
+        place
+    }
+
+    fn total(&self) -> u32 {
+        self.starting + self.up
+    }
+
+    fn want(&mut self, at: Instant) {
+        self.due = self.due.min(at);
+    }
+
+    fn place(&self, key: Key) -> Option<&Place<W>> {
+        self.places.get(key.0 as usize)?.as_ref()
+    }
+
+    fn place_mut(&mut self, key: Key) -> Option<&mut Place<W>> {
+        self.places.get_mut(key.0 as usize)?.as_mut()
+    }
+
+    fn up_workers(&self) -> impl Iterator<Item = (Key, Instant, u32, &W)> {
+        self.places
+            .iter()
+            .zip(0_u32..)
+            .filter_map(|(place, at)| match place {
+                Some(Place::Up {
+                    worker,
+                    leases,
+                    touched,
+                    ..
+                }) => Some((Key(at), *touched, *leases, worker)),
+                _ => None,
+            })
+    }
+}

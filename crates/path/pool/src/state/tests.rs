@@ -1,0 +1,480 @@
+//! Property tests of the state machine: random arrivals, starts, deaths, releases and clock, with a model beside it that
+//! knows who holds what.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+fn settings() -> Settings {
+    Settings {
+        min: 0,
+        max: 64,
+        parked: 0,
+        idle: Duration::from_secs(60),
+        concurrency: 1,
+        reuse: Reuse::Always,
+        queue_max: 1000,
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Arrive,
+    Ready(usize),
+    StartFailed(usize, StartFault),
+    Release(usize, Ending),
+    FoundDead,
+    Abandon(usize),
+    Pass(u64),
+    Scale(u32),
+    Retire,
+    Revive,
+    Evict(usize),
+    Close,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ending = prop_oneof![
+        6 => Just(Ending::Reusable),
+        1 => Just(Ending::Unused),
+        2 => Just(Ending::Lost("crash")),
+    ];
+    let fault = prop_oneof![1 => Just(StartFault::Import), 4 => Just(StartFault::Transient)];
+    prop_oneof![
+        30 => Just(Step::Arrive),
+        20 => any::<usize>().prop_map(Step::Ready),
+        4 => (any::<usize>(), fault).prop_map(|(at, fault)| Step::StartFailed(at, fault)),
+        25 => (any::<usize>(), ending).prop_map(|(at, ending)| Step::Release(at, ending)),
+        2 => Just(Step::FoundDead),
+        4 => any::<usize>().prop_map(Step::Abandon),
+        15 => (0_u64..300 * MS).prop_map(Step::Pass),
+        2 => (0_u32..8).prop_map(Step::Scale),
+        1 => Just(Step::Retire),
+        2 => Just(Step::Revive),
+        3 => any::<usize>().prop_map(Step::Evict),
+        1 => prop_oneof![99 => Just(Step::Pass(1)), 1 => Just(Step::Close)],
+    ]
+}
+
+prop_compose! {
+    fn any_settings()(
+        max in 1_u32..7,
+        min in 0_u32..4,
+        parked in 0_u32..4,
+        concurrency in 1_u32..4,
+        once in any::<bool>(),
+        queue_max in 0_usize..12,
+    ) -> Settings {
+        Settings {
+            min: min.min(max),
+            max,
+            parked: parked.min(max),
+            idle: Duration::from_millis(500),
+            concurrency: if once { 1 } else { concurrency },
+            reuse: if once { Reuse::Once } else { Reuse::Always },
+            queue_max,
+        }
+    }
+}
+
+/// What the world around the state machine knows.
+struct World {
+    state: State<u64, u64>,
+    settings: Settings,
+    now: Instant,
+    starting: BTreeSet<u32>,
+    /// Workers that are up and not retired, with the leases of each.
+    workers: BTreeMap<u64, Vec<(Key, Instant)>>,
+    waiting: Vec<(WaiterId, u64)>,
+    requests: u64,
+    next_worker: u64,
+    served_last: Option<u64>,
+    closed: bool,
+}
+
+impl World {
+    fn new(settings: Settings) -> Self {
+        Self {
+            state: State::new(settings.clone()),
+            settings,
+            now: Instant(1_000 * MS),
+            starting: BTreeSet::new(),
+            workers: BTreeMap::new(),
+            waiting: Vec::new(),
+            requests: 0,
+            next_worker: 0,
+            served_last: None,
+            closed: false,
+        }
+    }
+
+    fn lease(&mut self, key: Key, worker: u64) {
+        let leases = self.workers.get_mut(&worker).expect("the worker is up");
+        leases.push((key, self.now));
+        assert!(
+            leases.len() <= self.settings.concurrency as usize,
+            "too many leases"
+        );
+    }
+
+    fn leases(&self) -> Vec<(u64, usize)> {
+        let workers = self.workers.iter();
+        workers
+            .flat_map(|(worker, leases)| (0..leases.len()).map(|at| (*worker, at)))
+            .collect()
+    }
+
+    fn act(&mut self, actions: Vec<Action<u64, u64>>) {
+        for action in actions {
+            match action {
+                Action::Start(key) => {
+                    assert!(!self.closed, "a closed pool starts a worker");
+                    assert!(self.starting.insert(key.0), "a place is taken twice");
+                }
+                Action::Give {
+                    to, key, worker, ..
+                } => {
+                    self.end_wait(to);
+                    assert!(
+                        self.served_last.is_none_or(|last| last < to),
+                        "out of order"
+                    );
+                    self.served_last = Some(to);
+                    self.lease(key, worker);
+                }
+                Action::Fail(to) => self.end_wait(to),
+                Action::Retire(worker, _) => {
+                    let leases = self.workers.remove(&worker).expect("retired twice");
+                    assert!(leases.is_empty(), "a leased worker is retired");
+                }
+            }
+        }
+    }
+
+    fn end_wait(&mut self, request: u64) {
+        let at = self
+            .waiting
+            .iter()
+            .position(|(_, waiting)| *waiting == request);
+        self.waiting.remove(at.expect("answered twice"));
+    }
+
+    fn take(&mut self, step: &Step) {
+        let mut actions = Vec::new();
+        match *step {
+            Step::Arrive | Step::FoundDead => {
+                let request = self.requests;
+                self.requests += 1;
+                match self.state.arrive(self.now, || request, &mut actions) {
+                    Arrival::Leased(key, _) if matches!(step, Step::FoundDead) => {
+                        self.state.found_dead(self.now, key, &mut actions);
+                    }
+                    Arrival::Leased(key, worker) => self.lease(key, worker),
+                    Arrival::Queued(id) => self.waiting.push((id, request)),
+                    Arrival::Full => {
+                        assert_eq!(self.waiting.len(), self.settings.queue_max);
+                    }
+                    Arrival::Closed => assert!(self.closed),
+                }
+            }
+            Step::Ready(at) => {
+                let Some(key) = nth(&self.starting, at) else {
+                    return;
+                };
+                self.starting.remove(&key);
+                self.next_worker += 1;
+                self.workers.insert(self.next_worker, Vec::new());
+                self.state
+                    .ready(self.now, Key(key), self.next_worker, &mut actions);
+            }
+            Step::StartFailed(at, fault) => {
+                let Some(key) = nth(&self.starting, at) else {
+                    return;
+                };
+                self.starting.remove(&key);
+                self.state
+                    .start_failed(self.now, Key(key), fault, &mut actions);
+                if fault == StartFault::Import {
+                    let failed = actions.iter().filter(|a| matches!(a, Action::Fail(_)));
+                    assert_eq!(failed.count(), self.waiting.len());
+                }
+            }
+            Step::Release(at, ending) => {
+                let leases = self.leases();
+                let Some((worker, at)) = leases.get(at % leases.len().max(1)).copied() else {
+                    return;
+                };
+                let (key, since) = self.workers.get_mut(&worker).expect("up").remove(at);
+                self.state
+                    .release(self.now, key, since, ending, &mut actions);
+            }
+            Step::Abandon(at) => {
+                if self.waiting.is_empty() {
+                    return;
+                }
+                let (id, request) = self.waiting.remove(at % self.waiting.len());
+                assert_eq!(self.state.abandon(id), Some(request));
+                assert_eq!(self.state.abandon(id), None);
+            }
+            Step::Pass(nanos) => {
+                self.now = Instant(self.now.0 + nanos);
+                if self.state.due() <= self.now {
+                    self.state.tick(self.now, &mut actions);
+                    assert!(self.state.due() > self.now, "due again at once");
+                }
+            }
+            Step::Scale(workers) => self.state.scale(self.now, workers, &mut actions),
+            Step::Retire => self.state.retire_all(&mut actions),
+            Step::Revive => self.state.revive(),
+            Step::Evict(at) => {
+                let idle: Vec<Key> = self.state.idle_workers().map(|(key, ..)| key).collect();
+                let Some(key) = idle.get(at % idle.len().max(1)) else {
+                    return;
+                };
+                assert!(self.state.evict(self.now, *key, &mut actions));
+            }
+            Step::Close => {
+                self.closed = true;
+                self.state.close(&mut actions);
+            }
+        }
+        self.act(actions);
+    }
+
+    fn check(&self) {
+        let counts = self.state.counts();
+        let busy = self
+            .workers
+            .values()
+            .filter(|leases| !leases.is_empty())
+            .count();
+        assert_eq!(counts.starting as usize, self.starting.len());
+        assert_eq!(counts.busy as usize, busy);
+        assert_eq!(counts.idle as usize, self.workers.len() - busy);
+        assert_eq!(counts.waiting as usize, self.waiting.len());
+        assert!(self.starting.len() + self.workers.len() <= self.settings.max as usize);
+        assert!(self.waiting.len() <= self.settings.queue_max);
+        if !self.waiting.is_empty() {
+            assert!(
+                counts.starting + counts.busy > 0,
+                "nobody will serve who waits"
+            );
+            assert_eq!(counts.idle, 0, "someone waits beside an idle worker");
+            assert!(
+                self.state.free.is_empty(),
+                "someone waits beside a free slot"
+            );
+            if counts.starting + counts.busy < self.settings.max {
+                assert!(self.state.due() < Instant(u64::MAX), "nobody looks again");
+            }
+        }
+        if !self.state.is_live() {
+            assert_eq!(counts.idle, 0, "a retired pool keeps a worker");
+        }
+        let free: BTreeSet<u32> = self.state.free.iter().map(|key| key.0).collect();
+        assert_eq!(free.len(), self.state.free.len(), "free twice");
+        for (at, place) in (0_u32..).zip(&self.state.places) {
+            let open = matches!(place, Some(Place::Up { leases, doomed: None, .. })
+                if *leases < self.settings.concurrency);
+            assert_eq!(free.contains(&at), open);
+        }
+    }
+}
+
+fn nth(set: &BTreeSet<u32>, at: usize) -> Option<u32> {
+    set.iter().nth(at % set.len().max(1)).copied()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_nobody_is_lost_and_no_bound_is_passed(
+        settings in any_settings(),
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let mut world = World::new(settings);
+        for step in &steps {
+            world.take(step);
+            world.check();
+        }
+    }
+
+    #[test]
+    fn once_requests_stop_everyone_is_answered_and_only_what_is_to_be_kept_stays(
+        settings in any_settings(),
+        steps in prop::collection::vec(step(), 1..100),
+    ) {
+        let min = settings.min as usize;
+        let mut world = World::new(settings);
+        for step in &steps {
+            world.take(step);
+        }
+        // Starts succeed, invocations end, time passes.
+        for _ in 0..400 {
+            world.take(&Step::Ready(0));
+            world.take(&Step::Release(0, Ending::Reusable));
+            world.take(&Step::Pass(5 * MS));
+        }
+        world.take(&Step::Pass(200_000 * MS));
+        for _ in 0..10 {
+            world.take(&Step::Ready(0));
+            world.take(&Step::Pass(2_000 * MS));
+        }
+        prop_assert!(world.waiting.is_empty());
+        prop_assert!(world.leases().is_empty());
+        prop_assert!(world.workers.len() <= min, "{} workers stay", world.workers.len());
+    }
+}
+
+/// Starts ordered by these actions.
+fn starts(actions: &[Action<u64, u64>]) -> usize {
+    actions
+        .iter()
+        .filter(|action| matches!(action, Action::Start(_)))
+        .count()
+}
+
+fn kinds(actions: &[Action<u64, u64>]) -> Vec<StartKind> {
+    let kind = |action: &_| match action {
+        Action::Give { kind, .. } => Some(*kind),
+        _ => None,
+    };
+    actions.iter().filter_map(kind).collect()
+}
+
+#[test]
+fn the_worker_used_last_is_leased_first() {
+    let mut world = World::new(Settings {
+        min: 3,
+        ..settings()
+    });
+    world.take(&Step::Pass(0));
+    for _ in 0..3 {
+        world.take(&Step::Ready(0));
+    }
+    world.take(&Step::Arrive);
+    let first = world.leases()[0].0;
+    world.take(&Step::Release(0, Ending::Reusable));
+    for _ in 0..5 {
+        world.take(&Step::Pass(MS));
+        world.take(&Step::Arrive);
+        assert_eq!(world.leases()[0].0, first);
+        world.take(&Step::Release(0, Ending::Reusable));
+    }
+}
+
+#[test]
+fn cold_is_who_caused_the_start_shared_who_waited_beside_it_warm_who_waited_for_a_release() {
+    let mut state = State::<u64, u64>::new(Settings {
+        max: 1,
+        ..settings()
+    });
+    let mut actions = Vec::new();
+    for request in 0..2 {
+        state.arrive(Instant(0), || request, &mut actions);
+    }
+    assert_eq!(starts(&actions), 1);
+    state.ready(Instant(2 * MS), Key(0), 7, &mut actions);
+    assert_eq!(kinds(&actions), [StartKind::Cold]);
+    // Comes when the worker is busy and nothing starts.
+    state.arrive(Instant(3 * MS), || 2, &mut actions);
+    actions.clear();
+    for at in 4..6 {
+        let since = Instant((at - 2) * MS);
+        state.release(
+            Instant(at * MS),
+            Key(0),
+            since,
+            Ending::Reusable,
+            &mut actions,
+        );
+    }
+    assert_eq!(kinds(&actions), [StartKind::ColdShared, StartKind::Warm]);
+}
+
+#[test]
+fn a_transient_failure_is_tried_three_times() {
+    let mut state = State::<u64, u64>::new(settings());
+    let mut actions = Vec::new();
+    state.arrive(Instant(0), || 0, &mut actions);
+    for attempt in 0..3 {
+        assert_eq!(starts(&actions), 1, "attempt {attempt}");
+        actions.clear();
+        state.start_failed(Instant(0), Key(0), StartFault::Transient, &mut actions);
+    }
+    assert_eq!(actions, [Action::Fail(0)]);
+}
+
+#[test]
+fn a_parked_worker_is_replaced_off_the_path() {
+    let settings = Settings {
+        parked: 1,
+        ..settings()
+    };
+    let mut state = State::<u64, u64>::new(settings);
+    let mut actions = Vec::new();
+    state.arrive(Instant(0), || 0, &mut actions);
+    state.ready(Instant(MS), Key(0), 1, &mut actions);
+    assert_eq!(starts(&actions), 2, "one for the request, one to park");
+    state.ready(Instant(2 * MS), Key(1), 2, &mut actions);
+    actions.clear();
+    let arrival = state.arrive(Instant(3 * MS), || 1, &mut actions);
+    assert_eq!(arrival, Arrival::Leased(Key(1), 2));
+    assert_eq!(starts(&actions), 0, "not while the request is on its way");
+    let due = state.due();
+    assert!(due <= Instant(6 * MS));
+    state.tick(due, &mut actions);
+    assert_eq!(starts(&actions), 1);
+}
+
+#[test]
+fn a_burst_of_long_calls_gets_its_workers_within_a_few_reviews() {
+    // Start: 1.5 ms and then one per 0.7 ms. Handler: 100 ms, not known before.
+    let mut state = State::<u64, u64>::new(settings());
+    let mut actions = Vec::new();
+    for request in 0..50 {
+        state.arrive(Instant(0), || request, &mut actions);
+    }
+    assert_eq!(starts(&actions), 1);
+    let mut now = 0;
+    let mut ready_at: Vec<(u64, Key)> = Vec::new();
+    let mut last_ready = 0;
+    let mut worker = 0;
+    let mut given = 0;
+    while given < 50 {
+        for action in std::mem::take(&mut actions) {
+            match action {
+                Action::Start(key) => {
+                    last_ready = (now + 1_500_000).max(last_ready + 700_000);
+                    ready_at.push((last_ready, key));
+                }
+                Action::Give { .. } => given += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        ready_at.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
+        let next_ready = ready_at.last().map_or(u64::MAX, |(at, _)| *at);
+        // The timer wheel has a grain of a millisecond.
+        let next_tick = state.due().0.max(now).div_ceil(MS) * MS + MS;
+        if next_ready <= next_tick {
+            now = next_ready;
+            if let Some((_, key)) = ready_at.pop() {
+                worker += 1;
+                state.ready(Instant(now), key, worker, &mut actions);
+            }
+        } else {
+            now = next_tick;
+            state.tick(Instant(now), &mut actions);
+        }
+    }
+    assert!(
+        now < 60 * MS,
+        "the last worker is there after {} ms",
+        now / MS
+    );
+}

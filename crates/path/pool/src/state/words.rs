@@ -1,0 +1,119 @@
+//! The words of the pool's state machine: its settings, what it is told and what it answers.
+
+use std::time::Duration;
+
+use pilot_model::{FunctionConfig, Reuse, StartKind};
+
+/// What shapes a pool's decisions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Workers kept whatever happens.
+    pub min: u32,
+    /// Most workers at once.
+    pub max: u32,
+    /// Idle workers kept beyond the busy ones while the function is hot.
+    pub parked: u32,
+    /// An idle worker is reaped after this; the function is hot for this long after a request.
+    pub idle: Duration,
+    /// Invocations of one worker at the same time; at least 1.
+    pub concurrency: u32,
+    /// Whether a worker serves more than one invocation.
+    pub reuse: Reuse,
+    /// Most requests that wait; at least 1, or nobody could wait for a start.
+    pub queue_max: usize,
+}
+
+impl Settings {
+    /// From a function's configuration.
+    #[must_use]
+    pub fn new(config: &FunctionConfig, queue_max: usize) -> Self {
+        Self {
+            min: config.scale.min,
+            max: config.scale.max,
+            parked: config.scale.parked,
+            idle: config.scale.idle,
+            concurrency: config.concurrency,
+            reuse: config.reuse,
+            queue_max: queue_max.max(1),
+        }
+    }
+}
+
+/// A worker's place in the pool. Taken by another worker only after this one is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key(pub(super) u32);
+
+/// A request in the queue, numbered in the order of arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WaiterId(pub(super) u64);
+
+/// What becomes of a request that arrives.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival<W> {
+    /// A worker is free: lease it.
+    Leased(Key, W),
+    /// It waits.
+    Queued(WaiterId),
+    /// The queue is full.
+    Full,
+    /// The pool is closed.
+    Closed,
+}
+
+/// What is to be done, in this order. `W` is a worker, `Q` whoever waits.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action<W, Q> {
+    /// Start a worker; tell [`State::ready`](super::State::ready) or
+    /// [`State::start_failed`](super::State::start_failed).
+    Start(Key),
+    /// This request's wait is over: it has a lease on this worker.
+    Give {
+        /// Who waited.
+        to: Q,
+        /// The worker's place.
+        key: Key,
+        /// The worker.
+        worker: W,
+        /// What the wait was for.
+        kind: StartKind,
+        /// Whether the worker has just come up: its start is part of this wait.
+        fresh: bool,
+    },
+    /// This request gets the error of the start that has just failed (or learns that the pool closed).
+    Fail(Q),
+    /// End this worker: it is out of the pool.
+    Retire(W, &'static str),
+}
+
+/// How a lease ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The worker can serve on.
+    Reusable,
+    /// The lease was never used.
+    Unused,
+    /// The worker is dead or must not be used again; why.
+    Lost(&'static str),
+}
+
+/// Whose fault a failed start is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartFault {
+    /// The handler cannot be imported: trying again is of no use.
+    Import,
+    /// The runtime or the machine: it may work the next time.
+    Transient,
+}
+
+/// How many workers there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Being started.
+    pub starting: u32,
+    /// Without a lease.
+    pub idle: u32,
+    /// With a lease.
+    pub busy: u32,
+    /// Requests in the queue.
+    pub waiting: u32,
+}

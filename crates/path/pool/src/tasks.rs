@@ -1,0 +1,40 @@
+//! The tasks of the path: each is tracked here and ends with the pools. Nothing is detached.
+
+use std::future::Future;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+/// Tracked tasks.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    /// Guards only the set; never held across an await.
+    set: Mutex<JoinSet<()>>,
+    home: Handle,
+}
+
+impl Tasks {
+    /// For tasks of this runtime.
+    pub(crate) fn new() -> Self {
+        Self {
+            set: Mutex::new(JoinSet::new()),
+            home: Handle::current(),
+        }
+    }
+
+    /// Runs a task: on the caller's runtime, so that it stays on the caller's thread where it can, else at home.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut set = self.set.lock();
+        while set.try_join_next().is_some() {}
+        match Handle::try_current() {
+            Ok(here) => set.spawn_on(task, &here),
+            Err(_) => set.spawn_on(task, &self.home),
+        };
+    }
+
+    /// Ends every task at its next await.
+    pub(crate) fn abort(&self) {
+        self.set.lock().abort_all();
+    }
+}
