@@ -88,16 +88,26 @@ impl Client {
         let path = function_path(name, below);
         let body = serde_json::to_vec(body)?;
         let headers = [("content-type", "application/json")];
-        self.call(Method::POST, &path, SendBody::from_owned_reader(std::io::Cursor::new(body)), &headers)
-            .and_then(|answer| self.json(&path, &answer))
-            .map_err(|error| self.name_nearest(name, error))
+        self.call(
+            Method::POST,
+            &path,
+            SendBody::from_owned_reader(std::io::Cursor::new(body)),
+            &headers,
+        )
+        .and_then(|answer| self.json(&path, &answer))
+        .map_err(|error| self.name_nearest(name, error))
     }
 
     /// DELETE of one function.
     pub(super) fn delete_function(&self, name: &FunctionName) -> anyhow::Result<()> {
-        self.call(Method::DELETE, &function_path(name, ""), SendBody::none(), &[])
-            .map(drop)
-            .map_err(|error| self.name_nearest(name, error))
+        self.call(
+            Method::DELETE,
+            &function_path(name, ""),
+            SendBody::none(),
+            &[],
+        )
+        .map(drop)
+        .map_err(|error| self.name_nearest(name, error))
     }
 
     /// GET of text that goes on, line after line.
@@ -113,10 +123,17 @@ impl Client {
     }
 
     /// PUT of a form, answered line after line.
-    pub(super) fn upload(&self, name: &FunctionName, form: Multipart) -> anyhow::Result<impl BufRead + use<>> {
+    pub(super) fn upload(
+        &self,
+        name: &FunctionName,
+        form: Multipart,
+    ) -> anyhow::Result<impl BufRead + use<>> {
         let content_type = form.content_type();
         let length = form.length_bytes().to_string();
-        let headers = [("content-type", content_type.as_str()), ("content-length", length.as_str())];
+        let headers = [
+            ("content-type", content_type.as_str()),
+            ("content-length", length.as_str()),
+        ];
         let body = SendBody::from_owned_reader(form.into_reader());
         self.open(Method::PUT, &function_path(name, ""), body, &headers)
             .map(BufReader::new)
@@ -133,7 +150,11 @@ impl Client {
         let body = SendBody::from_owned_reader(std::io::Cursor::new(event));
         let (status, headers, mut body) = self.send(Method::POST, &path, body, headers)?;
         let body = read_whole(&mut body).context("the answer broke off")?;
-        Ok(Answer { status, headers, body })
+        Ok(Answer {
+            status,
+            headers,
+            body,
+        })
     }
 
     /// Replaces "404" by the name that was probably meant; other errors stay as they are.
@@ -171,10 +192,14 @@ impl Client {
         headers: &[(&str, &str)],
     ) -> anyhow::Result<Answer> {
         let (status, headers, mut body) = self.send(method, path, body, headers)?;
-        let body = read_whole(&mut body)
-            .with_context(|| format!("the answer to {path} broke off"))?;
+        let body =
+            read_whole(&mut body).with_context(|| format!("the answer to {path} broke off"))?;
         if status.is_success() {
-            Ok(Answer { status, headers, body })
+            Ok(Answer {
+                status,
+                headers,
+                body,
+            })
         } else {
             Err(self.refusal(status, &body).into())
         }
@@ -215,7 +240,10 @@ impl Client {
         let request = request
             .body(body)
             .map_err(|error| Failure::usage(format!("cannot ask for {path}: {error}")))?;
-        let response = self.agent.run(request).map_err(|error| self.not_sent(error))?;
+        let response = self
+            .agent
+            .run(request)
+            .map_err(|error| self.not_sent(error))?;
         let (parts, body) = response.into_parts();
         Ok((parts.status, parts.headers, body))
     }
@@ -224,9 +252,13 @@ impl Client {
         let unreachable = match &error {
             ureq::Error::Io(error) => matches!(
                 error.kind(),
-                ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+                ErrorKind::ConnectionRefused
+                    | ErrorKind::HostUnreachable
+                    | ErrorKind::NetworkUnreachable
             ),
-            ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => true,
+            ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => {
+                true
+            }
             _ => false,
         };
         if unreachable {
@@ -249,8 +281,12 @@ impl Client {
     fn refusal(&self, status: StatusCode, body: &[u8]) -> Failure {
         let mut error = serde_json::from_slice(body).unwrap_or_else(|_| ApiError {
             code: "unknown".to_owned(),
-            message: format!("{} answers {status}: is it a Pilotlight daemon?", self.endpoint),
-            detail: String::from_utf8_lossy(&body[..body.len().min(FOREIGN_BODY_BYTES_MAX)]).into_owned(),
+            message: format!(
+                "{} answers {status}: is it a Pilotlight daemon?",
+                self.endpoint
+            ),
+            detail: String::from_utf8_lossy(&body[..body.len().min(FOREIGN_BODY_BYTES_MAX)])
+                .into_owned(),
         });
         if status == StatusCode::UNAUTHORIZED {
             error.message = format!(
@@ -300,8 +336,18 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_an_http_address_without_a_path() {
-        assert_eq!(check_endpoint("http://127.0.0.1:8080/").unwrap(), "http://127.0.0.1:8080");
-        for wrong in ["", "127.0.0.1:8080", "https://a", "http://", "http://a/b", "http://a b"] {
+        assert_eq!(
+            check_endpoint("http://127.0.0.1:8080/").unwrap(),
+            "http://127.0.0.1:8080"
+        );
+        for wrong in [
+            "",
+            "127.0.0.1:8080",
+            "https://a",
+            "http://",
+            "http://a/b",
+            "http://a b",
+        ] {
             let problem = check_endpoint(wrong).unwrap_err().to_string();
             assert!(problem.contains("http://HOST:PORT"), "{wrong}: {problem}");
         }
@@ -312,7 +358,11 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
-        let client = Client::new(&Connection { endpoint, token: None }).unwrap();
+        let client = Client::new(&Connection {
+            endpoint,
+            token: None,
+        })
+        .unwrap();
         let error = client.fetch::<serde_json::Value>("/").unwrap_err();
         assert!(
             matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })),

@@ -97,7 +97,10 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
     if failed == 0 {
         return Ok(());
     }
-    output::error(&format!("{failed} of {} not deployed", output::count(project.targets.len() as u64, "function")));
+    output::error(&format!(
+        "{failed} of {} not deployed",
+        output::count(project.targets.len() as u64, "function")
+    ));
     Err(Failure::Reported.into())
 }
 
@@ -147,7 +150,9 @@ fn follow(
         match event {
             DeployEvent::Progress(progress) => tell(&progress.message),
             DeployEvent::Done(report) => return Ok(*report),
-            DeployEvent::Failed(error) => return Err(Failure::Refused { status: 200, error }.into()),
+            DeployEvent::Failed(error) => {
+                return Err(Failure::Refused { status: 200, error }.into());
+            }
         }
     }
 }
@@ -165,17 +170,25 @@ fn tell_failure(client: &Client, name: &FunctionName, error: anyhow::Error) -> a
     if matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })) {
         return error;
     }
-    output::note(&format!("{BAD}✗{BAD:#} {STRONG}{name}{STRONG:#}  not deployed: {error:#}"));
+    output::note(&format!(
+        "{BAD}✗{BAD:#} {STRONG}{name}{STRONG:#}  not deployed: {error:#}"
+    ));
     if let Some(Failure::Refused { error, .. }) = error.downcast_ref() {
         output::detail(&error.detail);
     }
     if let Ok(live) = client.fetch_function::<FunctionSummary>(name, "") {
-        output::note(&format!("  version {} ({}) goes on serving", live.number, live.version));
+        output::note(&format!(
+            "  version {} ({}) goes on serving",
+            live.number, live.version
+        ));
     }
     Failure::Reported.into()
 }
 
-fn outcome_json(target: &Target, result: &anyhow::Result<DeployReport>) -> anyhow::Result<serde_json::Value> {
+fn outcome_json(
+    target: &Target,
+    result: &anyhow::Result<DeployReport>,
+) -> anyhow::Result<serde_json::Value> {
     match result {
         Ok(report) => Ok(serde_json::to_value(report)?),
         Err(error) => {
@@ -203,12 +216,12 @@ const LINE_BYTES_MAX: u64 = 4 << 20;
 mod tests {
     use super::*;
 
-    const PROGRESS: &str = r#"{"event":"progress","stage":"environment","message":"installing numpy"}"#;
+    const PROGRESS: &str =
+        r#"{"event":"progress","stage":"environment","message":"installing numpy"}"#;
     const DONE: &str = r#"{"event":"done","name":"a","version":"0123456789abcdef","number":1,"changed":true,
         "environment_reused":false,"url_path":"/fn/a/","template":{"python":"3.11.7","imports":[],"memory_bytes":1,
         "forkable":true,"reason":null,"took_s":0.1}}"#;
-    const FAILED: &str =
-        r#"{"event":"failed","code":"import_failed","message":"app.py cannot be imported","detail":"Traceback"}"#;
+    const FAILED: &str = r#"{"event":"failed","code":"import_failed","message":"app.py cannot be imported","detail":"Traceback"}"#;
 
     fn followed(text: &str) -> (anyhow::Result<DeployReport>, Vec<String>) {
         let mut told = Vec::new();

@@ -7,7 +7,7 @@ use pilot_model::api::{FunctionDescription, InvocationSummary};
 use pilot_model::{FunctionName, Reuse, StartKind, TemplateMode};
 
 use super::client::Client;
-use super::output::{self, DIM, STRONG};
+use super::output::{self, BAD, DIM, STRONG};
 use super::{phases, report};
 
 /// What `pilot describe` takes.
@@ -34,22 +34,21 @@ fn render(description: &FunctionDescription, endpoint: &str, now_unix_s: u64) ->
     let mut text = heading(description, now_unix_s);
     text.push_str(&configuration(description, endpoint));
     text.push_str(&workers(description));
-    let _ = writeln!(text, "\n{STRONG}template{STRONG:#}");
+    text.push('\n');
     text.push_str(&report::template(&description.template));
     match &description.last_cold {
-        Some(cold) => {
-            let _ = writeln!(text, "\n{STRONG}last cold start{STRONG:#}  {}", ended(cold, now_unix_s));
-            text.push_str(&phases::chart(&phases::of_timeline(&cold.timeline)));
-        }
+        Some(cold) => invocation(&mut text, "last cold start", cold, now_unix_s),
         None => {
-            let _ = writeln!(text, "\n{STRONG}last cold start{STRONG:#}  none since the daemon started");
+            let _ = writeln!(
+                text,
+                "\n{STRONG}last cold start{STRONG:#}  none since the daemon started"
+            );
         }
     }
     if let Some(last) = &description.last
         && last.start == StartKind::Warm
     {
-        let _ = writeln!(text, "\n{STRONG}last invocation{STRONG:#}  {}", ended(last, now_unix_s));
-        text.push_str(&phases::chart(&phases::of_timeline(&last.timeline)));
+        invocation(&mut text, "last invocation", last, now_unix_s);
     }
     text
 }
@@ -63,6 +62,9 @@ fn heading(description: &FunctionDescription, now_unix_s: u64) -> String {
         summary.version,
         output::ago(summary.deployed_unix_s, now_unix_s),
     );
+    if let Some(problem) = &summary.problem {
+        let _ = writeln!(text, "  {BAD}cannot be invoked{BAD:#}: {problem}");
+    }
     if !description.versions.is_empty() {
         let older: Vec<String> = description.versions.iter().map(u32::to_string).collect();
         let _ = writeln!(text, "  older        {}", older.join(", "));
@@ -79,7 +81,12 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
     line("url", format!("{endpoint}{}", description.url_path));
     line(
         "handler",
-        format!("{} ({}), {}", config.handler, config.interface.as_str(), config.runtime),
+        format!(
+            "{} ({}), {}",
+            config.handler,
+            config.interface.as_str(),
+            config.runtime
+        ),
     );
     line(
         "limits",
@@ -91,19 +98,19 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
             config.network.as_str(),
         ),
     );
-    let mut workers = match config.template {
+    let mut start = match config.template {
         TemplateMode::On => "forked from the template",
         TemplateMode::Off => "a fresh interpreter each (template = \"off\")",
     }
     .to_owned();
     match config.reuse {
-        Reuse::Once => workers.push_str(", one invocation in a life"),
-        Reuse::Always if config.concurrency == 1 => workers.push_str(", one invocation at a time"),
+        Reuse::Once => start.push_str(", one invocation in a life"),
+        Reuse::Always if config.concurrency == 1 => start.push_str(", one invocation at a time"),
         Reuse::Always => {
-            let _ = write!(workers, ", {} invocations at a time", config.concurrency);
+            let _ = write!(start, ", {} invocations at a time", config.concurrency);
         }
     }
-    line("workers", workers);
+    line("start", start);
     let scale = &config.scale;
     line(
         "scale",
@@ -140,18 +147,19 @@ fn workers(description: &FunctionDescription) -> String {
     )
 }
 
-fn ended(invocation: &InvocationSummary, now_unix_s: u64) -> String {
-    let shared = if invocation.start == StartKind::ColdShared {
-        ", waited on a start that another had caused"
-    } else {
-        ""
-    };
-    format!(
-        "{}, {}{shared} {DIM}({}){DIM:#}",
+/// How and when an invocation ended, and where its time went.
+fn invocation(text: &mut String, title: &str, invocation: &InvocationSummary, now_unix_s: u64) {
+    let _ = writeln!(
+        text,
+        "\n{STRONG}{title}{STRONG:#}  {}, {} {DIM}({}){DIM:#}",
         invocation.outcome.as_str(),
         output::ago(invocation.received_unix_ms / 1_000, now_unix_s),
         invocation.id,
-    )
+    );
+    if invocation.start == StartKind::ColdShared {
+        text.push_str("  waited on a start that another request had caused\n");
+    }
+    text.push_str(&phases::chart(&phases::of_timeline(&invocation.timeline)));
 }
 
 fn seconds(seconds: f64) -> String {
@@ -181,7 +189,7 @@ mod tests {
             template: report::tests::a_template(),
             url_path: "/fn/invert/".to_owned(),
             last_cold: Some(InvocationSummary {
-                id: "5d3c".to_owned(),
+                id: "8a5a7b44-9f3c-4f0e-9a52-0b1f3f6f2c11".to_owned(),
                 start: StartKind::Cold,
                 outcome: Outcome::Ok,
                 timeline: Timeline {

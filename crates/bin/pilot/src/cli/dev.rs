@@ -89,7 +89,9 @@ fn result(ended: Ended) -> anyhow::Result<()> {
             output::note("\nstopped");
             Ok(())
         }
-        Ended::ByItself(status) => anyhow::bail!("the daemon has ended by itself ({status}); its last words are above"),
+        Ended::ByItself(status) => {
+            anyhow::bail!("the daemon has ended by itself ({status}); its last words are above")
+        }
     }
 }
 
@@ -171,7 +173,10 @@ impl Session {
     fn read_again(&mut self) -> anyhow::Result<()> {
         let project = Project::read(&self.dir, None)?;
         for gone in &self.project.targets {
-            let stays = project.targets.iter().any(|target| target.name == gone.name);
+            let stays = project
+                .targets
+                .iter()
+                .any(|target| target.name == gone.name);
             if !stays && self.followed.remove(&gone.name) {
                 self.client.delete_function(&gone.name)?;
                 output::note(&format!("{}  removed", gone.name));
@@ -208,7 +213,10 @@ fn log_line(name: &FunctionName, line: &[u8]) -> String {
 }
 
 fn tell_failure(target: &Target, error: &anyhow::Error) {
-    output::note(&format!("{BAD}✗{BAD:#} {STRONG}{}{STRONG:#}  not deployed: {error:#}", target.name));
+    output::note(&format!(
+        "{BAD}✗{BAD:#} {STRONG}{}{STRONG:#}  not deployed: {error:#}",
+        target.name
+    ));
     if let Some(Failure::Refused { error, .. }) = error.downcast_ref() {
         output::detail(&error.detail);
     }
@@ -217,7 +225,10 @@ fn tell_failure(target: &Target, error: &anyhow::Error) {
 /// `None`: it is ready. `Some`: it ended before it was.
 fn wait_until_ready(client: &Client, inbox: &Receiver<Message>) -> anyhow::Result<Option<Ended>> {
     let begun = Instant::now();
-    while client.fetch::<serde_json::Value>("/_pilot/v1/version").is_err() {
+    while client
+        .fetch::<serde_json::Value>("/_pilot/v1/version")
+        .is_err()
+    {
         if begun.elapsed() > READY_MAX {
             anyhow::bail!("the daemon at {} does not answer", client.endpoint());
         }
@@ -232,8 +243,14 @@ fn wait_until_ready(client: &Client, inbox: &Receiver<Message>) -> anyhow::Resul
 /// The daemon's data directory, inside the project and outside its version control. It stays, so that the next
 /// `pilot dev` finds its environments installed.
 fn data_dir(dir: &Path) -> anyhow::Result<PathBuf> {
-    let base = if dir.is_dir() { Some(dir) } else { dir.parent() };
-    let base = base.filter(|base| !base.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let base = if dir.is_dir() {
+        Some(dir)
+    } else {
+        dir.parent()
+    };
+    let base = base
+        .filter(|base| !base.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let base = fs::canonicalize(base).with_context(|| base.display().to_string())?;
     let own = base.join(".pilot");
     let data = own.join("dev");
@@ -261,12 +278,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = data_dir(dir.path()).unwrap();
         assert!(data.ends_with(".pilot/dev"));
-        assert_eq!(fs::read_to_string(dir.path().join(".pilot/.gitignore")).unwrap(), "*\n");
+        assert_eq!(
+            fs::read_to_string(dir.path().join(".pilot/.gitignore")).unwrap(),
+            "*\n"
+        );
     }
 
     #[test]
     fn log_lines_carry_the_functions_name() {
         let line = log_line(&"a".parse().unwrap(), b"greeting \xff\n");
-        assert_eq!(anstream::adapter::strip_str(&line).to_string(), "a │ greeting \u{fffd}\n");
+        assert_eq!(
+            anstream::adapter::strip_str(&line).to_string(),
+            "a │ greeting \u{fffd}\n"
+        );
     }
 }

@@ -110,7 +110,10 @@ fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {
         (None, None) => (b"{}".to_vec(), String::new()),
         _ => {
             let mut event = Vec::new();
-            io::stdin().lock().read_to_end(&mut event).context("standard input")?;
+            io::stdin()
+                .lock()
+                .read_to_end(&mut event)
+                .context("standard input")?;
             (event, "the standard input".to_owned())
         }
     };
@@ -139,7 +142,10 @@ fn print(args: &InvokeArgs, body: &[u8]) -> anyhow::Result<()> {
 fn indented(json: &str) -> String {
     let mut text = String::with_capacity(json.len() * 2);
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    let mut chars = json.chars().filter(|c| !matches!(c, '\n' | '\r' | '\t')).peekable();
+    let mut chars = json
+        .chars()
+        .filter(|c| !matches!(c, '\n' | '\r' | '\t'))
+        .peekable();
     while let Some(c) = chars.next() {
         if in_string {
             text.push(c);
@@ -258,7 +264,11 @@ fn refused(client: &Client, target: &str, answer: &Answer) -> anyhow::Error {
     match message {
         Some(message) if kind.is_empty() => anyhow::anyhow!("{message}"),
         Some(message) => anyhow::anyhow!("{message} ({kind})"),
-        None => anyhow::anyhow!("{} answers {}: is it a Pilotlight daemon?", client.endpoint(), answer.status),
+        None => anyhow::anyhow!(
+            "{} answers {}: is it a Pilotlight daemon?",
+            client.endpoint(),
+            answer.status
+        ),
     }
 }
 

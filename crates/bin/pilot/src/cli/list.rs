@@ -4,7 +4,7 @@ use clap::Args;
 use pilot_model::api::FunctionSummary;
 
 use super::client::{Client, FUNCTIONS};
-use super::output::{self, Align, Table};
+use super::output::{self, Align, BAD, Table};
 
 /// What `pilot list` takes.
 #[derive(Debug, Args)]
@@ -21,7 +21,9 @@ pub(super) fn run(client: &Client, args: &ListArgs) -> anyhow::Result<()> {
     }
     let functions: Vec<FunctionSummary> = client.fetch(FUNCTIONS)?;
     if functions.is_empty() {
-        output::note("no function is deployed: `pilot deploy DIR` deploys one, `pilot new NAME` writes one");
+        output::note(
+            "no function is deployed: `pilot deploy DIR` deploys one, `pilot new NAME` writes one",
+        );
         return Ok(());
     }
     output::print(&render(&functions, output::unix_s()))
@@ -54,7 +56,16 @@ fn render(functions: &[FunctionSummary], now_unix_s: u64) -> String {
             output::ago(function.deployed_unix_s, now_unix_s),
         ]);
     }
-    table.render()
+    let mut text = table.render();
+    for function in functions {
+        if let Some(problem) = &function.problem {
+            text.push_str(&format!(
+                "{BAD}{}{BAD:#} cannot be invoked: {problem}\n",
+                function.name
+            ));
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -84,6 +95,7 @@ pub(super) mod tests {
                 cold: 12,
                 errors: 1,
             },
+            problem: None,
         }
     }
 
@@ -96,5 +108,16 @@ pub(super) mod tests {
              invert    3  python3.11     2     1  6.0 MB   1234    12       1  5 min ago\n"
         );
         assert!(text.lines().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn a_function_that_cannot_be_invoked_is_pointed_out() {
+        let mut broken = a_summary();
+        broken.problem = Some("its files are gone: deploy it again".to_owned());
+        let text = anstream::adapter::strip_str(&render(&[broken], 1_300)).to_string();
+        assert!(
+            text.ends_with("invert cannot be invoked: its files are gone: deploy it again\n"),
+            "{text}"
+        );
     }
 }

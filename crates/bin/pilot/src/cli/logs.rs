@@ -25,7 +25,7 @@ pub(super) struct LogsArgs {
 /// Prints the log.
 pub(super) fn run(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
     let log = open(client, &args.name, args.lines, args.follow)?;
-    copy(log, |line| output::print_bytes(line))?;
+    copy(log, output::print_bytes)?;
     if args.follow {
         anyhow::bail!("the daemon at {} has ended the log", client.endpoint());
     }
@@ -71,6 +71,9 @@ mod tests {
             Ok(())
         })
         .unwrap();
-        assert_eq!(seen, [b"a\n".to_vec(), b"\xff\xfe\n".to_vec(), b"last".to_vec()]);
+        assert_eq!(
+            seen,
+            [b"a\n".to_vec(), b"\xff\xfe\n".to_vec(), b"last".to_vec()]
+        );
     }
 }

@@ -18,7 +18,11 @@ pub(super) struct Multipart {
 impl Multipart {
     /// A form with the parts `spec` and `code`.
     pub(super) fn new(spec: &FunctionSpec, archive: Vec<u8>) -> serde_json::Result<Self> {
-        Ok(Self::with_boundary(random_boundary(), &serde_json::to_vec(spec)?, archive))
+        Ok(Self::with_boundary(
+            random_boundary(),
+            &serde_json::to_vec(spec)?,
+            archive,
+        ))
     }
 
     fn with_boundary(boundary: String, spec: &[u8], archive: Vec<u8>) -> Self {

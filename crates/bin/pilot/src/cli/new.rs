@@ -41,8 +41,14 @@ impl Template {
         macro_rules! files {
             ($folder:literal) => {
                 &[
-                    ("pilot.toml", include_str!(concat!("../../templates/", $folder, "/pilot.toml"))),
-                    ("app.py", include_str!(concat!("../../templates/", $folder, "/app.py"))),
+                    (
+                        "pilot.toml",
+                        include_str!(concat!("../../templates/", $folder, "/pilot.toml")),
+                    ),
+                    (
+                        "app.py",
+                        include_str!(concat!("../../templates/", $folder, "/app.py")),
+                    ),
                     (
                         "requirements.txt",
                         include_str!(concat!("../../templates/", $folder, "/requirements.txt")),
@@ -64,7 +70,9 @@ impl Template {
             Self::Event => format!("pilot invoke {name} --data '{{\"name\": \"Ada\"}}'"),
             Self::Asgi | Self::Wsgi => format!("curl http://127.0.0.1:8080/fn/{name}/"),
             Self::Image => {
-                format!("curl --data-binary @photo.jpg 'http://127.0.0.1:8080/fn/{name}/?size=128' -o small.jpg")
+                format!(
+                    "curl --data-binary @photo.jpg 'http://127.0.0.1:8080/fn/{name}/?size=128' -o small.jpg"
+                )
             }
         }
     }
@@ -97,7 +105,10 @@ fn write(folder: &Path, name: &FunctionName, template: Template) -> anyhow::Resu
     match fs::read_dir(folder) {
         Ok(mut entries) => {
             if entries.next().is_some() {
-                let problem = format!("{} is there already and not empty: choose another name", folder.display());
+                let problem = format!(
+                    "{} is there already and not empty: choose another name",
+                    folder.display()
+                );
                 return Err(Failure::usage(problem).into());
             }
         }
@@ -109,7 +120,8 @@ fn write(folder: &Path, name: &FunctionName, template: Template) -> anyhow::Resu
     let files = template.files().iter().filter(|(_, text)| !text.is_empty());
     let written = files.map(|(file, text)| {
         let path = folder.join(file);
-        fs::write(&path, text.replace(NAME, name.as_str())).with_context(|| path.display().to_string())?;
+        fs::write(&path, text.replace(NAME, name.as_str()))
+            .with_context(|| path.display().to_string())?;
         Ok(path)
     });
     written.collect()
@@ -144,9 +156,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let name: FunctionName = "thing".parse().unwrap();
         fs::write(folder.path().join("app.py"), "mine").unwrap();
-        let problem = write(folder.path(), &name, Template::Event).unwrap_err().to_string();
+        let problem = write(folder.path(), &name, Template::Event)
+            .unwrap_err()
+            .to_string();
         assert!(problem.contains("not empty"), "{problem}");
-        assert_eq!(fs::read_to_string(folder.path().join("app.py")).unwrap(), "mine");
+        assert_eq!(
+            fs::read_to_string(folder.path().join("app.py")).unwrap(),
+            "mine"
+        );
     }
 
     #[test]

@@ -140,13 +140,15 @@ fn width(cell: &str) -> usize {
         .sum()
 }
 
-/// A duration in the unit that fits: `0.05 ms`, `61.2 ms`, `1.40 s`.
+/// A duration in the unit that fits: `0.05 ms`, `61.2 ms`, `312 ms`, `1.40 s`.
 pub(super) fn duration(duration: Duration) -> String {
     let ms = duration.as_secs_f64() * 1e3;
     if ms < 9.995 {
         format!("{ms:.2} ms")
-    } else if ms < 999.5 {
+    } else if ms < 99.95 {
         format!("{ms:.1} ms")
+    } else if ms < 999.5 {
+        format!("{ms:.0} ms")
     } else if ms < 60_000.0 {
         format!("{:.2} s", ms / 1e3)
     } else {
@@ -161,7 +163,7 @@ pub(super) fn from_ms(ms: f64) -> Duration {
 
 /// Bytes in MB of 2^20, Lambda's: `48.2 MB`.
 pub(super) fn megabytes(bytes: u64) -> String {
-    let tenths = bytes.saturating_mul(10) >> 20;
+    let tenths = bytes.saturating_mul(10).saturating_add(1 << 19) >> 20;
     format!("{}.{} MB", tenths / 10, tenths % 10)
 }
 
@@ -200,6 +202,7 @@ mod tests {
         assert_eq!(written(53), "0.05 ms");
         assert_eq!(written(9_999), "10.0 ms");
         assert_eq!(written(61_230), "61.2 ms");
+        assert_eq!(written(312_000), "312 ms");
         assert_eq!(written(1_400_000), "1.40 s");
         assert_eq!(written(90_000_000), "90 s");
         assert_eq!(megabytes(50_541_363), "48.2 MB");
@@ -214,7 +217,11 @@ mod tests {
 
     #[test]
     fn a_table_aligns_numbers_to_the_right_and_leaves_no_trailing_blanks() {
-        let mut table = Table::new(&[("NAME", Align::Left), ("CALLS", Align::Right), ("WHEN", Align::Left)]);
+        let mut table = Table::new(&[
+            ("NAME", Align::Left),
+            ("CALLS", Align::Right),
+            ("WHEN", Align::Left),
+        ]);
         table.row(vec!["invert".into(), "7".into(), "just now".into()]);
         table.row(vec!["a".into(), "12345678".into(), String::new()]);
         let text = anstream::adapter::strip_str(&table.render()).to_string();

@@ -76,7 +76,9 @@ pub(super) enum PackError {
 /// # Errors
 /// The first path that cannot be packed, and why.
 pub(super) fn pack(folder: &Path) -> Result<Archive, PackError> {
-    let gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::fast());
+    let gzip = GzBuilder::new()
+        .mtime(0)
+        .write(Vec::new(), Compression::fast());
     let mut tar = tar::Builder::new(gzip);
     let mut files = 0;
     walk(folder, &mut |entry| {
@@ -173,7 +175,8 @@ impl Walk {
             };
             visit(&entry)?;
             if entry.metadata.is_dir() {
-                let real = fs::canonicalize(&entry.path).map_err(|error| io_error(&entry.path, error))?;
+                let real =
+                    fs::canonicalize(&entry.path).map_err(|error| io_error(&entry.path, error))?;
                 if above.contains(&real) {
                     return Err(PackError::LinkLoops { path: entry.path });
                 }
@@ -193,7 +196,11 @@ impl Walk {
                 return Ok(None);
             }
             check_kind(&path, &own)?;
-            return Ok(Some(Entry { path, inside, metadata: own }));
+            return Ok(Some(Entry {
+                path,
+                inside,
+                metadata: own,
+            }));
         }
         let target = fs::metadata(&path);
         let is_folder = target.as_ref().is_ok_and(Metadata::is_dir);
@@ -206,7 +213,11 @@ impl Walk {
             return Err(PackError::LinkLeaves { path, target });
         }
         check_kind(&path, &metadata)?;
-        Ok(Some(Entry { path, inside, metadata }))
+        Ok(Some(Entry {
+            path,
+            inside,
+            metadata,
+        }))
     }
 }
 

@@ -1,8 +1,6 @@
 //! A timeline as text: each phase with its time, a bar that begins where the phase before ended, and what it is.
 //! Used for the `Server-Timing` header of an answer and for what the daemon remembers.
 
-use std::time::Duration;
-
 use pilot_model::Timeline;
 use serde::Serialize;
 
@@ -31,7 +29,9 @@ pub(super) fn of_timeline(timeline: &Timeline) -> Vec<Phase> {
 pub(super) fn of_header(header: &str) -> Vec<Phase> {
     let phases = header.split(',').filter_map(|entry| {
         let mut parts = entry.split(';').map(str::trim);
-        let name = parts.next().filter(|name| !name.is_empty() && *name != TOTAL)?;
+        let name = parts
+            .next()
+            .filter(|name| !name.is_empty() && *name != TOTAL)?;
         let ms = parts.find_map(|part| part.strip_prefix("dur="))?;
         Some(Phase {
             name: name.to_owned(),
@@ -71,7 +71,11 @@ pub(super) fn chart(phases: &[Phase]) -> String {
 pub(super) fn bars(entries: &[(&str, f64)]) -> String {
     let most = entries.iter().map(|(_, ms)| *ms).fold(0.0, f64::max);
     let names = entries.iter().map(|(name, _)| name.chars().count());
-    let columns = names.max().unwrap_or(0).clamp(NAME_COLUMNS, BARS_NAME_COLUMNS_MAX) + 2;
+    let columns = names
+        .max()
+        .unwrap_or(0)
+        .clamp(NAME_COLUMNS, BARS_NAME_COLUMNS_MAX)
+        + 2;
     let lines = entries.iter().map(|(name, ms)| {
         let bar = bar(0.0, *ms, most);
         format!(
@@ -127,11 +131,6 @@ fn meaning(phase: &str) -> &'static str {
     }
 }
 
-/// The whole of a list of phases.
-pub(super) fn total(phases: &[Phase]) -> Duration {
-    output::from_ms(phases.iter().map(|phase| phase.ms).sum())
-}
-
 const TOTAL: &str = "total";
 const NAME_COLUMNS: usize = 9;
 const TIME_COLUMNS: usize = 8;
@@ -148,7 +147,8 @@ mod tests {
 
     #[test]
     fn a_server_timing_header_is_read_and_its_sum_left_out() {
-        let phases = of_header("admit;dur=0.05, fork;dur=0.61;desc=\"a\", cache, x;desc=y, total;dur=0.66");
+        let phases =
+            of_header("admit;dur=0.05, fork;dur=0.61;desc=\"a\", cache, x;desc=y, total;dur=0.66");
         let expected = [("admit", 0.05), ("fork", 0.61)].map(|(name, ms)| Phase {
             name: name.to_owned(),
             ms,
@@ -159,7 +159,9 @@ mod tests {
 
     #[test]
     fn a_chart_shows_each_phase_where_it_began() {
-        let phases = of_header("admit;dur=0.05, fork;dur=0.62, sandbox;dur=0.71, init;dur=0.12, handler;dur=0.81");
+        let phases = of_header(
+            "admit;dur=0.05, fork;dur=0.62, sandbox;dur=0.71, init;dur=0.12, handler;dur=0.81",
+        );
         assert_eq!(
             plain(&chart(&phases)),
             "  admit     0.05 ms  █                           request read, function found\n  \
@@ -183,7 +185,6 @@ mod tests {
     #[test]
     fn nothing_took_no_time() {
         assert_eq!(plain(&chart(&[])), "  total     0.00 ms\n");
-        assert_eq!(total(&[]), Duration::ZERO);
     }
 
     #[test]

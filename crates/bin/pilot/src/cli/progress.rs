@@ -37,8 +37,9 @@ impl Progress {
         let display = match show {
             Show::Nothing => Display::Nothing,
             Show::Progress if stderr().is_terminal() => {
-                let style = ProgressStyle::with_template("{spinner} {prefix}  {wide_msg}  {elapsed}")
-                    .unwrap_or_else(|_| ProgressStyle::default_spinner());
+                let style =
+                    ProgressStyle::with_template("{spinner} {prefix}  {wide_msg}  {elapsed}")
+                        .unwrap_or_else(|_| ProgressStyle::default_spinner());
                 let bar = ProgressBar::new_spinner().with_style(style);
                 bar.set_prefix(name.to_owned());
                 bar.enable_steady_tick(TICK);

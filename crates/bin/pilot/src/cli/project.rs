@@ -57,8 +57,16 @@ impl Project {
         let base = manifest.parent().unwrap_or(Path::new(""));
         let targets = parsed.functions.into_iter().map(|(name, mut spec)| {
             let below = spec.path.take().unwrap_or_else(|| ".".to_owned());
-            let folder = if below == "." { base.to_owned() } else { base.join(&below) };
-            let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+            let folder = if below == "." {
+                base.to_owned()
+            } else {
+                base.join(&below)
+            };
+            let folder = if folder.as_os_str().is_empty() {
+                PathBuf::from(".")
+            } else {
+                folder
+            };
             if !folder.is_dir() {
                 anyhow::bail!(
                     "{}: functions.{name}.path: \"{below}\" is no folder: {} is where it should be",
@@ -187,11 +195,17 @@ mod tests {
 
     #[test]
     fn a_manifest_of_one_function_is_that_function() {
-        let dir = folder(&[("pilot.toml", "[functions.a]\npath = \"code\"\n"), ("code/app.py", "")]);
+        let dir = folder(&[
+            ("pilot.toml", "[functions.a]\npath = \"code\"\n"),
+            ("code/app.py", ""),
+        ]);
         let target = Project::read(dir.path(), None).unwrap().one(None).unwrap();
         assert_eq!(target.name, name("a"));
         assert_eq!(target.folder, dir.path().join("code"));
-        assert_eq!(target.spec.path, None, "the daemon is not told where the client's files lie");
+        assert_eq!(
+            target.spec.path, None,
+            "the daemon is not told where the client's files lie"
+        );
     }
 
     #[test]
@@ -200,10 +214,16 @@ mod tests {
         let project = Project::read(dir.path(), None).unwrap();
         assert_eq!(project.targets.len(), 2);
         let problem = project.one(None).unwrap_err().to_string();
-        assert!(problem.contains("--function") && problem.contains("pilot up"), "{problem}");
+        assert!(
+            problem.contains("--function") && problem.contains("pilot up"),
+            "{problem}"
+        );
         let problem = project.one(Some(&name("invrt"))).unwrap_err().to_string();
         assert!(problem.contains("did you mean 'invert'?"), "{problem}");
-        assert_eq!(project.one(Some(&name("resize"))).unwrap().name, name("resize"));
+        assert_eq!(
+            project.one(Some(&name("resize"))).unwrap().name,
+            name("resize")
+        );
     }
 
     #[test]

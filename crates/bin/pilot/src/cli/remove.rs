@@ -16,5 +16,8 @@ pub(super) struct RemoveArgs {
 /// Removes the function.
 pub(super) fn run(client: &Client, args: &RemoveArgs) -> anyhow::Result<()> {
     client.delete_function(&args.name)?;
-    output::print(&format!("{} is removed; what was running there finishes\n", args.name))
+    output::print(&format!(
+        "{} is removed; what was running there finishes\n",
+        args.name
+    ))
 }

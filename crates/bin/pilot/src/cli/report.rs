@@ -15,7 +15,11 @@ pub(super) fn deployed(report: &DeployReport, endpoint: &str) -> String {
         report.name,
         report.number,
         report.version,
-        if report.changed { "" } else { ", unchanged: it was live already" }
+        if report.changed {
+            ""
+        } else {
+            ", unchanged: it was live already"
+        }
     );
     let environment = if report.environment_reused {
         "reused: its dependencies were installed already"
@@ -36,9 +40,15 @@ pub(super) fn template(report: &TemplateReport) -> String {
         report.python,
         output::duration(report.took)
     );
-    let reason = report.reason.as_deref().unwrap_or("the daemon gives no reason");
+    let reason = report
+        .reason
+        .as_deref()
+        .unwrap_or("the daemon gives no reason");
     let _ = match (report.forkable, &report.reason) {
-        (true, None) => writeln!(text, "  forkable     yes: workers are forked with everything imported"),
+        (true, None) => writeln!(
+            text,
+            "  forkable     yes: workers are forked with everything imported"
+        ),
         (true, Some(reason)) => writeln!(text, "  forkable     yes; {reason}"),
         (false, _) => writeln!(text, "  forkable     {WARN}no{WARN:#}: {reason}"),
     };
@@ -86,7 +96,11 @@ pub(super) mod tests {
         };
         TemplateReport {
             python: "3.11.7".to_owned(),
-            imports: vec![import("numpy", 61.23), import("PIL.Image", 22.9), import("app", 0.2)],
+            imports: vec![
+                import("numpy", 61.23),
+                import("PIL.Image", 22.9),
+                import("app", 0.2),
+            ],
             failed_imports: Vec::new(),
             memory_bytes: 50_541_363,
             forkable: true,
@@ -117,7 +131,7 @@ pub(super) mod tests {
             plain(&deployed(&a_report(), "http://127.0.0.1:8080")),
             "✓ invert  version 3 (0123456789abcdef)\n  \
                environment  reused: its dependencies were installed already\n  \
-               template     48.2 MB, Python 3.11.7, up in 312.0 ms\n  \
+               template     48.2 MB, Python 3.11.7, up in 312 ms\n  \
                forkable     yes: workers are forked with everything imported\n  \
                slowest imports (with what they import)\n    \
                  numpy       61.2 ms  ██████████████████████████\n    \
@@ -131,14 +145,21 @@ pub(super) mod tests {
         let mut report = a_report();
         report.changed = false;
         report.template.forkable = false;
-        report.template.reason = Some("2 threads after the imports (grpc): forked from the environment".to_owned());
+        report.template.reason =
+            Some("2 threads after the imports (grpc): forked from the environment".to_owned());
         report.template.failed_imports.push(FailedImport {
             module: "cv2".to_owned(),
             error: "ImportError: libGL.so.1".to_owned(),
         });
         let text = plain(&deployed(&report, "http://h"));
         assert!(text.contains("unchanged"), "{text}");
-        assert!(text.contains("forkable     no: 2 threads after the imports"), "{text}");
-        assert!(text.contains("not imported cv2: ImportError: libGL.so.1"), "{text}");
+        assert!(
+            text.contains("forkable     no: 2 threads after the imports"),
+            "{text}"
+        );
+        assert!(
+            text.contains("not imported cv2: ImportError: libGL.so.1"),
+            "{text}"
+        );
     }
 }

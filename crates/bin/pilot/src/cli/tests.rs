@@ -41,7 +41,10 @@ fn every_verb_of_the_documentation_is_understood() {
 
 #[test]
 fn the_endpoint_may_stand_before_and_after_the_verb() {
-    for line in ["pilot --endpoint http://a:1 list", "pilot list --endpoint http://a:1"] {
+    for line in [
+        "pilot --endpoint http://a:1 list",
+        "pilot list --endpoint http://a:1",
+    ] {
         assert_eq!(parse(line).unwrap().connection.endpoint, "http://a:1");
     }
 }
@@ -49,7 +52,10 @@ fn the_endpoint_may_stand_before_and_after_the_verb() {
 #[test]
 fn what_contradicts_itself_is_refused() {
     for (line, kind) in [
-        ("pilot invoke a --data {} --file f", ErrorKind::ArgumentConflict),
+        (
+            "pilot invoke a --data {} --file f",
+            ErrorKind::ArgumentConflict,
+        ),
         ("pilot invoke a --raw --json", ErrorKind::ArgumentConflict),
         ("pilot remove a/b", ErrorKind::ValueValidation),
         ("pilot invoke a/b", ErrorKind::ValueValidation),

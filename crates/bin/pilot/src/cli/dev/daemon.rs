@@ -40,7 +40,11 @@ struct Stop;
 
 impl Daemon {
     /// Starts it; it is not ready yet. Its end is told to `inbox`. From now on SIGINT, SIGTERM and SIGHUP stop it.
-    pub(super) fn start(data_dir: &Path, port: Option<u16>, inbox: Sender<Message>) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        data_dir: &Path,
+        port: Option<u16>,
+        inbox: Sender<Message>,
+    ) -> anyhow::Result<Self> {
         let address = match port {
             Some(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
             None => free_address().context("no free port on 127.0.0.1")?,
@@ -127,7 +131,12 @@ fn stop_on_signals(stop: Sender<Stop>) -> anyhow::Result<()> {
         .build()?;
     let signals = {
         let _inside = runtime.enter();
-        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal)
+        [
+            SignalKind::interrupt(),
+            SignalKind::terminate(),
+            SignalKind::hangup(),
+        ]
+        .map(signal)
     };
     let [interrupt, terminate, hangup] = signals;
     let (mut interrupt, mut terminate, mut hangup) = (interrupt?, terminate?, hangup?);
@@ -159,7 +168,11 @@ mod tests {
     use super::*;
 
     fn child(script: &str) -> Child {
-        Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap()
+        Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap()
     }
 
     #[test]

@@ -131,7 +131,10 @@ mod tests {
 
     fn project(dir: &Path) -> Project {
         for (path, text) in [
-            ("pilot.toml", "[functions.a]\npath = \"a\"\n[functions.b]\npath = \"b\"\n"),
+            (
+                "pilot.toml",
+                "[functions.a]\npath = \"a\"\n[functions.b]\npath = \"b\"\n",
+            ),
             ("a/app.py", ""),
             ("b/app.py", ""),
             ("b/.venv/lib/x.py", ""),
@@ -160,7 +163,9 @@ mod tests {
         fs::write(dir.path().join("a/app.py"), "edited").unwrap();
         let path = next_change(&inbox);
         assert!(path.ends_with("a/app.py"), "{}", path.display());
-        let [a, b] = project.targets.as_slice() else { panic!() };
+        let [a, b] = project.targets.as_slice() else {
+            panic!()
+        };
         assert!(watch.concerns(a, &path));
         assert!(!watch.concerns(b, &path));
     }

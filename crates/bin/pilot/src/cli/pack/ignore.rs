@@ -29,14 +29,20 @@ impl Ignore {
     pub(in super::super) fn of(folder: &Path) -> Result<Self, PackError> {
         let path = folder.join(FILE);
         match fs::read_to_string(&path) {
-            Ok(text) => Self::parse(&text).map_err(|(line, problem)| PackError::Ignore { path, line, problem }),
+            Ok(text) => Self::parse(&text).map_err(|(line, problem)| PackError::Ignore {
+                path,
+                line,
+                problem,
+            }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::always()),
             Err(error) => Err(io_error(&path, error)),
         }
     }
 
     fn always() -> Self {
-        let patterns = ALWAYS.iter().filter_map(|line| Pattern::parse(line).ok().flatten());
+        let patterns = ALWAYS
+            .iter()
+            .filter_map(|line| Pattern::parse(line).ok().flatten());
         Self {
             patterns: patterns.collect(),
         }
@@ -119,9 +125,14 @@ fn path_fits(parts: &[String], names: &[&str]) -> bool {
     match (parts.split_first(), names.split_first()) {
         (None, None) => true,
         (Some((part, rest)), _) if part == "**" => {
-            path_fits(rest, names) || names.split_first().is_some_and(|(_, below)| path_fits(parts, below))
+            path_fits(rest, names)
+                || names
+                    .split_first()
+                    .is_some_and(|(_, below)| path_fits(parts, below))
         }
-        (Some((part, rest)), Some((name, below))) => name_fits(part, name) && path_fits(rest, below),
+        (Some((part, rest)), Some((name, below))) => {
+            name_fits(part, name) && path_fits(rest, below)
+        }
         _ => false,
     }
 }
@@ -183,7 +194,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn ignores(text: &str, path: &str, is_folder: bool) -> bool {
-        Ignore::parse(text).unwrap().matches(Path::new(path), is_folder)
+        Ignore::parse(text)
+            .unwrap()
+            .matches(Path::new(path), is_folder)
     }
 
     #[test]
@@ -198,7 +211,13 @@ mod tests {
         ] {
             assert!(ignores("", path, is_folder), "{path}");
         }
-        for path in ["app.py", "lib/pilot.toml", ".gitignore", "pycache", "__init__.py"] {
+        for path in [
+            "app.py",
+            "lib/pilot.toml",
+            ".gitignore",
+            "pycache",
+            "__init__.py",
+        ] {
             assert!(!ignores("", path, false), "{path}");
         }
     }

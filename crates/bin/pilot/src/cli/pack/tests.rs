@@ -30,25 +30,34 @@ fn unpack(archive: &Archive) -> Vec<(String, u32, String)> {
 }
 
 fn names(archive: &Archive) -> Vec<String> {
-    unpack(archive).into_iter().map(|(name, _, _)| name).collect()
+    unpack(archive)
+        .into_iter()
+        .map(|(name, _, _)| name)
+        .collect()
 }
 
 #[test]
 fn equal_folders_give_equal_bytes_whenever_they_were_written() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    for (folder, order) in [(&one, ["app.py", "lib/b.py", "lib/a.py"]), (&two, ["lib/a.py", "lib/b.py", "app.py"])] {
+    for (folder, order) in [
+        (&one, ["app.py", "lib/b.py", "lib/a.py"]),
+        (&two, ["lib/a.py", "lib/b.py", "app.py"]),
+    ] {
         for path in order {
             write(folder.path(), path, path);
         }
     }
-    let file = fs::File::options().write(true).open(two.path().join("app.py")).unwrap();
+    let file = fs::File::options()
+        .write(true)
+        .open(two.path().join("app.py"))
+        .unwrap();
     file.set_modified(std::time::UNIX_EPOCH).unwrap();
     fs::set_permissions(two.path().join("app.py"), fs::Permissions::from_mode(0o600)).unwrap();
 
     let (one, two) = (pack(one.path()).unwrap(), pack(two.path()).unwrap());
     assert_eq!(one.bytes, two.bytes);
     assert_eq!(one.files, 3);
-    assert_eq!(names(&one), ["app.py", "lib/", "lib/a.py", "lib/b.py"]);
+    assert_eq!(names(&one), ["app.py", "lib", "lib/a.py", "lib/b.py"]);
 }
 
 #[test]
@@ -82,9 +91,13 @@ fn caches_version_control_and_what_pilotignore_lists_stay_behind() {
     ] {
         write(folder.path(), path, "");
     }
-    write(folder.path(), ".pilotignore", "# not needed to run\ntests/\n*.log\n");
+    write(
+        folder.path(),
+        ".pilotignore",
+        "# not needed to run\ntests/\n*.log\n",
+    );
     let archive = pack(folder.path()).unwrap();
-    assert_eq!(names(&archive), ["app.py", "lib/", "lib/data.json"]);
+    assert_eq!(names(&archive), ["app.py", "lib", "lib/data.json"]);
     assert_eq!(archive.files, 2);
 }
 
@@ -95,7 +108,12 @@ fn links_into_the_folder_become_what_they_point_to() {
     symlink("lib/a.py", folder.path().join("b.py")).unwrap();
     symlink("lib", folder.path().join("same")).unwrap();
     let entries = unpack(&pack(folder.path()).unwrap());
-    let content = |name: &str| entries.iter().find(|entry| entry.0 == name).map(|entry| entry.2.as_str());
+    let content = |name: &str| {
+        entries
+            .iter()
+            .find(|entry| entry.0 == name)
+            .map(|entry| entry.2.as_str())
+    };
     assert_eq!(content("b.py"), Some("a = 1"));
     assert_eq!(content("same/a.py"), Some("a = 1"));
 }
@@ -138,6 +156,12 @@ fn the_folders_to_watch_are_those_that_are_packed() {
         write(folder.path(), path, "");
     }
     let found = folders(folder.path()).unwrap();
-    let inside: Vec<&Path> = found.iter().map(|path| path.strip_prefix(folder.path()).unwrap()).collect();
-    assert_eq!(inside, [Path::new(""), Path::new("lib"), Path::new("lib/deep")]);
+    let inside: Vec<&Path> = found
+        .iter()
+        .map(|path| path.strip_prefix(folder.path()).unwrap())
+        .collect();
+    assert_eq!(
+        inside,
+        [Path::new(""), Path::new("lib"), Path::new("lib/deep")]
+    );
 }
