@@ -1,1 +1,28 @@
-//! Deployment: unpacking code, building environments, the registry.
+//! Deployment: from an uploaded archive to a live version, all or nothing, and back after a restart.
+//!
+//! The order of a deployment is the order of the files: `archive` unpacks the code, `environment` installs what it
+//! requires (`requirements`, `python`, `installer`), the platform tries it, `registry` commits it, `deployer` puts the
+//! steps together and sweeps up what nothing refers to any more.
+//!
+//! Not here: running anything of the user's but the installer. The platform imports the handler in its sandbox.
+
+pub mod archive;
+pub mod deployer;
+pub mod environment;
+pub mod registry;
+
+mod blocking;
+mod data_dir;
+mod durable;
+mod errors;
+mod hash;
+mod installer;
+mod keyed;
+mod process;
+mod python;
+mod requirements;
+mod state;
+
+pub use archive::ArchiveLimits;
+pub use deployer::{DeployConfig, Deployer, OpenError, Restored, VERSIONS_KEPT};
+pub use environment::{EnvironmentConfig, SourceBuilds};

@@ -1,0 +1,352 @@
+//! Unpacking uploaded code: a gzip-compressed tar, from somebody we do not trust, into a staging folder.
+//!
+//! Only plain files and folders come out, with plain modes and one fixed time, so that equal code is equal on disk. No
+//! link is ever created below the folder, which is why a checked name cannot lead out of it. Everything is bounded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, FileTimes, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use flate2::read::MultiGzDecoder;
+use sha2::{Digest, Sha256};
+use tar::EntryType;
+
+use crate::data_dir::make_dir;
+use crate::hash::Fields;
+
+/// What an archive may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArchiveLimits {
+    /// Largest upload, bytes. Lambda's limit is 50 MB.
+    pub compressed_bytes_max: u64,
+    /// Most that it unpacks to, bytes. Lambda's limit is 250 MB.
+    pub unpacked_bytes_max: u64,
+    /// Most files and folders.
+    pub entries_max: usize,
+}
+
+impl Default for ArchiveLimits {
+    fn default() -> Self {
+        Self {
+            compressed_bytes_max: 50 << 20,
+            unpacked_bytes_max: 250 << 20,
+            entries_max: 20_000,
+        }
+    }
+}
+
+/// Why an archive was not unpacked.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// Not a gzip-compressed tar, or cut short.
+    #[error("the archive cannot be read: {problem}; send the code as a gzip-compressed tar")]
+    Unreadable {
+        /// What the decoder says.
+        problem: String,
+    },
+    /// An entry that must not be there.
+    #[error("the archive's entry '{entry}' {problem}")]
+    Entry {
+        /// Its name, made printable, cut to 200 characters.
+        entry: String,
+        /// What is wrong and what to change.
+        problem: String,
+    },
+    /// Too large, or too many entries.
+    #[error("{problem}")]
+    TooLarge {
+        /// Which limit, and what to change.
+        problem: String,
+    },
+    /// No file in it.
+    #[error("the archive has no files; check the function's path in pilot.toml")]
+    Empty,
+    /// The disk failed.
+    #[error("the code could not be written to {path}: {source}")]
+    Disk {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What came out of an archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unpacked {
+    /// Hash over every file's path, executable bit and bytes; independent of order, times and owners.
+    pub hash: String,
+    /// Number of files.
+    pub files: usize,
+    /// Their size, bytes.
+    pub bytes: u64,
+}
+
+/// Unpacks into `folder`, which must exist and be empty. On an error the folder holds rubbish, for the caller to remove.
+///
+/// # Errors
+/// See [`ArchiveError`].
+pub fn unpack(
+    archive: &[u8],
+    folder: &Path,
+    limits: &ArchiveLimits,
+) -> Result<Unpacked, ArchiveError> {
+    if archive.len() as u64 > limits.compressed_bytes_max {
+        return Err(ArchiveError::TooLarge {
+            problem: format!(
+                "the archive has {} bytes, more than the limit of {}; leave out what the function does not need, or have \
+                 its packages installed from requirements.txt",
+                archive.len(),
+                limits.compressed_bytes_max,
+            ),
+        });
+    }
+    let mut unpacking = Unpacking {
+        folder,
+        limits,
+        files: BTreeMap::new(),
+        folders: BTreeSet::new(),
+        bytes: 0,
+    };
+    // Headers and padding are beside the files' bytes: at most 1.5 KiB an entry, and a long name's extra entry.
+    let overhead = (limits.entries_max as u64).saturating_mul(8 * 1024);
+    let plain =
+        MultiGzDecoder::new(archive).take(limits.unpacked_bytes_max.saturating_add(overhead));
+    let mut tar = tar::Archive::new(plain);
+    let entries = tar.entries().map_err(unreadable)?;
+    for entry in entries {
+        unpacking.entry(entry.map_err(unreadable)?)?;
+    }
+    // To the end: a gzip stream that was cut short behind the tar's end mark is still a broken upload.
+    io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(unreadable)?;
+    unpacking.finish()
+}
+
+struct Unpacking<'a> {
+    folder: &'a Path,
+    limits: &'a ArchiveLimits,
+    files: BTreeMap<PathBuf, (bool, [u8; 32])>,
+    folders: BTreeSet<PathBuf>,
+    bytes: u64,
+}
+
+impl Unpacking<'_> {
+    fn entry<R: Read>(&mut self, mut entry: tar::Entry<'_, R>) -> Result<(), ArchiveError> {
+        let raw = entry.path_bytes().into_owned();
+        let fail = |problem: String| ArchiveError::Entry {
+            entry: printable(&raw),
+            problem,
+        };
+        let kind = entry.header().entry_type();
+        if kind == EntryType::XGlobalHeader {
+            return Ok(());
+        }
+        check_kind(kind).map_err(fail)?;
+        let path = checked_path(&raw).map_err(fail)?;
+        // Bytecode from somewhere else is of no use here: it is compiled afresh for the function's interpreter.
+        let bytecode = path.iter().any(|part| part == "__pycache__");
+        if path.as_os_str().is_empty() || bytecode {
+            return Ok(());
+        }
+        if self.files.len() + self.folders.len() >= self.limits.entries_max {
+            return Err(ArchiveError::TooLarge {
+                problem: format!(
+                    "the archive has more than {} entries; leave out what the function does not need",
+                    self.limits.entries_max
+                ),
+            });
+        }
+        if kind.is_dir() {
+            return self.make_folders(&path, &raw);
+        }
+        if let Some(parent) = path.parent() {
+            self.make_folders(parent, &raw)?;
+        }
+        let executable = entry.header().mode().map_err(unreadable)? & 0o111 != 0;
+        let digest = self.write_file(&path, &raw, executable, &mut entry)?;
+        self.files.insert(path, (executable, digest));
+        Ok(())
+    }
+
+    fn make_folders(&mut self, path: &Path, raw: &[u8]) -> Result<(), ArchiveError> {
+        let missing: Vec<&Path> = path
+            .ancestors()
+            .filter(|folder| !folder.as_os_str().is_empty() && !self.folders.contains(*folder))
+            .collect();
+        for folder in missing.into_iter().rev() {
+            if self.files.contains_key(folder) {
+                return Err(ArchiveError::Entry {
+                    entry: printable(raw),
+                    problem: format!("lies below '{}', which is a file", folder.display()),
+                });
+            }
+            let full = self.folder.join(folder);
+            let made = make_dir(&full).and_then(|()| {
+                // Whatever the umask: workers run as somebody else.
+                fs::set_permissions(&full, fs::Permissions::from_mode(0o755))
+            });
+            made.map_err(|source| disk_or_name(source, full, raw))?;
+            self.folders.insert(folder.to_owned());
+        }
+        Ok(())
+    }
+
+    fn write_file(
+        &mut self,
+        path: &Path,
+        raw: &[u8],
+        executable: bool,
+        content: &mut impl Read,
+    ) -> Result<[u8; 32], ArchiveError> {
+        let full = self.folder.join(path);
+        if self.files.contains_key(path) || self.folders.contains(path) {
+            return Err(ArchiveError::Entry {
+                entry: printable(raw),
+                problem: "is there twice; pack the code again".to_owned(),
+            });
+        }
+        let mode = if executable { 0o755 } else { 0o644 };
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&full)
+            .map_err(|source| disk_or_name(source, full.clone(), raw))?;
+        let disk = |source| ArchiveError::Disk {
+            path: full.clone(),
+            source,
+        };
+        let mut digest = Sha256::new();
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let count = content.read(&mut buffer).map_err(unreadable)?;
+            if count == 0 {
+                break;
+            }
+            self.bytes += count as u64;
+            if self.bytes > self.limits.unpacked_bytes_max {
+                return Err(ArchiveError::TooLarge {
+                    problem: format!(
+                        "the code unpacks to more than {} bytes, which is the limit; leave out what the function does not \
+                         need (it was at '{}')",
+                        self.limits.unpacked_bytes_max,
+                        printable(raw),
+                    ),
+                });
+            }
+            digest.update(&buffer[..count]);
+            file.write_all(&buffer[..count]).map_err(disk)?;
+        }
+        let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + MODIFIED);
+        file.set_permissions(fs::Permissions::from_mode(mode))
+            .and_then(|()| file.set_times(times))
+            .map_err(disk)?;
+        Ok(digest.finalize().into())
+    }
+
+    fn finish(self) -> Result<Unpacked, ArchiveError> {
+        if self.files.is_empty() {
+            return Err(ArchiveError::Empty);
+        }
+        let mut hash = Fields::default();
+        for (path, (executable, digest)) in &self.files {
+            hash.add(path.as_os_str().as_encoded_bytes())
+                .add([u8::from(*executable)])
+                .add(digest);
+        }
+        Ok(Unpacked {
+            hash: hash.hex(),
+            files: self.files.len(),
+            bytes: self.bytes,
+        })
+    }
+}
+
+fn check_kind(kind: EntryType) -> Result<(), String> {
+    match kind {
+        EntryType::Regular
+        | EntryType::Continuous
+        | EntryType::GNUSparse
+        | EntryType::Directory => Ok(()),
+        EntryType::Symlink | EntryType::Link => Err(
+            "is a link; put the file itself there (tar --dereference packs what links point at)"
+                .to_owned(),
+        ),
+        EntryType::Char | EntryType::Block | EntryType::Fifo => {
+            Err("is a device or pipe; leave it out".to_owned())
+        }
+        _ => Err("is neither a file nor a folder; leave it out".to_owned()),
+    }
+}
+
+/// The name as a path below the folder: plain components alone. `.` gives the empty path.
+fn checked_path(raw: &[u8]) -> Result<PathBuf, String> {
+    let text = std::str::from_utf8(raw)
+        .map_err(|_| "has a name that is not UTF-8; rename it".to_owned())?;
+    if text.len() > NAME_BYTES_MAX {
+        return Err(format!(
+            "has a name of more than {NAME_BYTES_MAX} bytes; shorten it"
+        ));
+    }
+    if text.contains('\0') {
+        return Err("has a NUL byte in its name; rename it".to_owned());
+    }
+    let mut path = PathBuf::new();
+    for component in Path::new(text).components() {
+        match component {
+            Component::Normal(part) => path.push(part),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                return Err(
+                    "leads out of the code with '..'; pack the code from inside its folder"
+                        .to_owned(),
+                );
+            }
+            Component::RootDir | Component::Prefix(_) => {
+                return Err("has an absolute path; pack the code with relative paths".to_owned());
+            }
+        }
+    }
+    Ok(path)
+}
+
+/// A name the file system refuses is the archive's fault, everything else the disk's.
+fn disk_or_name(source: io::Error, path: PathBuf, raw: &[u8]) -> ArchiveError {
+    match source.kind() {
+        io::ErrorKind::InvalidFilename => ArchiveError::Entry {
+            entry: printable(raw),
+            problem: "has a name too long for the file system; shorten it".to_owned(),
+        },
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => ArchiveError::Entry {
+            entry: printable(raw),
+            problem: "is there twice, once as a file and once as a folder; pack the code again"
+                .to_owned(),
+        },
+        _ => ArchiveError::Disk { path, source },
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err passes")]
+fn unreadable(error: io::Error) -> ArchiveError {
+    ArchiveError::Unreadable {
+        problem: error.to_string().escape_debug().take(300).collect(),
+    }
+}
+
+fn printable(raw: &[u8]) -> String {
+    String::from_utf8_lossy(raw)
+        .chars()
+        .take(200)
+        .flat_map(char::escape_debug)
+        .collect()
+}
+
+/// 1980-01-01, the usual time of reproducible archives.
+const MODIFIED: Duration = Duration::from_secs(315_532_800);
+const NAME_BYTES_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! `Deployer`: the control plane. A deployment is unpack → environment → try → commit → activate; whatever goes wrong before the
+//! commit leaves the old version serving and nothing on disk, and commit and activation are one step that cannot be interrupted
+//! half-way (short of the machine's death, after which the registry decides).
+//!
+//! Deployments of one function come one after the other, those of different ones side by side.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilot_model::api::{
+    DeployError, DeployReport, FunctionDescription, FunctionSummary, PoolStatus, Progress,
+};
+use pilot_model::ports::{ControlPlane, Observation, Observed, Platform};
+use pilot_model::{BoxFuture, FunctionName, FunctionSpec};
+
+use crate::archive::ArchiveLimits;
+use crate::blocking::blocking;
+use crate::data_dir::DataDir;
+use crate::environment::{EnvironmentConfig, Environments};
+use crate::errors;
+use crate::keyed::Keyed;
+use crate::registry::{Registry, RegistryError, StoredFunction, StoredVersion};
+use crate::state::{Deployed, Function, State};
+
+mod attempt;
+
+/// Versions of a function that are kept, the live one among them: `NAME:NUMBER` answers for these.
+pub const VERSIONS_KEPT: usize = 3;
+
+/// How deployments are done.
+#[derive(Debug, Clone)]
+pub struct DeployConfig {
+    /// Where everything is kept.
+    pub data_dir: PathBuf,
+    /// What an archive may be.
+    pub archive: ArchiveLimits,
+    /// How environments are built.
+    pub environment: EnvironmentConfig,
+}
+
+impl DeployConfig {
+    /// The defaults, for a data directory.
+    #[must_use]
+    pub fn new(data_dir: PathBuf) -> Self {
+        Self {
+            data_dir,
+            archive: ArchiveLimits::default(),
+            environment: EnvironmentConfig::default(),
+        }
+    }
+}
+
+/// Why the deployer cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another daemon uses the data directory.
+    #[error(
+        "the data directory {path} is in use by another daemon; stop that one, or choose another with --data-dir"
+    )]
+    InUse {
+        /// Which.
+        path: PathBuf,
+    },
+    /// It cannot be created or written.
+    #[error("the data directory {path} cannot be used: {source}")]
+    DataDir {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The registry.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+/// What a restart brought back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Functions that answer.
+    pub functions: usize,
+    /// Functions that cannot, and why.
+    pub broken: Vec<(FunctionName, String)>,
+}
+
+/// Deploys functions and knows them. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Deployer {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    data_dir: Arc<DataDir>,
+    registry: Registry,
+    environments: Environments,
+    state: Arc<State>,
+    limits: ArchiveLimits,
+    platform: Arc<dyn Platform>,
+    observed: Arc<dyn Observed>,
+    /// A lock per function.
+    turns: Keyed,
+}
+
+impl Deployer {
+    /// Opens the data directory and reads the registry. Nothing runs yet: see [`Deployer::restore`].
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(
+        config: DeployConfig,
+        platform: Arc<dyn Platform>,
+        observed: Arc<dyn Observed>,
+    ) -> Result<Self, OpenError> {
+        let path = config.data_dir;
+        let data_dir = match DataDir::open(&path) {
+            Ok(Some(data_dir)) => Arc::new(data_dir),
+            Ok(None) => return Err(OpenError::InUse { path }),
+            Err(source) => return Err(OpenError::DataDir { path, source }),
+        };
+        let registry = Registry::open(data_dir.root())?;
+        let state = Arc::new(State::default());
+        for stored in registry.functions()? {
+            state.put(stored.live.version.config.name.clone(), loaded(stored));
+        }
+        Ok(Self {
+            inner: Arc::new(Inner {
+                environments: Environments::new(Arc::clone(&data_dir), config.environment),
+                data_dir,
+                registry,
+                state,
+                limits: config.archive,
+                platform,
+                observed,
+                turns: Keyed::default(),
+            }),
+        })
+    }
+
+    /// Gives every function of the registry to the platform. Imports nothing and asks no interpreter: it is on the way to the
+    /// daemon's first answer.
+    #[must_use]
+    pub fn restore(&self) -> Restored {
+        let mut restored = Restored::default();
+        for (name, function) in self.inner.state.functions() {
+            if let Some(problem) = function.problem {
+                tracing::error!(function = %name, problem, "a function is broken");
+                restored.broken.push((name, problem));
+                continue;
+            }
+            // Oldest first: each becomes the one before, which its number still names.
+            for one in function.older.iter().rev().chain([&function.live]) {
+                self.inner.platform.activate(Arc::clone(&one.version));
+            }
+            restored.functions += 1;
+        }
+        restored
+    }
+
+    /// Removes what earlier runs left unfinished, and code and environments that no version refers to. Not needed for
+    /// answering: call it once the daemon serves.
+    pub async fn tidy(&self) {
+        let inner = Arc::clone(&self.inner);
+        let tidied = blocking(move || {
+            inner.data_dir.clear_leftovers()?;
+            inner.sweep()
+        });
+        if let Err(error) = tidied.await {
+            tracing::warn!(%error, "what earlier runs left was not removed");
+        }
+    }
+}
+
+impl ControlPlane for Deployer {
+    fn deploy(
+        &self,
+        name: FunctionName,
+        spec: FunctionSpec,
+        archive: Bytes,
+        progress: Arc<dyn Fn(Progress) + Send + Sync>,
+    ) -> BoxFuture<'static, Result<DeployReport, DeployError>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.deploy(name, spec, archive, progress).await })
+    }
+
+    fn list(&self) -> Vec<FunctionSummary> {
+        let functions = self.inner.state.functions();
+        functions
+            .iter()
+            .map(|(name, function)| {
+                let observation = self.inner.observed.observation(name);
+                self.inner.summary(name, function, &observation)
+            })
+            .collect()
+    }
+
+    fn describe(&self, name: &FunctionName) -> Option<FunctionDescription> {
+        let function = self.inner.state.function(name)?;
+        let observation = self.inner.observed.observation(name);
+        let summary = self.inner.summary(name, &function, &observation);
+        let version = &function.live.version;
+        Some(FunctionDescription {
+            summary,
+            config: version.config.clone(),
+            environment: version.environment.id.to_string(),
+            template: function.live.template.clone(),
+            url_path: url_path(name),
+            last_cold: observation.last_cold,
+            last: observation.last,
+            versions: function
+                .older
+                .iter()
+                .map(|one| one.version.number)
+                .collect(),
+        })
+    }
+
+    fn remove(&self, name: &FunctionName) -> BoxFuture<'static, Result<bool, DeployError>> {
+        let (inner, name) = (Arc::clone(&self.inner), name.clone());
+        Box::pin(async move {
+            let turn = inner.turns.lock(name.as_str()).await;
+            blocking(move || {
+                let _turn = turn;
+                inner.remove(&name)
+            })
+            .await
+        })
+    }
+
+    fn scale(&self, name: &FunctionName, workers: u32) -> Option<PoolStatus> {
+        self.inner.state.function(name)?;
+        self.inner.platform.scale(name, workers)
+    }
+}
+
+impl Inner {
+    fn remove(&self, name: &FunctionName) -> Result<bool, DeployError> {
+        let removed = self
+            .registry
+            .remove(name)
+            .map_err(|error| errors::from_registry(&error))?;
+        if self.state.take(name) {
+            self.platform.remove(name);
+        }
+        if removed {
+            self.observed.forget(name);
+            if let Err(error) = self.sweep() {
+                tracing::warn!(%error, function = %name, "a removed function's files are left until the next start");
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes code and environments that nobody needs.
+    fn sweep(&self) -> std::io::Result<()> {
+        let rubbish = self.data_dir.stage()?;
+        let shelves = [self.data_dir.code(), self.data_dir.environments()];
+        self.state.sweep(&shelves, rubbish.path())?;
+        rubbish.close()
+    }
+
+    fn summary(
+        &self,
+        name: &FunctionName,
+        function: &Function,
+        observation: &Observation,
+    ) -> FunctionSummary {
+        let version = &function.live.version;
+        FunctionSummary {
+            name: name.clone(),
+            version: version.id.clone(),
+            number: version.number,
+            runtime: version.config.runtime.to_string(),
+            handler: version.config.handler.clone(),
+            deployed_unix_s: function.live.deployed_unix_s,
+            workers: self.platform.status(name).unwrap_or_default(),
+            totals: observation.totals,
+            problem: function.problem.clone(),
+        }
+    }
+}
+
+fn loaded(stored: StoredFunction) -> Function {
+    let whole = |version: &StoredVersion| version.problem.is_none();
+    let problem = stored.live.problem.clone();
+    Function {
+        live: deployed(stored.live),
+        older: stored
+            .older
+            .into_iter()
+            .filter(whole)
+            .map(deployed)
+            .collect(),
+        problem,
+    }
+}
+
+fn deployed(stored: StoredVersion) -> Deployed {
+    Deployed {
+        version: Arc::new(stored.version),
+        template: stored.template,
+        deployed_unix_s: stored.deployed_unix_s,
+    }
+}
+
+fn url_path(name: &FunctionName) -> String {
+    format!("/fn/{name}/")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,361 @@
+//! One deployment, step by step. What is staged, claimed or settled by a deployment that fails is let go of when the values here
+//! are dropped; the sweep removes what then nobody needs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use pilot_model::api::{DeployError, DeployReport, Progress};
+use pilot_model::ports::TemplateReport;
+use pilot_model::{FunctionConfig, FunctionName, FunctionSpec, Version, VersionId};
+use tempfile::TempDir;
+use tokio::sync::OwnedMutexGuard;
+
+use super::{Inner, VERSIONS_KEPT, url_path};
+use crate::archive::{self, Unpacked};
+use crate::blocking::blocking;
+use crate::data_dir::make_dir;
+use crate::durable;
+use crate::environment::{self, Plan};
+use crate::errors;
+use crate::hash::Fields;
+use crate::registry::StoredVersion;
+use crate::state::{Deployed, Function, Reservation};
+
+/// The code, unpacked in its stage.
+struct Staged {
+    stage: TempDir,
+    code: PathBuf,
+    unpacked: Unpacked,
+}
+
+/// What a new version is made of.
+struct Parts {
+    config: FunctionConfig,
+    staged: Staged,
+    plan: Plan,
+    id: VersionId,
+    /// The function as it is.
+    before: Option<Function>,
+}
+
+/// Everything that must not be let go of until the deployment is committed or given up.
+struct Claims {
+    _turn: OwnedMutexGuard<()>,
+    _folders: [Reservation; 2],
+}
+
+/// Tells the client how far it is.
+struct Say(Arc<dyn Fn(Progress) + Send + Sync>);
+
+impl Say {
+    fn stage(&self, stage: &str, message: String) {
+        (self.0)(Progress {
+            stage: stage.to_owned(),
+            message,
+        });
+    }
+}
+
+impl Inner {
+    pub(super) async fn deploy(
+        self: Arc<Self>,
+        name: FunctionName,
+        spec: FunctionSpec,
+        archive: Bytes,
+        progress: Arc<dyn Fn(Progress) + Send + Sync>,
+    ) -> Result<DeployReport, DeployError> {
+        let say = Say(progress);
+        let config = spec
+            .check(&name)
+            .map_err(|error| errors::from_spec(&error))?;
+        let turn = self.turns.lock(name.as_str()).await;
+        let staged = Arc::clone(&self).unpack(archive).await?;
+        let Unpacked { files, bytes, .. } = staged.unpacked;
+        say.stage("unpack", format!("{files} files, {bytes} bytes"));
+
+        let plan = self
+            .environments
+            .plan(&config.runtime, &staged.code, &staged.unpacked.hash)
+            .await
+            .map_err(|error| errors::from_environment(&error))?;
+        let id = version_id(&config, &staged.unpacked.hash, &plan)?;
+        let before = self.state.function(&name);
+        if let Some(live) = unchanged(before.as_ref(), &id) {
+            return Ok(report(live, Change::Unchanged, EnvironmentWas::There));
+        }
+        let folders = [
+            self.data_dir.code().join(id.as_str()),
+            self.data_dir.environments().join(plan.id.as_str()),
+        ];
+        let claims = Claims {
+            _turn: turn,
+            _folders: folders.map(|folder| self.state.reserve(folder)),
+        };
+        let parts = Parts {
+            config,
+            staged,
+            plan,
+            id,
+            before,
+        };
+        let done = Arc::clone(&self).make_live(parts, claims, &say).await;
+        // Of what failed, or of versions that are kept no longer.
+        self.sweep_aside().await;
+        done
+    }
+
+    async fn unpack(self: Arc<Self>, archive: Bytes) -> Result<Staged, DeployError> {
+        blocking(move || {
+            let disk = |source: std::io::Error| DeployError::Internal {
+                message: format!(
+                    "cannot unpack in {}: {source}",
+                    self.data_dir.root().display()
+                ),
+            };
+            let stage = self.data_dir.stage().map_err(disk)?;
+            let code = stage.path().join("code");
+            make_dir(&code).map_err(disk)?;
+            let unpacked = archive::unpack(&archive, &code, &self.limits)
+                .map_err(|error| errors::from_archive(&error))?;
+            Ok(Staged {
+                stage,
+                code,
+                unpacked,
+            })
+        })
+        .await
+    }
+
+    async fn make_live(
+        self: Arc<Self>,
+        parts: Parts,
+        claims: Claims,
+        say: &Say,
+    ) -> Result<DeployReport, DeployError> {
+        let Parts {
+            config,
+            staged,
+            plan,
+            id,
+            before,
+        } = parts;
+        let obtained = self
+            .environments
+            .obtain(&plan, &staged.code, &|line| say.stage("environment", line))
+            .await
+            .map_err(|error| errors::from_environment(&error))?;
+        let was = if obtained.reused {
+            EnvironmentWas::There
+        } else {
+            EnvironmentWas::Built
+        };
+        say.stage("environment", was.describe(&plan));
+
+        environment::compile(&plan.interpreter.executable, &staged.code).await;
+        let code_dir = self.data_dir.code().join(id.as_str());
+        let broken = before
+            .as_ref()
+            .is_some_and(|function| function.problem.is_some());
+        staged.settle(code_dir.clone(), broken).await?;
+
+        let version = Arc::new(Version {
+            id,
+            number: before
+                .as_ref()
+                .map_or(1, |function| function.live.version.number + 1),
+            config,
+            code_dir,
+            environment: obtained.environment,
+        });
+        let template = self.try_version(&version, say).await?;
+        say.stage("activate", format!("version {}", version.number));
+        let deployed = Deployed {
+            version,
+            template,
+            deployed_unix_s: now_unix_s(),
+        };
+        let committed = blocking(move || self.commit(deployed, before, claims)).await?;
+        Ok(report(&committed, Change::New, was))
+    }
+
+    async fn try_version(
+        &self,
+        version: &Arc<Version>,
+        say: &Say,
+    ) -> Result<TemplateReport, DeployError> {
+        let handler = &version.config.handler;
+        say.stage("template", format!("importing {handler} in its sandbox"));
+        self.platform
+            .try_version(version)
+            .await
+            .map_err(|error| errors::from_start(&error, handler, || missing_module_hint(version)))
+    }
+
+    /// The point of no return. It runs to its end on its own thread, whoever still waits for it.
+    fn commit(
+        &self,
+        deployed: Deployed,
+        before: Option<Function>,
+        claims: Claims,
+    ) -> Result<Deployed, DeployError> {
+        let stored = StoredVersion {
+            version: Version::clone(&deployed.version),
+            template: deployed.template.clone(),
+            deployed_unix_s: deployed.deployed_unix_s,
+            problem: None,
+        };
+        self.registry
+            .commit(&stored, VERSIONS_KEPT)
+            .map_err(|error| errors::from_registry(&error))?;
+        let function = Function {
+            older: before.map_or_else(Vec::new, Function::into_older),
+            live: deployed.clone(),
+            problem: None,
+        };
+        self.state
+            .put(deployed.version.config.name.clone(), function);
+        self.platform.activate(Arc::clone(&deployed.version));
+        drop(claims);
+        Ok(deployed)
+    }
+
+    async fn sweep_aside(self: &Arc<Self>) {
+        let inner = Arc::clone(self);
+        if let Err(error) = blocking(move || inner.sweep()).await {
+            tracing::warn!(%error, "files that nothing needs are left until the next start");
+        }
+    }
+}
+
+impl Function {
+    /// Its versions once another is live, newest first. One that cannot be run is not kept.
+    fn into_older(self) -> Vec<Deployed> {
+        let live = self.problem.is_none().then_some(self.live);
+        live.into_iter()
+            .chain(self.older)
+            .take(VERSIONS_KEPT - 1)
+            .collect()
+    }
+}
+
+impl Staged {
+    /// Makes the code durable and moves it to its place; the stage goes. `replace`: what lies there may be damaged.
+    async fn settle(self, place: PathBuf, replace: bool) -> Result<(), DeployError> {
+        blocking(move || {
+            let settle = || {
+                if replace && place.exists() {
+                    std::fs::remove_dir_all(&place)?;
+                }
+                durable::sync_tree(&self.code)?;
+                durable::settle(&self.code, &place)
+            };
+            let settled = settle().map_err(|source| DeployError::Internal {
+                message: format!(
+                    "the code could not be written to {}: {source}",
+                    place.display()
+                ),
+            });
+            drop(self.stage);
+            settled
+        })
+        .await
+    }
+}
+
+/// Whether a deployment changed something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    New,
+    Unchanged,
+}
+
+/// Where a deployment's environment came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EnvironmentWas {
+    Built,
+    There,
+}
+
+impl EnvironmentWas {
+    fn describe(self, plan: &Plan) -> String {
+        let did = match self {
+            Self::Built => "built",
+            Self::There => "there already",
+        };
+        format!(
+            "environment {} {did} (Python {})",
+            plan.id, plan.interpreter.version
+        )
+    }
+}
+
+fn report(deployed: &Deployed, change: Change, environment: EnvironmentWas) -> DeployReport {
+    let version = &deployed.version;
+    let name = version.config.name.clone();
+    DeployReport {
+        version: version.id.clone(),
+        number: version.number,
+        changed: change == Change::New,
+        environment_reused: environment == EnvironmentWas::There,
+        template: deployed.template.clone(),
+        url_path: url_path(&name),
+        name,
+    }
+}
+
+fn unchanged<'a>(before: Option<&'a Function>, id: &VersionId) -> Option<&'a Deployed> {
+    let function = before.filter(|function| function.problem.is_none())?;
+    Some(&function.live).filter(|live| live.version.id == *id)
+}
+
+fn version_id(
+    config: &FunctionConfig,
+    code_hash: &str,
+    plan: &Plan,
+) -> Result<VersionId, DeployError> {
+    let config = serde_json::to_vec(config).map_err(|error| DeployError::Internal {
+        message: format!("the configuration cannot be written as JSON: {error}"),
+    })?;
+    let mut hash = Fields::default();
+    hash.add(config).add(code_hash).add(plan.id.as_str());
+    Ok(VersionId::from_hex(&hash.hex()))
+}
+
+/// When the handler's module is not in the code at all: what is.
+fn missing_module_hint(version: &Version) -> Option<String> {
+    let (module, _) = version.config.handler.rsplit_once('.')?;
+    let module = module.replace('.', "/");
+    let top = module.split('/').next()?;
+    let there = [format!("{top}.py"), top.to_owned()];
+    if there
+        .iter()
+        .any(|name| version.code_dir.join(name).exists())
+    {
+        return None;
+    }
+    let mut found: Vec<String> = std::fs::read_dir(&version.code_dir)
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| Path::new(name).extension().is_some_and(|end| end == "py"))
+        .collect();
+    found.sort();
+    found.truncate(5);
+    Some(if found.is_empty() {
+        format!(
+            "there is no {module}.py in the code, nor any other .py file at its top: check path and handler"
+        )
+    } else {
+        format!(
+            "there is no {module}.py in the code (there is {}): set handler",
+            found.join(", ")
+        )
+    })
+}
+
+fn now_unix_s() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}

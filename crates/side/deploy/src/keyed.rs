@@ -1,0 +1,57 @@
+//! One lock per key: deployments of one function, or builds of one environment, come one after the other.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
+
+/// Locks by key. Those nobody holds or waits for are dropped with the next call.
+#[derive(Debug, Default)]
+pub(crate) struct Keyed {
+    /// Guards the map alone; never held across an await.
+    locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Keyed {
+    /// Waits for the key's lock.
+    pub(crate) async fn lock(&self, key: &str) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut locks = self.locks.lock();
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(locks.entry(key.to_owned()).or_default())
+        };
+        lock.lock_owned().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_key_excludes_and_two_do_not() {
+        let keyed = Keyed::default();
+        let held = keyed.lock("a").await;
+        let _other = keyed.lock("b").await;
+        let mut second = Box::pin(keyed.lock("a"));
+        let waited = futures_poll(second.as_mut());
+        assert!(waited.is_pending());
+        drop(held);
+        let _now_mine = second.await;
+    }
+
+    #[tokio::test]
+    async fn locks_that_nobody_holds_are_dropped() {
+        let keyed = Keyed::default();
+        for key in 0..100 {
+            drop(keyed.lock(&key.to_string()).await);
+        }
+        drop(keyed.lock("last").await);
+        assert_eq!(keyed.locks.lock().len(), 1);
+    }
+
+    fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {
+        future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
+    }
+}

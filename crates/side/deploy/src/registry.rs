@@ -1,0 +1,393 @@
+//! The registry: functions, versions and environments in SQLite, so that a restart, a kill -9 or a lost power supply loses
+//! nothing that was acknowledged. Write-ahead log, `synchronous = FULL`: a commit is on disk when it returns.
+//!
+//! Invariant: a version's row is written after its files are on disk. Nothing on an invocation's path reads or writes here.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pilot_model::ports::TemplateReport;
+use pilot_model::{
+    Environment, EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, Version, VersionId,
+};
+use rusqlite::{Connection, Row, Transaction, params};
+
+/// The registry of one data directory.
+#[derive(Debug)]
+pub struct Registry {
+    /// Guards the connection; one statement or transaction at a time.
+    connection: Mutex<Connection>,
+    data_dir: PathBuf,
+}
+
+/// A version as it was committed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredVersion {
+    /// The version, its paths made absolute again.
+    pub version: Version,
+    /// What its deployment found.
+    pub template: TemplateReport,
+    /// When it was deployed, Unix seconds.
+    pub deployed_unix_s: u64,
+    /// Why it cannot be run; `None`: nothing is missing.
+    pub problem: Option<String>,
+}
+
+/// A function with its kept versions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredFunction {
+    /// What NAME means.
+    pub live: StoredVersion,
+    /// The others, newest first.
+    pub older: Vec<StoredVersion>,
+}
+
+/// Why the registry failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// It cannot be opened.
+    #[error("the registry {path} cannot be opened: {problem}")]
+    Open {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+    /// It was written by a newer Pilotlight.
+    #[error(
+        "the registry {path} has schema {found}, this Pilotlight knows up to {known}: use the newer Pilotlight again"
+    )]
+    Newer {
+        /// Its file.
+        path: PathBuf,
+        /// Its schema.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// SQLite failed.
+    #[error("the registry failed: {problem}")]
+    Sqlite {
+        /// What it says.
+        problem: String,
+    },
+}
+
+impl From<rusqlite::Error> for RegistryError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite {
+            problem: error.to_string(),
+        }
+    }
+}
+
+impl Registry {
+    /// Opens the registry in a data directory, creates or migrates it.
+    ///
+    /// # Errors
+    /// [`RegistryError::Open`], [`RegistryError::Newer`].
+    pub fn open(data_dir: &Path) -> Result<Self, RegistryError> {
+        let path = data_dir.join(FILE);
+        let fail = |problem: String| RegistryError::Open {
+            path: path.clone(),
+            problem,
+        };
+        create_private(&path).map_err(|error| fail(error.to_string()))?;
+        let mut connection = Connection::open(&path).map_err(|error| fail(error.to_string()))?;
+        prepare(&connection).map_err(|error| fail(error.to_string()))?;
+        migrate(&mut connection, &path)?;
+        Ok(Self {
+            connection: Mutex::new(connection),
+            data_dir: data_dir.to_owned(),
+        })
+    }
+
+    /// Every function, by name. A row that cannot be read or whose files are gone is a function with a problem.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn functions(&self) -> Result<Vec<StoredFunction>, RegistryError> {
+        let connection = self.connection.lock();
+        let mut statement = connection.prepare_cached(
+            "SELECT v.name, v.number, v.id, v.deployed_unix_s, v.config, v.template,
+                    v.environment, e.python, e.python_prefix, e.has_packages, e.imports,
+                    f.live = v.number
+             FROM functions f JOIN versions v ON v.name = f.name
+             LEFT JOIN environments e ON e.id = v.environment
+             ORDER BY v.name, f.live = v.number DESC, v.number DESC",
+        )?;
+        let mut functions: Vec<StoredFunction> = Vec::new();
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let Some(stored) = self.stored_version(row)? else {
+                continue;
+            };
+            if row.get::<_, bool>(11)? {
+                functions.push(StoredFunction {
+                    live: stored,
+                    older: Vec::new(),
+                });
+            } else if let Some(function) = functions
+                .last_mut()
+                .filter(|function| function.live.version.config.name == stored.version.config.name)
+            {
+                function.older.push(stored);
+            }
+        }
+        Ok(functions)
+    }
+
+    /// Makes a version the live one of its function and lets go of all but the newest `kept`. On disk when it returns.
+    ///
+    /// # Errors
+    /// SQLite's; then nothing has changed.
+    pub fn commit(&self, stored: &StoredVersion, kept: usize) -> Result<(), RegistryError> {
+        let version = &stored.version;
+        let environment = &version.environment;
+        let name = version.config.name.as_str();
+        let mut connection = self.connection.lock();
+        let transaction = connection.transaction()?;
+        transaction.execute(
+            "INSERT INTO environments (id, python, python_prefix, has_packages, imports) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (id) DO UPDATE SET python = ?2, python_prefix = ?3, has_packages = ?4, imports = ?5",
+            params![
+                environment.id.as_str(),
+                path_text(&environment.python)?,
+                path_text(&environment.python_prefix)?,
+                environment.packages_dir.is_some(),
+                json(&environment.imports)?,
+            ],
+        )?;
+        transaction.execute(
+            "INSERT INTO functions (name, live) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET live = ?2",
+            params![name, version.number],
+        )?;
+        transaction.execute(
+            "INSERT INTO versions (name, number, id, deployed_unix_s, config, template, environment)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            params![
+                name,
+                version.number,
+                version.id.as_str(),
+                i64::try_from(stored.deployed_unix_s).unwrap_or(i64::MAX),
+                json(&version.config)?,
+                json(&stored.template)?,
+                environment.id.as_str(),
+            ],
+        )?;
+        transaction.execute(
+            "DELETE FROM versions WHERE name = ?1 AND number NOT IN
+             (SELECT number FROM versions WHERE name = ?1 ORDER BY number DESC LIMIT ?2)",
+            params![name, i64::try_from(kept).unwrap_or(i64::MAX)],
+        )?;
+        forget_unused_environments(&transaction)?;
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// Takes a function away with all its versions. False: there was none.
+    ///
+    /// # Errors
+    /// SQLite's; then nothing has changed.
+    pub fn remove(&self, name: &FunctionName) -> Result<bool, RegistryError> {
+        let mut connection = self.connection.lock();
+        let transaction = connection.transaction()?;
+        let removed =
+            transaction.execute("DELETE FROM functions WHERE name = ?1", [name.as_str()])?;
+        forget_unused_environments(&transaction)?;
+        transaction.commit()?;
+        Ok(removed > 0)
+    }
+
+    /// `None`: not even the name can be read.
+    fn stored_version(&self, row: &Row<'_>) -> Result<Option<StoredVersion>, rusqlite::Error> {
+        let Ok(name) = row.get::<_, String>(0)?.parse::<FunctionName>() else {
+            return Ok(None);
+        };
+        let mut damage = None;
+        let config: FunctionConfig = match serde_json::from_str(&row.get::<_, String>(4)?) {
+            Ok(config) => config,
+            Err(error) => {
+                damage = Some(format!(
+                    "its configuration in the registry cannot be read ({error})"
+                ));
+                let Ok(config) = FunctionSpec::default().check(&name) else {
+                    return Ok(None);
+                };
+                config
+            }
+        };
+        let id = VersionId::from_hex(&row.get::<_, String>(2)?);
+        let template =
+            serde_json::from_str(&row.get::<_, String>(5)?).unwrap_or_else(|_| no_report());
+        let version = Version {
+            code_dir: self.data_dir.join("code").join(id.as_str()),
+            environment: self.environment(row)?,
+            id,
+            number: row.get(1)?,
+            config,
+        };
+        let problem = damage
+            .or_else(|| missing(&version))
+            .map(|problem| format!("{problem}; deploy it again"));
+        Ok(Some(StoredVersion {
+            template,
+            deployed_unix_s: row.get::<_, i64>(3)?.try_into().unwrap_or(0),
+            problem,
+            version,
+        }))
+    }
+
+    fn environment(&self, row: &Row<'_>) -> Result<Environment, rusqlite::Error> {
+        let id = EnvironmentId::from_hex(&row.get::<_, String>(6)?);
+        // Without its row nothing is known: then its folder, if there is one, is kept and the interpreter missed.
+        let has_packages = row.get::<_, Option<bool>>(9)?.unwrap_or(true);
+        let text = |column| -> Result<String, rusqlite::Error> {
+            Ok(row.get::<_, Option<String>>(column)?.unwrap_or_default())
+        };
+        Ok(Environment {
+            python: text(7)?.into(),
+            python_prefix: text(8)?.into(),
+            packages_dir: has_packages.then(|| {
+                let folder = self.data_dir.join("environments").join(id.as_str());
+                folder.join("packages")
+            }),
+            imports: serde_json::from_str(&text(10)?).unwrap_or_default(),
+            id,
+        })
+    }
+}
+
+/// What a version needs and does not find on this machine.
+fn missing(version: &Version) -> Option<String> {
+    if !version.code_dir.is_dir() {
+        return Some(format!("its code {} is gone", version.code_dir.display()));
+    }
+    let environment = &version.environment;
+    if let Some(packages) = environment
+        .packages_dir
+        .as_ref()
+        .filter(|packages| !packages.is_dir())
+    {
+        return Some(format!("its packages {} are gone", packages.display()));
+    }
+    if !crate::python::is_there(&environment.python) {
+        return Some(format!(
+            "its interpreter {} is gone",
+            environment.python.display()
+        ));
+    }
+    None
+}
+
+fn no_report() -> TemplateReport {
+    TemplateReport {
+        python: String::new(),
+        imports: Vec::new(),
+        failed_imports: Vec::new(),
+        memory_bytes: 0,
+        forkable: false,
+        reason: Some("what its deployment found cannot be read from the registry".to_owned()),
+        took: Duration::ZERO,
+    }
+}
+
+/// Creates the file for the daemon's user alone: configurations hold environment variables.
+fn create_private(path: &Path) -> io::Result<()> {
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .map(drop)
+}
+
+fn prepare(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection.busy_timeout(BUSY_TIME_MAX)?;
+    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "foreign_keys", true)
+}
+
+/// Brings the schema up to date, one step after the other, all in one transaction.
+fn migrate(connection: &mut Connection, path: &Path) -> Result<(), RegistryError> {
+    let fail = |error: rusqlite::Error| RegistryError::Open {
+        path: path.to_owned(),
+        problem: error.to_string(),
+    };
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    let transaction = connection.transaction().map_err(fail)?;
+    let found: i64 = transaction
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(fail)?;
+    if found > known {
+        return Err(RegistryError::Newer {
+            path: path.to_owned(),
+            found,
+            known,
+        });
+    }
+    for step in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
+        transaction.execute_batch(step).map_err(fail)?;
+    }
+    transaction
+        .pragma_update(None, "user_version", known)
+        .map_err(fail)?;
+    transaction.commit().map_err(fail)
+}
+
+fn forget_unused_environments(transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
+    transaction
+        .execute(
+            "DELETE FROM environments WHERE id NOT IN (SELECT environment FROM versions)",
+            [],
+        )
+        .map(drop)
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, RegistryError> {
+    serde_json::to_string(value).map_err(|error| RegistryError::Sqlite {
+        problem: format!("a value cannot be written as JSON: {error}"),
+    })
+}
+
+fn path_text(path: &Path) -> Result<&str, RegistryError> {
+    path.to_str().ok_or_else(|| RegistryError::Sqlite {
+        problem: format!("the path {} is not UTF-8; use one that is", path.display()),
+    })
+}
+
+const FILE: &str = "registry.sqlite";
+const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
+/// Step N leads from schema N to N + 1. Never change one that was released; add another.
+const MIGRATIONS: &[&str] = &["
+    CREATE TABLE functions (
+        name TEXT PRIMARY KEY,
+        live INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE versions (
+        name TEXT NOT NULL REFERENCES functions (name) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        id TEXT NOT NULL,
+        deployed_unix_s INTEGER NOT NULL,
+        config TEXT NOT NULL,
+        template TEXT NOT NULL,
+        environment TEXT NOT NULL,
+        PRIMARY KEY (name, number)
+    ) STRICT;
+    CREATE TABLE environments (
+        id TEXT PRIMARY KEY,
+        python TEXT NOT NULL,
+        python_prefix TEXT NOT NULL,
+        has_packages INTEGER NOT NULL,
+        imports TEXT NOT NULL
+    ) STRICT;
+"];
+
+#[cfg(test)]
+mod tests;

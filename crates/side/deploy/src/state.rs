@@ -1,0 +1,170 @@
+//! What the deployer holds in memory: the functions, and which folders are needed. One mutex guards all of it; it is never
+//! held across an await, and what is done under it touches the disk only to rename.
+//!
+//! A folder is needed while the registry's versions use it, while a deployment has reserved it, or while the path still holds a
+//! version that used it (its workers are running from there).
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use pilot_model::ports::TemplateReport;
+use pilot_model::{FunctionName, Version};
+
+/// A version in the registry.
+#[derive(Debug, Clone)]
+pub(crate) struct Deployed {
+    pub(crate) version: Arc<Version>,
+    /// What its deployment found.
+    pub(crate) template: TemplateReport,
+    pub(crate) deployed_unix_s: u64,
+}
+
+/// A function in the registry.
+#[derive(Debug, Clone)]
+pub(crate) struct Function {
+    pub(crate) live: Deployed,
+    /// Newest first.
+    pub(crate) older: Vec<Deployed>,
+    /// Why the live version cannot be run.
+    pub(crate) problem: Option<String>,
+}
+
+/// The functions and folders in use.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    functions: BTreeMap<FunctionName, Function>,
+    /// Folders that deployments under way count on.
+    reserved: HashMap<PathBuf, usize>,
+    /// Versions no longer in the registry, as long as the path may hold them.
+    retired: Vec<Weak<Version>>,
+}
+
+/// Keeps a folder from being swept away while it lives.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    state: Arc<State>,
+    folder: PathBuf,
+}
+
+impl State {
+    pub(crate) fn function(&self, name: &FunctionName) -> Option<Function> {
+        self.inner.lock().functions.get(name).cloned()
+    }
+
+    pub(crate) fn functions(&self) -> Vec<(FunctionName, Function)> {
+        let inner = self.inner.lock();
+        inner
+            .functions
+            .iter()
+            .map(|(name, function)| (name.clone(), function.clone()))
+            .collect()
+    }
+
+    pub(crate) fn put(&self, name: FunctionName, function: Function) {
+        let mut inner = self.inner.lock();
+        if let Some(before) = inner.functions.insert(name, function) {
+            inner.retire(before);
+        }
+    }
+
+    /// Takes a function away. False: there was none.
+    pub(crate) fn take(&self, name: &FunctionName) -> bool {
+        let mut inner = self.inner.lock();
+        let Some(function) = inner.functions.remove(name) else {
+            return false;
+        };
+        inner.retire(function);
+        true
+    }
+
+    pub(crate) fn reserve(self: &Arc<Self>, folder: PathBuf) -> Reservation {
+        *self
+            .inner
+            .lock()
+            .reserved
+            .entry(folder.clone())
+            .or_default() += 1;
+        Reservation {
+            state: Arc::clone(self),
+            folder,
+        }
+    }
+
+    /// Moves every folder directly below `shelves` that nobody needs into `rubbish`.
+    pub(crate) fn sweep(&self, shelves: &[PathBuf], rubbish: &Path) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        let needed = inner.needed();
+        let mut count = 0_u32;
+        for shelf in shelves {
+            for entry in fs::read_dir(shelf)? {
+                let folder = entry?.path();
+                if !needed.contains(&folder) {
+                    fs::rename(&folder, rubbish.join(count.to_string()))?;
+                    count += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Versions that are in the registry still are kept alive by it: watching them does no harm.
+    fn retire(&mut self, function: Function) {
+        let versions = function.older.into_iter().chain([function.live]);
+        self.retired
+            .extend(versions.map(|one| Arc::downgrade(&one.version)));
+    }
+
+    fn needed(&mut self) -> HashSet<PathBuf> {
+        let mut needed: HashSet<PathBuf> = self.reserved.keys().cloned().collect();
+        // Two passes, so that the temporary references of the first are not what keeps a version alive.
+        self.retired.retain(|version| version.strong_count() > 0);
+        let retired: Vec<Arc<Version>> = self.retired.iter().filter_map(Weak::upgrade).collect();
+        for version in &retired {
+            needed.extend(folders(version));
+        }
+        for function in self.functions.values() {
+            for one in function.older.iter().chain([&function.live]) {
+                needed.extend(folders(&one.version));
+            }
+        }
+        needed
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut inner = self.state.inner.lock();
+        if let Some(count) = inner.reserved.get_mut(&self.folder) {
+            *count -= 1;
+            if *count == 0 {
+                inner.reserved.remove(&self.folder);
+            }
+        }
+    }
+}
+
+/// The folders that a version runs from: its code, and its environment's.
+fn folders(version: &Version) -> impl Iterator<Item = PathBuf> {
+    let environment = version
+        .environment
+        .packages_dir
+        .as_deref()
+        .and_then(Path::parent);
+    [Some(version.code_dir.as_path()), environment]
+        .into_iter()
+        .flatten()
+        .map(Path::to_owned)
+        .collect::<Vec<_>>()
+        .into_iter()
+}
