@@ -1,1 +1,12 @@
-//! The operating system: namespaces, mounts, cgroups, pidfds, descriptor passing, system call filters.
+//! The operating system, as far as Pilotlight needs more of it than std and nix give: the only crate with `unsafe`.
+//! Each module wraps one thing in a safe function; what cannot be made safe (going on after a fork) says what its
+//! caller must keep.
+//!
+//! Not here: policy. Which namespaces, which limits, which system calls is decided in `path/sandbox`.
+
+pub mod capability;
+pub mod clock;
+pub mod loopback;
+pub mod process;
+pub mod seccomp;
+pub mod seqpacket;

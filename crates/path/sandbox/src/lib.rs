@@ -1,1 +1,34 @@
-//! Processes: templates, fork, namespaces, cgroups, seccomp, supervision.
+//! Processes: from a template to a worker in its own sandbox.
+//!
+//! ```text
+//! daemon ─▶ spawner ─▶ init of a template's sandbox ─▶ template (Python) ──fork──▶ worker
+//!                              └▶ init of a worker's sandbox: namespaces, /tmp, /proc ──▲ entered with setns
+//! ```
+//! - [`spawner`] is a small process, forked before the daemon has threads: the only one that builds file system roots.
+//! - Every sandbox has an [`init`]: our own code, process 1 of its PID namespace. Closing its control socket ends
+//!   the sandbox and everything in it.
+//! - A template forks; the child enters a sandbox that was made ready beforehand, so that making namespaces is not on
+//!   the start path.
+//! - [`engine`] keeps the tree of templates (interpreter → environment → function) and implements the `Engine` port.
+//!
+//! User code never runs with a capability outside the user namespace that all sandboxes share, and what it runs with
+//! inside is named in `docs/security-model.md`.
+
+pub mod cgroup;
+mod channel;
+pub mod engine;
+pub mod filter;
+mod init;
+pub mod isolation;
+mod memory;
+mod message;
+mod rootfs;
+mod runtime_files;
+mod sandbox;
+pub mod spawner;
+mod template;
+mod worker;
+
+pub use engine::{EngineConfig, ForkEngine};
+pub use isolation::{Enforcement, Isolation};
+pub use spawner::Spawner;

@@ -1,0 +1,114 @@
+//! Capabilities (capabilities(7)): giving up all but a few, and keeping those across `execve` as an unprivileged user.
+
+use std::io;
+
+/// One capability, by its number in `linux/capability.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Capability {
+    /// Arbitrary group ids.
+    Setgid = 6,
+    /// Arbitrary user ids.
+    Setuid = 7,
+    /// Removing from the bounding set.
+    Setpcap = 8,
+    /// `setns` into a mount namespace needs it.
+    SysChroot = 18,
+    /// `setns` needs it.
+    SysAdmin = 21,
+}
+
+/// Highest capability number tried; the kernel refuses those it does not know.
+const LAST_TRIED: u32 = 63;
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Data {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 capabilities.
+const VERSION_3: u32 = 0x2008_0522;
+
+/// Keeps exactly `kept` in this thread's permitted, effective, inheritable, bounding and ambient sets, so that they
+/// outlive an `execve` by a user other than root. Call it after the change of user.
+///
+/// # Errors
+/// The kernel's, when one of `kept` is not held.
+pub fn keep_only(kept: &[Capability]) -> io::Result<()> {
+    for number in 0..=LAST_TRIED {
+        if kept.iter().any(|capability| *capability as u32 == number) {
+            continue;
+        }
+        // A number the kernel does not know gives EINVAL, and then there are no more.
+        if prctl(libc::PR_CAPBSET_DROP, number, 0).is_err() {
+            break;
+        }
+    }
+    prctl(
+        libc::PR_CAP_AMBIENT,
+        libc::PR_CAP_AMBIENT_CLEAR_ALL as u32,
+        0,
+    )?;
+    let mut words = [Data::default(); 2];
+    for capability in kept {
+        let number = *capability as u32;
+        let word = &mut words[(number / 32) as usize];
+        let bit = 1 << (number % 32);
+        word.effective |= bit;
+        word.permitted |= bit;
+        word.inheritable |= bit;
+    }
+    let header = Header {
+        version: VERSION_3,
+        pid: 0,
+    };
+    // SAFETY: capset(2) reads a header and, for version 3, two data words; both live across the call.
+    let failed = unsafe { libc::syscall(libc::SYS_capset, &raw const header, words.as_ptr()) };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    for capability in kept {
+        prctl(
+            libc::PR_CAP_AMBIENT,
+            libc::PR_CAP_AMBIENT_RAISE as u32,
+            *capability as u32,
+        )?;
+    }
+    Ok(())
+}
+
+/// Keeps the permitted capabilities across the next change of user id (`PR_SET_KEEPCAPS`).
+///
+/// # Errors
+/// The kernel's.
+pub fn keep_across_setuid() -> io::Result<()> {
+    prctl(libc::PR_SET_KEEPCAPS, 1, 0)
+}
+
+fn prctl(option: i32, first: u32, second: u32) -> io::Result<()> {
+    let unused: libc::c_ulong = 0;
+    // SAFETY: the options used in this module take integers and touch no memory of ours.
+    let failed = unsafe {
+        libc::prctl(
+            option,
+            libc::c_ulong::from(first),
+            libc::c_ulong::from(second),
+            unused,
+            unused,
+        )
+    };
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

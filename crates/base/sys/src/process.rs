@@ -1,0 +1,200 @@
+//! Processes: clone with namespaces, exec with an exact set of descriptors, parent-death signal, no-new-privileges.
+
+use std::convert::Infallible;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use nix::sched::CloneFlags;
+use nix::unistd::Pid;
+
+/// Which side of a [`clone_process`] this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The new process.
+    Child,
+    /// The caller, with the child's id as seen from here.
+    Parent(Pid),
+}
+
+/// Like fork(2), with namespaces: the child is a copy of the caller and goes on behind the call. `CLONE_PARENT` and the
+/// `CLONE_NEW…` flags make sense; sharing flags (`CLONE_VM`, `CLONE_FILES` …) do not and are taken out.
+///
+/// # Errors
+/// The kernel's (clone(2)); `Unsupported` in a process with more than one thread, where a lock held by another thread
+/// would stay locked in the child for ever.
+pub fn fork_with(flags: CloneFlags) -> io::Result<Side> {
+    let threads = thread_count()?;
+    if threads != 1 {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("a process with {threads} threads must not fork"),
+        ));
+    }
+    let flags = flags
+        - (CloneFlags::CLONE_VM
+            | CloneFlags::CLONE_FILES
+            | CloneFlags::CLONE_FS
+            | CloneFlags::CLONE_SIGHAND
+            | CloneFlags::CLONE_THREAD);
+    #[expect(clippy::cast_sign_loss, reason = "a set of bits, not a number")]
+    let bits = libc::c_ulong::from(flags.bits() as u32 | libc::SIGCHLD as u32);
+    let null: libc::c_ulong = 0;
+    // SAFETY: without CLONE_VM and with a null stack, clone(2) is fork(2): the child gets a copy of this stack. No
+    // pointer is passed. The process has one thread, as just checked, and no other could start one meanwhile.
+    let result = unsafe { libc::syscall(libc::SYS_clone, bits, null, null, null, null) };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Side::Child),
+        #[expect(clippy::cast_possible_truncation, reason = "a process id is an int")]
+        pid => Ok(Side::Parent(Pid::from_raw(pid as libc::pid_t))),
+    }
+}
+
+/// What a forked child does with its life: closes every descriptor but `kept`, then runs `body`, which does not return.
+/// What the parent owned is neither used nor dropped here any more.
+pub fn child_main(kept: Vec<OwnedFd>, body: impl FnOnce(Vec<OwnedFd>) -> Infallible) -> ! {
+    let mut numbers: Vec<libc::c_uint> = kept
+        .iter()
+        .filter_map(|fd| libc::c_uint::try_from(fd.as_raw_fd()).ok())
+        .collect();
+    numbers.sort_unstable();
+    let mut first = 0;
+    for fd in numbers {
+        if fd > first {
+            close_range(first, fd - 1);
+        }
+        first = fd + 1;
+    }
+    close_range(first, libc::c_uint::MAX);
+    match body(kept) {}
+}
+
+fn close_range(first: libc::c_uint, last: libc::c_uint) {
+    let flags: libc::c_uint = 0;
+    // SAFETY: integers only. The descriptors closed belong to values of the parent's code, which this process never
+    // returns to. A kernel without the call (before 5.9) leaves them open, which costs descriptors and nothing else.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+}
+
+/// Gives a signal its default action back (sigaction(2)); an ignored one would stay ignored across `execve`.
+///
+/// # Errors
+/// The kernel's.
+pub fn default_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
+    // SAFETY: SIG_DFL installs no handler, so no code of ours runs in signal context.
+    unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) }?;
+    Ok(())
+}
+
+/// Ignores a signal; ignored `SIGCHLD` means that the kernel reaps (wait(2)).
+///
+/// # Errors
+/// The kernel's.
+pub fn ignore_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
+    // SAFETY: SIG_IGN installs no handler, so no code of ours runs in signal context.
+    unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigIgn) }?;
+    Ok(())
+}
+
+/// Ends this process at once: no destructors, no exit handlers. For children that must not run their parent's.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: _exit(2) takes an integer and does not return.
+    unsafe { libc::_exit(status) }
+}
+
+/// A program to be executed, prepared before a fork so that nothing is allocated after it.
+#[derive(Debug)]
+pub struct Program {
+    path: CString,
+    argv: Vec<CString>,
+    envp: Vec<CString>,
+}
+
+impl Program {
+    /// `argv[0]` is the path.
+    ///
+    /// # Errors
+    /// A NUL byte in one of them.
+    pub fn new(
+        path: &str,
+        arguments: &[String],
+        environment: &[(String, String)],
+    ) -> io::Result<Self> {
+        let argv = std::iter::once(path)
+            .chain(arguments.iter().map(String::as_str))
+            .map(CString::new)
+            .collect::<Result<_, _>>()?;
+        let envp = environment
+            .iter()
+            .map(|(key, value)| CString::new(format!("{key}={value}")))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            path: CString::new(path)?,
+            argv,
+            envp,
+        })
+    }
+
+    /// Becomes the program (execve(2)) with `fds[n]` as its descriptor `n` and no others. Returns only on failure.
+    pub fn exec(&self, fds: &[OwnedFd]) -> io::Error {
+        if let Err(error) = arrange_fds(fds) {
+            return error;
+        }
+        let argv = null_terminated(&self.argv);
+        let envp = null_terminated(&self.envp);
+        // SAFETY: path is NUL-terminated; argv and envp are arrays of pointers to NUL-terminated strings that end
+        // with a null pointer; all live until the call replaces the process or fails.
+        unsafe { libc::execve(self.path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+        io::Error::last_os_error()
+    }
+}
+
+fn null_terminated(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings
+        .iter()
+        .map(|string| CStr::as_ptr(string))
+        .chain(std::iter::once(std::ptr::null()))
+        .collect()
+}
+
+/// Puts `fds[n]` at descriptor `n`, without close-on-exec, and marks every other one close-on-exec.
+fn arrange_fds(fds: &[OwnedFd]) -> io::Result<()> {
+    let count = RawFd::try_from(fds.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // First out of the way of the targets, then down: a source may stand where another one goes.
+    let mut moved = Vec::with_capacity(fds.len());
+    for fd in fds {
+        // SAFETY: fcntl with F_DUPFD_CLOEXEC takes and gives integers.
+        let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, count + 16) };
+        if copy < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        moved.push(copy);
+    }
+    for (target, source) in moved.iter().enumerate() {
+        let target = RawFd::try_from(target).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: dup2 takes integers. What it replaces at `target` belongs to a process image that ends here.
+        if unsafe { libc::dup2(*source, target) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    #[expect(clippy::cast_sign_loss, reason = "a count")]
+    let first_other = count as libc::c_uint;
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: close_range(2) with CLOEXEC only sets a flag on descriptors of this process.
+    let failed =
+        unsafe { libc::syscall(libc::SYS_close_range, first_other, libc::c_uint::MAX, flags) };
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// How many threads this process has.
+///
+/// # Errors
+/// `/proc` is not readable.
+pub fn thread_count() -> io::Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/task")?.count())
+}

@@ -1,0 +1,152 @@
+//! Messages with descriptors over Unix socket pairs (unix(7), `SOCK_SEQPACKET`, `SCM_RIGHTS`): one message in, one
+//! message out, whole.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::cmsg_space;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
+    sendmsg, socketpair,
+};
+
+/// Longest message, bytes.
+pub const MESSAGE_LEN_MAX: usize = 64 * 1024;
+
+/// Most descriptors with one message.
+pub const FDS_MAX: usize = 16;
+
+/// A connected pair of message sockets, both close-on-exec.
+///
+/// # Errors
+/// The kernel's: out of descriptors.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?)
+}
+
+/// A connected pair of byte-stream sockets, both close-on-exec.
+///
+/// # Errors
+/// The kernel's: out of descriptors.
+pub fn stream_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(
+        AddressFamily::Unix,
+        SockType::Stream,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?)
+}
+
+/// Sends one message with descriptors. Blocks if the socket does.
+///
+/// # Errors
+/// `WouldBlock` on a non-blocking socket that is full; `BrokenPipe` when the other end is gone.
+pub fn send(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if message.len() > MESSAGE_LEN_MAX || fds.len() > FDS_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "a message of {} bytes with {} descriptors is over {MESSAGE_LEN_MAX} and {FDS_MAX}",
+                message.len(),
+                fds.len()
+            ),
+        ));
+    }
+    let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let control = if raw.is_empty() { &[][..] } else { &rights[..] };
+    sendmsg::<()>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(message)],
+        control,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
+    Ok(())
+}
+
+/// A message as received.
+#[derive(Debug)]
+pub struct Message {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Its descriptors, close-on-exec.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Receives one message. `None`: the other end is gone.
+///
+/// # Errors
+/// `WouldBlock` on a non-blocking socket without one; `InvalidData` for one that does not fit.
+pub fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
+    let mut bytes = vec![0; MESSAGE_LEN_MAX];
+    let mut space = cmsg_space!([RawFd; FDS_MAX]);
+    let (len, fds, truncated) = {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let received = recvmsg::<()>(
+            socket.as_fd().as_raw_fd(),
+            &mut parts,
+            Some(&mut space),
+            MsgFlags::MSG_CMSG_CLOEXEC,
+        )?;
+        let mut fds = Vec::new();
+        for control in received.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(raw) = control {
+                // SAFETY: the kernel has just made these descriptors for us, and nobody else knows them.
+                fds.extend(
+                    raw.into_iter()
+                        .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+                );
+            }
+        }
+        let truncated = received
+            .flags
+            .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
+        (received.bytes, fds, truncated)
+    };
+    if truncated {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a message was cut off: it or its descriptors are over the limit",
+        ));
+    }
+    if len == 0 && fds.is_empty() {
+        return Ok(None);
+    }
+    bytes.truncate(len);
+    Ok(Some(Message { bytes, fds }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_arrives_whole_with_its_descriptors() {
+        let (here, there) = pair().unwrap();
+        let (extra, _other) = stream_pair().unwrap();
+        send(here.as_fd(), b"hello", &[extra.as_fd()]).unwrap();
+        let message = receive(&there).unwrap().unwrap();
+        assert_eq!(message.bytes, b"hello");
+        assert_eq!(message.fds.len(), 1);
+    }
+
+    #[test]
+    fn the_end_of_the_other_side_is_none() {
+        let (here, there) = pair().unwrap();
+        drop(here);
+        assert!(receive(&there).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_message_over_the_limit_is_refused_before_it_is_sent() {
+        let (here, _there) = pair().unwrap();
+        let error = send(here.as_fd(), &vec![0; MESSAGE_LEN_MAX + 1], &[]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}

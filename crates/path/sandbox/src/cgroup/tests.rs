@@ -1,0 +1,89 @@
+use super::*;
+
+const LIMITS: Limits = Limits {
+    memory_bytes: 256 << 20,
+    cpu_milli: 500,
+    pids: 64,
+};
+
+/// A tree as a machine with version 2 shows it, recorded from a Debian 12 host; the kernel's part is played by plain files.
+fn recorded_v2_tree(root: &Path) -> (String, String) {
+    let own = root.join("system.slice/pilot.service");
+    fs::create_dir_all(&own).unwrap();
+    fs::write(
+        own.join("cgroup.controllers"),
+        "cpuset cpu io memory pids\n",
+    )
+    .unwrap();
+    let mounts = format!(
+        "proc /proc proc rw,nosuid 0 0\ncgroup2 {} cgroup2 rw,nosuid,nodev,noexec,relatime,nsdelegate 0 0\n",
+        root.display()
+    );
+    (mounts, "0::/system.slice/pilot.service\n".to_owned())
+}
+
+#[test]
+fn version_2_hands_controllers_down_and_writes_limits() {
+    let root = tempfile::tempdir().unwrap();
+    let (mounts, own) = recorded_v2_tree(root.path());
+    let folder = v2::Folder::make(&mounts, &own, "pilotlight-1").unwrap();
+    let base = root.path().join("system.slice/pilot.service");
+    let read = |path: &str| fs::read_to_string(base.join(path)).unwrap();
+    assert_eq!(read("cgroup.subtree_control"), "+memory +cpu +pids");
+    assert_eq!(
+        read("pilotlight-1/cgroup.subtree_control"),
+        "+memory +cpu +pids"
+    );
+
+    // The kernel makes these with the folder.
+    let group = base.join("pilotlight-1/w1");
+    let created = folder.create("w1", &LIMITS);
+    assert!(created.is_err(), "plain folders have no cgroup.procs");
+    fs::remove_dir_all(&group).unwrap();
+    assert_eq!(folder.all(), [base.join("pilotlight-1")]);
+}
+
+#[test]
+fn version_2_without_a_controller_says_which() {
+    let root = tempfile::tempdir().unwrap();
+    let (mounts, own) = recorded_v2_tree(root.path());
+    let file = root
+        .path()
+        .join("system.slice/pilot.service/cgroup.controllers");
+    fs::write(file, "cpu pids\n").unwrap();
+    let problem = v2::Folder::make(&mounts, &own, "pilotlight-1").unwrap_err();
+    assert!(problem.contains("no memory controller"), "{problem}");
+}
+
+#[test]
+fn version_1_folders_lie_beside_the_daemons_own_group() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    fs::create_dir_all(path("memory/user/me")).unwrap();
+    fs::create_dir_all(path("cpu,cpuacct")).unwrap();
+    fs::create_dir_all(path("pids")).unwrap();
+    let at = root.path().display();
+    let mounts = format!(
+        "cgroup {at}/memory cgroup rw,memory 0 0\ncgroup {at}/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup {at}/pids cgroup rw,pids 0 0\n"
+    );
+    let own = "4:memory:/user/me\n3:cpu,cpuacct:/\n2:pids:/gone\n";
+    let folders = v1::Folders::make(&mounts, own, "pilotlight-1").unwrap();
+    assert_eq!(
+        folders.all(),
+        [
+            path("memory/user/me/pilotlight-1"),
+            path("cpu,cpuacct/pilotlight-1"),
+            path("pids/pilotlight-1")
+        ]
+    );
+}
+
+#[test]
+fn a_tiny_cpu_share_is_the_smallest_the_kernel_takes() {
+    let limits = Limits {
+        cpu_milli: 1,
+        ..LIMITS
+    };
+    assert_eq!(limits.cpu_quota_us(), 1_000);
+    assert_eq!(LIMITS.cpu_quota_us(), 50_000);
+}

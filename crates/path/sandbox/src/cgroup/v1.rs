@@ -1,0 +1,122 @@
+//! Version 1: a hierarchy per controller (Documentation/admin-guide/cgroup-v1).
+//!
+//! Processes join through `tasks`, not `cgroup.procs`: moving only the calling thread, which is the whole process right after
+//! a fork, spares the write lock that waits for a read-copy-update grace period, 5-7 ms whenever no process was moved
+//! for a while (cgroup_procs_write_start() in kernel/cgroup/cgroup.c).
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{CPU_PERIOD_US, Files, Limits, open_to_write};
+
+/// This daemon's folder in each hierarchy: memory, cpu, pids; fewer where controllers share one.
+#[derive(Debug)]
+pub(super) struct Folders {
+    memory: PathBuf,
+    cpu: PathBuf,
+    pids: PathBuf,
+    all: Vec<PathBuf>,
+}
+
+impl Folders {
+    /// `mounts` and `own`: the texts of `/proc/self/mounts` and `/proc/self/cgroup`.
+    pub(super) fn make(mounts: &str, own: &str, name: &str) -> Result<Self, String> {
+        let folder = |controller: &str| {
+            let mount = mount_of(mounts, controller)
+                .ok_or_else(|| format!("v1 controller {controller} is not mounted"))?;
+            let base = own_folder(own, controller).unwrap_or("/");
+            let inside = Path::new(mount).join(base.trim_start_matches('/'));
+            // In a container the path may be the host's, which is not there: then the mount is our folder.
+            let base = if inside.is_dir() {
+                inside
+            } else {
+                PathBuf::from(mount)
+            };
+            let folder = base.join(name);
+            match fs::create_dir(&folder) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    Err(format!("v1 {}: {error}", folder.display()))
+                }
+                _ => Ok(folder),
+            }
+        };
+        let (memory, cpu, pids) = (folder("memory")?, folder("cpu")?, folder("pids")?);
+        let mut all = vec![memory.clone(), cpu.clone(), pids.clone()];
+        all.dedup();
+        Ok(Self {
+            memory,
+            cpu,
+            pids,
+            all,
+        })
+    }
+
+    pub(super) fn all(&self) -> &[PathBuf] {
+        &self.all
+    }
+
+    pub(super) fn create(&self, name: &str, limits: &Limits) -> io::Result<Files> {
+        let folders: Vec<PathBuf> = self.all.iter().map(|base| base.join(name)).collect();
+        for folder in &folders {
+            fs::create_dir(folder)?;
+        }
+        let memory = self.memory.join(name);
+        fs::write(
+            memory.join("memory.limit_in_bytes"),
+            limits.memory_bytes.to_string(),
+        )?;
+        // Memory and swap together. Not there in a kernel without swap accounting.
+        let with_swap = memory.join("memory.memsw.limit_in_bytes");
+        if with_swap.exists() {
+            fs::write(with_swap, limits.memory_bytes.to_string())?;
+        }
+        let cpu = self.cpu.join(name);
+        fs::write(cpu.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
+        fs::write(
+            cpu.join("cpu.cfs_quota_us"),
+            limits.cpu_quota_us().to_string(),
+        )?;
+        fs::write(
+            self.pids.join(name).join("pids.max"),
+            limits.pids.to_string(),
+        )?;
+        let join = folders
+            .iter()
+            .map(|folder| open_to_write(&folder.join("tasks")))
+            .collect::<io::Result<_>>()?;
+        Ok(Files {
+            processes: memory.join("cgroup.procs"),
+            peak: memory.join("memory.max_usage_in_bytes"),
+            oom: memory.join("memory.oom_control"),
+            folders,
+            join,
+        })
+    }
+}
+
+/// Where a controller's hierarchy is mounted.
+fn mount_of<'a>(mounts: &'a str, controller: &str) -> Option<&'a str> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let (_, path, kind, options) = (
+            fields.next()?,
+            fields.next()?,
+            fields.next()?,
+            fields.next()?,
+        );
+        (kind == "cgroup" && options.split(',').any(|option| option == controller)).then_some(path)
+    })
+}
+
+/// This process's folder in a controller's hierarchy.
+fn own_folder<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
+    own.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        controllers
+            .split(',')
+            .any(|name| name == controller)
+            .then_some(path)
+    })
+}

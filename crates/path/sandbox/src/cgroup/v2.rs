@@ -1,0 +1,89 @@
+//! Version 2: one hierarchy (Documentation/admin-guide/cgroup-v2.rst). A group that hands controllers down may hold no process
+//! itself, so the daemon moves into a leaf beside its workers' groups when it has to.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{CPU_PERIOD_US, Files, Limits, open_to_write};
+
+const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+
+/// This daemon's folder.
+#[derive(Debug)]
+pub(super) struct Folder {
+    all: [PathBuf; 1],
+}
+
+impl Folder {
+    /// `mounts` and `own`: the texts of `/proc/self/mounts` and `/proc/self/cgroup`.
+    pub(super) fn make(mounts: &str, own: &str, name: &str) -> Result<Self, String> {
+        let mount = mounts
+            .lines()
+            .find_map(|line| {
+                let mut fields = line.split(' ').skip(1);
+                let (path, kind) = (fields.next()?, fields.next()?);
+                (kind == "cgroup2").then_some(path)
+            })
+            .ok_or("v2 is not mounted")?;
+        let base = own
+            .lines()
+            .find_map(|line| line.strip_prefix("0::"))
+            .unwrap_or("/");
+        let base = Path::new(mount).join(base.trim_start_matches('/'));
+        let available = fs::read_to_string(base.join("cgroup.controllers"))
+            .map_err(|error| format!("v2 {}: {error}", base.display()))?;
+        if let Some(lacking) = CONTROLLERS
+            .iter()
+            .find(|wanted| !available.split_whitespace().any(|has| has == **wanted))
+        {
+            return Err(format!("v2 {} has no {lacking} controller", base.display()));
+        }
+        hand_down(&base).map_err(|error| format!("v2 {}: {error}", base.display()))?;
+        let folder = base.join(name);
+        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        hand_down(&folder).map_err(|error| format!("v2 {}: {error}", folder.display()))?;
+        Ok(Self { all: [folder] })
+    }
+
+    pub(super) fn all(&self) -> &[PathBuf] {
+        &self.all
+    }
+
+    pub(super) fn create(&self, name: &str, limits: &Limits) -> io::Result<Files> {
+        let folder = self.all[0].join(name);
+        fs::create_dir(&folder)?;
+        fs::write(folder.join("memory.max"), limits.memory_bytes.to_string())?;
+        let swap = folder.join("memory.swap.max");
+        if swap.exists() {
+            fs::write(swap, "0")?;
+        }
+        let quota = limits.cpu_quota_us();
+        fs::write(folder.join("cpu.max"), format!("{quota} {CPU_PERIOD_US}"))?;
+        fs::write(folder.join("pids.max"), limits.pids.to_string())?;
+        Ok(Files {
+            join: vec![open_to_write(&folder.join("cgroup.procs"))?],
+            processes: folder.join("cgroup.procs"),
+            peak: folder.join("memory.peak"),
+            oom: folder.join("memory.events"),
+            folders: vec![folder],
+        })
+    }
+}
+
+/// Lets a group's children use the controllers.
+fn hand_down(group: &Path) -> io::Result<()> {
+    let wanted = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
+    let file = group.join("cgroup.subtree_control");
+    let Err(error) = fs::write(&file, &wanted) else {
+        return Ok(());
+    };
+    // "No internal processes": only the root may hold processes and hand controllers down.
+    if error.kind() != io::ErrorKind::ResourceBusy {
+        return Err(error);
+    }
+    let leaf = group.join("pilotlight-daemon");
+    fs::create_dir_all(&leaf)?;
+    fs::write(leaf.join("cgroup.procs"), "0")?;
+    fs::write(&file, &wanted)
+}

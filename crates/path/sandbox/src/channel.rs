@@ -1,0 +1,63 @@
+//! A message socket of the daemon's side, without blocking: to an init or to a template.
+//!
+//! tokio has no type for `SOCK_SEQPACKET`. Its datagram socket does: of it we use the readiness alone, and send and receive
+//! ourselves, with descriptors.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixDatagram as StdDatagram;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use pilot_sys::seqpacket::{self, Message};
+use serde::Serialize;
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+
+/// One end of a message socket pair, known to the runtime.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    socket: UnixDatagram,
+}
+
+impl Channel {
+    /// A channel and the end to give away, which blocks.
+    pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (here, there) = seqpacket::pair()?;
+        set_nonblocking(&here)?;
+        Ok((
+            Self {
+                socket: UnixDatagram::from_std(StdDatagram::from(here))?,
+            },
+            there,
+        ))
+    }
+
+    /// Sends a message, as JSON. Waits while the other end is behind.
+    pub(crate) async fn send(
+        &self,
+        message: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        let send = || seqpacket::send(self.socket.as_fd(), &bytes, fds);
+        // First without asking the runtime: the socket is nearly always writable.
+        match send() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            done => return done,
+        }
+        self.socket.async_io(Interest::WRITABLE, send).await
+    }
+
+    /// The next message. `None`: the other end is gone.
+    pub(crate) async fn receive(&self) -> io::Result<Option<Message>> {
+        let receive = || seqpacket::receive(&self.socket);
+        self.socket.async_io(Interest::READABLE, receive).await
+    }
+}
+
+/// Sets `O_NONBLOCK` on an open file (fcntl(2)).
+pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Keeps sandboxes ready for functions that are in use, off the path: makes new ones, and cleans those that workers leave.
+
+use std::sync::{Arc, Weak};
+
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::Shared;
+use super::nodes::Function;
+use crate::worker::{Body, Home};
+
+/// Sandboxes made ahead for a function that has just started a worker.
+const SPARES: usize = 2;
+
+/// Sandboxes kept when workers come and go: as many as were in use at once, up to this.
+const SPARES_MAX: usize = 32;
+
+/// Work waiting; beyond it a function is not refilled, a sandbox is not cleaned but dropped.
+const WAITING_MAX: usize = 1024;
+
+/// The task that does it.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    work: mpsc::Sender<Work>,
+    task: JoinHandle<()>,
+}
+
+enum Work {
+    Refill(Weak<Shared>, Weak<Function>),
+    Recycle(Weak<Function>, Box<Body>),
+}
+
+impl Keeper {
+    pub(super) fn start() -> Self {
+        let (sender, work) = mpsc::channel(WAITING_MAX);
+        Self {
+            work: sender,
+            task: tokio::spawn(keep(work)),
+        }
+    }
+
+    /// A function's worker has started: have sandboxes ready for the next.
+    pub(super) fn refill(&self, shared: &Arc<Shared>, function: &Arc<Function>) {
+        if function.spares().lock().len() < SPARES {
+            let work = Work::Refill(Arc::downgrade(shared), Arc::downgrade(function));
+            // Full: the next start makes its own.
+            let _ = self.work.try_send(work);
+        }
+    }
+
+    /// Where a worker's sandbox goes.
+    pub(super) fn home(&self, _shared: &Arc<Shared>, function: &Arc<Function>) -> Arc<dyn Home> {
+        Arc::new(FunctionHome {
+            work: self.work.clone(),
+            function: Arc::clone(function),
+        })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct FunctionHome {
+    work: mpsc::Sender<Work>,
+    /// A worker keeps its function's node, and so its template, alive.
+    function: Arc<Function>,
+}
+
+impl Home for FunctionHome {
+    fn take_back(&self, body: Body) {
+        if self.function.spares().lock().len() < SPARES_MAX {
+            // Full: dropped, which ends it.
+            let _ = self.work.try_send(Work::Recycle(
+                Arc::downgrade(&self.function),
+                Box::new(body),
+            ));
+        }
+    }
+}
+
+async fn keep(mut work: mpsc::Receiver<Work>) {
+    let mut recycling = JoinSet::new();
+    loop {
+        tokio::select! {
+            next = work.recv() => match next {
+                None => return,
+                Some(Work::Refill(shared, function)) => refill(&shared, &function).await,
+                Some(Work::Recycle(function, body)) => {
+                    recycling.spawn(recycle(function, body));
+                }
+            },
+            Some(_) = recycling.join_next() => {}
+        }
+    }
+}
+
+async fn refill(shared: &Weak<Shared>, function: &Weak<Function>) {
+    let (Some(shared), Some(function)) = (shared.upgrade(), function.upgrade()) else {
+        return;
+    };
+    while function.spares().lock().len() < SPARES {
+        match shared.worker_sandbox(&function).await {
+            Ok(sandbox) => function.spares().lock().push(sandbox),
+            Err(error) => {
+                tracing::warn!(%error, function = %function.version().config.name, "no sandbox could be made ahead");
+                return;
+            }
+        }
+    }
+}
+
+/// The process is ending: its channel is closed. What cannot be cleaned is dropped, which ends it.
+async fn recycle(function: Weak<Function>, body: Box<Body>) {
+    let Some(sandbox) = body.vacated().await else {
+        return;
+    };
+    if sandbox.clean().await.is_err() {
+        return;
+    }
+    if let Some(function) = function.upgrade() {
+        let mut spares = function.spares().lock();
+        if spares.len() < SPARES_MAX {
+            spares.push(sandbox);
+        }
+    }
+}

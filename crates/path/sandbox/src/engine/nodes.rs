@@ -1,0 +1,405 @@
+//! The tree of templates: interpreter → environment → function, each in a sandbox whose PID namespace lies in that of the
+//! level above. A level that cannot fork is passed over: its children come from the level above it.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant as WallInstant;
+
+use parking_lot::Mutex;
+use pilot_model::ports::{FailedImport, ImportTime, StartError, TemplateMemory, TemplateReport};
+use pilot_model::{Environment, Network, TemplateMode, Version};
+use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
+
+use super::{Shared, dev_null, no_sandbox, specs};
+use crate::cgroup::{Cgroup, Limits};
+use crate::channel::Channel;
+use crate::memory::pss_bytes;
+use crate::message::{ExecSpec, MakeSandbox};
+use crate::rootfs::RootSpec;
+use crate::runtime_files::PYTHON_WORKER_INSIDE;
+use crate::sandbox::{Sandbox, SharedSandbox};
+use crate::template::Template;
+use crate::worker::{Output, in_words};
+
+/// An interpreter's or environment's node.
+#[derive(Debug)]
+pub(super) struct Base {
+    name: String,
+    template: Template,
+    parent: Option<Arc<Self>>,
+}
+
+impl Base {
+    /// The nearest template that may fork, from here up.
+    fn forks_from(&self) -> Option<&Template> {
+        if self.template.forkable() {
+            return Some(&self.template);
+        }
+        self.parent.as_ref()?.forks_from()
+    }
+
+    fn usable(&self) -> bool {
+        self.template.alive() && self.parent.as_ref().is_none_or(|parent| parent.usable())
+    }
+
+    pub(super) fn memory(&self, level: &str) -> TemplateMemory {
+        TemplateMemory {
+            level: level.to_owned(),
+            name: self.name.clone(),
+            memory_bytes: memory_of(self.template.sandbox()),
+        }
+    }
+}
+
+/// A function's node: its sandbox, its template if it has one, and sandboxes for its workers.
+#[derive(Debug)]
+pub(super) struct Function {
+    version: Arc<Version>,
+    base: Arc<Base>,
+    sandbox: SharedSandbox,
+    /// `None`: it may not fork, or is not wanted.
+    template: Option<Template>,
+    spec: TemplateSpec,
+    report: TemplateReport,
+    /// Sandboxes that nobody is in. Guards nothing else.
+    spares: Mutex<Vec<Sandbox>>,
+}
+
+impl Function {
+    pub(super) fn version(&self) -> &Arc<Version> {
+        &self.version
+    }
+
+    pub(super) fn report(&self) -> &TemplateReport {
+        &self.report
+    }
+
+    pub(super) fn spec(&self) -> &TemplateSpec {
+        &self.spec
+    }
+
+    pub(super) fn user(&self) -> Option<u32> {
+        self.spec.uid
+    }
+
+    pub(super) fn take_spare(&self) -> Option<Sandbox> {
+        self.spares.lock().pop()
+    }
+
+    pub(super) fn spares(&self) -> &Mutex<Vec<Sandbox>> {
+        &self.spares
+    }
+
+    /// The template its workers come from, with the spec they need when that is not its own. `None`: from a fresh
+    /// interpreter.
+    pub(super) fn forks_from(&self) -> Option<(&Template, Option<&TemplateSpec>)> {
+        if self.version.config.template == TemplateMode::Off {
+            return None;
+        }
+        match &self.template {
+            Some(own) => Some((own, None)),
+            None => Some((self.base.forks_from()?, Some(&self.spec))),
+        }
+    }
+
+    fn usable(&self) -> bool {
+        self.template.as_ref().is_none_or(Template::alive) && self.base.usable()
+    }
+
+    pub(super) fn memory(&self) -> TemplateMemory {
+        TemplateMemory {
+            level: "function".to_owned(),
+            name: self.version.config.name.to_string(),
+            memory_bytes: memory_of(&self.sandbox),
+        }
+    }
+}
+
+fn memory_of(sandbox: &Sandbox) -> u64 {
+    let processes = sandbox.cgroup().map(Cgroup::processes).unwrap_or_default();
+    processes.into_iter().map(pss_bytes).sum()
+}
+
+/// User inside the sandboxes' user namespace of templates that belong to no function.
+const BASE_USER: u32 = 1000;
+
+/// Functions' users begin here; there are this many before one is used again.
+const FUNCTION_USERS: (u32, u32) = (2_000, 60_000);
+
+impl Shared {
+    /// The function's node, built if need be.
+    pub(super) async fn function(
+        self: &Arc<Self>,
+        version: &Arc<Version>,
+    ) -> Result<Arc<Function>, StartError> {
+        self.functions
+            .find_or_build(&version.id, Function::usable, self.build_function(version))
+            .await
+    }
+
+    /// A sandbox for one of the function's workers.
+    pub(super) async fn worker_sandbox(&self, function: &Function) -> Result<Sandbox, StartError> {
+        let cgroup = self.cgroup(&self.function_limits(function.version()))?;
+        function
+            .sandbox
+            .nest(cgroup, self.config.tmp_bytes_max)
+            .await
+    }
+
+    async fn build_function(&self, version: &Arc<Version>) -> Result<Function, StartError> {
+        let begun = WallInstant::now();
+        let base = self.environment(&version.environment).await?;
+        let user = self.isolation.has_users().then(|| {
+            let number = self
+                .next_user
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            FUNCTION_USERS.0 + number % FUNCTION_USERS.1
+        });
+        let network = version.config.network;
+        let mut root = self.root(&version.environment, user);
+        root.shown
+            .push((version.code_dir.clone(), PathBuf::from(specs::CODE_INSIDE)));
+        root.resolver = network != Network::None;
+        let request = MakeSandbox {
+            root,
+            nested: true,
+            own_network: network != Network::Host,
+            tmp_bytes_max: self.config.tmp_bytes_max,
+        };
+        let cgroup = self.cgroup(&self.function_limits(version))?;
+        let above = Some(base.template.sandbox().as_ref());
+        let sandbox = Arc::new(Sandbox::with_root(&self.spawner, request, above, cgroup).await?);
+        let spec = specs::of_function(version, user, &self.worker_filter);
+        let (template, ready) = match (version.config.template, base.forks_from()) {
+            (TemplateMode::On, Some(parent)) => {
+                let template = fork_template(parent, &sandbox, &spec).await?;
+                let ready = template.ready().clone();
+                (template.forkable().then_some(template), ready)
+            }
+            _ => (None, base.template.ready().clone()),
+        };
+        let report = report(version, &base, &ready, template.is_some(), &sandbox, begun);
+        Ok(Function {
+            version: Arc::clone(version),
+            base,
+            sandbox,
+            template,
+            spec,
+            report,
+            spares: Mutex::default(),
+        })
+    }
+
+    async fn environment(&self, environment: &Environment) -> Result<Arc<Base>, StartError> {
+        if environment.packages_dir.is_none() {
+            return self.interpreter(environment).await;
+        }
+        self.environments
+            .find_or_build(&environment.id, Base::usable, async {
+                let parent = self.interpreter(environment).await?;
+                let user = self.isolation.has_users().then_some(BASE_USER);
+                let request = self.base_sandbox(self.root(environment, user), true);
+                let cgroup = self.cgroup(&self.base_limits())?;
+                let above = Some(parent.template.sandbox().as_ref());
+                let sandbox =
+                    Arc::new(Sandbox::with_root(&self.spawner, request, above, cgroup).await?);
+                let spec = specs::of_environment(environment, user);
+                let from = parent.forks_from().ok_or_else(|| StartError::Runtime {
+                    problem: "the interpreter's template has more than one thread".to_owned(),
+                    output: String::new(),
+                })?;
+                Ok(Base {
+                    name: environment.id.to_string(),
+                    template: fork_template(from, &sandbox, &spec).await?,
+                    parent: Some(parent),
+                })
+            })
+            .await
+    }
+
+    async fn interpreter(&self, environment: &Environment) -> Result<Arc<Base>, StartError> {
+        self.interpreters
+            .find_or_build(&environment.python, Base::usable, async {
+                let (files, python) = (self.files.clone(), environment.python.clone());
+                tokio::task::spawn_blocking(move || files.compile(&python))
+                    .await
+                    .map_err(std::io::Error::other)
+                    .flatten()
+                    .map_err(no_sandbox("compile the worker's sources"))?;
+                let user = self.isolation.has_users().then_some(BASE_USER);
+                let bare = Environment {
+                    packages_dir: None,
+                    ..environment.clone()
+                };
+                let request = self.base_sandbox(self.root(&bare, user), false);
+                let cgroup = self.cgroup(&self.base_limits())?;
+                let sandbox =
+                    Arc::new(Sandbox::with_root(&self.spawner, request, None, cgroup).await?);
+                Ok(Base {
+                    name: environment.python.display().to_string(),
+                    template: self.exec_template(environment, sandbox, user).await?,
+                    parent: None,
+                })
+            })
+            .await
+    }
+
+    /// The first template of an interpreter is the only one that is executed.
+    async fn exec_template(
+        &self,
+        environment: &Environment,
+        sandbox: SharedSandbox,
+        user: Option<u32>,
+    ) -> Result<Template, StartError> {
+        let (control, theirs) = Channel::pair().map_err(no_sandbox("a socket pair"))?;
+        let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
+        let null = dev_null()?;
+        let program = python_program(environment, "template", user);
+        let fds = [null.as_fd(), log.as_fd(), log.as_fd(), theirs.as_fd()];
+        sandbox.exec(program, &fds).await?;
+        drop((theirs, log));
+        let ended = async {
+            match sandbox.program_exit().await {
+                Some((Some(code), _)) => format!("exited with status {code}"),
+                Some((_, Some(signal))) => format!("was ended by signal {signal}"),
+                _ => "ended".to_owned(),
+            }
+        };
+        Template::come_up(control, Arc::clone(&sandbox), &mut output, ended).await
+    }
+
+    /// How to start a fresh interpreter for a version.
+    pub(super) fn python_program(
+        &self,
+        version: &Version,
+        role: &str,
+        user: Option<u32>,
+    ) -> ExecSpec {
+        python_program(&version.environment, role, user)
+    }
+
+    fn root(&self, environment: &Environment, user: Option<u32>) -> RootSpec {
+        let mut shown = vec![(
+            self.files.python().to_owned(),
+            PathBuf::from(PYTHON_WORKER_INSIDE),
+        )];
+        let executable = environment.python.parent().unwrap_or(Path::new("/"));
+        for folder in [environment.python_prefix.as_path(), executable] {
+            let there = folder.starts_with("/usr")
+                || shown.iter().any(|(_, inside)| folder.starts_with(inside));
+            if !there {
+                shown.push((folder.to_owned(), folder.to_owned()));
+            }
+        }
+        if let Some(packages) = &environment.packages_dir {
+            shown.push((packages.clone(), PathBuf::from(specs::PACKAGES_INSIDE)));
+        }
+        RootSpec {
+            mount_point: self.config.dir.join("root"),
+            shown,
+            user: user.unwrap_or(0),
+            resolver: false,
+        }
+    }
+
+    fn base_sandbox(&self, root: RootSpec, nested: bool) -> MakeSandbox {
+        MakeSandbox {
+            root,
+            nested,
+            own_network: true,
+            tmp_bytes_max: self.config.tmp_bytes_max,
+        }
+    }
+
+    fn base_limits(&self) -> Limits {
+        Limits {
+            memory_bytes: self.config.template_memory_bytes,
+            cpu_milli: u32::MAX / 1_000,
+            pids: self.config.pids_max,
+        }
+    }
+
+    fn function_limits(&self, version: &Version) -> Limits {
+        Limits {
+            memory_bytes: version.config.memory_bytes,
+            cpu_milli: version.config.cpu_milli,
+            pids: self.config.pids_max,
+        }
+    }
+}
+
+fn python_program(environment: &Environment, role: &str, user: Option<u32>) -> ExecSpec {
+    let worker = format!("{PYTHON_WORKER_INSIDE}/pilot_worker");
+    ExecSpec {
+        path: environment.python.display().to_string(),
+        arguments: ["-I", "-s", &worker, role].map(str::to_owned).into(),
+        environment: specs::base_variables().into_iter().collect(),
+        user,
+        cgroup_files: 0,
+        template: role == "template",
+    }
+}
+
+async fn fork_template(
+    parent: &Template,
+    sandbox: &SharedSandbox,
+    spec: &TemplateSpec,
+) -> Result<Template, StartError> {
+    let (control, theirs) = Channel::pair().map_err(no_sandbox("a socket pair"))?;
+    let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
+    let child = parent
+        .fork(Role::Template, sandbox, &theirs, &log, Some(spec))
+        .await?;
+    drop((theirs, log));
+    let ended = async { in_words(&child.end().await) };
+    Template::come_up(control, Arc::clone(sandbox), &mut output, ended).await
+}
+
+fn report(
+    version: &Version,
+    base: &Base,
+    ready: &TemplateReady,
+    has_template: bool,
+    sandbox: &Sandbox,
+    begun: WallInstant,
+) -> TemplateReport {
+    let reason = match version.config.template {
+        TemplateMode::Off => {
+            Some("template = \"off\": every worker is a fresh interpreter".to_owned())
+        }
+        TemplateMode::On if has_template => None,
+        TemplateMode::On => Some(format!(
+            "importing {} started {} more thread(s), and a process with threads must not be forked; workers are forked \
+             from the level above and import the handler each time. Start threads in the handler or in an after_restore hook",
+            version.config.handler,
+            ready.threads.saturating_sub(1),
+        )),
+    };
+    let mut imports: Vec<ImportTime> = [base.template.ready(), ready]
+        .into_iter()
+        .flat_map(|ready| &ready.imports)
+        .map(|import| ImportTime {
+            module: import.module.clone(),
+            ms: import.ms,
+        })
+        .collect();
+    imports.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    imports.dedup_by(|a, b| a.module == b.module);
+    let failed = &base.template.ready().failed;
+    TemplateReport {
+        python: base.template.ready().python.clone(),
+        imports,
+        failed_imports: failed
+            .iter()
+            .map(|import| FailedImport {
+                module: import.module.clone(),
+                error: import.error.clone(),
+            })
+            .collect(),
+        memory_bytes: memory_of(sandbox),
+        forkable: has_template,
+        reason,
+        took: begun.elapsed(),
+    }
+}

@@ -1,0 +1,420 @@
+//! Which system calls code in a sandbox may make: an allow-list. Everything else fails with `EPERM`, except where programs
+//! ask in order to fall back (`ENOSYS`).
+//!
+//! Two filters are stacked. The template's, installed before the interpreter is executed, is inherited by all it forks: it is
+//! the bound that not even code that took a template over can leave. The worker's takes away what a template needs.
+
+use pilot_sys::seccomp::{Argument, Filter, Rule, Verdict};
+
+pub use pilot_sys::seccomp::FilterError;
+
+/// Both filters, compiled.
+#[derive(Debug)]
+pub struct Filters {
+    /// For every process in a sandbox.
+    pub(crate) template: Filter,
+    /// For workers, on top.
+    pub(crate) worker: Filter,
+}
+
+impl Filters {
+    /// Compiles them for this machine.
+    ///
+    /// # Errors
+    /// An architecture that is not known.
+    pub fn compile() -> Result<Self, FilterError> {
+        let always = GROUPS
+            .iter()
+            .flat_map(|(_, calls)| calls.iter())
+            .chain(LEGACY)
+            .map(|call| Rule {
+                call: *call,
+                when: Vec::new(),
+            });
+        let rules: Vec<Rule> = always.chain(conditional()).collect();
+        let refused = Verdict::Errno(libc::EPERM.unsigned_abs());
+        Ok(Self {
+            template: Filter::compile(&rules, Verdict::Allow, refused)?,
+            worker: Filter::compile(&worker_takes_away(), refused, Verdict::Allow)?,
+        })
+    }
+}
+
+/// What a template may and its workers may not: entering namespaces.
+fn worker_takes_away() -> Vec<Rule> {
+    [libc::SYS_setns]
+        .map(|call| Rule {
+            call,
+            when: Vec::new(),
+        })
+        .into()
+}
+
+/// Calls allowed for some arguments only.
+fn conditional() -> Vec<Rule> {
+    let namespaces = libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET;
+    let only = |call: libc::c_long, index: u8, values: &[i32]| -> Vec<Rule> {
+        values
+            .iter()
+            .map(|value| Rule {
+                call,
+                when: vec![Argument::Is {
+                    index,
+                    value: value.cast_unsigned(),
+                }],
+            })
+            .collect()
+    };
+    let mut rules = vec![Rule {
+        // Processes and threads, without new namespaces. clone3, whose flags lie in memory where a filter cannot look,
+        // is not on the list: libraries fall back to clone.
+        call: libc::SYS_clone,
+        when: vec![Argument::Without {
+            index: 0,
+            mask: u64::from(namespaces.cast_unsigned()),
+        }],
+    }];
+    // No packet, vsock, crypto or Bluetooth sockets. Netlink for getifaddrs(3) alone.
+    rules.extend(only(
+        libc::SYS_socket,
+        0,
+        &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6],
+    ));
+    rules.push(Rule {
+        call: libc::SYS_socket,
+        when: vec![
+            Argument::Is {
+                index: 0,
+                value: libc::AF_NETLINK.cast_unsigned(),
+            },
+            Argument::Is {
+                index: 2,
+                value: libc::NETLINK_ROUTE.cast_unsigned(),
+            },
+        ],
+    });
+    rules.extend(only(libc::SYS_socketpair, 0, &[libc::AF_UNIX]));
+    // Asking which execution domain this is, and the ordinary one; nothing that switches address randomisation off.
+    rules.extend(only(libc::SYS_personality, 0, &[0, -1]));
+    rules
+}
+
+/// Groups of calls, each with its reason.
+const GROUPS: &[(&str, &[libc::c_long])] = &[
+    (
+        "files and folders, as far as their modes and the read-only mounts allow",
+        &[
+            libc::SYS_close,
+            libc::SYS_close_range,
+            libc::SYS_chdir,
+            libc::SYS_copy_file_range,
+            libc::SYS_dup,
+            libc::SYS_dup3,
+            libc::SYS_faccessat,
+            libc::SYS_faccessat2,
+            libc::SYS_fadvise64,
+            libc::SYS_fallocate,
+            libc::SYS_fchdir,
+            libc::SYS_fchmod,
+            libc::SYS_fchmodat,
+            libc::SYS_fchown,
+            libc::SYS_fchownat,
+            libc::SYS_fcntl,
+            libc::SYS_fdatasync,
+            libc::SYS_fgetxattr,
+            libc::SYS_flistxattr,
+            libc::SYS_flock,
+            libc::SYS_fsetxattr,
+            libc::SYS_fstat,
+            libc::SYS_fstatfs,
+            libc::SYS_fsync,
+            libc::SYS_ftruncate,
+            libc::SYS_getcwd,
+            libc::SYS_getdents64,
+            libc::SYS_getxattr,
+            libc::SYS_inotify_add_watch,
+            libc::SYS_inotify_init1,
+            libc::SYS_inotify_rm_watch,
+            libc::SYS_ioctl,
+            libc::SYS_lgetxattr,
+            libc::SYS_linkat,
+            libc::SYS_listxattr,
+            libc::SYS_llistxattr,
+            libc::SYS_lseek,
+            libc::SYS_mkdirat,
+            libc::SYS_newfstatat,
+            libc::SYS_openat,
+            libc::SYS_openat2,
+            libc::SYS_pread64,
+            libc::SYS_preadv,
+            libc::SYS_preadv2,
+            libc::SYS_pwrite64,
+            libc::SYS_pwritev,
+            libc::SYS_pwritev2,
+            libc::SYS_read,
+            libc::SYS_readahead,
+            libc::SYS_readlinkat,
+            libc::SYS_readv,
+            libc::SYS_renameat,
+            libc::SYS_renameat2,
+            libc::SYS_sendfile,
+            libc::SYS_splice,
+            libc::SYS_statfs,
+            libc::SYS_statx,
+            libc::SYS_symlinkat,
+            libc::SYS_sync_file_range,
+            libc::SYS_tee,
+            libc::SYS_truncate,
+            libc::SYS_umask,
+            libc::SYS_unlinkat,
+            libc::SYS_utimensat,
+            libc::SYS_write,
+            libc::SYS_writev,
+        ],
+    ),
+    (
+        "memory of one's own",
+        &[
+            libc::SYS_brk,
+            libc::SYS_get_mempolicy,
+            libc::SYS_madvise,
+            libc::SYS_membarrier,
+            libc::SYS_memfd_create,
+            libc::SYS_mincore,
+            libc::SYS_mlock,
+            libc::SYS_mlock2,
+            libc::SYS_mlockall,
+            libc::SYS_mmap,
+            libc::SYS_mprotect,
+            libc::SYS_mremap,
+            libc::SYS_msync,
+            libc::SYS_munlock,
+            libc::SYS_munlockall,
+            libc::SYS_munmap,
+            libc::SYS_pkey_alloc,
+            libc::SYS_pkey_free,
+            libc::SYS_pkey_mprotect,
+        ],
+    ),
+    (
+        "processes and threads within the sandbox's PID namespace",
+        &[
+            libc::SYS_execve,
+            libc::SYS_execveat,
+            libc::SYS_exit,
+            libc::SYS_exit_group,
+            libc::SYS_futex,
+            libc::SYS_get_robust_list,
+            libc::SYS_getcpu,
+            libc::SYS_getpgid,
+            libc::SYS_getpid,
+            libc::SYS_getppid,
+            libc::SYS_getpriority,
+            libc::SYS_getsid,
+            libc::SYS_gettid,
+            libc::SYS_kill,
+            libc::SYS_pidfd_open,
+            libc::SYS_pidfd_send_signal,
+            libc::SYS_prlimit64,
+            libc::SYS_restart_syscall,
+            libc::SYS_rseq,
+            libc::SYS_sched_get_priority_max,
+            libc::SYS_sched_get_priority_min,
+            libc::SYS_sched_getaffinity,
+            libc::SYS_sched_getattr,
+            libc::SYS_sched_getparam,
+            libc::SYS_sched_getscheduler,
+            libc::SYS_sched_rr_get_interval,
+            libc::SYS_sched_setaffinity,
+            libc::SYS_sched_setattr,
+            libc::SYS_sched_setparam,
+            libc::SYS_sched_setscheduler,
+            libc::SYS_sched_yield,
+            libc::SYS_set_robust_list,
+            libc::SYS_set_tid_address,
+            libc::SYS_setpgid,
+            libc::SYS_setpriority,
+            libc::SYS_setsid,
+            libc::SYS_tgkill,
+            libc::SYS_tkill,
+            libc::SYS_wait4,
+            libc::SYS_waitid,
+        ],
+    ),
+    (
+        "giving privileges up, and asking for those one has: without capabilities none can be gained",
+        &[
+            libc::SYS_capget,
+            libc::SYS_capset,
+            libc::SYS_getegid,
+            libc::SYS_geteuid,
+            libc::SYS_getgid,
+            libc::SYS_getgroups,
+            libc::SYS_getresgid,
+            libc::SYS_getresuid,
+            libc::SYS_getuid,
+            libc::SYS_prctl,
+            libc::SYS_seccomp,
+            libc::SYS_setfsgid,
+            libc::SYS_setfsuid,
+            libc::SYS_setgid,
+            libc::SYS_setgroups,
+            libc::SYS_setregid,
+            libc::SYS_setresgid,
+            libc::SYS_setresuid,
+            libc::SYS_setreuid,
+            libc::SYS_setuid,
+        ],
+    ),
+    (
+        "signals",
+        &[
+            libc::SYS_rt_sigaction,
+            libc::SYS_rt_sigpending,
+            libc::SYS_rt_sigprocmask,
+            libc::SYS_rt_sigqueueinfo,
+            libc::SYS_rt_sigreturn,
+            libc::SYS_rt_sigsuspend,
+            libc::SYS_rt_sigtimedwait,
+            libc::SYS_rt_tgsigqueueinfo,
+            libc::SYS_sigaltstack,
+            libc::SYS_signalfd4,
+        ],
+    ),
+    (
+        "time, read only",
+        &[
+            libc::SYS_clock_getres,
+            libc::SYS_clock_gettime,
+            libc::SYS_clock_nanosleep,
+            libc::SYS_getitimer,
+            libc::SYS_gettimeofday,
+            libc::SYS_nanosleep,
+            libc::SYS_setitimer,
+            libc::SYS_timer_create,
+            libc::SYS_timer_delete,
+            libc::SYS_timer_getoverrun,
+            libc::SYS_timer_gettime,
+            libc::SYS_timer_settime,
+            libc::SYS_timerfd_create,
+            libc::SYS_timerfd_gettime,
+            libc::SYS_timerfd_settime,
+            libc::SYS_times,
+        ],
+    ),
+    (
+        "sockets of the kinds allowed below",
+        &[
+            libc::SYS_accept,
+            libc::SYS_accept4,
+            libc::SYS_bind,
+            libc::SYS_connect,
+            libc::SYS_getpeername,
+            libc::SYS_getsockname,
+            libc::SYS_getsockopt,
+            libc::SYS_listen,
+            libc::SYS_recvfrom,
+            libc::SYS_recvmmsg,
+            libc::SYS_recvmsg,
+            libc::SYS_sendmmsg,
+            libc::SYS_sendmsg,
+            libc::SYS_sendto,
+            libc::SYS_setsockopt,
+            libc::SYS_shutdown,
+        ],
+    ),
+    (
+        "waiting",
+        &[
+            libc::SYS_epoll_create1,
+            libc::SYS_epoll_ctl,
+            libc::SYS_epoll_pwait,
+            libc::SYS_epoll_pwait2,
+            libc::SYS_eventfd2,
+            libc::SYS_pipe2,
+            libc::SYS_ppoll,
+            libc::SYS_pselect6,
+        ],
+    ),
+    (
+        "System V shared memory, semaphores and queues of the sandbox's own IPC namespace",
+        &[
+            libc::SYS_msgctl,
+            libc::SYS_msgget,
+            libc::SYS_msgrcv,
+            libc::SYS_msgsnd,
+            libc::SYS_semctl,
+            libc::SYS_semget,
+            libc::SYS_semop,
+            libc::SYS_semtimedop,
+            libc::SYS_shmat,
+            libc::SYS_shmctl,
+            libc::SYS_shmdt,
+            libc::SYS_shmget,
+        ],
+    ),
+    (
+        "what the machine is",
+        &[
+            libc::SYS_getrandom,
+            libc::SYS_getrusage,
+            libc::SYS_sysinfo,
+            libc::SYS_uname,
+        ],
+    ),
+    (
+        "entering the namespaces a template was handed; taken from workers, and of use with a capability only",
+        &[libc::SYS_setns],
+    ),
+];
+
+/// Older forms of calls above, which only some architectures have.
+#[cfg(target_arch = "x86_64")]
+const LEGACY: &[libc::c_long] = &[
+    libc::SYS_access,
+    libc::SYS_alarm,
+    libc::SYS_arch_prctl,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_creat,
+    libc::SYS_dup2,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_eventfd,
+    libc::SYS_fork,
+    libc::SYS_getdents,
+    libc::SYS_getpgrp,
+    libc::SYS_getrlimit,
+    libc::SYS_inotify_init,
+    libc::SYS_lchown,
+    libc::SYS_link,
+    libc::SYS_lstat,
+    libc::SYS_mkdir,
+    libc::SYS_open,
+    libc::SYS_pause,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_rename,
+    libc::SYS_rmdir,
+    libc::SYS_select,
+    libc::SYS_setrlimit,
+    libc::SYS_signalfd,
+    libc::SYS_stat,
+    libc::SYS_symlink,
+    libc::SYS_time,
+    libc::SYS_unlink,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_vfork,
+];
+
+/// Older forms of calls above, which only some architectures have.
+#[cfg(not(target_arch = "x86_64"))]
+const LEGACY: &[libc::c_long] = &[];

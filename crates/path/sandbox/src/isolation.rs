@@ -1,0 +1,116 @@
+//! What this machine lets us enforce. Found out once, at start; said then, and refused in strict mode.
+
+use std::fs;
+use std::path::Path;
+
+use nix::unistd::geteuid;
+
+use crate::cgroup::Hierarchy;
+
+/// Whether something is enforced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Enforcement {
+    /// It is.
+    Full,
+    /// It is not: why, and what that means.
+    Missing(String),
+}
+
+/// What the machine gives.
+#[derive(Debug)]
+pub struct Isolation {
+    user_namespace: UserNamespace,
+    cgroups: Option<Hierarchy>,
+    findings: Vec<(&'static str, Enforcement)>,
+}
+
+/// The user namespace in which sandboxes live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UserNamespace {
+    /// Its own users, mapped from `base` on: needs root.
+    Mapped {
+        /// First user and group id outside.
+        base: u32,
+    },
+    /// The daemon's own user alone.
+    Own,
+    /// None: the machine has no user namespaces.
+    None,
+}
+
+impl Isolation {
+    /// Looks at the machine. `id_base`: first of the 65,536 host user ids given to sandboxes.
+    #[must_use]
+    pub fn probe(id_base: u32) -> Self {
+        let root = geteuid().is_root();
+        let user_namespaces = Path::new("/proc/self/ns/user").exists()
+            && fs::read_to_string("/proc/sys/user/max_user_namespaces")
+                .map_or(true, |most| most.trim() != "0");
+        let user_namespace = match (root, user_namespaces) {
+            (true, true) => UserNamespace::Mapped { base: id_base },
+            (false, true) => UserNamespace::Own,
+            (_, false) => UserNamespace::None,
+        };
+        let cgroups = Hierarchy::probe();
+        let missing = |text: &str| Enforcement::Missing(text.to_owned());
+        let findings = vec![
+            (
+                "users",
+                if root {
+                    Enforcement::Full
+                } else {
+                    missing(
+                        "the daemon is not root: all functions run as its own user, and are kept apart by namespaces alone",
+                    )
+                },
+            ),
+            (
+                "user namespaces",
+                if user_namespaces {
+                    Enforcement::Full
+                } else {
+                    missing(
+                        "the kernel has none (user.max_user_namespaces): templates cannot be kept from the host's privileges",
+                    )
+                },
+            ),
+            (
+                "memory, CPU and pids limits",
+                match &cgroups {
+                    Ok(_) => Enforcement::Full,
+                    Err(problem) => Enforcement::Missing(format!(
+                        "{problem}: memory_mb, cpu and process counts are not limited"
+                    )),
+                },
+            ),
+        ];
+        Self {
+            user_namespace,
+            cgroups: cgroups.ok(),
+            findings,
+        }
+    }
+
+    /// What is not enforced, a sentence each.
+    pub fn missing(&self) -> impl Iterator<Item = String> + '_ {
+        self.findings
+            .iter()
+            .filter_map(|(what, found)| match found {
+                Enforcement::Full => None,
+                Enforcement::Missing(why) => Some(format!("{what}: {why}")),
+            })
+    }
+
+    pub(crate) fn user_namespace(&self) -> UserNamespace {
+        self.user_namespace
+    }
+
+    pub(crate) fn cgroups(&self) -> Option<&Hierarchy> {
+        self.cgroups.as_ref()
+    }
+
+    /// Whether a sandbox's processes can have users of their own.
+    pub(crate) fn has_users(&self) -> bool {
+        matches!(self.user_namespace, UserNamespace::Mapped { .. })
+    }
+}

@@ -1,0 +1,250 @@
+//! The root a sandbox's processes see: the host's `/usr` and what belongs to it read-only, the interpreter, the environment
+//! and the code, a little `/etc`, five devices. Built on a tmpfs by the spawner's helper in a mount namespace of its own,
+//! with the host's privileges, so that nobody inside can take a read-only flag back (mount_namespaces(7): mounts
+//! that come from a more privileged namespace are locked).
+//!
+//! Not here: `/proc`, `/tmp` and `/dev/shm`; each sandbox's init mounts its own.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::{chdir, pivot_root};
+use serde::{Deserialize, Serialize};
+
+/// What to build a root from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RootSpec {
+    /// An empty folder of the host to mount it on.
+    pub(crate) mount_point: PathBuf,
+    /// Host folders shown read-only: (host, inside).
+    pub(crate) shown: Vec<(PathBuf, PathBuf)>,
+    /// User id inside, for `/etc/passwd`.
+    pub(crate) user: u32,
+    /// Whether names are resolved as on the host.
+    pub(crate) resolver: bool,
+}
+
+/// A step that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{step} {path}: {source}", path = path.display())]
+pub(crate) struct RootError {
+    step: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Shown as they are on the host: as a link where the host has a link (`/lib` → `usr/lib`).
+const SYSTEM_FOLDERS: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"];
+
+/// Files and folders of `/etc` that programs need to run, load libraries, tell time and verify certificates. No secrets.
+const ETC_SHOWN: [&str; 11] = [
+    "alternatives",
+    "ca-certificates",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "pki",
+    "protocols",
+    "services",
+    "ssl/certs",
+];
+
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+
+const READ_ONLY: MsFlags = MsFlags::MS_RDONLY
+    .union(MsFlags::MS_NOSUID)
+    .union(MsFlags::MS_NODEV);
+
+/// Builds the root and makes it this process's. The process must be in a mount namespace of its own.
+pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
+    let none: Option<&str> = None;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    step("make private", Path::new("/"), || {
+        mount(none, "/", none, private, none)
+    })?;
+    let root = spec.mount_point.as_path();
+    step("mount tmpfs on", root, || {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(
+            Some("tmpfs"),
+            root,
+            Some("tmpfs"),
+            flags,
+            Some("mode=0755,size=1m"),
+        )
+    })?;
+    for folder in SYSTEM_FOLDERS {
+        show_system_folder(root, Path::new(folder))?;
+    }
+    for folder in [
+        "proc", "tmp", "dev", "dev/shm", "run", "var", "etc", "etc/ssl", "opt",
+    ] {
+        make_folder(&root.join(folder))?;
+    }
+    for (link, target) in [
+        ("var/tmp", "/tmp"),
+        ("var/run", "/run"),
+        ("dev/fd", "/proc/self/fd"),
+        ("dev/stdin", "/proc/self/fd/0"),
+        ("dev/stdout", "/proc/self/fd/1"),
+        ("dev/stderr", "/proc/self/fd/2"),
+    ] {
+        step("link", &root.join(link), || {
+            symlink(target, root.join(link))
+        })?;
+    }
+    write_etc(root, spec)?;
+    for device in DEVICES {
+        let (host, inside) = (
+            Path::new("/dev").join(device),
+            root.join("dev").join(device),
+        );
+        step("create", &inside, || fs::write(&inside, ""))?;
+        step("bind", &inside, || {
+            mount(Some(&host), &inside, none, MsFlags::MS_BIND, none)
+        })?;
+    }
+    for (host, inside) in &spec.shown {
+        show(host, &beneath(root, inside))?;
+    }
+    // A procfs must be visible here for the sandbox's init to be allowed one of its own (mount_too_revealing() in
+    // fs/namespace.c); the init's covers it.
+    let proc = root.join("proc");
+    step("bind /proc on", &proc, || {
+        mount(
+            Some("/proc"),
+            &proc,
+            none,
+            MsFlags::MS_BIND | MsFlags::MS_REC,
+            none,
+        )
+    })?;
+    step("make read-only", root, || {
+        mount(
+            none,
+            root,
+            none,
+            MsFlags::MS_REMOUNT | MsFlags::MS_BIND | READ_ONLY,
+            none,
+        )
+    })?;
+    // pivot_root(2), "pivot_root(".", ".")": the old root ends up on top of the new one and is taken off.
+    step("enter", root, || chdir(root))?;
+    step("pivot to", root, || pivot_root(".", "."))?;
+    step("detach the host below", root, || {
+        umount2(".", MntFlags::MNT_DETACH)
+    })?;
+    step("enter", Path::new("/"), || chdir("/"))
+}
+
+fn show_system_folder(root: &Path, folder: &Path) -> Result<(), RootError> {
+    let Ok(metadata) = fs::symlink_metadata(folder) else {
+        return Ok(());
+    };
+    if metadata.is_symlink() {
+        let link = beneath(root, folder);
+        return step("copy link", folder, || {
+            symlink(fs::read_link(folder)?, &link)
+        });
+    }
+    show(folder, &beneath(root, folder))
+}
+
+fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
+    let user = spec.user;
+    let files = [
+        (
+            "passwd",
+            format!(
+                "root:x:0:0:root:/:/sbin/nologin\nsbx_user:x:{user}:{user}:function:/tmp:/sbin/nologin\n"
+            ),
+        ),
+        ("group", format!("root:x:0:\nsbx_user:x:{user}:\n")),
+        ("hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()),
+        (
+            "nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\n".to_owned(),
+        ),
+    ];
+    for (name, text) in files {
+        let path = root.join("etc").join(name);
+        step("write", &path, || fs::write(&path, text))?;
+    }
+    let resolver = spec.resolver.then_some("resolv.conf");
+    for name in ETC_SHOWN.into_iter().chain(resolver) {
+        // Links are followed: /etc/localtime and /etc/resolv.conf often are ones.
+        if let Ok(host) = fs::canonicalize(Path::new("/etc").join(name)) {
+            show(&host, &root.join("etc").join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Shows `host` at `inside`, read-only, without devices and set-user-id bits.
+fn show(host: &Path, inside: &Path) -> Result<(), RootError> {
+    let metadata = step("look at", host, || fs::metadata(host))?;
+    if metadata.is_dir() {
+        make_folder(inside)?;
+    } else {
+        if let Some(parent) = inside.parent() {
+            make_folder(parent)?;
+        }
+        step("create", inside, || fs::write(inside, ""))?;
+    }
+    let none: Option<&str> = None;
+    step("bind", host, || {
+        mount(
+            Some(host),
+            inside,
+            none,
+            MsFlags::MS_BIND | MsFlags::MS_REC,
+            none,
+        )
+    })?;
+    // A remount must repeat the flags the mount has: without the host's privileges it may not take one away.
+    let kept = step("look at", inside, || statvfs(inside))?.flags();
+    let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | READ_ONLY;
+    for (has, keeps) in [
+        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
+        (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
+        (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
+        (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
+    ] {
+        if kept.contains(has) {
+            flags |= keeps;
+        }
+    }
+    step("make read-only", inside, || {
+        mount(none, inside, none, flags, none)
+    })
+}
+
+fn make_folder(path: &Path) -> Result<(), RootError> {
+    step("create", path, || {
+        fs::create_dir_all(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+    })
+}
+
+/// `path`, which is absolute, below `root`.
+fn beneath(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn step<T, E: Into<io::Error>>(
+    step: &'static str,
+    path: &Path,
+    run: impl FnOnce() -> Result<T, E>,
+) -> Result<T, RootError> {
+    run().map_err(|source| RootError {
+        step,
+        path: path.to_owned(),
+        source: source.into(),
+    })
+}

@@ -1,0 +1,66 @@
+//! The spawner: a small process forked from the daemon before it has threads. It makes the sandboxes of templates: a helper
+//! builds the root with the host's privileges, enters the sandboxes' user namespace, and forks the sandbox's init.
+//!
+//! Here is the daemon's side; [`process`] is the other one. The two meet in a socket pair: when the daemon ends, however
+//! it ends, the spawner ends, and every init with it.
+
+mod process;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use pilot_sys::seqpacket;
+
+use crate::filter::{FilterError, Filters};
+use crate::isolation::Isolation;
+use crate::message::MakeSandbox;
+
+/// The daemon's end.
+#[derive(Debug)]
+pub struct Spawner {
+    socket: OwnedFd,
+}
+
+/// Why there is no spawner.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnerError {
+    /// The kernel refused.
+    #[error("cannot start the spawner: {0}")]
+    Io(#[from] io::Error),
+    /// The filters do not compile on this architecture.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+}
+
+impl Spawner {
+    /// Forks the spawner. Must be called while the process has one thread, before any runtime is started.
+    ///
+    /// # Errors
+    /// The kernel's, or `Unsupported` in a process with threads.
+    pub fn launch(isolation: &Isolation) -> Result<Self, SpawnerError> {
+        let filters = Filters::compile()?;
+        let (here, there) = seqpacket::pair()?;
+        match pilot_sys::process::fork_with(nix::sched::CloneFlags::empty())? {
+            pilot_sys::process::Side::Child => {
+                let user_namespace = isolation.user_namespace();
+                pilot_sys::process::child_main(vec![there], |mut kept| {
+                    process::run(kept.pop(), &filters, user_namespace)
+                })
+            }
+            pilot_sys::process::Side::Parent(_) => Ok(Self { socket: here }),
+        }
+    }
+
+    /// Asks for a sandbox. The answer comes on the other end of `control`.
+    pub(crate) fn make(
+        &self,
+        request: &MakeSandbox,
+        control: impl AsFd,
+        nested_in: Option<&OwnedFd>,
+    ) -> io::Result<()> {
+        let bytes = serde_json::to_vec(request)?;
+        let mut fds = vec![control.as_fd()];
+        fds.extend(nested_in.map(AsFd::as_fd));
+        seqpacket::send(self.socket.as_fd(), &bytes, &fds)
+    }
+}

@@ -1,0 +1,224 @@
+//! A template as the daemon holds it: a process that has imported something and does nothing but fork.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pilot_model::ports::StartError;
+use pilot_wire::control::{Reply, Request, Role, TemplateReady, TemplateSpec};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::channel::Channel;
+use crate::sandbox::{Sandbox, SharedSandbox};
+use crate::worker::Output;
+
+/// Forks children into sandboxes. Dropping it, with the last of its children's sandboxes, ends the process.
+#[derive(Debug)]
+pub(crate) struct Template {
+    control: Arc<Channel>,
+    children: Arc<Children>,
+    next_child: AtomicU64,
+    reader: JoinHandle<()>,
+    sandbox: SharedSandbox,
+    ready: TemplateReady,
+}
+
+#[derive(Debug)]
+struct Children {
+    /// Guards who is told of which child's end.
+    waiting: Mutex<HashMap<u64, oneshot::Sender<ChildEnd>>>,
+    alive: AtomicBool,
+}
+
+/// How a forked child ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ChildEnd {
+    /// It exited.
+    Exited(i32),
+    /// A signal ended it.
+    Signalled(i32),
+    /// It never was.
+    ForkFailed(String),
+    /// Its template ended first, so nobody knows.
+    Unknown,
+}
+
+/// A child that was asked for.
+#[derive(Debug)]
+pub(crate) struct Child {
+    end: oneshot::Receiver<ChildEnd>,
+}
+
+impl Child {
+    /// How it ended; waits for that.
+    pub(crate) async fn end(self) -> ChildEnd {
+        self.end.await.unwrap_or(ChildEnd::Unknown)
+    }
+}
+
+/// Longest that a template may import.
+const IMPORT_TIME_MAX: Duration = Duration::from_secs(120);
+
+impl Template {
+    /// Waits until the process at the other end of `control` has imported what it should. `ended` resolves when it
+    /// ends, with words for how.
+    pub(crate) async fn come_up(
+        control: Channel,
+        sandbox: SharedSandbox,
+        output: &mut Output,
+        ended: impl Future<Output = String>,
+    ) -> Result<Self, StartError> {
+        let runtime = |problem: String, output: &mut Output| StartError::Runtime {
+            problem,
+            output: output.take_text(),
+        };
+        let message = match timeout(IMPORT_TIME_MAX, output.drain_while(control.receive())).await {
+            Ok(Ok(Some(message))) => message,
+            Ok(Ok(None)) => {
+                let how = timeout(Duration::from_secs(5), ended)
+                    .await
+                    .unwrap_or_else(|_| "ended, nobody knows how".to_owned());
+                return Err(runtime(
+                    format!("the template {how} while importing"),
+                    output,
+                ));
+            }
+            Ok(Err(error)) => return Err(runtime(error.to_string(), output)),
+            Err(_) => {
+                let seconds = IMPORT_TIME_MAX.as_secs();
+                return Err(runtime(
+                    format!("the imports took over {seconds} s"),
+                    output,
+                ));
+            }
+        };
+        let ready = match serde_json::from_slice(&message.bytes) {
+            Ok(Reply::Ready(ready)) => *ready,
+            Ok(other) => {
+                return Err(runtime(
+                    format!("the template began with {other:?}"),
+                    output,
+                ));
+            }
+            Err(error) => return Err(runtime(format!("the template sent {error}"), output)),
+        };
+        if let Some(error) = &ready.error {
+            return Err(StartError::Import {
+                body: error.to_string(),
+                output: output.take_text(),
+            });
+        }
+        let control = Arc::new(control);
+        let children = Arc::new(Children {
+            waiting: Mutex::default(),
+            alive: AtomicBool::new(true),
+        });
+        let reader = tokio::spawn(read_replies(Arc::clone(&control), Arc::clone(&children)));
+        Ok(Self {
+            control,
+            children,
+            next_child: AtomicU64::new(1),
+            reader,
+            sandbox,
+            ready,
+        })
+    }
+
+    /// Asks for a child in `sandbox`. Resolves when the template has been asked, not when the child is up: that the child
+    /// says itself, on `channel`. Without a spec it is a worker of this template's own function.
+    pub(crate) async fn fork(
+        &self,
+        role: Role,
+        sandbox: &Sandbox,
+        channel: &OwnedFd,
+        log: &OwnedFd,
+        spec: Option<&TemplateSpec>,
+    ) -> Result<Child, StartError> {
+        let (names, fds): (Vec<&str>, Vec<BorrowedFd<'_>>) =
+            [("channel", channel.as_fd()), ("log", log.as_fd())]
+                .into_iter()
+                .chain(sandbox.entrance())
+                .unzip();
+        let id = self.next_child.fetch_add(1, Ordering::Relaxed);
+        let request = Request::Fork {
+            id,
+            r#as: role,
+            fds: &names,
+            spec,
+        };
+        let (sender, end) = oneshot::channel();
+        self.children.waiting.lock().insert(id, sender);
+        if let Err(error) = self.control.send(&request, &fds).await {
+            self.children.end();
+            return Err(StartError::Runtime {
+                problem: format!("the template cannot be asked to fork: {error}"),
+                output: String::new(),
+            });
+        }
+        Ok(Child { end })
+    }
+
+    /// What it found when it came up.
+    pub(crate) fn ready(&self) -> &TemplateReady {
+        &self.ready
+    }
+
+    /// Whether it may fork: with more than one thread a lock could stay locked in the child for ever.
+    pub(crate) fn forkable(&self) -> bool {
+        self.ready.threads == 1
+    }
+
+    /// Whether its process is still there, as far as is known.
+    pub(crate) fn alive(&self) -> bool {
+        self.children.alive.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn sandbox(&self) -> &SharedSandbox {
+        &self.sandbox
+    }
+}
+
+impl Drop for Template {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+impl Children {
+    /// The template has ended: whoever waits for a child's end is told that nobody knows.
+    fn end(&self) {
+        self.alive.store(false, Ordering::Relaxed);
+        self.waiting.lock().clear();
+    }
+
+    fn tell(&self, id: u64, end: ChildEnd) {
+        if let Some(waiting) = self.waiting.lock().remove(&id) {
+            // Nobody may be listening any more: the worker was dropped.
+            let _ = waiting.send(end);
+        }
+    }
+}
+
+async fn read_replies(control: Arc<Channel>, children: Arc<Children>) {
+    while let Ok(Some(message)) = control.receive().await {
+        match serde_json::from_slice(&message.bytes) {
+            Ok(Reply::Exited { id, code, signal }) => {
+                let end = match (code, signal) {
+                    (Some(code), _) => ChildEnd::Exited(code),
+                    (None, Some(signal)) => ChildEnd::Signalled(signal),
+                    (None, None) => ChildEnd::Unknown,
+                };
+                children.tell(id, end);
+            }
+            Ok(Reply::ForkFailed { id, error }) => children.tell(id, ChildEnd::ForkFailed(error)),
+            Ok(Reply::Forked { .. } | Reply::Ready(_)) => {}
+            Err(error) => tracing::warn!(%error, "a template sent what is not understood"),
+        }
+    }
+    children.end();
+}

@@ -1,0 +1,270 @@
+//! A worker as the daemon holds it: a process forked into a sandbox, its invocation channel, its output.
+
+mod exchange;
+mod output;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pilot_model::WorkerId;
+use pilot_model::ports::{
+    Answer, BoxFuture, Call, Part, StartError, StartStamps, Worker, WorkerFault, WorkerMemory,
+};
+use pilot_model::timeline::Instant;
+use pilot_wire::Kind;
+use pilot_wire::meta::ReadyMeta;
+use tokio::net::UnixStream;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
+
+pub(crate) use exchange::{Connection, Exchanged};
+pub(crate) use output::Output;
+
+use crate::cgroup::Cgroup;
+use crate::memory;
+use crate::sandbox::Sandbox;
+use crate::template::{Child, ChildEnd};
+
+/// A forked (or freshly executed) process in a sandbox.
+pub(crate) struct ForkedWorker {
+    id: WorkerId,
+    stamps: StartStamps,
+    memory_bytes_max: u64,
+    /// One exchange at a time, which the caller keeps to; the lock makes it so. Held across awaits by design.
+    connection: AsyncMutex<Connection>,
+    /// Taken when it is killed, or given back to be used again.
+    body: Mutex<Option<Body>>,
+    /// Where its sandbox goes when it has ended.
+    home: Arc<dyn Home>,
+}
+
+/// What ends with the worker.
+pub(crate) struct Body {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) process: Process,
+}
+
+/// How a worker's end is learned.
+pub(crate) enum Process {
+    /// Its template reaps it.
+    Forked(Child),
+    /// Its sandbox's init reaps it.
+    Executed,
+}
+
+/// Takes back a sandbox whose worker has been let go.
+pub(crate) trait Home: Send + Sync {
+    /// The worker's channel is closed; its process may still be ending.
+    fn take_back(&self, body: Body);
+}
+
+impl fmt::Debug for ForkedWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForkedWorker")
+            .field("id", &self.id)
+            .field("stamps", &self.stamps)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ForkedWorker {
+    /// Waits until the process is initialised.
+    pub(crate) async fn come_up(
+        id: WorkerId,
+        asked: Instant,
+        memory_bytes_max: u64,
+        channel: OwnedFd,
+        output: Output,
+        body: Body,
+        home: Arc<dyn Home>,
+    ) -> Result<Self, StartError> {
+        let stream = UnixStream::from_std(channel.into()).map_err(|error| StartError::Sandbox {
+            problem: format!("register a worker's channel: {error}"),
+        })?;
+        let mut connection = Connection::new(stream, output);
+        let runtime = |problem: String, connection: &mut Connection| StartError::Runtime {
+            problem,
+            output: connection.output().take_text(),
+        };
+        let frame = match connection.frame().await {
+            Ok(frame) => frame,
+            Err(Exchanged::Closed) => {
+                let end = body.end().await;
+                let how = in_words(&end);
+                return Err(runtime(
+                    format!("the worker {how} before it was ready"),
+                    &mut connection,
+                ));
+            }
+            Err(Exchanged::Broken(problem)) => return Err(runtime(problem, &mut connection)),
+        };
+        match frame.kind {
+            Kind::Ready => {
+                let ready: ReadyMeta = serde_json::from_slice(&frame.meta)
+                    .map_err(|error| runtime(format!("READY: {error}"), &mut connection))?;
+                Ok(Self {
+                    id,
+                    stamps: StartStamps {
+                        asked,
+                        forked: Instant(ready.forked_ns),
+                        sandboxed: Instant(ready.sandboxed_ns),
+                        initialised: Instant(ready.initialised_ns),
+                    },
+                    memory_bytes_max,
+                    connection: AsyncMutex::new(connection),
+                    body: Mutex::new(Some(body)),
+                    home,
+                })
+            }
+            Kind::InitError => Err(StartError::Import {
+                body: String::from_utf8_lossy(&frame.body).into_owned(),
+                output: connection.output().take_text(),
+            }),
+            other => Err(runtime(
+                format!("the worker began with {other:?}"),
+                &mut connection,
+            )),
+        }
+    }
+}
+
+impl Body {
+    /// The sandbox, once its process has ended. `None`: it did not end in time, or nobody can tell.
+    pub(crate) async fn vacated(self) -> Option<Sandbox> {
+        let ended = match self.process {
+            Process::Forked(child) => timeout(END_TIME_MAX, child.end()).await.ok()?,
+            Process::Executed => {
+                timeout(END_TIME_MAX, self.sandbox.program_exit())
+                    .await
+                    .ok()??;
+                ChildEnd::Exited(0)
+            }
+        };
+        match ended {
+            ChildEnd::Exited(_) | ChildEnd::Signalled(_) => Some(self.sandbox),
+            ChildEnd::ForkFailed(_) | ChildEnd::Unknown => None,
+        }
+    }
+
+    /// Waits, for a while, until the process has been reaped, and says how it ended.
+    async fn end(self) -> ChildEnd {
+        let end = async {
+            match self.process {
+                Process::Forked(child) => child.end().await,
+                Process::Executed => match self.sandbox.program_exit().await {
+                    Some((Some(code), _)) => ChildEnd::Exited(code),
+                    Some((None, Some(signal))) => ChildEnd::Signalled(signal),
+                    _ => ChildEnd::Unknown,
+                },
+            }
+        };
+        timeout(END_TIME_MAX, end)
+            .await
+            .unwrap_or(ChildEnd::Unknown)
+    }
+}
+
+/// A process that has closed its channel is as good as dead; reaping takes its template a moment.
+const END_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// "the worker …"
+pub(crate) fn in_words(end: &ChildEnd) -> String {
+    match end {
+        ChildEnd::Exited(code) => format!("exited with status {code}"),
+        ChildEnd::Signalled(signal) => format!("was ended by signal {signal}"),
+        ChildEnd::ForkFailed(error) => format!("could not be forked: {error}"),
+        ChildEnd::Unknown => "ended".to_owned(),
+    }
+}
+
+impl ForkedWorker {
+    /// The process is gone, or of no more use: finds out why, for the caller of the exchange.
+    async fn fault(&self, what: Exchanged, output: Bytes) -> WorkerFault {
+        let body = self.body.lock().take();
+        let problem = match what {
+            Exchanged::Broken(problem) => return WorkerFault::Protocol { problem, output },
+            Exchanged::Closed => "the worker was ended".to_owned(),
+        };
+        let Some(body) = body else {
+            return WorkerFault::Protocol { problem, output };
+        };
+        let oom_kills = body.sandbox.cgroup().map_or(0, Cgroup::oom_kills);
+        match body.end().await {
+            ChildEnd::Exited(code) => WorkerFault::Exited { code, output },
+            ChildEnd::Signalled(SIGKILL) if oom_kills > 0 => WorkerFault::OutOfMemory {
+                limit_bytes: self.memory_bytes_max,
+                output,
+            },
+            ChildEnd::Signalled(signal) => WorkerFault::Signalled { signal, output },
+            ChildEnd::ForkFailed(_) | ChildEnd::Unknown => {
+                WorkerFault::Protocol { problem, output }
+            }
+        }
+    }
+}
+
+const SIGKILL: i32 = 9;
+
+impl Worker for ForkedWorker {
+    fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    fn stamps(&self) -> StartStamps {
+        self.stamps
+    }
+
+    fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
+        Box::pin(async move {
+            let mut connection = self.connection.lock().await;
+            match connection.call(&call).await {
+                Ok(answer) => Ok(answer),
+                Err(what) => {
+                    let output = connection.output().take();
+                    Err(self.fault(what, output).await)
+                }
+            }
+        })
+    }
+
+    fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
+        Box::pin(async move {
+            let mut connection = self.connection.lock().await;
+            match connection.next_part(stream).await {
+                Ok(part) => Ok(part),
+                Err(what) => {
+                    let output = connection.output().take();
+                    Err(self.fault(what, output).await)
+                }
+            }
+        })
+    }
+
+    fn kill(&self) {
+        // The sandbox's init sees its socket close, ends, and the kernel ends everything in its PID namespace.
+        drop(self.body.lock().take());
+    }
+
+    fn memory(&self) -> WorkerMemory {
+        let body = self.body.lock();
+        let Some(cgroup) = body.as_ref().and_then(|body| body.sandbox.cgroup()) else {
+            return WorkerMemory::default();
+        };
+        WorkerMemory {
+            pss: cgroup.processes().into_iter().map(memory::pss_bytes).sum(),
+            peak: cgroup.peak_bytes(),
+        }
+    }
+}
+
+impl Drop for ForkedWorker {
+    fn drop(&mut self) {
+        if let Some(body) = self.body.get_mut().take() {
+            self.home.take_back(body);
+        }
+    }
+}

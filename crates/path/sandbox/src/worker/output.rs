@@ -1,0 +1,122 @@
+//! What a process in a sandbox writes to its descriptors 1 and 2: a pipe, read by the daemon while it waits for an answer, so
+//! that nobody who prints a lot is held up, and kept up to a bound.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use bytes::Bytes;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::unistd::{pipe2, read};
+use tokio::net::unix::pipe::Receiver;
+
+use crate::channel::set_nonblocking;
+
+/// Most output kept per invocation, bytes. What comes beyond it is read and counted.
+pub(crate) const OUTPUT_LEN_MAX: usize = 256 * 1024;
+
+/// The reading end.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pipe: Receiver,
+    kept: Vec<u8>,
+    dropped: u64,
+    /// All writers are gone.
+    ended: bool,
+}
+
+impl Output {
+    /// The reading end and the one to give away.
+    pub(crate) fn pipe() -> io::Result<(Self, OwnedFd)> {
+        let (here, there) = pipe2(OFlag::O_CLOEXEC)?;
+        set_nonblocking(&here)?;
+        Ok((
+            Self {
+                pipe: Receiver::from_owned_fd(here)?,
+                kept: Vec::new(),
+                dropped: 0,
+                ended: false,
+            },
+            there,
+        ))
+    }
+
+    /// Reads what is there, without waiting. It asks the kernel, not the runtime: what was written before an answer was sent
+    /// must be in hand when the answer is, although the runtime may not have heard of it.
+    pub(crate) fn drain_now(&mut self) {
+        let mut chunk = [0; 8192];
+        while !self.ended {
+            match read(&self.pipe, &mut chunk) {
+                Ok(0) => self.ended = true,
+                Ok(len) => self.keep(&chunk[..len]),
+                Err(Errno::EINTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn keep(&mut self, chunk: &[u8]) {
+        let room = OUTPUT_LEN_MAX - self.kept.len().min(OUTPUT_LEN_MAX);
+        let (kept, dropped) = chunk.split_at(chunk.len().min(room));
+        self.kept.extend_from_slice(kept);
+        self.dropped += dropped.len() as u64;
+    }
+
+    /// Waits for something to read, and reads it. Never resolves once all writers are gone.
+    pub(crate) async fn drain_next(&mut self) {
+        if self.ended {
+            return std::future::pending().await;
+        }
+        if self.pipe.readable().await.is_err() {
+            self.ended = true;
+            return;
+        }
+        self.drain_ready();
+    }
+
+    /// Reads through the runtime, which so learns when there is no more.
+    fn drain_ready(&mut self) {
+        let mut chunk = [0; 8192];
+        loop {
+            match self.pipe.try_read(&mut chunk) {
+                Ok(0) => {
+                    self.ended = true;
+                    return;
+                }
+                Ok(len) => self.keep(&chunk[..len]),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Reads on while something else goes on.
+    pub(crate) async fn drain_while<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = self.drain_next() => {}
+            }
+        }
+    }
+
+    /// Everything since the last time, with a last line that says what is missing.
+    pub(crate) fn take(&mut self) -> Bytes {
+        self.drain_now();
+        if self.dropped > 0 {
+            let note = format!("\n[{} bytes more were not kept]\n", self.dropped);
+            self.kept.extend_from_slice(note.as_bytes());
+            self.dropped = 0;
+        }
+        if self.kept.is_empty() {
+            return Bytes::new();
+        }
+        std::mem::take(&mut self.kept).into()
+    }
+
+    /// The same, as text.
+    pub(crate) fn take_text(&mut self) -> String {
+        String::from_utf8_lossy(&self.take()).into_owned()
+    }
+}

@@ -1,0 +1,197 @@
+//! The engine on the real machine: templates, forks, exchanges, ends. Its own harness, because the spawner must be forked
+//! before there are threads. Skips, loudly, where the machine gives no sandbox.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pilot_model::ports::{Answer, Call, CallKind, Engine, StartError, Worker, WorkerFault};
+use pilot_model::{Environment, EnvironmentId, FunctionSpec, Version, VersionId, WorkerId};
+use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, Spawner};
+
+const CODE: &str = r#"
+import os, sys, threading
+COUNT = 0
+def handler(event, context):
+    global COUNT
+    COUNT += 1
+    kind = event.get("kind") if isinstance(event, dict) else None
+    if kind == "print":
+        print("to python"); os.write(1, b"to the descriptor\n"); sys.stderr.write("to stderr\n")
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "kill":
+        os.kill(os.getpid(), 11)
+    if kind == "memory":
+        return len(bytearray(1 << 30))
+    if kind == "raise":
+        raise ValueError("no")
+    return {"count": COUNT, "pid": os.getpid(), "uid": os.getuid(), "status": open("/proc/self/status").read() if kind == "status" else None,
+            "tmp": os.listdir("/tmp"), "root": sorted(os.listdir("/"))}
+"#;
+
+fn main() {
+    let isolation = Isolation::probe(1_900_000_000);
+    for missing in isolation.missing() {
+        println!("not enforced here: {missing}");
+    }
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    std::fs::create_dir_all(dir.path().join("run/root")).expect("a folder");
+    let spawner = Spawner::launch(&isolation).expect("a spawner");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let config = EngineConfig {
+            dir: dir.path().join("run"),
+            tmp_bytes_max: 64 << 20,
+            pids_max: 64,
+            template_memory_bytes: 2 << 30,
+        };
+        let engine = ForkEngine::new(config, spawner, isolation).expect("an engine");
+        run(&engine, dir.path()).await;
+    });
+    println!("1 passed, 0 failed");
+}
+
+async fn run(engine: &ForkEngine, dir: &Path) {
+    let version = version(dir, "f", CODE, |spec| spec);
+    let report = engine.prepare(&version).await.expect("a template");
+    println!("{report:?}");
+    assert!(report.forkable, "{:?}", report.reason);
+
+    let worker = engine.start(&version, WorkerId(1)).await.expect("a worker");
+    let (text, _) = call(&worker, "{}").await.expect("an answer");
+    println!("{text}");
+    assert!(
+        text.contains("\"count\": 1") || text.contains("\"count\":1"),
+        "{text}"
+    );
+    let (_, output) = call(&worker, r#"{"kind":"print"}"#)
+        .await
+        .expect("an answer");
+    assert_eq!(output, "to python\nto the descriptor\nto stderr\n");
+    let (status, _) = call(&worker, r#"{"kind":"status"}"#)
+        .await
+        .expect("an answer");
+    for line in [
+        "CapEff:\\t0000000000000000",
+        "CapBnd:\\t0000000000000000",
+        "NoNewPrivs:\\t1",
+        "Seccomp:\\t2",
+    ] {
+        assert!(status.contains(line), "{line} not in {status}");
+    }
+    println!("memory {:?}", worker.memory());
+
+    let fault = call(&worker, r#"{"kind":"exit"}"#).await.unwrap_err();
+    assert!(
+        matches!(fault, WorkerFault::Exited { code: 3, .. }),
+        "{fault:?}"
+    );
+    for (kind, check) in [("kill", "signal 11"), ("memory", "more memory")] {
+        let worker = engine.start(&version, WorkerId(2)).await.expect("a worker");
+        let fault = call(&worker, &format!(r#"{{"kind":"{kind}"}}"#))
+            .await
+            .unwrap_err();
+        assert!(fault.to_string().contains(check), "{fault:?}");
+    }
+
+    let bad = self::version(dir, "bad", "import nothing_there\n", |spec| spec);
+    let error = engine.prepare(&bad).await.unwrap_err();
+    assert!(
+        matches!(&error, StartError::Import { body, .. } if body.contains("nothing_there")),
+        "{error:?}"
+    );
+
+    for (name, template) in [("on", "on"), ("off", "off")] {
+        let version = self::version(dir, name, CODE, |mut spec| {
+            spec.template = Some(template.to_owned());
+            spec
+        });
+        engine.prepare(&version).await.expect("a template");
+        let mut took = Vec::new();
+        for id in 0..if template == "on" { 300 } else { 20 } {
+            let begun = Instant::now();
+            let worker = engine
+                .start(&version, WorkerId(id))
+                .await
+                .expect("a worker");
+            let ready = begun.elapsed();
+            call(&worker, "{}").await.expect("an answer");
+            took.push((begun.elapsed(), ready, worker.stamps()));
+            drop(worker);
+            if id % 3 == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        took.sort_by_key(|(whole, ..)| *whole);
+        let (whole, ready, stamps) = took[took.len() / 2];
+        println!(
+            "template {name}: p50 {whole:?} (ready {ready:?}: fork {:?} sandbox {:?} init {:?}), p99 {:?}",
+            stamps.forked.since(stamps.asked),
+            stamps.sandboxed.since(stamps.forked),
+            stamps.initialised.since(stamps.sandboxed),
+            took[took.len() * 99 / 100].0
+        );
+    }
+}
+
+async fn call(worker: &Arc<dyn Worker>, event: &str) -> Result<(String, String), WorkerFault> {
+    let meta = r#"{"id":"1","arn":"arn:aws:lambda:local:000000000000:function:f","version":"1","deadline_ms":99999999999999}"#;
+    let call = Call {
+        stream: 1,
+        kind: CallKind::Event,
+        meta: Bytes::from_static(meta.as_bytes()),
+        body: Bytes::copy_from_slice(event.as_bytes()),
+    };
+    match worker.call(call).await? {
+        Answer::Result(body, done) | Answer::Error(body, done) => Ok((
+            String::from_utf8_lossy(&body).into_owned(),
+            String::from_utf8_lossy(&done.output).into_owned(),
+        )),
+        Answer::Http { .. } => panic!("an HTTP answer to an event"),
+    }
+}
+
+fn version(
+    dir: &Path,
+    name: &str,
+    code: &str,
+    change: impl FnOnce(FunctionSpec) -> FunctionSpec,
+) -> Arc<Version> {
+    let code_dir = dir.join("code").join(name);
+    std::fs::create_dir_all(&code_dir).expect("a folder");
+    std::fs::write(code_dir.join("app.py"), code).expect("a file");
+    let python = |expression: &str| {
+        let script = format!("import sys, os; print({expression})");
+        let output = Command::new("python3")
+            .args(["-I", "-c", &script])
+            .output()
+            .expect("python3");
+        PathBuf::from(String::from_utf8(output.stdout).expect("text").trim())
+    };
+    let spec = change(FunctionSpec {
+        memory_mb: Some(128),
+        ..FunctionSpec::default()
+    });
+    Arc::new(Version {
+        id: VersionId::from_hex(name),
+        number: 1,
+        config: spec
+            .check(&name.parse().expect("a name"))
+            .expect("a configuration"),
+        code_dir,
+        environment: Environment {
+            id: EnvironmentId::from_hex("none"),
+            python: python("os.path.realpath(sys.executable)"),
+            python_prefix: python("sys.base_prefix"),
+            packages_dir: None,
+            imports: Vec::new(),
+        },
+    })
+}
