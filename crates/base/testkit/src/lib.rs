@@ -1,1 +1,16 @@
-//! Fakes for the ports, a manual clock, capability probes; for tests only.
+//! Fakes for the ports, clocks, a fixture version, capability probes; for tests only.
+//!
+//! [`FakeEngine`] starts [`FakeWorker`]s in tokio's time, so that a test with a paused clock decides when anything happens.
+
+mod clock;
+mod engine;
+mod fixture;
+pub mod probe;
+mod sink;
+mod worker;
+
+pub use clock::{ManualClock, TokioClock};
+pub use engine::FakeEngine;
+pub use fixture::{config, version, version_with};
+pub use sink::RecordingSink;
+pub use worker::{Deal, Deed, FakeWorker};

@@ -1,0 +1,43 @@
+//! What this machine lets a test do. A test that cannot run says so loudly and why.
+
+use std::path::Path;
+
+/// Whether the test runs as root.
+#[must_use]
+pub fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        // Real, effective, saved, file system.
+        uid.and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")
+    })
+}
+
+/// Whether the memory controller of cgroup v1 is there to be written to.
+#[must_use]
+pub fn has_cgroup_v1() -> bool {
+    is_writable(Path::new("/sys/fs/cgroup/memory/cgroup.procs"))
+}
+
+/// Whether cgroup v2 is there to be written to.
+#[must_use]
+pub fn has_cgroup_v2() -> bool {
+    is_writable(Path::new("/sys/fs/cgroup/cgroup.subtree_control"))
+}
+
+/// The interpreter of this name on `PATH`.
+#[must_use]
+pub fn program(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+/// Says that a test does not run here, and why.
+pub fn skip(test: &str, reason: &str) {
+    eprintln!("SKIPPED {test}: {reason}");
+}
+
+fn is_writable(file: &Path) -> bool {
+    std::fs::OpenOptions::new().append(true).open(file).is_ok()
+}

@@ -1,0 +1,53 @@
+//! An event sink that keeps everything.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pilot_model::ports::EventSink;
+use pilot_model::{Event, InvocationRecord, WorkerId};
+
+/// Keeps every event.
+#[derive(Debug, Default)]
+pub struct RecordingSink(Mutex<Vec<Event>>);
+
+impl RecordingSink {
+    /// Everything published so far.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        self.0.lock().clone()
+    }
+
+    /// The records of ended invocations, in the order in which they ended.
+    #[must_use]
+    pub fn records(&self) -> Vec<Arc<InvocationRecord>> {
+        let record = |event: &Event| match event {
+            Event::Invoked(record) => Some(Arc::clone(record)),
+            _ => None,
+        };
+        self.0.lock().iter().filter_map(record).collect()
+    }
+
+    /// Invocations admitted.
+    #[must_use]
+    pub fn arrived(&self) -> usize {
+        let events = self.0.lock();
+        let arrived = |event: &&Event| matches!(event, Event::Arrived { .. });
+        events.iter().filter(arrived).count()
+    }
+
+    /// Workers that are gone, with the reason.
+    #[must_use]
+    pub fn ended(&self) -> Vec<(WorkerId, &'static str)> {
+        let ended = |event: &Event| match event {
+            Event::WorkerEnded { worker, reason, .. } => Some((*worker, *reason)),
+            _ => None,
+        };
+        self.0.lock().iter().filter_map(ended).collect()
+    }
+}
+
+impl EventSink for RecordingSink {
+    fn publish(&self, event: Event) {
+        self.0.lock().push(event);
+    }
+}

@@ -1,0 +1,261 @@
+//! A worker whose every call does what the test says, in tokio's time.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pilot_model::ports::{
+    Answer, Call, Clock, Done, HttpHead, Part, StartStamps, Worker, WorkerFault, WorkerMemory,
+};
+use pilot_model::{BoxFuture, Instant, WorkerId};
+use tokio::sync::watch;
+
+/// What a call does.
+#[derive(Debug, Clone)]
+pub enum Deed {
+    /// Returns this after so long, having printed that.
+    Return(Duration, Bytes, Bytes),
+    /// Raises: Lambda's error body.
+    Raise(Duration, Bytes),
+    /// Ends the worker after so long.
+    Die(Duration, WorkerFault),
+    /// Never returns.
+    Hang,
+    /// Answers over HTTP: the head and the first part at once, then each part after its pause.
+    Http(HttpHead, Bytes, Vec<(Duration, Deal)>),
+}
+
+/// What follows in a streamed answer.
+#[derive(Debug, Clone)]
+pub enum Deal {
+    /// A part of the body.
+    Chunk(Bytes),
+    /// The last part.
+    End(Bytes),
+    /// The worker ends.
+    Die(WorkerFault),
+}
+
+impl Deed {
+    /// Returns this at once.
+    #[must_use]
+    pub fn answer(body: &'static str) -> Self {
+        Self::Return(
+            Duration::ZERO,
+            Bytes::from_static(body.as_bytes()),
+            Bytes::new(),
+        )
+    }
+
+    /// Returns `{}` after so long.
+    #[must_use]
+    pub fn after(time: Duration) -> Self {
+        Self::Return(time, Bytes::from_static(b"{}"), Bytes::new())
+    }
+}
+
+/// A programmable worker.
+pub struct FakeWorker {
+    id: WorkerId,
+    clock: Arc<dyn Clock>,
+    behaviour: Arc<dyn Fn(&Call) -> Deed + Send + Sync>,
+    pss: u64,
+    stamps: Mutex<StartStamps>,
+    calls: Mutex<Vec<Call>>,
+    streams: Mutex<HashMap<u32, Stream>>,
+    dead: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    started: Instant,
+    first_byte: Instant,
+    rest: VecDeque<(Duration, Deal)>,
+}
+
+impl std::fmt::Debug for FakeWorker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("FakeWorker").field(&self.id).finish()
+    }
+}
+
+impl FakeWorker {
+    pub(crate) fn new(
+        id: WorkerId,
+        clock: Arc<dyn Clock>,
+        behaviour: Arc<dyn Fn(&Call) -> Deed + Send + Sync>,
+        pss: u64,
+    ) -> Arc<Self> {
+        let now = clock.now();
+        Arc::new(Self {
+            id,
+            clock,
+            behaviour,
+            pss,
+            stamps: Mutex::new(StartStamps {
+                asked: now,
+                forked: now,
+                sandboxed: now,
+                initialised: now,
+            }),
+            calls: Mutex::new(Vec::new()),
+            streams: Mutex::new(HashMap::new()),
+            dead: watch::Sender::new(false),
+        })
+    }
+
+    pub(crate) fn came_up(&self, stamps: StartStamps) {
+        *self.stamps.lock() = stamps;
+    }
+
+    /// What it was called with.
+    #[must_use]
+    pub fn calls(&self) -> Vec<Call> {
+        self.calls.lock().clone()
+    }
+
+    /// Ends by itself while nobody calls it.
+    pub fn die(&self) {
+        self.dead.send_replace(true);
+    }
+
+    fn done(&self, started: Instant, first_byte: Instant, output: Bytes) -> Done {
+        Done {
+            started,
+            returned: self.clock.now(),
+            first_byte,
+            output,
+        }
+    }
+
+    async fn perform(&self, call: Call) -> Result<Answer, WorkerFault> {
+        let started = self.clock.now();
+        match (self.behaviour)(&call) {
+            Deed::Return(time, body, output) => {
+                pass(time).await;
+                let done = self.done(started, self.clock.now(), output);
+                Ok(Answer::Result(body, done))
+            }
+            Deed::Raise(time, body) => {
+                pass(time).await;
+                let done = self.done(started, self.clock.now(), Bytes::new());
+                Ok(Answer::Error(body, done))
+            }
+            Deed::Die(time, fault) => {
+                pass(time).await;
+                self.die();
+                Err(fault)
+            }
+            Deed::Hang => std::future::pending().await,
+            Deed::Http(head, first, rest) => {
+                let now = self.clock.now();
+                let done = rest
+                    .is_empty()
+                    .then(|| self.done(started, now, Bytes::new()));
+                if done.is_none() {
+                    let stream = Stream {
+                        started,
+                        first_byte: now,
+                        rest: rest.into(),
+                    };
+                    self.streams.lock().insert(call.stream, stream);
+                }
+                Ok(Answer::Http { head, first, done })
+            }
+        }
+    }
+
+    async fn go_on(&self, number: u32) -> Result<Part, WorkerFault> {
+        let step = {
+            let streams = self.streams.lock();
+            streams
+                .get(&number)
+                .and_then(|stream| stream.rest.front().cloned())
+        };
+        let Some((pause, deal)) = step else {
+            return std::future::pending().await;
+        };
+        pass(pause).await;
+        let stamps = {
+            let mut streams = self.streams.lock();
+            streams.get_mut(&number).map(|stream| {
+                stream.rest.pop_front();
+                (stream.started, stream.first_byte)
+            })
+        };
+        match (deal, stamps) {
+            (Deal::Chunk(bytes), _) => Ok(Part::Chunk(bytes)),
+            (Deal::End(bytes), Some((started, first_byte))) => Ok(Part::End(
+                bytes,
+                self.done(started, first_byte, Bytes::new()),
+            )),
+            (Deal::End(bytes), None) => {
+                let now = self.clock.now();
+                Ok(Part::End(bytes, self.done(now, now, Bytes::new())))
+            }
+            (Deal::Die(fault), _) => {
+                self.die();
+                Err(fault)
+            }
+        }
+    }
+
+    /// Does something, or learns that the worker was killed.
+    async fn unless_killed<T>(
+        &self,
+        work: impl Future<Output = Result<T, WorkerFault>>,
+    ) -> Result<T, WorkerFault> {
+        let mut dead = self.dead.subscribe();
+        tokio::select! {
+            biased;
+            _ = dead.wait_for(|dead| *dead) => Err(WorkerFault::Signalled {
+                signal: 9,
+                output: Bytes::from_static(b"printed before the end\n"),
+            }),
+            result = work => result,
+        }
+    }
+}
+
+impl Worker for FakeWorker {
+    fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    fn stamps(&self) -> StartStamps {
+        *self.stamps.lock()
+    }
+
+    fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
+        self.calls.lock().push(call.clone());
+        Box::pin(self.unless_killed(self.perform(call)))
+    }
+
+    fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
+        Box::pin(self.unless_killed(self.go_on(stream)))
+    }
+
+    fn is_alive(&self) -> bool {
+        !*self.dead.borrow()
+    }
+
+    fn kill(&self) {
+        self.die();
+    }
+
+    fn memory(&self) -> WorkerMemory {
+        WorkerMemory {
+            pss: self.pss,
+            peak: Some(self.pss),
+        }
+    }
+}
+
+/// Even a sleep of no time would go through the timer.
+async fn pass(time: Duration) {
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
+    }
+}
