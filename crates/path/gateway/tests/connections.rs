@@ -1,0 +1,215 @@
+//! Connections, without any function behind them: what is malformed, slow, too large or cut off, and the drain.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilot_gateway::GatewayConfig;
+use support::{Client, Daemon, Setup, control, soon, text};
+use tokio::sync::{Notify, mpsc};
+
+#[tokio::test]
+async fn what_is_not_on_the_data_path_goes_to_the_control_handler() {
+    let daemon = Daemon::with(vec![]).await;
+    let answer = daemon
+        .ask("PUT", "/_pilot/v1/functions/x", "", b"body")
+        .await;
+    assert_eq!(
+        (answer.status, answer.text()),
+        (200, "PUT /_pilot/v1/functions/x body")
+    );
+}
+
+#[tokio::test]
+async fn a_connection_serves_one_request_after_the_other_and_pipelined_ones_in_order() {
+    let daemon = Daemon::with(vec![]).await;
+    let mut client = daemon.client().await;
+    assert_eq!(client.ask("GET", "/1", "", b"").await.text(), "GET /1 ");
+    let request = |path| format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+    client.send(request("/2") + &request("/3")).await;
+    assert_eq!(client.answer().await.text(), "GET /2 ");
+    assert_eq!(client.answer().await.text(), "GET /3 ");
+}
+
+#[tokio::test]
+async fn malformed_requests_are_refused_and_the_connection_closed() {
+    let daemon = Daemon::with(vec![]).await;
+    let huge = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(500_000));
+    let many: String = (0..200).map(|n| format!("x-{n}: 1\r\n")).collect();
+    let many = format!("GET / HTTP/1.1\r\n{many}\r\n");
+    let cases = [
+        ("GE(T / HTTP/1.1\r\n\r\n", 400),
+        ("nonsense\r\n\r\n", 400),
+        ("GET / HTTP/9.9\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nx\x01: 1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n", 400),
+        ("CONNECT example.org:80 HTTP/1.1\r\nhost: x\r\n\r\n", 405),
+        (huge.as_str(), 431),
+        (many.as_str(), 431),
+    ];
+    for (request, status) in cases {
+        let mut client = daemon.client().await;
+        client.send(request).await;
+        assert_eq!(client.answer().await.status, status, "{:.60}", request);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_never_finishes_its_head_is_cut_off() {
+    let config = GatewayConfig {
+        header_timeout: Duration::from_millis(20),
+        ..GatewayConfig::default()
+    };
+    let daemon = Daemon::start(Setup {
+        config,
+        ..Setup::default()
+    })
+    .await;
+    let mut client = daemon.client().await;
+    client.send("GET / HTTP/1.1\r\nhost:").await;
+    assert_eq!(client.closed().await, b"");
+}
+
+#[tokio::test]
+async fn a_client_gets_its_refusal_even_while_it_still_sends() {
+    let control = control(|_| Box::pin(async { text("no") }));
+    let daemon = Daemon::start(Setup {
+        control,
+        ..Setup::default()
+    })
+    .await;
+    let mut client = daemon.client().await;
+    let body = vec![b'x'; 8 * 1024 * 1024];
+    assert_eq!(client.ask("PUT", "/upload", "", &body).await.text(), "no");
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait_for_one_to_close() {
+    let config = GatewayConfig {
+        connections_max: 1,
+        ..GatewayConfig::default()
+    };
+    let daemon = Daemon::start(Setup {
+        config,
+        ..Setup::default()
+    })
+    .await;
+    let mut first = daemon.client().await;
+    assert_eq!(first.ask("GET", "/1", "", b"").await.text(), "GET /1 ");
+    let mut second = daemon.client().await;
+    let mut answer = std::pin::pin!(second.ask("GET", "/2", "", b""));
+    tokio::select! {
+        biased;
+        _ = &mut answer => panic!("two connections at a limit of one"),
+        answer = first.ask("GET", "/3", "", b"") => assert_eq!(answer.text(), "GET /3 "),
+    }
+    drop(first);
+    assert_eq!(answer.await.text(), "GET /2 ");
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_cancels_its_request() {
+    struct Dropped(mpsc::UnboundedSender<()>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    let (sender, mut dropped) = mpsc::unbounded_channel();
+    let begun = Arc::new(Notify::new());
+    let began = begun.clone();
+    let control = control(move |_| {
+        let guard = Dropped(sender.clone());
+        let began = began.clone();
+        Box::pin(async move {
+            began.notify_one();
+            std::future::pending::<()>().await;
+            drop(guard);
+            text("")
+        })
+    });
+    let daemon = Daemon::start(Setup {
+        control,
+        ..Setup::default()
+    })
+    .await;
+    let mut client = daemon.client().await;
+    client.send("GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    soon(begun.notified()).await;
+    drop(client);
+    assert_eq!(soon(dropped.recv()).await, Some(()));
+}
+
+/// A daemon on which `/held` says that it has begun, and ends when it is told to.
+struct Held {
+    daemon: Daemon,
+    begun: Arc<Notify>,
+    end: Arc<Notify>,
+}
+
+impl Held {
+    async fn start(grace: Duration) -> Self {
+        let (begun, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (began, ended) = (begun.clone(), end.clone());
+        let control = control(move |request| {
+            let (began, ended) = (began.clone(), ended.clone());
+            Box::pin(async move {
+                if request.uri().path() == "/held" {
+                    began.notify_one();
+                    ended.notified().await;
+                }
+                text("done")
+            })
+        });
+        let config = GatewayConfig {
+            grace,
+            ..GatewayConfig::default()
+        };
+        let setup = Setup {
+            config,
+            control,
+            ..Setup::default()
+        };
+        let daemon = Daemon::start(setup).await;
+        Self { daemon, begun, end }
+    }
+
+    async fn client_in_a_request(&self) -> Client {
+        let mut client = self.daemon.client().await;
+        client.send("GET /held HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        soon(self.begun.notified()).await;
+        client
+    }
+}
+
+#[tokio::test]
+async fn a_drain_lets_requests_finish_and_closes_the_rest() {
+    let held = Held::start(Duration::from_secs(30)).await;
+    let addr = held.daemon.addr;
+    let silent = held.daemon.client().await;
+    let mut idle = held.daemon.client().await;
+    assert_eq!(idle.ask("GET", "/", "", b"").await.text(), "done");
+    let mut busy = held.client_in_a_request().await;
+    let draining = held.daemon.stop();
+    assert_eq!(idle.closed().await, b"");
+    assert_eq!(silent.closed().await, b"");
+    assert!(tokio::net::TcpStream::connect(addr).await.is_err());
+    held.end.notify_one();
+    let last = busy.answer().await;
+    assert_eq!(
+        (last.text(), last.header("connection")),
+        ("done", Some("close"))
+    );
+    let drained = soon(draining).await.unwrap();
+    assert_eq!((drained.connections, drained.cut), (3, 0));
+}
+
+#[tokio::test]
+async fn what_outlasts_the_grace_period_is_cut_off() {
+    let held = Held::start(Duration::from_millis(20)).await;
+    let client = held.client_in_a_request().await;
+    let drained = soon(held.daemon.stop()).await.unwrap();
+    assert_eq!((drained.connections, drained.cut), (1, 1));
+    assert_eq!(client.closed().await, b"");
+}

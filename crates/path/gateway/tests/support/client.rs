@@ -1,0 +1,167 @@
+//! An HTTP client that sends exactly the bytes it is told to, and reads exactly one response.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// One connection.
+pub struct Client {
+    stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+/// A response.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Client {
+    pub async fn connect(to: SocketAddr) -> Self {
+        Self {
+            stream: TcpStream::connect(to).await.unwrap(),
+            unread: Vec::new(),
+        }
+    }
+
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// Sends a whole request and reads its response.
+    pub async fn ask(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: pilot.test\r\ncontent-length: {}\r\n{headers}\r\n",
+            body.len()
+        );
+        self.send([head.as_bytes(), body].concat()).await;
+        self.answer_to(method).await
+    }
+
+    pub async fn answer(&mut self) -> Answer {
+        self.answer_to("GET").await
+    }
+
+    /// Reads one response; panics when the connection ends before it does.
+    pub async fn answer_to(&mut self, method: &str) -> Answer {
+        self.try_answer(method)
+            .await
+            .expect("the connection ended within a response")
+    }
+
+    /// Reads one response; `None` when the connection ends before it does.
+    pub async fn try_answer(&mut self, method: &str) -> Option<Answer> {
+        let end = loop {
+            if let Some(at) = find(&self.unread, b"\r\n\r\n") {
+                break at;
+            }
+            self.read_more().await?;
+        };
+        let head: Vec<u8> = self.unread.drain(..end + 4).collect();
+        let head = String::from_utf8(head).unwrap();
+        let mut lines = head.split("\r\n");
+        let status = lines
+            .next()
+            .unwrap()
+            .split(' ')
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap();
+        let headers = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        let mut answer = Answer {
+            status,
+            headers,
+            body: Vec::new(),
+        };
+        if method == "HEAD" || matches!(status, 100 | 204 | 304) {
+            return Some(answer);
+        }
+        if let Some(length) = answer.header("content-length") {
+            let length: usize = length.parse().unwrap();
+            answer.body = self.take(length).await?;
+        } else {
+            assert_eq!(
+                answer.header("transfer-encoding"),
+                Some("chunked"),
+                "{head}"
+            );
+            while let Some(chunk) = self.chunk().await? {
+                answer.body.extend(chunk);
+            }
+        }
+        Some(answer)
+    }
+
+    /// One chunk; `Some(None)` is the last one, `None` the connection's end.
+    async fn chunk(&mut self) -> Option<Option<Vec<u8>>> {
+        let end = loop {
+            if let Some(at) = find(&self.unread, b"\r\n") {
+                break at;
+            }
+            self.read_more().await?;
+        };
+        let line = self.take(end + 2).await?;
+        let length = usize::from_str_radix(std::str::from_utf8(&line).unwrap().trim(), 16).unwrap();
+        let mut chunk = self.take(length + 2).await?;
+        chunk.truncate(length);
+        Some((length > 0).then_some(chunk))
+    }
+
+    /// Waits until the other side closes; gives what came before that.
+    pub async fn closed(mut self) -> Vec<u8> {
+        while self.read_more().await.is_some() {}
+        self.unread
+    }
+
+    async fn take(&mut self, length: usize) -> Option<Vec<u8>> {
+        while self.unread.len() < length {
+            self.read_more().await?;
+        }
+        Some(self.unread.drain(..length).collect())
+    }
+
+    async fn read_more(&mut self) -> Option<()> {
+        let mut buffer = [0; 16 * 1024];
+        let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut buffer))
+            .await
+            .expect("nothing came")
+            .ok()
+            .filter(|read| *read > 0)?;
+        self.unread.extend_from_slice(&buffer[..read]);
+        Some(())
+    }
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(given, _)| given == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack
+        .windows(needle.len())
+        .position(|window| window == needle)
+}
+
+/// A test that waits longer has failed.
+const PATIENCE: Duration = Duration::from_secs(10);
