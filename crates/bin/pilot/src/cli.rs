@@ -11,6 +11,7 @@ mod deploy;
 mod describe;
 mod dev;
 mod failure;
+mod indent;
 mod invoke;
 mod list;
 mod logs;
@@ -85,7 +86,7 @@ enum Verb {
     Invoke(invoke::InvokeArgs),
     /// Show all functions
     List(list::ListArgs),
-    /// Show one function: its configuration, its template, its last cold start
+    /// Show one function, its template and its last cold start
     Describe(describe::DescribeArgs),
     /// Print what a function has written
     Logs(logs::LogsArgs),

@@ -1,7 +1,7 @@
 //! Speaks to the daemon: the control API and the Invoke API, over plain HTTP, blocking.
 //! It knows addresses, tokens and errors; what the bodies mean is for the verbs.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,11 +11,16 @@ use pilot_model::manifest::nearest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::{HeaderMap, Method, Request, StatusCode};
-use ureq::{Agent, Body, SendBody};
+use ureq::{Agent, Body};
 
+use self::content::Content;
 use super::Connection;
 use super::failure::Failure;
 use super::multipart::Multipart;
+
+mod content;
+mod endpoint;
+mod refusal;
 
 /// A daemon, as seen from here.
 #[derive(Debug, Clone)]
@@ -42,7 +47,7 @@ impl Client {
     /// # Errors
     /// The endpoint is no `http://` address.
     pub(super) fn new(connection: &Connection) -> anyhow::Result<Self> {
-        let endpoint = check_endpoint(&connection.endpoint)?;
+        let endpoint = endpoint::checked(&connection.endpoint)?;
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
@@ -64,7 +69,7 @@ impl Client {
 
     /// GET of something that is JSON.
     pub(super) fn fetch<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        let answer = self.call(Method::GET, path, SendBody::none(), &[])?;
+        let answer = self.call(Method::GET, path, Content::Nothing, &[])?;
         self.json(path, &answer)
     }
 
@@ -86,16 +91,11 @@ impl Client {
         body: &impl Serialize,
     ) -> anyhow::Result<T> {
         let path = function_path(name, below);
-        let body = serde_json::to_vec(body)?;
+        let content = Content::Bytes(serde_json::to_vec(body)?);
         let headers = [("content-type", "application/json")];
-        self.call(
-            Method::POST,
-            &path,
-            SendBody::from_owned_reader(std::io::Cursor::new(body)),
-            &headers,
-        )
-        .and_then(|answer| self.json(&path, &answer))
-        .map_err(|error| self.name_nearest(name, error))
+        self.call(Method::POST, &path, content, &headers)
+            .and_then(|answer| self.json(&path, &answer))
+            .map_err(|error| self.name_nearest(name, error))
     }
 
     /// DELETE of one function.
@@ -103,7 +103,7 @@ impl Client {
         self.call(
             Method::DELETE,
             &function_path(name, ""),
-            SendBody::none(),
+            Content::Nothing,
             &[],
         )
         .map(drop)
@@ -117,7 +117,7 @@ impl Client {
         below: &str,
     ) -> anyhow::Result<impl BufRead + use<>> {
         let path = function_path(name, below);
-        self.open(Method::GET, &path, SendBody::none(), &[])
+        self.open(Method::GET, &path, Content::Nothing, &[])
             .map(BufReader::new)
             .map_err(|error| self.name_nearest(name, error))
     }
@@ -129,13 +129,9 @@ impl Client {
         form: Multipart,
     ) -> anyhow::Result<impl BufRead + use<>> {
         let content_type = form.content_type();
-        let length = form.length_bytes().to_string();
-        let headers = [
-            ("content-type", content_type.as_str()),
-            ("content-length", length.as_str()),
-        ];
-        let body = SendBody::from_owned_reader(form.into_reader());
-        self.open(Method::PUT, &function_path(name, ""), body, &headers)
+        let headers = [("content-type", content_type.as_str())];
+        let path = function_path(name, "");
+        self.open(Method::PUT, &path, Content::Form(form), &headers)
             .map(BufReader::new)
     }
 
@@ -147,8 +143,8 @@ impl Client {
         headers: &[(&str, &str)],
     ) -> anyhow::Result<Answer> {
         let path = format!("/2015-03-31/functions/{target}/invocations");
-        let body = SendBody::from_owned_reader(std::io::Cursor::new(event));
-        let (status, headers, mut body) = self.send(Method::POST, &path, body, headers)?;
+        let (status, headers, mut body) =
+            self.send(Method::POST, &path, Content::Bytes(event), headers)?;
         let body = read_whole(&mut body).context("the answer broke off")?;
         Ok(Answer {
             status,
@@ -167,11 +163,14 @@ impl Client {
 
     /// The error of a function that is not there.
     pub(super) fn missing(&self, name: &str) -> anyhow::Error {
-        let all: Vec<FunctionSummary> = self.fetch(FUNCTIONS).unwrap_or_default();
-        let hint = match nearest(name, all.iter().map(|function| function.name.as_str())) {
-            Some(near) => format!("did you mean '{near}'?"),
-            None if all.is_empty() => "none is deployed; `pilot deploy DIR` deploys one".to_owned(),
-            None => "`pilot list` shows which there are".to_owned(),
+        let all: Option<Vec<FunctionSummary>> = self.fetch(FUNCTIONS).ok();
+        let names = all.iter().flatten().map(|function| function.name.as_str());
+        let hint = match (nearest(name, names), &all) {
+            (Some(near), _) => format!("did you mean '{near}'?"),
+            (None, Some(all)) if all.is_empty() => {
+                "none is deployed, `pilot deploy DIR` deploys one".to_owned()
+            }
+            (None, _) => "`pilot list` shows which there are".to_owned(),
         };
         Failure::Refused {
             status: 404,
@@ -188,10 +187,10 @@ impl Client {
         &self,
         method: Method,
         path: &str,
-        body: SendBody<'_>,
+        content: Content,
         headers: &[(&str, &str)],
     ) -> anyhow::Result<Answer> {
-        let (status, headers, mut body) = self.send(method, path, body, headers)?;
+        let (status, headers, mut body) = self.send(method, path, content, headers)?;
         let body =
             read_whole(&mut body).with_context(|| format!("the answer to {path} broke off"))?;
         if status.is_success() {
@@ -201,7 +200,7 @@ impl Client {
                 body,
             })
         } else {
-            Err(self.refusal(status, &body).into())
+            Err(refusal::refused(&self.endpoint, status, &body).into())
         }
     }
 
@@ -209,15 +208,15 @@ impl Client {
         &self,
         method: Method,
         path: &str,
-        body: SendBody<'_>,
+        content: Content,
         headers: &[(&str, &str)],
     ) -> anyhow::Result<impl Read + use<>> {
-        let (status, _, mut body) = self.send(method, path, body, headers)?;
+        let (status, _, mut body) = self.send(method, path, content, headers)?;
         if status.is_success() {
             Ok(body.into_reader())
         } else {
             let body = read_whole(&mut body).unwrap_or_default();
-            Err(self.refusal(status, &body).into())
+            Err(refusal::refused(&self.endpoint, status, &body).into())
         }
     }
 
@@ -225,7 +224,7 @@ impl Client {
         &self,
         method: Method,
         path: &str,
-        body: SendBody<'_>,
+        content: Content,
         headers: &[(&str, &str)],
     ) -> anyhow::Result<(StatusCode, HeaderMap, Body)> {
         let mut request = Request::builder()
@@ -237,35 +236,19 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
+        // Without a length the body would go out in chunks, which not everything in between understands.
+        if let Some(length) = content.length_bytes() {
+            request = request.header("content-length", length);
+        }
         let request = request
-            .body(body)
+            .body(content.into_body())
             .map_err(|error| Failure::usage(format!("cannot ask for {path}: {error}")))?;
         let response = self
             .agent
             .run(request)
-            .map_err(|error| self.not_sent(error))?;
+            .map_err(|error| refusal::not_sent(&self.endpoint, error))?;
         let (parts, body) = response.into_parts();
         Ok((parts.status, parts.headers, body))
-    }
-
-    fn not_sent(&self, error: ureq::Error) -> anyhow::Error {
-        let unreachable = match &error {
-            ureq::Error::Io(error) => matches!(
-                error.kind(),
-                ErrorKind::ConnectionRefused
-                    | ErrorKind::HostUnreachable
-                    | ErrorKind::NetworkUnreachable
-            ),
-            ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => {
-                true
-            }
-            _ => false,
-        };
-        if unreachable {
-            let endpoint = self.endpoint.clone();
-            return Failure::Unreachable { endpoint }.into();
-        }
-        anyhow::Error::new(error).context(format!("the daemon at {} hung up", self.endpoint))
     }
 
     fn json<T: DeserializeOwned>(&self, path: &str, answer: &Answer) -> anyhow::Result<T> {
@@ -276,28 +259,6 @@ impl Client {
                 self.endpoint
             )
         })
-    }
-
-    fn refusal(&self, status: StatusCode, body: &[u8]) -> Failure {
-        let mut error = serde_json::from_slice(body).unwrap_or_else(|_| ApiError {
-            code: "unknown".to_owned(),
-            message: format!(
-                "{} answers {status}: is it a Pilotlight daemon?",
-                self.endpoint
-            ),
-            detail: String::from_utf8_lossy(&body[..body.len().min(FOREIGN_BODY_BYTES_MAX)])
-                .into_owned(),
-        });
-        if status == StatusCode::UNAUTHORIZED {
-            error.message = format!(
-                "{} (give the daemon's token with --token or PILOT_TOKEN)",
-                error.message
-            );
-        }
-        Failure::Refused {
-            status: status.as_u16(),
-            error,
-        }
     }
 }
 
@@ -310,48 +271,16 @@ fn read_whole(body: &mut Body) -> Result<Vec<u8>, ureq::Error> {
     body.with_config().limit(BODY_BYTES_MAX).read_to_vec()
 }
 
-fn check_endpoint(endpoint: &str) -> Result<String, Failure> {
-    let endpoint = endpoint.trim_end_matches('/');
-    let authority = endpoint.strip_prefix("http://").unwrap_or_default();
-    if authority.is_empty() || authority.contains(['/', '?', '#', ' ']) {
-        return Err(Failure::usage(format!(
-            "the endpoint \"{endpoint}\" is no http://HOST:PORT, for example http://127.0.0.1:8080"
-        )));
-    }
-    Ok(endpoint.to_owned())
-}
-
 /// Where the functions are in the control API.
 pub(super) const FUNCTIONS: &str = "/_pilot/v1/functions";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest answer that is read whole.
 const BODY_BYTES_MAX: u64 = 256 << 20;
-/// How much of an answer that is not ours is shown.
-const FOREIGN_BODY_BYTES_MAX: usize = 2_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_endpoint_is_an_http_address_without_a_path() {
-        assert_eq!(
-            check_endpoint("http://127.0.0.1:8080/").unwrap(),
-            "http://127.0.0.1:8080"
-        );
-        for wrong in [
-            "",
-            "127.0.0.1:8080",
-            "https://a",
-            "http://",
-            "http://a/b",
-            "http://a b",
-        ] {
-            let problem = check_endpoint(wrong).unwrap_err().to_string();
-            assert!(problem.contains("http://HOST:PORT"), "{wrong}: {problem}");
-        }
-    }
 
     #[test]
     fn nobody_listening_is_an_unreachable_daemon() {

@@ -170,7 +170,7 @@ fn tell_failure(client: &Client, name: &FunctionName, error: anyhow::Error) -> a
     if matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })) {
         return error;
     }
-    output::note(&format!(
+    output::prose(&format!(
         "{BAD}✗{BAD:#} {STRONG}{name}{STRONG:#}  not deployed: {error:#}"
     ));
     if let Some(Failure::Refused { error, .. }) = error.downcast_ref() {

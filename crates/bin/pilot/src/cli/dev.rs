@@ -213,7 +213,7 @@ fn log_line(name: &FunctionName, line: &[u8]) -> String {
 }
 
 fn tell_failure(target: &Target, error: &anyhow::Error) {
-    output::note(&format!(
+    output::prose(&format!(
         "{BAD}✗{BAD:#} {STRONG}{}{STRONG:#}  not deployed: {error:#}",
         target.name
     ));

@@ -71,7 +71,7 @@ impl Template {
             Self::Asgi | Self::Wsgi => format!("curl http://127.0.0.1:8080/fn/{name}/"),
             Self::Image => {
                 format!(
-                    "curl --data-binary @photo.jpg 'http://127.0.0.1:8080/fn/{name}/?size=128' -o small.jpg"
+                    "curl --data-binary @photo.jpg http://127.0.0.1:8080/fn/{name}/ -o small.jpg"
                 )
             }
         }

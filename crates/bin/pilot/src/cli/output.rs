@@ -48,7 +48,37 @@ pub(super) fn note(text: &str) {
 
 /// Writes an error to the standard error stream.
 pub(super) fn error(text: &str) {
-    note(&format!("{BAD}error:{BAD:#} {text}"));
+    prose(&format!("{BAD}error:{BAD:#} {text}"));
+}
+
+/// Writes sentences to the standard error stream; on a terminal the lines break between words.
+pub(super) fn prose(text: &str) {
+    match terminal_size::terminal_size_of(io::stderr()) {
+        Some((columns, _)) => note(&wrapped(text, usize::from(columns.0))),
+        None => note(text),
+    }
+}
+
+/// Breaks lines that are too long between words; what follows a break is indented.
+fn wrapped(text: &str, columns: usize) -> String {
+    let mut out = String::new();
+    for (index, line) in text.lines().enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        let mut used = 0;
+        for word in line.split_inclusive(' ') {
+            let length = width(word.trim_end());
+            if used > 0 && length > 0 && used + length > columns {
+                out.truncate(out.trim_end().len());
+                out.push_str("\n  ");
+                used = 2;
+            }
+            out.push_str(word);
+            used += width(word);
+        }
+    }
+    out
 }
 
 /// Writes a traceback or a tool's output to the standard error stream, indented; nothing if it is empty.
@@ -231,6 +261,17 @@ mod tests {
              invert         7  just now\n\
              a       12345678\n"
         );
+    }
+
+    #[test]
+    fn sentences_break_between_words_and_colour_is_kept_whole() {
+        let text = wrapped(&format!("{BAD}error:{BAD:#} one two  three\nfour"), 14);
+        assert_eq!(text, format!("{BAD}error:{BAD:#} one two\n  three\nfour"));
+        assert_eq!(
+            wrapped("averyveryverylongword x", 10),
+            "averyveryverylongword\n  x"
+        );
+        assert_eq!(wrapped("", 10), "");
     }
 
     #[test]

@@ -1,0 +1,77 @@
+//! What went wrong between here and the daemon, in words.
+
+use std::io::ErrorKind;
+
+use pilot_model::api::ApiError;
+use ureq::http::StatusCode;
+
+use super::super::failure::Failure;
+
+/// A request that got no answer.
+pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
+    let unreachable = match &error {
+        ureq::Error::Io(error) => matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+        ),
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => true,
+        _ => false,
+    };
+    if unreachable {
+        let endpoint = endpoint.to_owned();
+        return Failure::Unreachable { endpoint }.into();
+    }
+    anyhow::Error::new(error).context(format!("the daemon at {} hung up", endpoint))
+}
+
+/// An answer that says no.
+pub(super) fn refused(endpoint: &str, status: StatusCode, body: &[u8]) -> Failure {
+    let mut error = serde_json::from_slice(body).unwrap_or_else(|_| ApiError {
+        code: "unknown".to_owned(),
+        message: format!("{} answers {status}: is it a Pilotlight daemon?", endpoint),
+        detail: String::from_utf8_lossy(&body[..body.len().min(FOREIGN_BODY_BYTES_MAX)])
+            .into_owned(),
+    });
+    if status == StatusCode::UNAUTHORIZED {
+        error.message = format!(
+            "{} (give the daemon's token with --token or PILOT_TOKEN)",
+            error.message
+        );
+    }
+    Failure::Refused {
+        status: status.as_u16(),
+        error,
+    }
+}
+
+/// How much of an answer that is not ours is shown.
+const FOREIGN_BODY_BYTES_MAX: usize = 2_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_not_ours_asks_whether_it_is_a_daemon_and_shows_what_came() {
+        let failure = refused("http://h", StatusCode::NOT_FOUND, b"<html>nginx</html>");
+        assert!(
+            failure.to_string().contains("is it a Pilotlight daemon?"),
+            "{failure}"
+        );
+        match failure {
+            Failure::Refused { status: 404, error } => {
+                assert_eq!(error.detail, "<html>nginx</html>")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_missing_token_says_how_to_give_one() {
+        let body = br#"{"code":"unauthorized","message":"a token is needed"}"#;
+        let failure = refused("http://h", StatusCode::UNAUTHORIZED, body);
+        assert!(failure.to_string().contains("PILOT_TOKEN"), "{failure}");
+    }
+}
