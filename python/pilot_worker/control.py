@@ -71,9 +71,7 @@ class ForkRequest:
 
     def close(self) -> None:
         """Closes what is still open, except a channel that was taken with `take_channel`."""
-        for fd in self._fds:
-            os.close(fd)
-        self._fds = []
+        close_all(self._fds)
 
     def take_channel(self) -> int:
         """The channel's descriptor, from now on the caller's."""
@@ -107,8 +105,7 @@ class Control:
             close_all(fds.tolist())
             return None
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            close_all(fds.tolist())
-            return b"", []  # not JSON, so it is answered as the malformed message that it is
+            text = b""  # not JSON, so it is answered as the malformed message that it is
         return text, fds.tolist()
 
     def send(self, message: Dict[str, Any]) -> None:
@@ -119,5 +116,6 @@ class Control:
 
 
 def close_all(fds: List[int]) -> None:
-    for fd in fds:
-        os.close(fd)
+    """Closes and forgets them, so that a second call does nothing."""
+    while fds:
+        os.close(fds.pop())

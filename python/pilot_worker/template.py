@@ -98,7 +98,7 @@ class Template:
                 raise RequestError(f"op is {message.get('op')!r}, not one of fork, memory")
         except (RequestError, SpecError) as error:
             close_all(fds)
-            self._fail(message.get("id"), error)
+            self._fail(message.get("id", 0), error)
         return None
 
     def _fork(self, request: ForkRequest) -> Optional[ForkRequest]:

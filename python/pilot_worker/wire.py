@@ -53,12 +53,12 @@ def check(meta_len: int, body_len: int, kind: int, reserved: int) -> None:
     """Raises ProtocolError when a header's fields cannot be; the order is that of vectors/README.md."""
     if kind not in KINDS:
         raise ProtocolError("unknown_kind")
-    if reserved:
-        raise ProtocolError("reserved_not_zero")
     if meta_len > META_LEN_MAX:
         raise ProtocolError("meta_too_long")
     if body_len > BODY_LEN_MAX:
         raise ProtocolError("body_too_long")
+    if reserved:
+        raise ProtocolError("reserved_not_zero")
 
 
 class Decoder:

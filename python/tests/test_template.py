@@ -1,0 +1,270 @@
+"""Templates: the chain interpreter, environment, function, worker, and what must not be shared across a fork."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from conftest import Functions, Start
+from harness import Closed, Process, Stream, Template
+
+from pilot_worker import wire
+
+
+def test_a_chain_of_templates_ends_in_a_worker(functions: Functions) -> None:
+    functions.write("import os\nNAME = 'library'\nPID = os.getpid()\n", "library.py")
+    environment = functions.template(handler=None, level="environment", imports=["library", "no_such_package"])
+    assert environment.report["threads"] == 1
+    assert [failed["module"] for failed in environment.report["failed"]] == ["no_such_package"]
+    assert environment.report["imports"][0]["module"] == "library"
+    functions.write("import library, os\ndef handler(event, context):\n    return [library.PID, os.getppid(), event]\n")
+    function = environment.template(functions.spec())
+    worker = function.worker()
+    stamps = worker.ready()
+    assert stamps["forked_ns"] <= stamps["sandboxed_ns"] <= stamps["initialised_ns"]
+    library_pid, parent_pid, event = worker.result({"a": [1, "ü"]})
+    assert event == {"a": [1, "ü"]}
+    assert library_pid != parent_pid  # imported two levels above
+    worker.close()
+    assert Functions.exit_of(function, 1) == {"code": 0}
+    function.close()
+    assert Functions.exit_of(environment, 1) == {"code": 0}
+
+
+def test_a_worker_from_the_level_above_imports_for_itself(functions: Functions) -> None:
+    functions.write("def handler(event, context):\n    return context.function_name\n")
+    environment = functions.template(handler=None, level="environment")
+    worker = environment.worker(functions.spec())
+    worker.ready()
+    assert worker.result(None) == "test"
+
+
+def test_an_import_failure_of_such_a_worker_is_an_init_error(functions: Functions) -> None:
+    functions.write("import no_such_module\n")
+    fork_id, sock = functions.root.fork("worker", functions.spec())
+    worker = Stream(sock)
+    kind, stream, _, body = worker.frame()
+    assert (kind, stream) == (wire.INIT_ERROR, 0)
+    assert b"Unable to import module 'app': No module named 'no_such_module'" in body
+    assert worker.is_closed()
+    assert Functions.exit_of(functions.root, fork_id) == {"code": 1}
+
+
+def test_a_worker_without_a_template_is_started_by_exec(functions: Functions) -> None:
+    functions.write("import os\ndef handler(event, context):\n    return sorted(os.listdir('/proc/self/fd'))\n")
+    process = Process("worker", socket.SOCK_STREAM, functions.spec())
+    worker = Stream(process.ours)
+    stamps = worker.ready()
+    assert stamps["forked_ns"] <= stamps["sandboxed_ns"] <= stamps["initialised_ns"]
+    assert len(worker.result({})) == 5  # 0, 1, 2, the channel, and the listing itself
+    assert process.end() == 0
+
+
+def test_an_event_may_lie_in_the_socket_before_the_worker_is_up(functions: Functions) -> None:
+    template = functions.template("def handler(event, context):\n    return event\n")
+    _, sock = template.fork("worker")
+    worker = Stream(sock)
+    first, second = worker.ask(1), worker.ask(2)
+    worker.ready()
+    assert worker.frame()[:2] == (wire.RESULT, first)
+    assert worker.frame()[:2] == (wire.RESULT, second)
+
+
+RANDOMS = """
+import random, ssl, uuid, tempfile, multiprocessing.process
+try:
+    import numpy.random
+except ImportError:
+    numpy = None
+own = random.Random(1)
+random.seed(1); ssl.RAND_bytes(1); uuid.uuid1(); tempfile.mktemp()
+if numpy: numpy.random.seed(1)
+def handler(event, context):
+    return {"random": random.random(), "ssl": ssl.RAND_bytes(8).hex(), "uuid1": str(uuid.uuid1()), "uuid4": str(uuid.uuid4()),
+            "tempfile": tempfile.mktemp(), "authkey": bytes(multiprocessing.process.current_process().authkey).hex(),
+            **({"numpy": numpy.random.random()} if numpy else {})}
+"""
+
+
+def test_siblings_share_no_randomness(functions: Functions) -> None:
+    site = os.environ.get("PILOT_TEST_SITE_PACKAGES")  # one with numpy, when there is one
+    template = functions.template(RANDOMS, sys_path=[str(functions.directory), *([site] if site else [])])
+    workers = [template.worker() for _ in range(4)]
+    for worker in workers:
+        worker.ready()
+    drawn = [worker.result({}) for worker in workers]
+    for key in drawn[0]:
+        assert len({values[key] for values in drawn}) == len(workers), key
+
+
+HOOKS = """
+import os
+from snapshot_restore_py import register_after_restore, register_before_snapshot
+order = [("import", os.getpid())]
+note = lambda name, *args, **kwargs: order.append((name, os.getpid()))
+register_before_snapshot(note, "before 1", 1, k=2)
+register_after_restore(note, "after 1")
+@register_before_snapshot
+def before_2(): note("before 2")
+@register_after_restore
+def after_2(): note("after 2")
+def handler(event, context):
+    return order
+"""
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_hooks_run_in_the_order_of_snapshot_restore_py(functions: Functions, is_installed: bool) -> None:
+    if is_installed:  # a stand-in with the package's interface: what is found on sys.path comes before ours
+        functions.write(
+            "before, after = [], []\n"
+            "def register_before_snapshot(f, *a, **k): before.append((f, a, k)); return f\n"
+            "def register_after_restore(f, *a, **k): after.append((f, a, k)); return f\n"
+            "def get_before_snapshot(): return before\n"
+            "def get_after_restore(): return after\n",
+            "snapshot_restore_py.py",
+        )
+    template = functions.template(HOOKS)
+    for _ in range(2):
+        worker = template.worker()
+        worker.ready()
+        order = worker.result({})
+        assert [name for name, _ in order] == ["import", "before 2", "before 1", "after 1", "after 2"]
+        template_pid, worker_pid = order[0][1], order[-1][1]
+        assert [pid for _, pid in order] == [template_pid] * 3 + [worker_pid] * 2
+
+
+def test_a_hook_that_fails_is_reported(functions: Functions) -> None:
+    before = "from snapshot_restore_py import *\n@register_before_snapshot\ndef f(): raise OSError('cold')\ndef handler(e, c): pass\n"
+    assert functions.refused(before)["errorType"] == "OSError"
+    worker = functions.template(before.replace("before_snapshot", "after_restore")).worker()
+    kind, _, _, body = worker.frame()
+    assert kind == wire.INIT_ERROR and b"cold" in body
+
+
+FDS = """
+import os
+def handler(event, context):
+    return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
+"""
+
+
+def test_nothing_of_the_template_leaks_into_a_worker(functions: Functions) -> None:
+    template = functions.template(FDS)
+    template.worker().ready()  # a sibling
+    worker = template.worker(log=functions.log.write_fd, mnt=open_namespace("mnt"), cgroup=[os.open("/dev/null", os.O_WRONLY)])
+    worker.ready()
+    fds = worker.result({})
+    sockets = [target for target in fds.values() if target.startswith("socket:")]
+    assert len(sockets) == 1, fds
+    assert fds["1"] == fds["2"] == os.readlink(f"/proc/self/fd/{functions.log.write_fd}")
+    assert set(fds) - {"0", "1", "2"} == {fd for fd, target in fds.items() if target in sockets}, fds
+
+
+def open_namespace(name: str) -> int:
+    return os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def test_a_template_of_several_threads_refuses_to_fork(functions: Functions) -> None:
+    template = functions.template(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\ndef handler(e, c): pass\n"
+    )
+    assert template.report["threads"] == 2
+    template.fork("worker")
+    assert "2 threads" in template.message("fork_failed")["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "how"),
+    [
+        ("os._exit(7)", {"code": 7}),
+        ("os.kill(os.getpid(), signal.SIGKILL)", {"signal": signal.SIGKILL}),
+        ("ctypes.string_at(0)", {"signal": signal.SIGSEGV}),
+        ("print('last words', end=''); sys.exit(3)", {"code": 3}),
+        ("sys.exit()", {"code": 0}),
+        ("sys.exit('gone')", {"code": 1}),
+    ],
+)
+def test_the_end_of_a_worker_is_reported(functions: Functions, body: str, how: dict[str, int]) -> None:
+    template = functions.template(f"import ctypes, os, signal, sys\ndef handler(event, context):\n    {body}\n")
+    worker = template.worker(log=functions.log.write_fd)
+    worker.ready()
+    worker.ask({})
+    assert worker.is_closed()
+    assert Functions.exit_of(template, 1) == how
+    log = functions.log.read_now()
+    assert ("last words" in log) == ("last words" in body)
+    assert ("gone\n" in log) == ("gone" in body)
+    assert ("Fatal Python error: Segmentation fault" in log) == ("string_at" in body)
+
+
+def test_exits_are_reported_though_many_children_end_at_once(functions: Functions) -> None:
+    template = functions.template("def handler(event, context): pass\n")
+    workers = [template.worker() for _ in range(20)]
+    for worker in workers:
+        worker.ready()
+    for worker in workers:
+        worker.close()
+    assert {template.message("exited")["id"] for _ in workers} == set(range(1, 21))
+
+
+def test_forked_comes_before_exited(functions: Functions) -> None:
+    template = functions.template("def handler(event, context): pass\n")
+    for _ in range(20):
+        fork_id, sock = template.fork("worker")
+        sock.close()
+        assert [template.message()["op"], template.message()["op"]] == ["forked", "exited"], fork_id
+
+
+def test_a_template_ends_with_its_control_channel(functions: Functions) -> None:
+    fork_id, sock = functions.root.fork("template", functions.spec(handler=None))
+    template = Template(sock)
+    template.message("ready")
+    template.close()
+    assert Functions.exit_of(functions.root, fork_id) == {"code": 0}
+    with pytest.raises((Closed, OSError)):
+        template.message()
+
+
+def test_the_memory_message_has_no_answer_and_does_no_harm(functions: Functions) -> None:
+    template = functions.template("def handler(event, context): return 1\n")
+    template.send({"op": "memory"})
+    worker = template.worker()
+    worker.ready()
+    assert worker.result({}) == 1
+
+
+def test_numerical_libraries_get_one_thread_at_import_and_their_own_choice_later(start: Start) -> None:
+    worker = start("import os\nat_import = dict(os.environ)\ndef handler(e, c): return [at_import, dict(os.environ)]\n")
+    at_import, later = worker.result({})
+    assert at_import["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in later
+    assert later["AWS_LAMBDA_FUNCTION_NAME"] == "test" and "HOME" not in later
+
+
+def test_user_code_neither_sees_nor_shadows_our_modules(start: Start, functions: Functions) -> None:
+    functions.write("raise AssertionError('the user has a module of this name')", "wire.py")
+    functions.write("mine = True\n", "calendar.py")
+    worker = start(
+        "import sys, calendar\n"
+        "def handler(e, c):\n"
+        "    import importlib.util\n"
+        "    return [importlib.util.find_spec('fork') is None, getattr(calendar, 'mine', False), sys.path[0], sys.argv[1:]]\n"
+    )
+    assert worker.result({}) == [True, True, str(functions.directory), []]
+
+
+def test_a_users_module_comes_before_one_of_the_standard_library(functions: Functions) -> None:
+    functions.write("def handler(event, context): return 'mine'\n", "random.py")
+    worker = functions.worker("", handler="random.handler")
+    assert worker.result({}) == "mine"
+
+
+def test_paths_with_slashes_and_packages_are_handlers_too(functions: Functions, tmp_path: Path) -> None:
+    functions.write("", "pkg/__init__.py")
+    functions.write("def handler(event, context): return __name__\n", "pkg/mod.py")
+    assert functions.worker("", handler="pkg.mod.handler").result({}) == "pkg.mod"
+    assert functions.worker("", handler="pkg/mod.handler").result({}) == "pkg.mod"

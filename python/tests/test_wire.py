@@ -1,0 +1,94 @@
+"""The frame codec against the vectors that all languages share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Template
+
+from pilot_worker import wire
+
+VECTORS = Path(__file__).parents[2] / "crates" / "path" / "wire" / "vectors"
+FRAMES = json.loads((VECTORS / "frames.json").read_text())
+CONTROL = json.loads((VECTORS / "control.json").read_text())
+
+
+def by_name(vectors: list[dict[str, Any]]) -> Any:
+    return pytest.mark.parametrize("vector", vectors, ids=lambda vector: vector["name"])
+
+
+@by_name(FRAMES["valid"])
+def test_a_valid_frame_is_decoded_and_encoded_again(vector: dict[str, Any]) -> None:
+    data = bytes.fromhex(vector["hex"])
+    decoder = wire.Decoder()
+    decoder.feed(data)
+    frame = decoder.next()
+    assert frame is not None and decoder.is_empty()
+    kind, stream, meta, body = frame
+    assert kind == getattr(wire, vector["kind"])
+    assert stream == vector["stream"]
+    assert (json.loads(meta) if meta else None) == vector["meta"]
+    assert body.decode() == vector["body"]
+    assert wire.encode(kind, stream, meta, body) == data
+
+
+@by_name(FRAMES["valid"])
+def test_a_frame_may_arrive_byte_by_byte(vector: dict[str, Any]) -> None:
+    data = bytes.fromhex(vector["hex"])
+    decoder = wire.Decoder()
+    for byte in data[:-1]:
+        decoder.feed(bytes([byte]))
+        assert decoder.next() is None
+    decoder.feed(data[-1:])
+    assert decoder.next() is not None
+
+
+@by_name(FRAMES["invalid"])
+def test_an_invalid_frame_is_refused_with_its_reason(vector: dict[str, Any]) -> None:
+    decoder = wire.Decoder()
+    decoder.feed(bytes.fromhex(vector["hex"]))
+    if vector["error"] == "truncated":
+        assert decoder.next() is None
+        assert decoder.is_empty() is (vector["hex"] == "")
+    else:
+        with pytest.raises(wire.ProtocolError) as caught:
+            decoder.next()
+        assert caught.value.reason == vector["error"]
+
+
+@by_name(FRAMES["sequences"])
+def test_a_sequence_is_taken_apart(vector: dict[str, Any]) -> None:
+    decoder = wire.Decoder()
+    decoder.feed(bytes.fromhex(vector["hex"]))
+    for kind, stream, body in vector["frames"]:
+        frame = decoder.next()
+        assert frame is not None
+        assert (frame[0], frame[1], frame[3].decode()) == (getattr(wire, kind), stream, body)
+    assert decoder.is_empty()
+
+
+def test_parts_that_are_too_long_are_not_encoded() -> None:
+    with pytest.raises(wire.ProtocolError, match="meta_too_long"):
+        wire.encode(wire.RESULT, 1, bytes(wire.META_LEN_MAX + 1), b"")
+    with pytest.raises(wire.ProtocolError, match="body_too_long"):
+        wire.encode(wire.RESULT, 1, b"", bytes(wire.BODY_LEN_MAX + 1))
+
+
+@by_name(CONTROL["refused"])
+def test_a_refused_request_leaves_the_template_alive(vector: dict[str, Any], root: Template) -> None:
+    pipes = [open("/dev/null") for _ in range(vector["fd_count"])]
+    root.send(vector["message"], [pipe.fileno() for pipe in pipes])
+    answer = root.message("fork_failed")
+    assert answer["id"] == vector["message"]["id"]
+    for pipe in pipes:
+        pipe.close()
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b"null", b'"fork"', b"{}", b'{"op":"sing"}', b"\xff\xfe"])
+def test_a_message_that_is_no_request_leaves_the_template_alive(text: bytes, root: Template) -> None:
+    with open("/dev/null") as stray:
+        root.send(text, [stray.fileno()])
+    assert root.message("fork_failed")["id"] == 0
