@@ -238,6 +238,14 @@ impl Daemon {
         self.send(&Request::new("GET", target))
     }
 
+    /// `GET` from whoever listens there.
+    #[must_use]
+    #[track_caller]
+    pub fn get_at(address: SocketAddr, target: &str) -> Response {
+        Connection::open(address)
+            .exchange(&Request::new("GET", target).header("connection", "close"))
+    }
+
     /// `POST` of JSON.
     #[track_caller]
     pub fn post(&self, target: &str, body: &Value) -> Response {
@@ -438,20 +446,26 @@ impl Drop for Daemon {
         let Some(mut child) = self.child.take() else {
             return;
         };
-        // Asked first, so that it can take its cgroups and mounts away with it.
-        if let Ok(pid) = i32::try_from(child.id()) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-        }
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < deadline {
-            if !matches!(child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = child.kill();
-        let _ = child.wait();
+        terminate(&mut child);
     }
+}
+
+/// Ends a child: SIGTERM first, so that it can take its cgroups and mounts away with it, SIGKILL after five seconds.
+pub fn terminate(child: &mut Child) {
+    if let Ok(pid) = i32::try_from(child.id())
+        && matches!(child.try_wait(), Ok(None))
+    {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// The Invoke API's path.

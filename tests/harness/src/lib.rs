@@ -13,12 +13,14 @@
 mod daemon;
 mod http;
 mod multipart;
+mod process;
 mod project;
 mod wait;
 
-pub use daemon::{Daemon, DaemonOptions};
+pub use daemon::{Daemon, DaemonOptions, terminate};
 pub use http::{Connection, Request, Response, encode_query};
 pub use multipart::{ArchiveEntry, archive, multipart};
+pub use process::{descendants, is_gone, open_descriptors};
 pub use project::Project;
 pub use wait::{eventually, eventually_within};
 

@@ -1,0 +1,400 @@
+//! ASGI and WSGI applications behind `/fn/NAME/`, small ones for the protocol's corners and the repository's examples as
+//! a newcomer deploys them.
+
+use pilot_harness::{Daemon, Project, Request};
+use serde_json::{Value, json};
+
+use crate::{answer, daemon, lab};
+
+const ASGI: &str = r#"
+import asyncio, json
+
+async def app(scope, receive, send):
+    assert scope["type"] == "http", scope
+    path = scope["path"]
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    if path == "/raise":
+        raise ValueError("in the application")
+    if path == "/late":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        raise ValueError("too late for a status")
+    if path == "/nothing":
+        return
+    if path == "/stream":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        for number in range(4):
+            await send({"type": "http.response.body", "body": b"%d" % number, "more_body": True})
+            await asyncio.sleep(0.2)
+        await send({"type": "http.response.body", "body": b""})
+        return
+    if path == "/scope":
+        body = json.dumps({k: v for k, v in scope.items() if isinstance(v, (str, int, list, tuple, dict))}, default=repr).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [
+        (b"content-type", b"application/octet-stream"), (b"set-cookie", b"a=1"), (b"set-cookie", b"b=2")]})
+    await send({"type": "http.response.body", "body": body})
+"#;
+
+const WSGI: &str = r#"
+import json, time
+
+def app(environ, start_response):
+    path = environ["PATH_INFO"]
+    body = environ["wsgi.input"].read()
+    if path == "/raise":
+        raise ValueError("in the application")
+    if path == "/environ":
+        body = json.dumps({k: v for k, v in environ.items() if isinstance(v, (str, int, tuple, bool))}).encode()
+    start_response("201 Made", [("content-type", "application/octet-stream"), ("set-cookie", "a=1"), ("set-cookie", "b=2")])
+    if path == "/stream":
+        def parts():
+            for number in range(4):
+                yield b"%d" % number
+                time.sleep(0.2)
+        return parts()
+    return [body]
+"#;
+
+fn asgi() -> Daemon {
+    lab(ASGI, json!({"interface": "asgi", "handler": "app:app"}))
+}
+
+fn wsgi() -> Daemon {
+    lab(WSGI, json!({"interface": "wsgi", "handler": "app:app"}))
+}
+
+fn bytes() -> Vec<u8> {
+    (0..=255).cycle().take(300_000).collect()
+}
+
+#[test]
+fn an_asgi_application_gets_body_and_gives_bytes_and_repeated_headers() {
+    let daemon = asgi();
+    let response = daemon
+        .send(&Request::new("POST", "/fn/lab/echo").body(bytes()))
+        .ok();
+    assert!(response.body == bytes());
+    assert_eq!(response.all("set-cookie"), ["a=1", "b=2"]);
+}
+
+#[test]
+fn an_asgi_scope_is_what_the_specification_says() {
+    let daemon = asgi();
+    let scope = daemon.get("/fn/lab/scope?x=%20y").ok();
+    let scope: Value = scope.json();
+    assert_eq!(scope["method"], "GET");
+    assert_eq!(scope["root_path"], "/fn/lab");
+    assert_eq!(scope["scheme"], "http");
+    assert_eq!(scope["http_version"], "1.1");
+    assert_eq!(scope["client"][0], "127.0.0.1");
+    assert!(
+        scope["query_string"].to_string().contains("x=%20y"),
+        "{scope}"
+    );
+    let escaped = daemon.get("/fn/lab/a%20b%2Fc");
+    assert_eq!(escaped.status, 200);
+}
+
+#[test]
+fn an_asgi_stream_arrives_piece_by_piece() {
+    let response = asgi().get("/fn/lab/stream").ok();
+    assert_eq!(response.text(), "0123");
+    let (first, last) = (response.chunks_after[0], response.body_after);
+    assert!(
+        last - first > std::time::Duration::from_millis(400),
+        "came at once: {:?}",
+        response.chunks_after
+    );
+}
+
+#[test]
+fn an_exception_of_an_asgi_application_is_a_500_and_the_next_request_works() {
+    let daemon = asgi();
+    for _ in 0..3 {
+        let response = daemon.get("/fn/lab/raise");
+        assert!(matches!(response.status, 500 | 502), "{}", response.status);
+        assert!(
+            !response.text().contains("Traceback"),
+            "{}",
+            response.text()
+        );
+        assert_eq!(
+            daemon
+                .send(&Request::new("POST", "/fn/lab/").body("on"))
+                .ok()
+                .text(),
+            "on"
+        );
+    }
+    assert!(
+        daemon
+            .logs("lab")
+            .contains("ValueError: in the application")
+    );
+}
+
+#[test]
+fn an_asgi_application_that_answers_nothing_is_an_error() {
+    let daemon = asgi();
+    assert!(matches!(daemon.get("/fn/lab/nothing").status, 500 | 502));
+    assert_eq!(
+        daemon
+            .send(&Request::new("POST", "/fn/lab/").body("on"))
+            .ok()
+            .text(),
+        "on"
+    );
+}
+
+#[test]
+fn an_asgi_application_that_fails_in_mid_answer_cuts_the_connection() {
+    let daemon = asgi();
+    let mut connection = daemon.connect();
+    connection.send(&Request::new("GET", "/fn/lab/late"));
+    let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| connection.receive("GET")));
+    assert!(cut.is_err(), "a half answer must not look whole: {cut:?}");
+    assert_eq!(
+        daemon
+            .send(&Request::new("POST", "/fn/lab/").body("on"))
+            .ok()
+            .text(),
+        "on"
+    );
+}
+
+#[test]
+fn asgi_lifespan_runs_in_every_worker_before_its_first_request() {
+    let code = "import asyncio\nstate = []\nasync def app(scope, receive, send):\n    if scope['type'] == 'lifespan':\n        await receive()\n        await asyncio.sleep(0.01)\n        state.append('up')\n        await send({'type': 'lifespan.startup.complete'})\n        await receive()\n        await send({'type': 'lifespan.shutdown.complete'})\n        return\n    await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    await send({'type': 'http.response.body', 'body': ','.join(state).encode()})\n";
+    let daemon = lab(code, json!({"interface": "asgi", "handler": "app:app"}));
+    for _ in 0..2 {
+        assert_eq!(daemon.get("/fn/lab/").ok().text(), "up");
+    }
+    daemon.scale("lab", 0);
+    assert_eq!(daemon.get("/fn/lab/").ok().text(), "up");
+}
+
+#[test]
+fn a_wsgi_application_gets_body_and_gives_bytes_status_and_repeated_headers() {
+    let daemon = wsgi();
+    let response = daemon.send(&Request::new("POST", "/fn/lab/echo").body(bytes()));
+    assert_eq!(response.status, 201);
+    assert!(response.body == bytes());
+    assert_eq!(response.all("set-cookie"), ["a=1", "b=2"]);
+}
+
+#[test]
+fn a_wsgi_environ_is_what_pep_3333_says() {
+    let daemon = wsgi();
+    let request = Request::new("POST", "/fn/lab/environ?x=1")
+        .header("x-custom-header", "seen")
+        .header("content-type", "text/x")
+        .body("four");
+    let environ = daemon.send(&request).json();
+    assert_eq!(environ["REQUEST_METHOD"], "POST");
+    assert_eq!(environ["SCRIPT_NAME"], "/fn/lab");
+    assert_eq!(environ["PATH_INFO"], "/environ");
+    assert_eq!(environ["QUERY_STRING"], "x=1");
+    assert_eq!(environ["CONTENT_LENGTH"], "4");
+    assert_eq!(environ["CONTENT_TYPE"], "text/x");
+    assert_eq!(environ["HTTP_X_CUSTOM_HEADER"], "seen");
+    assert_eq!(environ["REMOTE_ADDR"], "127.0.0.1");
+    assert_eq!(environ["wsgi.url_scheme"], "http");
+}
+
+#[test]
+fn a_wsgi_stream_arrives_piece_by_piece() {
+    let response = wsgi().get("/fn/lab/stream").ok();
+    assert_eq!(response.text(), "0123");
+    assert!(
+        response.body_after - response.head_after > std::time::Duration::from_millis(400),
+        "{response:?}"
+    );
+}
+
+#[test]
+fn an_exception_of_a_wsgi_application_is_a_500_and_the_next_request_works() {
+    let daemon = wsgi();
+    assert!(matches!(daemon.get("/fn/lab/raise").status, 500 | 502));
+    assert_eq!(
+        daemon
+            .send(&Request::new("POST", "/fn/lab/").body("on"))
+            .text(),
+        "on"
+    );
+}
+
+#[test]
+fn a_client_that_leaves_in_mid_stream_frees_the_worker() {
+    let code = "import asyncio\nasync def app(scope, receive, send):\n    await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    for _ in range(6000 if scope['path'] == '/long' else 1):\n        await send({'type': 'http.response.body', 'body': b'x' * 1000, 'more_body': True})\n        if scope['path'] == '/long':\n            await asyncio.sleep(0.01)\n    await send({'type': 'http.response.body', 'body': b''})\n";
+    let daemon = lab(
+        code,
+        json!({"interface": "asgi", "handler": "app:app", "scale": {"max": 1}, "timeout_s": 90}),
+    );
+    let mut connection = daemon.connect();
+    connection.send(&Request::new("GET", "/fn/lab/long"));
+    pilot_harness::eventually("it streams", || {
+        (daemon.workers("lab", "busy") == 1).then_some(())
+    });
+    connection.hang_up();
+    let response = daemon.get("/fn/lab/short").ok();
+    assert!(
+        response.head_after.as_secs() < 20,
+        "{:?}",
+        response.head_after
+    );
+}
+
+#[test]
+fn an_application_is_not_invoked_with_events() {
+    let daemon = asgi();
+    let response = daemon.invoke("lab", &json!({}));
+    let text = response.text();
+    assert!(
+        response.status >= 400 || response.header("x-amz-function-error").is_some(),
+        "{text}"
+    );
+    assert!(
+        text.contains("asgi") || text.contains("/fn/"),
+        "says what to do: {text}"
+    );
+}
+
+#[test]
+fn the_image_example_answers_a_photograph_both_ways() {
+    use base64::Engine as _;
+    let daemon = daemon();
+    daemon.deploy_dir(&Project::examples().join("image"));
+    let photograph = std::fs::read(Project::examples().join("image/astronaut.jpg")).unwrap();
+    let request = Request::new("POST", "/fn/image/?size=96")
+        .header("content-type", "image/jpeg")
+        .body(photograph.clone());
+    let response = daemon.send(&request).ok();
+    assert_eq!(response.header("content-type"), Some("image/png"));
+    assert!(
+        response.body.starts_with(b"\x89PNG"),
+        "{:?}",
+        &response.body[..8]
+    );
+    assert_eq!(response.header("x-size"), Some("96x96"));
+    let engine = base64::engine::general_purpose::STANDARD;
+    let event = json!({"image": engine.encode(&photograph), "size": 96, "format": "jpeg"});
+    let result = answer(&daemon, "image", event);
+    assert_eq!(
+        (&result["width"], &result["height"]),
+        (&json!(96), &json!(96))
+    );
+    let jpeg = engine.decode(result["image"].as_str().unwrap()).unwrap();
+    assert!(jpeg.starts_with(&[0xff, 0xd8, 0xff]));
+    let rubbish = daemon.send(
+        &Request::new("POST", "/fn/image/")
+            .header("content-type", "image/jpeg")
+            .body("no picture"),
+    );
+    assert_eq!(rubbish.status, 400, "{}", rubbish.text());
+}
+
+#[test]
+fn the_fastapi_example_runs_unchanged() {
+    let daemon = daemon();
+    daemon.deploy_dir(&Project::examples().join("fastapi"));
+    let index = daemon.get("/fn/fastapi/").ok().json();
+    assert_eq!(
+        index,
+        json!({"application": "Orders", "root_path": "/fn/fastapi", "up": true})
+    );
+    let receipt = daemon.post(
+        "/fn/fastapi/orders",
+        &json!({"customer": "Ada", "lines": [{"article": "pear", "pieces": 3}]}),
+    );
+    assert_eq!(receipt.status, 201, "{}", receipt.text());
+    assert_eq!(
+        receipt.json(),
+        json!({"customer": "Ada", "pieces": 3, "total": 1.35})
+    );
+    assert_eq!(
+        daemon
+            .post("/fn/fastapi/orders", &json!({"customer": ""}))
+            .status,
+        422
+    );
+    assert_eq!(
+        daemon.get("/fn/fastapi/articles/plum").ok().json()["price"],
+        0.2
+    );
+    assert_eq!(daemon.get("/fn/fastapi/articles/none").status, 404);
+    let count = daemon.get("/fn/fastapi/count?to=4&pause_ms=150").ok();
+    assert_eq!(count.text(), "1\n2\n3\n4\n");
+    assert!(
+        (count.body_after - count.head_after).as_millis() > 300,
+        "not streamed: {:?}",
+        count.chunks_after
+    );
+    assert!(
+        daemon
+            .get("/fn/fastapi/docs")
+            .ok()
+            .text()
+            .contains("/fn/fastapi/openapi.json")
+    );
+}
+
+#[test]
+fn the_flask_example_runs_unchanged() {
+    let daemon = daemon();
+    daemon.deploy_dir(&Project::examples().join("flask"));
+    assert_eq!(
+        daemon.get("/fn/flask/").ok().json()["upload"],
+        "/fn/flask/upload"
+    );
+    let photograph = std::fs::read(Project::examples().join("image/astronaut.jpg")).unwrap();
+    let (kind, body) = pilot_harness::multipart(&[("photo", "image/jpeg", &photograph)]);
+    let upload = daemon
+        .send(
+            &Request::new("POST", "/fn/flask/upload")
+                .header("content-type", &kind)
+                .body(body),
+        )
+        .ok()
+        .json();
+    assert_eq!(upload["photo"]["bytes"], photograph.len());
+    assert_eq!(upload["photo"]["content_type"], "image/jpeg");
+    let first = daemon.get("/fn/flask/visits").ok();
+    assert_eq!(first.json()["visits"], 1);
+    let cookies: Vec<&str> = first
+        .all("set-cookie")
+        .iter()
+        .map(|cookie| cookie.split(';').next().unwrap())
+        .collect();
+    assert_eq!(cookies.len(), 2, "{cookies:?}");
+    let second = daemon
+        .send(&Request::new("GET", "/fn/flask/visits").header("cookie", &cookies.join("; ")))
+        .ok();
+    assert_eq!(second.json()["visits"], 2);
+    let echo = daemon
+        .send(&Request::new("POST", "/fn/flask/echo").body(bytes()))
+        .ok();
+    assert!(echo.body == bytes());
+    assert_eq!(
+        daemon.get("/fn/flask/numbers").ok().text(),
+        "1\n2\n3\n4\n5\n"
+    );
+}
+
+#[test]
+fn the_hello_example_greets() {
+    let daemon = daemon();
+    daemon.deploy_dir(&Project::examples().join("hello"));
+    assert_eq!(
+        answer(&daemon, "hello", json!({"name": "Ada"}))["message"],
+        "Hello, Ada!"
+    );
+    assert_eq!(
+        daemon.get("/fn/hello/?name=Bob").ok().json()["message"],
+        "Hello, Bob!"
+    );
+}

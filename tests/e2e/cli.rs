@@ -1,0 +1,277 @@
+//! The command line, verb by verb, as a user types it.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use pilot_harness::{Daemon, Project, eventually_within};
+use serde_json::{Value, json};
+
+use crate::{ECHO, answer, daemon, lab, plain};
+
+fn text(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+#[test]
+fn version_prints_the_version_without_a_daemon() {
+    let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .arg("version")
+        .env("PILOT_ENDPOINT", "http://127.0.0.1:1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(
+        text(&output).contains(env!("CARGO_PKG_VERSION")),
+        "{}",
+        text(&output)
+    );
+}
+
+#[test]
+fn new_makes_a_project_that_deploys_and_answers() {
+    let daemon = daemon();
+    let home = Project::empty();
+    let folder = home.path().join("greeter");
+    daemon.cli_ok(&["new", &folder.display().to_string()]);
+    assert!(folder.join("pilot.toml").exists());
+    daemon.deploy_dir(&folder);
+    let name = daemon.get("/_pilot/v1/functions").ok().json()[0]["name"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(name, "greeter");
+    daemon.invoke(&name, &json!({})).ok();
+}
+
+#[test]
+fn new_does_not_write_over_a_project() {
+    let daemon = daemon();
+    let project = Project::function("lab", ECHO, "");
+    let output = daemon.cli(&["new", &project.path().display().to_string()]);
+    assert!(!output.status.success(), "{}", text(&output));
+    assert_eq!(
+        std::fs::read_to_string(project.path().join("app.py")).unwrap(),
+        ECHO
+    );
+}
+
+#[test]
+fn invoke_takes_data_and_files_and_prints_the_answer_alone_on_stdout() {
+    let daemon = lab(ECHO, plain());
+    let printed: Value =
+        serde_json::from_str(&daemon.cli_ok(&["invoke", "lab", "--data", "{\"a\": 1}"])).unwrap();
+    assert_eq!(printed, json!({"a": 1}));
+    let files = Project::empty().file("event.json", "[1, 2]");
+    let path = files.path().join("event.json").display().to_string();
+    let printed: Value =
+        serde_json::from_str(&daemon.cli_ok(&["invoke", "lab", "--file", &path])).unwrap();
+    assert_eq!(printed, json!([1, 2]));
+}
+
+#[test]
+fn invoke_fails_when_the_function_does() {
+    let daemon = lab(
+        "def handler(event, context):\n    raise ValueError('as told')\n",
+        plain(),
+    );
+    let output = daemon.cli(&["invoke", "lab", "--data", "{}"]);
+    assert!(!output.status.success());
+    assert!(
+        text(&output).contains("ValueError") && text(&output).contains("as told"),
+        "{}",
+        text(&output)
+    );
+    let output = daemon.cli(&["invoke", "nobody"]);
+    assert!(!output.status.success());
+    assert!(text(&output).contains("nobody"), "{}", text(&output));
+}
+
+#[test]
+fn list_and_describe_print_for_people_and_for_programs() {
+    let daemon = lab(ECHO, plain());
+    answer(&daemon, "lab", json!({}));
+    let list = daemon.cli_ok(&["list"]);
+    assert!(
+        list.contains("lab") && list.contains("app.handler"),
+        "{list}"
+    );
+    let list: Value = serde_json::from_str(&daemon.cli_ok(&["list", "--json"])).unwrap();
+    assert_eq!(list[0]["name"], "lab");
+    let described = daemon.cli_ok(&["describe", "lab"]);
+    for word in ["lab", "app.handler", "fork", "sandbox", "init"] {
+        assert!(described.contains(word), "no {word} in {described}");
+    }
+    let described: Value =
+        serde_json::from_str(&daemon.cli_ok(&["describe", "lab", "--json"])).unwrap();
+    assert_eq!(described["name"], "lab");
+    assert!(!daemon.cli(&["describe", "nobody"]).status.success());
+}
+
+#[test]
+fn logs_print_and_follow() {
+    let daemon = lab(
+        "def handler(event, context):\n    print('said', event)\n",
+        plain(),
+    );
+    daemon.invoke("lab", &json!("before"));
+    pilot_harness::eventually("the log is there", || {
+        daemon
+            .cli_ok(&["logs", "lab"])
+            .contains("said before")
+            .then_some(())
+    });
+    let mut follower = Ended(
+        daemon
+            .command(&["logs", "-f", "lab"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let lines = BufReader::new(follower.0.stdout.take().unwrap()).lines();
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            let _ = send.send(line);
+        }
+    });
+    // What follows must show an invocation that comes after it began; which one is the first is a race, so ask again.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut number = 0;
+    loop {
+        number += 1;
+        daemon.invoke("lab", &json!(format!("after {number}")));
+        if receive
+            .recv_timeout(Duration::from_millis(300))
+            .is_ok_and(|line| line.contains("said after"))
+            || receive.try_iter().any(|line| line.contains("said after"))
+        {
+            break;
+        }
+        assert!(Instant::now() < deadline, "logs -f shows nothing new");
+    }
+}
+
+#[test]
+fn no_daemon_is_said_plainly_with_the_address_tried() {
+    let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .args(["list", "--endpoint", "http://127.0.0.1:9"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = text(&output);
+    assert!(
+        said.contains("127.0.0.1:9") && said.contains("serve"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_endpoint_option_goes_before_the_environment() {
+    let daemon = lab(ECHO, plain());
+    let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .args(["list", "--endpoint", &daemon.endpoint()])
+        .env("PILOT_ENDPOINT", "http://127.0.0.1:9")
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success() && text(&output).contains("lab"),
+        "{}",
+        text(&output)
+    );
+}
+
+#[test]
+fn an_unknown_verb_or_option_is_refused_with_help() {
+    for arguments in [&["dance"][..], &["list", "--loud"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    }
+}
+
+/// A child that ends with the test, asked first.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        pilot_harness::terminate(&mut self.0);
+    }
+}
+
+#[test]
+fn dev_serves_and_answers_an_edit_within_a_second() {
+    let project = Project::function(
+        "lab",
+        "def handler(event, context):\n    return 'one'\n",
+        "",
+    );
+    let home = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let log = std::fs::File::create(home.path().join("dev.log")).unwrap();
+    let _dev = Ended(
+        Command::new(env!("CARGO_BIN_EXE_pilot"))
+            .args([
+                "dev",
+                &project.path().display().to_string(),
+                "--listen",
+                &format!("127.0.0.1:{port}"),
+                "--data-dir",
+            ])
+            .arg(home.path().join("data"))
+            .env_remove("PILOT_ENDPOINT")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap(),
+    );
+    let address = format!("127.0.0.1:{port}").parse().unwrap();
+    let ask = || -> Option<String> {
+        std::net::TcpStream::connect(address).ok()?;
+        let response = Daemon::get_at(address, "/fn/lab/");
+        (response.status == 200).then(|| response.text())
+    };
+    eventually_within(Duration::from_secs(20), "dev answers", || {
+        ask().filter(|said| said.contains("one"))
+    });
+    for word in ["two", "three"] {
+        project.write(
+            "app.py",
+            format!("def handler(event, context):\n    return '{word}'\n"),
+        );
+        let edited = Instant::now();
+        eventually_within(Duration::from_secs(10), "the edit answers", || {
+            ask().filter(|said| said.contains(word))
+        });
+        // The promise is one second for a release build; a debug build on a shared machine gets a margin.
+        assert!(
+            edited.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            edited.elapsed()
+        );
+    }
+    project.write("app.py", "def handler(event, context:\n");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(
+        ask().is_some_and(|said| said.contains("three")),
+        "a broken edit leaves the version before"
+    );
+    project.write(
+        "app.py",
+        "def handler(event, context):\n    return 'mended'\n",
+    );
+    eventually_within(Duration::from_secs(10), "the mended edit answers", || {
+        ask().filter(|said| said.contains("mended"))
+    });
+}

@@ -1,0 +1,204 @@
+//! What survives: kill -9, stop and start, and what a stop waits for.
+
+use std::thread;
+use std::time::Duration;
+
+use pilot_harness::{Daemon, descendants, eventually, is_gone};
+use serde_json::json;
+
+use crate::{ECHO, answer, daemon, lab, plain};
+
+#[track_caller]
+fn everything_is_there(daemon: &Daemon) {
+    assert_eq!(answer(daemon, "lab", json!({"k": 1})), json!({"k": 1}));
+    assert_eq!(answer(daemon, "other", json!({})), "second");
+    assert_eq!(daemon.describe("other")["number"], 2);
+    assert_eq!(daemon.invoke("removed", &json!({})).status, 404);
+}
+
+fn with_functions() -> Daemon {
+    let daemon = lab(ECHO, json!({"memory_mb": 192, "environment": {"A": "b"}}));
+    daemon.upload_code(
+        "other",
+        &plain(),
+        "def handler(event, context):\n    return 'first'\n",
+    );
+    daemon.upload_code(
+        "other",
+        &plain(),
+        "def handler(event, context):\n    return 'second'\n",
+    );
+    daemon.upload_code("removed", &plain(), ECHO);
+    daemon.cli_ok(&["remove", "removed"]);
+    daemon
+}
+
+#[test]
+fn after_kill_9_every_function_answers_its_next_request_without_a_redeploy() {
+    let mut daemon = with_functions();
+    everything_is_there(&daemon);
+    let config = daemon.describe("lab")["config"].clone();
+    daemon.kill();
+    daemon.resume();
+    everything_is_there(&daemon);
+    assert_eq!(daemon.describe("lab")["config"], config);
+}
+
+#[test]
+fn kill_9_in_the_middle_of_a_deploy_leaves_the_old_version() {
+    let mut daemon = with_functions();
+    let project = pilot_harness::Project::function(
+        "lab",
+        "import time\ntime.sleep(20)\ndef handler(event, context):\n    return 'new'\n",
+        "",
+    );
+    let mut deploy = daemon
+        .command(&["deploy", &project.path().display().to_string()])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    // The old version must serve while the new one is being tried, so an answer is the event to wait for.
+    thread::sleep(Duration::from_millis(700));
+    everything_is_there(&daemon);
+    daemon.kill();
+    let _ = deploy.kill();
+    let _ = deploy.wait();
+    daemon.resume();
+    everything_is_there(&daemon);
+}
+
+#[test]
+fn many_kills_in_a_row_hurt_nothing() {
+    let mut daemon = with_functions();
+    for _ in 0..4 {
+        daemon.kill();
+        daemon.resume();
+        everything_is_there(&daemon);
+    }
+}
+
+#[test]
+fn processes_of_a_killed_daemon_end_with_it() {
+    let code =
+        "import os\ndef handler(event, context):\n    return open('/proc/self/status').read()\n";
+    let mut daemon = lab(code, json!({"environment": {"MARK_OF_THE_TEST": "x"}}));
+    answer(&daemon, "lab", json!({}));
+    let children = descendants(daemon.pid());
+    assert!(!children.is_empty());
+    daemon.kill();
+    eventually("templates and workers are gone", || {
+        children.iter().all(|pid| is_gone(*pid)).then_some(())
+    });
+}
+
+#[test]
+fn a_stop_waits_for_what_runs_and_leaves_nothing_running() {
+    let mut daemon = lab(
+        "import time\ndef handler(event, context):\n    time.sleep(event)\n    return 'finished'\n",
+        plain(),
+    );
+    assert_eq!(answer(&daemon, "lab", json!(0)), "finished");
+    let address = daemon.address();
+    let children = descendants(daemon.pid());
+    let mut connection = daemon.connect();
+    connection.send(
+        &pilot_harness::Request::new("POST", "/2015-03-31/functions/lab/invocations").body("1.5"),
+    );
+    eventually("it runs", || {
+        (daemon.workers("lab", "busy") == 1).then_some(())
+    });
+    let running = thread::spawn(move || connection.receive("POST"));
+    let code = daemon.stop();
+    assert_eq!(code, Some(0), "{}", daemon.log());
+    assert_eq!(running.join().unwrap().ok().json(), "finished");
+    assert!(
+        std::net::TcpStream::connect(address).is_err(),
+        "it still listens"
+    );
+    eventually("templates and workers are gone", || {
+        children.iter().all(|pid| is_gone(*pid)).then_some(())
+    });
+}
+
+#[test]
+fn a_stop_leaves_no_cgroups_and_no_mounts() {
+    let mut daemon = lab(ECHO, plain());
+    answer(&daemon, "lab", json!({}));
+    let data = daemon.data_dir().display().to_string();
+    daemon.stop();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(&data), "mounts are left");
+}
+
+#[test]
+fn a_second_daemon_on_the_same_data_is_refused() {
+    let daemon = lab(ECHO, plain());
+    let output = daemon
+        .command(&[
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--data-dir",
+            &daemon.data_dir().display().to_string(),
+        ])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        said.contains("another") || said.contains("in use") || said.contains("lock"),
+        "{said}"
+    );
+    assert_eq!(answer(&daemon, "lab", json!(1)), 1);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let first = daemon();
+    let home = tempfile::tempdir().unwrap();
+    let output = first
+        .command(&[
+            "serve",
+            "--listen",
+            &first.address().to_string(),
+            "--data-dir",
+            &home.path().display().to_string(),
+        ])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(said.contains(&first.address().to_string()), "{said}");
+}
+
+#[test]
+fn a_restart_answers_within_a_second_with_many_functions() {
+    let mut daemon = daemon();
+    for number in 0..20 {
+        daemon.upload_code(
+            &format!("f{number}"),
+            &plain(),
+            &format!("def handler(event, context):\n    return {number}\n"),
+        );
+    }
+    daemon.kill();
+    daemon.resume();
+    // The bar itself is the benchmark's; a debug build on a shared machine gets a margin.
+    assert!(
+        daemon.started_in() < Duration::from_secs(5),
+        "{:?}",
+        daemon.started_in()
+    );
+    for number in [0, 7, 19] {
+        assert_eq!(answer(&daemon, &format!("f{number}"), json!({})), number);
+    }
+}

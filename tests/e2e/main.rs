@@ -1,0 +1,80 @@
+//! End-to-end tests: the real binary, a daemon per test, seen from outside alone. One module per part of what a user is
+//! promised; each test's name is the promise.
+//!
+//! Tests that need namespaces and cgroups skip loudly without root. Nothing here sleeps to wait for the daemon: it waits
+//! for answers, or looks until something is so, with a bound.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "test code, its shared functions included: a panic is how a test fails"
+)]
+
+mod apps;
+mod cli;
+mod deploy;
+mod durability;
+mod handler;
+mod invoke_api;
+mod mishaps;
+mod pool;
+mod refused;
+mod seen;
+mod start;
+mod url;
+
+use pilot_harness::{Daemon, DaemonOptions};
+use serde_json::{Value, json};
+
+/// A daemon with default options.
+#[track_caller]
+fn daemon() -> Daemon {
+    Daemon::start(env!("CARGO_BIN_EXE_pilot"))
+}
+
+/// A daemon with these options.
+#[track_caller]
+fn daemon_with(options: DaemonOptions) -> Daemon {
+    Daemon::start_with(env!("CARGO_BIN_EXE_pilot"), options)
+}
+
+/// A daemon with one function, `lab`, of this code and these keys.
+#[track_caller]
+fn lab(code: &str, keys: Value) -> Daemon {
+    let daemon = daemon();
+    daemon.upload_code("lab", &keys, code);
+    daemon
+}
+
+/// The answer of a function that must give one.
+#[track_caller]
+fn answer(daemon: &Daemon, function: &str, event: Value) -> Value {
+    let response = daemon.invoke(function, &event).ok();
+    assert_eq!(
+        response.header("x-amz-function-error"),
+        None,
+        "{}",
+        response.text()
+    );
+    response.json()
+}
+
+/// The error body of an invocation whose function must fail.
+#[track_caller]
+fn failure(daemon: &Daemon, function: &str, event: Value) -> Value {
+    let response = daemon.invoke(function, &event);
+    assert_eq!(response.status, 200, "{}", response.text());
+    assert!(
+        response.header("x-amz-function-error").is_some(),
+        "no X-Amz-Function-Error: {}",
+        response.text()
+    );
+    response.json()
+}
+
+/// Gives its event back.
+const ECHO: &str = "def handler(event, context):\n    return event\n";
+
+/// Keys of a function that needs nothing special.
+fn plain() -> Value {
+    json!({})
+}

@@ -1,0 +1,242 @@
+//! The pool seen from outside: how many workers serve how many requests, the queue and its end, hang-ups, idle workers.
+
+use std::collections::HashSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pilot_harness::{Connection, Daemon, Request, Response, eventually};
+use serde_json::{Value, json};
+
+use crate::{answer, lab};
+
+/// Sleeps as long as the event says; answers which worker it was.
+const SLEEP: &str = "import os, time\nme = None\ndef handler(event, context):\n    global me\n    me = me or os.urandom(8).hex()\n    time.sleep(event)\n    return me\n";
+
+const PATH: &str = "/2015-03-31/functions/lab/invocations";
+
+/// Sends this many requests at one instant, each on its own connection; answers and the time until the last.
+fn burst(daemon: &Daemon, number: usize, event: &Value) -> (Vec<Response>, Duration) {
+    let mut connections: Vec<Connection> = (0..number).map(|_| daemon.connect()).collect();
+    let request = Request::new("POST", PATH).body(event.to_string());
+    let began = Instant::now();
+    for connection in &mut connections {
+        connection.send(&request);
+    }
+    let responses = connections
+        .iter_mut()
+        .map(|connection| connection.receive("POST"))
+        .collect();
+    (responses, began.elapsed())
+}
+
+fn different(responses: &[Response]) -> usize {
+    responses
+        .iter()
+        .map(|response| response.clone().ok().text())
+        .collect::<HashSet<_>>()
+        .len()
+}
+
+#[test]
+fn each_of_many_slow_requests_gets_its_own_worker() {
+    let daemon = lab(SLEEP, json!({"memory_mb": 64}));
+    let (responses, took) = burst(&daemon, 12, &json!(1));
+    assert_eq!(different(&responses), 12);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn never_more_workers_than_max() {
+    let daemon = lab(SLEEP, json!({"scale": {"max": 3}}));
+    let (responses, took) = burst(&daemon, 9, &json!(0.3));
+    assert!(different(&responses) <= 3);
+    assert!(took >= Duration::from_millis(900), "{took:?}");
+    assert!(daemon.workers("lab", "idle") <= 3);
+}
+
+#[test]
+fn few_workers_serve_a_burst_of_short_requests() {
+    let daemon = lab(SLEEP, json!({}));
+    for _ in 0..20 {
+        answer(&daemon, "lab", json!(0));
+    }
+    daemon.scale("lab", 0);
+    let (responses, _) = burst(&daemon, 50, &json!(0));
+    let workers = different(&responses);
+    assert!(
+        workers <= 25,
+        "{workers} workers for 50 requests of a handler that takes no time"
+    );
+}
+
+#[test]
+fn one_worker_serves_several_at_once_when_concurrency_says_so() {
+    let daemon = lab(SLEEP, json!({"concurrency": 8, "scale": {"max": 1}}));
+    answer(&daemon, "lab", json!(0));
+    let (responses, took) = burst(&daemon, 8, &json!(1));
+    assert_eq!(different(&responses), 1);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn a_queue_that_overflows_answers_429_with_a_reason_and_serves_the_others() {
+    let daemon = lab(SLEEP, json!({"scale": {"max": 1}, "timeout_s": 30}));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| answer(&daemon, "lab", json!(3)));
+        eventually("the worker is busy", || {
+            (daemon.workers("lab", "busy") == 1).then_some(())
+        });
+        let mut waiting: Vec<Connection> = Vec::new();
+        let request = Request::new("POST", PATH).body("0");
+        let refused = (0..5000).find_map(|_| {
+            let mut connection = daemon.connect();
+            connection.send(&request);
+            // A refusal comes at once; whoever waits is answered only when the first is done.
+            if waiting.len() % 50 == 49 && daemon.workers("lab", "busy") == 0 {
+                return Some(None);
+            }
+            match connection.try_receive(Duration::from_millis(1)) {
+                Some(response) if response.status == 429 => Some(Some(response)),
+                _ => {
+                    waiting.push(connection);
+                    None
+                }
+            }
+        });
+        let refused = refused.flatten().expect("the queue has no end");
+        assert!(
+            refused
+                .header("x-amzn-errortype")
+                .unwrap_or("")
+                .starts_with("TooManyRequests"),
+            "{refused:?}"
+        );
+        assert!(refused.json()["Reason"].is_string(), "{}", refused.text());
+        assert!(
+            refused.header("retry-after").is_some()
+                || refused.json()["retryAfterSeconds"].is_string(),
+            "{refused:?}"
+        );
+        for mut connection in waiting {
+            assert_eq!(connection.receive("POST").status, 200);
+        }
+        first.join().unwrap();
+    });
+}
+
+#[test]
+fn a_request_that_waits_past_its_deadline_is_answered_and_not_run() {
+    let daemon = lab(SLEEP, json!({"scale": {"max": 1}, "timeout_s": 2}));
+    answer(&daemon, "lab", json!(0));
+    let (responses, took) = burst(&daemon, 6, &json!(1.5));
+    assert!(took < Duration::from_secs(9), "{took:?}");
+    let mut kinds: Vec<u16> = responses.iter().map(|response| response.status).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds[0], 200);
+    for response in &responses {
+        assert!(
+            matches!(response.status, 200 | 429),
+            "{} {}",
+            response.status,
+            response.text()
+        );
+        assert!(
+            response.header("x-amz-function-error").is_none(),
+            "timed out for waiting: {}",
+            response.text()
+        );
+    }
+    assert_eq!(
+        answer(&daemon, "lab", json!(0)).as_str().map(str::len),
+        Some(16)
+    );
+}
+
+#[test]
+fn a_client_that_hangs_up_frees_its_slot() {
+    let daemon = lab(SLEEP, json!({"scale": {"max": 1}, "timeout_s": 60}));
+    answer(&daemon, "lab", json!(0));
+    let mut connection = daemon.connect();
+    connection.send(&Request::new("POST", PATH).body("50"));
+    eventually("it runs", || {
+        (daemon.workers("lab", "busy") == 1).then_some(())
+    });
+    connection.hang_up();
+    let response = daemon.invoke("lab", &json!(0)).ok();
+    assert!(
+        response.head_after < Duration::from_secs(5),
+        "{:?}",
+        response.head_after
+    );
+}
+
+#[test]
+fn a_client_that_hangs_up_while_it_waits_leaves_the_queue() {
+    let daemon = lab(SLEEP, json!({"scale": {"max": 1}, "timeout_s": 60}));
+    thread::scope(|scope| {
+        let busy = scope.spawn(|| answer(&daemon, "lab", json!(2)));
+        eventually("it runs", || {
+            (daemon.workers("lab", "busy") == 1).then_some(())
+        });
+        let mut waiting: Vec<Connection> = (0..10).map(|_| daemon.connect()).collect();
+        for connection in &mut waiting {
+            connection.send(&Request::new("POST", PATH).body("50"));
+        }
+        eventually("ten wait", || {
+            (daemon.workers("lab", "waiting") == 10).then_some(())
+        });
+        waiting.into_iter().for_each(Connection::hang_up);
+        eventually("nobody waits", || {
+            (daemon.workers("lab", "waiting") == 0).then_some(())
+        });
+        busy.join().unwrap();
+        let response = daemon.invoke("lab", &json!(0)).ok();
+        assert!(
+            response.head_after < Duration::from_secs(5),
+            "{:?}",
+            response.head_after
+        );
+    });
+}
+
+#[test]
+fn idle_workers_are_reaped_after_idle_s() {
+    let daemon = lab(SLEEP, json!({"scale": {"idle_s": 0.3}}));
+    burst(&daemon, 4, &json!(0.2));
+    let before = pilot_harness::descendants(daemon.pid()).len();
+    eventually("nobody is idle", || {
+        (daemon.workers("lab", "idle") == 0).then_some(())
+    });
+    eventually("their processes are gone", || {
+        (pilot_harness::descendants(daemon.pid()).len() < before || before <= 3).then_some(())
+    });
+}
+
+#[test]
+fn the_first_requests_after_a_restart_share_one_template() {
+    let mut daemon = lab(SLEEP, json!({}));
+    daemon.kill();
+    daemon.resume();
+    let (responses, _) = burst(&daemon, 10, &json!(0.05));
+    assert!(responses.iter().all(|response| response.status == 200));
+}
+
+#[test]
+fn one_functions_flood_does_not_starve_another() {
+    let daemon = lab(SLEEP, json!({"scale": {"max": 2}, "timeout_s": 30}));
+    daemon.upload_code("other", &json!({}), SLEEP);
+    answer(&daemon, "other", json!(0));
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| burst(&daemon, 20, &json!(0.2)));
+        eventually("the flood waits", || {
+            (daemon.workers("lab", "waiting") > 5).then_some(())
+        });
+        let response = daemon.invoke("other", &json!(0)).ok();
+        assert!(
+            response.head_after < Duration::from_secs(1),
+            "{:?}",
+            response.head_after
+        );
+        flood.join().unwrap();
+    });
+}

@@ -1,0 +1,285 @@
+//! Deploys that must be refused: each says what to change, and the version before goes on serving.
+
+use pilot_harness::{ArchiveEntry, Daemon, Project, archive};
+use serde_json::{Value, json};
+
+use crate::{ECHO, answer, daemon, plain};
+
+const GOOD: &str = "def handler(event, context):\n    return 'the old one'\n";
+
+/// A daemon with a good version of `lab`.
+#[track_caller]
+fn serving() -> Daemon {
+    crate::lab(GOOD, plain())
+}
+
+/// Deploys `project` over it, expects a refusal that holds every one of `words`, and the old version to serve.
+#[track_caller]
+fn refused(project: &Project, words: &[&str]) {
+    let daemon = serving();
+    let printed = daemon.deploy_fails(project);
+    for word in words {
+        assert!(printed.contains(word), "no {word:?} in: {printed}");
+    }
+    still_serving(&daemon);
+}
+
+#[track_caller]
+fn still_serving(daemon: &Daemon) {
+    assert_eq!(answer(daemon, "lab", json!({})), "the old one");
+    assert_eq!(daemon.describe("lab")["number"], 1);
+}
+
+/// Uploads `entries` over it and expects a refusal.
+#[track_caller]
+fn archive_refused(entries: &[ArchiveEntry]) -> Value {
+    let mut all = vec![ArchiveEntry::text("app.py", ECHO)];
+    all.extend_from_slice(entries);
+    upload_refused(&archive(&all))
+}
+
+#[track_caller]
+fn upload_refused(bytes: &[u8]) -> Value {
+    let daemon = serving();
+    let (status, event) = daemon.upload("lab", &plain(), bytes);
+    assert!(
+        status >= 400 || event["event"] == "failed",
+        "{status} {event}"
+    );
+    let message = event["message"].as_str().unwrap_or("");
+    assert!(!message.is_empty(), "no message: {event}");
+    still_serving(&daemon);
+    event
+}
+
+#[test]
+fn a_handler_module_that_is_not_there() {
+    refused(
+        &Project::empty()
+            .file("other.py", "x = 1\n")
+            .manifest("lab", "handler = \"app.handler\""),
+        &["app"],
+    );
+}
+
+#[test]
+fn a_handler_attribute_that_is_not_there() {
+    refused(
+        &Project::function("lab", "def handle(event, context):\n    pass\n", ""),
+        &["handler", "app"],
+    );
+}
+
+#[test]
+fn a_handler_that_cannot_be_called() {
+    refused(&Project::function("lab", "handler = 5\n", ""), &["handler"]);
+}
+
+#[test]
+fn an_import_that_fails_shows_its_traceback() {
+    refused(
+        &Project::function("lab", "import json\nimport no_such_module_here\n", ""),
+        &[
+            "ModuleNotFoundError",
+            "no_such_module_here",
+            "app.py",
+            "line 2",
+        ],
+    );
+}
+
+#[test]
+fn an_exception_at_import_shows_its_traceback() {
+    refused(
+        &Project::function("lab", "def load():\n    return 1 / 0\n\nload()\n", ""),
+        &["ZeroDivisionError", "line 2", "load"],
+    );
+}
+
+#[test]
+fn a_syntax_error_shows_its_line() {
+    refused(
+        &Project::function("lab", "def handler(event, context:\n", ""),
+        &["SyntaxError", "app.py"],
+    );
+}
+
+#[test]
+fn a_module_that_exits_while_it_is_imported() {
+    refused(
+        &Project::function("lab", "import sys\nsys.exit(3)\n", ""),
+        &["exit"],
+    );
+}
+
+#[test]
+fn a_module_that_kills_itself_while_it_is_imported() {
+    refused(
+        &Project::function("lab", "import os\nos.kill(os.getpid(), 9)\n", ""),
+        &["lab"],
+    );
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest_known_one() {
+    refused(
+        &Project::function("lab", ECHO, "memory_md = 64"),
+        &["memory_md", "memory_mb"],
+    );
+    refused(
+        &Project::function("lab", ECHO, "scale.idel_s = 6"),
+        &["idel_s", "idle_s"],
+    );
+}
+
+#[test]
+fn an_unknown_key_sent_past_the_command_line_names_the_nearest_one_too() {
+    let daemon = serving();
+    let code = archive(&[ArchiveEntry::text("app.py", ECHO)]);
+    let (status, event) = daemon.upload("lab", &json!({"timeout": 3}), &code);
+    assert!(
+        status == 400 || event["event"] == "failed",
+        "{status} {event}"
+    );
+    let message = event["message"].as_str().unwrap();
+    assert!(message.contains("timeout_s"), "{message}");
+    still_serving(&daemon);
+}
+
+#[test]
+fn a_value_out_of_range_says_what_would_do() {
+    let daemon = daemon();
+    for (keys, words) in [
+        ("memory_mb = 1", ["memory_mb", "16"]),
+        ("timeout_s = 0", ["timeout_s", "0.01"]),
+        ("network = \"nnone\"", ["network", "outbound"]),
+        ("runtime = \"pyhton\"", ["runtime", "python"]),
+        ("handler = \"app\"", ["handler", "app.handler"]),
+        ("scale.max = 0", ["scale.max", "1"]),
+        ("memory_mb = \"much\"", ["memory_mb", "string"]),
+    ] {
+        let printed = daemon.deploy_fails(&Project::function("lab", ECHO, keys));
+        for word in words {
+            assert!(printed.contains(word), "{keys}: no {word:?} in: {printed}");
+        }
+    }
+}
+
+#[test]
+fn a_manifest_that_is_not_toml_names_its_line() {
+    refused(
+        &Project::empty()
+            .file("app.py", ECHO)
+            .file("pilot.toml", "[functions.lab]\nhandler = \n"),
+        &["pilot.toml", "2"],
+    );
+}
+
+#[test]
+fn a_folder_without_a_manifest_says_so() {
+    let daemon = daemon();
+    let printed = daemon.deploy_fails(&Project::empty().file("app.py", ECHO));
+    assert!(printed.contains("pilot.toml"), "{printed}");
+}
+
+#[test]
+fn a_requirement_that_cannot_be_installed() {
+    refused(
+        &Project::function("lab", ECHO, "").file("requirements.txt", "six==99.99.99\n"),
+        &["six==99.99.99"],
+    );
+}
+
+#[test]
+fn a_requirements_file_that_is_not_one() {
+    refused(
+        &Project::function("lab", ECHO, "")
+            .file("requirements.txt", "this is = not [a requirement\n"),
+        &["requirement"],
+    );
+}
+
+#[test]
+fn an_interpreter_that_is_not_installed() {
+    refused(
+        &Project::function("lab", ECHO, "runtime = \"python3.99\""),
+        &["3.99"],
+    );
+}
+
+#[test]
+fn an_archive_that_climbs_out() {
+    let event = archive_refused(&[ArchiveEntry::text("../../climbed.py", "x")]);
+    assert!(event.to_string().contains("climbed.py"), "{event}");
+    archive_refused(&[ArchiveEntry::text("a/../../climbed.py", "x")]);
+}
+
+#[test]
+fn an_archive_with_an_absolute_name() {
+    let target = std::env::temp_dir().join(format!("pilot-absolute-{}", std::process::id()));
+    let name = target.display().to_string();
+    archive_refused(&[ArchiveEntry::text(&name, "x")]);
+    assert!(!target.exists());
+}
+
+#[test]
+fn an_archive_with_links() {
+    archive_refused(&[ArchiveEntry::Symlink("passwd".into(), "/etc/passwd".into())]);
+    archive_refused(&[ArchiveEntry::Hardlink(
+        "passwd".into(),
+        "/etc/passwd".into(),
+    )]);
+}
+
+#[test]
+fn an_archive_that_writes_through_a_link() {
+    let target = std::env::temp_dir().join(format!("pilot-through-{}", std::process::id()));
+    archive_refused(&[
+        ArchiveEntry::Symlink("out".into(), std::env::temp_dir().display().to_string()),
+        ArchiveEntry::text(&format!("out/pilot-through-{}", std::process::id()), "x"),
+    ]);
+    assert!(!target.exists());
+}
+
+#[test]
+fn an_archive_with_devices_or_pipes() {
+    archive_refused(&[ArchiveEntry::Device("null".into())]);
+    archive_refused(&[ArchiveEntry::Fifo("pipe".into())]);
+}
+
+#[test]
+fn an_archive_that_is_none_or_is_cut_off() {
+    upload_refused(b"certainly not gzip");
+    let whole = archive(&[ArchiveEntry::File("app.py".into(), vec![b'#'; 4096])]);
+    upload_refused(&whole[..whole.len() / 2]);
+    upload_refused(&[]);
+}
+
+#[test]
+fn an_archive_that_unpacks_to_more_than_the_limit() {
+    let event = archive_refused(&[ArchiveEntry::File("zeros.bin".into(), vec![0; 600 << 20])]);
+    assert!(
+        event.to_string().contains("MB") || event.to_string().contains("MiB"),
+        "names the limit: {event}"
+    );
+}
+
+#[test]
+fn a_name_that_is_none() {
+    let daemon = daemon();
+    let code = archive(&[ArchiveEntry::text("app.py", ECHO)]);
+    let (status, event) = daemon.upload("a.b", &plain(), &code);
+    assert_eq!(status, 400, "{event}");
+}
+
+#[test]
+fn a_first_deploy_that_fails_leaves_nothing() {
+    let daemon = daemon();
+    daemon.deploy_fails(&Project::function(
+        "lab",
+        "import no_such_module_here\n",
+        "",
+    ));
+    assert_eq!(daemon.invoke("lab", &json!({})).status, 404);
+    assert_eq!(daemon.get("/_pilot/v1/functions").ok().json(), json!([]));
+}

@@ -1,0 +1,276 @@
+//! Being seen: response headers, REPORT lines, captured output, metrics, health, the control API's document, the token.
+
+use pilot_harness::{DaemonOptions, Request, eventually};
+use serde_json::json;
+
+use crate::{ECHO, daemon, daemon_with, lab, plain};
+
+#[test]
+fn every_response_says_cold_or_warm_and_has_server_timing_failures_too() {
+    let daemon = lab(
+        "def handler(event, context):\n    if event == 'raise': raise ValueError()\n    if event == 'exit': import os; os._exit(1)\n    return 1\n",
+        plain(),
+    );
+    for event in ["ok", "raise", "exit", "ok", "ok"] {
+        let response = daemon.invoke("lab", &json!(event));
+        assert!(
+            matches!(response.start_kind(), "cold" | "warm"),
+            "{event}: {response:?}"
+        );
+        assert!(
+            response.header("server-timing").is_some(),
+            "{event}: {response:?}"
+        );
+    }
+    let url = daemon.get("/fn/lab/").ok();
+    assert!(matches!(url.start_kind(), "cold" | "warm"));
+    assert!(url.header("server-timing").is_some());
+}
+
+#[test]
+fn the_log_has_a_report_line_and_the_output_of_each_invocation() {
+    let daemon = lab(
+        "import logging, sys\nlogging.getLogger().setLevel('INFO')\ndef handler(event, context):\n    print('said', event)\n    sys.stderr.write('whispered\\n')\n    logging.info('logged %s', event)\n",
+        json!({"memory_mb": 192}),
+    );
+    let id = daemon
+        .invoke("lab", &json!("one"))
+        .header("x-amzn-requestid")
+        .unwrap()
+        .to_owned();
+    let log = eventually("the REPORT line is there", || {
+        let log = daemon.logs("lab");
+        log.contains(&format!("REPORT RequestId: {id}"))
+            .then_some(log)
+    });
+    for words in [
+        "said one",
+        "whispered",
+        "logged one",
+        "Memory Size: 192 MB",
+        "Duration: ",
+        "Billed Duration: ",
+        "Start: ",
+        "Status: ok",
+    ] {
+        assert!(log.contains(words), "no {words:?} in {log}");
+    }
+    daemon.invoke("lab", &json!("two"));
+    let log = eventually("the second is there", || {
+        let log = daemon.logs("lab");
+        log.contains("said two").then_some(log)
+    });
+    assert!(log.find("said one") < log.find("said two"), "{log}");
+}
+
+#[test]
+fn output_that_is_not_text_or_has_no_end_of_line_is_kept() {
+    let daemon = lab(
+        "import os\ndef handler(event, context):\n    os.write(1, b'\\xff\\xfe raw, no end of line')\n",
+        plain(),
+    );
+    let (_, log) = daemon.invoke_tail("lab", &json!({}));
+    assert!(log.contains("raw, no end of line"), "{log}");
+    let (_, log) = daemon.invoke_tail("lab", &json!({}));
+    assert_eq!(log.matches("raw, no end of line").count(), 1, "{log}");
+}
+
+#[test]
+fn output_of_a_worker_that_dies_is_kept() {
+    let daemon = lab(
+        "import os\ndef handler(event, context):\n    print('last words', flush=True)\n    os.abort()\n",
+        plain(),
+    );
+    let (_, log) = daemon.invoke_tail("lab", &json!({}));
+    assert!(log.contains("last words"), "{log}");
+}
+
+#[test]
+fn metrics_have_opentelemetrys_faas_names_and_count() {
+    let daemon = lab(
+        "def handler(event, context):\n    return 1 / event\n",
+        plain(),
+    );
+    for event in [1, 1, 0] {
+        daemon.invoke("lab", &json!(event));
+    }
+    let text = eventually("three invocations are counted", || {
+        let response = daemon.get("/metrics").ok();
+        assert!(
+            response.header("content-type").unwrap().contains("text"),
+            "{response:?}"
+        );
+        let text = response.text();
+        (sum(&text, "faas_invocations") >= 2.0 && sum(&text, "faas_errors") >= 1.0).then_some(text)
+    });
+    for name in [
+        "faas_coldstarts",
+        "faas_invoke_duration",
+        "faas_init_duration",
+        "faas_mem_usage",
+        "faas_timeouts",
+    ] {
+        assert!(text.contains(name), "no {name} in {text}");
+    }
+    assert!(
+        text.contains("faas_name=\"lab\"")
+            || text.contains("faas_invoked_name=\"lab\"")
+            || text.contains("function=\"lab\""),
+        "{text}"
+    );
+    for line in text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+    {
+        let value = line.rsplit(' ').next().unwrap();
+        assert!(
+            value.parse::<f64>().is_ok() || value == "+Inf",
+            "not a sample: {line}"
+        );
+    }
+}
+
+/// Sum of all samples of the counter `name` (with or without `_total`).
+fn sum(text: &str, name: &str) -> f64 {
+    text.lines()
+        .filter(|line| {
+            line.strip_prefix(name)
+                .map(|rest| rest.strip_prefix("_total").unwrap_or(rest))
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+        })
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
+
+#[test]
+fn health_and_readiness_answer() {
+    let daemon = daemon();
+    assert_eq!(daemon.get("/healthz").status, 200);
+    assert_eq!(daemon.get("/readyz").status, 200);
+}
+
+#[test]
+fn the_openapi_document_names_every_call_of_the_control_api() {
+    let daemon = daemon();
+    let document = daemon.get("/_pilot/v1/openapi.json").ok().json();
+    assert!(
+        document["openapi"].as_str().unwrap().starts_with("3."),
+        "{document}"
+    );
+    let paths = document["paths"].as_object().unwrap();
+    for (path, method) in [
+        ("/_pilot/v1/functions", "get"),
+        ("/_pilot/v1/functions/{name}", "put"),
+        ("/_pilot/v1/functions/{name}", "get"),
+        ("/_pilot/v1/functions/{name}", "delete"),
+        ("/_pilot/v1/functions/{name}/scale", "post"),
+        ("/_pilot/v1/functions/{name}/logs", "get"),
+        ("/_pilot/v1/version", "get"),
+    ] {
+        let found = paths
+            .get(path)
+            .or_else(|| paths.get(&path.replace("{name}", "{NAME}")));
+        assert!(
+            found.is_some_and(|calls| calls.get(method).is_some()),
+            "{method} {path} is missing: {:?}",
+            paths.keys()
+        );
+    }
+}
+
+#[test]
+fn the_control_api_answers_errors_in_json() {
+    let daemon = lab(ECHO, plain());
+    let cases = [
+        (Request::new("GET", "/_pilot/v1/functions/nobody"), 404),
+        (Request::new("DELETE", "/_pilot/v1/functions/nobody"), 404),
+        (Request::new("GET", "/_pilot/v1/functions/nobody/logs"), 404),
+        (
+            Request::new("POST", "/_pilot/v1/functions/nobody/scale")
+                .header("content-type", "application/json")
+                .body("{\"workers\": 0}"),
+            404,
+        ),
+        (
+            Request::new("POST", "/_pilot/v1/functions/lab/scale")
+                .header("content-type", "application/json")
+                .body("{\"worker\": 0}"),
+            400,
+        ),
+        (Request::new("GET", "/_pilot/v1/nothing"), 404),
+    ];
+    for (request, status) in cases {
+        let response = daemon.send(&request);
+        assert!(
+            response.status == status || (status == 400 && response.status == 422),
+            "{} {}: {} {}",
+            request.method,
+            request.target,
+            response.status,
+            response.text()
+        );
+        let body = response.json();
+        assert!(
+            body["code"].is_string() && body["message"].is_string(),
+            "{body}"
+        );
+    }
+}
+
+#[test]
+fn a_token_is_required_when_there_is_one() {
+    let daemon = daemon_with(DaemonOptions {
+        environment: vec![("PILOT_TOKEN".into(), "s3cret-of-the-test".into())],
+        token: Some("s3cret-of-the-test".into()),
+        ..DaemonOptions::default()
+    });
+    daemon.upload_code("lab", &plain(), ECHO);
+    for authorization in [
+        None,
+        Some("Bearer wrong"),
+        Some("Bearer s3cret-of-the-tesT"),
+        Some("s3cret-of-the-test"),
+        Some("Basic czNjcmV0"),
+    ] {
+        let mut request = Request::new("GET", "/_pilot/v1/functions").header("connection", "close");
+        if let Some(value) = authorization {
+            request = request.header("authorization", value);
+        }
+        let response = daemon.connect().exchange(&request);
+        assert_eq!(
+            response.status,
+            401,
+            "{authorization:?}: {}",
+            response.text()
+        );
+        assert!(!response.text().contains("s3cret"), "{}", response.text());
+    }
+    assert!(daemon.cli_ok(&["list"]).contains("lab"));
+    assert_eq!(
+        daemon
+            .connect()
+            .exchange(&Request::new("GET", "/healthz"))
+            .status,
+        200
+    );
+    let code = "import os\ndef handler(event, context):\n    return [k for k, v in os.environ.items() if 's3cret' in v]\n";
+    daemon.upload_code("spy", &plain(), code);
+    assert_eq!(
+        daemon.invoke("spy", &json!({})).json(),
+        json!([]),
+        "functions do not see it"
+    );
+}
+
+#[test]
+fn the_daemon_says_at_start_what_it_does_not_enforce() {
+    let daemon = daemon();
+    let log = daemon.log().to_lowercase();
+    assert!(!log.is_empty());
+    if !pilot_harness::is_root() {
+        assert!(
+            log.contains("not enforced") || log.contains("isolation"),
+            "{log}"
+        );
+    }
+}

@@ -1,0 +1,324 @@
+//! How a worker starts: cold and warm, phases, hooks, reseeding, parked workers, `reuse = "once"`, `template = "off"`.
+
+use std::collections::HashSet;
+
+use pilot_harness::{Daemon, Response, eventually};
+use serde_json::{Value, json};
+
+use crate::{ECHO, answer, daemon, lab, plain};
+
+/// The phases of a `Server-Timing` header, ms.
+fn phases(response: &Response) -> Vec<(String, f64)> {
+    let header = response
+        .header("server-timing")
+        .unwrap_or_else(|| panic!("no Server-Timing: {response:?}"));
+    header
+        .split(',')
+        .filter_map(|entry| {
+            let (name, rest) = entry.trim().split_once(';')?;
+            let ms = rest
+                .split(';')
+                .find_map(|part| part.trim().strip_prefix("dur="))?;
+            Some((name.to_owned(), ms.parse().unwrap()))
+        })
+        .collect()
+}
+
+fn has(phases: &[(String, f64)], name: &str) -> bool {
+    phases.iter().any(|(phase, _)| phase == name)
+}
+
+#[track_caller]
+fn retire(daemon: &Daemon, function: &str) {
+    daemon.scale(function, 0);
+    eventually("nobody is idle", || {
+        (daemon.workers(function, "idle") == 0).then_some(())
+    });
+}
+
+#[test]
+fn the_first_invocation_is_cold_with_every_phase_and_the_next_is_warm() {
+    let daemon = lab(ECHO, plain());
+    retire(&daemon, "lab");
+    let cold = daemon.invoke("lab", &json!({}));
+    assert_eq!(cold.start_kind(), "cold");
+    let seen = phases(&cold);
+    for phase in ["fork", "sandbox", "init", "handler"] {
+        assert!(has(&seen, phase), "no {phase} in {seen:?}");
+    }
+    let warm = daemon.invoke("lab", &json!({}));
+    assert_eq!(warm.start_kind(), "warm");
+    let seen = phases(&warm);
+    assert!(has(&seen, "handler") && !has(&seen, "fork"), "{seen:?}");
+}
+
+#[test]
+fn the_phases_explain_the_time_that_the_client_saw() {
+    let daemon = lab(
+        "import time\ndef handler(event, context):\n    time.sleep(0.2)\n",
+        plain(),
+    );
+    retire(&daemon, "lab");
+    let cold = daemon.invoke("lab", &json!({}));
+    let sum: f64 = phases(&cold)
+        .iter()
+        .filter(|(name, _)| name != "total")
+        .map(|(_, ms)| ms)
+        .sum();
+    let seen = cold.head_after.as_secs_f64() * 1e3;
+    assert!(
+        sum > 200.0 && sum <= seen + 1.0,
+        "phases {sum} ms, client {seen} ms"
+    );
+    assert!(
+        seen - sum < 20.0,
+        "unexplained: phases {sum} ms, client {seen} ms"
+    );
+}
+
+#[test]
+fn scale_0_retires_idle_workers_at_once_and_scale_n_starts_some() {
+    let daemon = lab(ECHO, plain());
+    daemon.invoke("lab", &json!({}));
+    daemon.cli_ok(&["scale", "lab", "0"]);
+    assert_eq!(daemon.workers("lab", "idle"), 0);
+    assert_eq!(daemon.invoke("lab", &json!({})).start_kind(), "cold");
+    daemon.scale("lab", 3);
+    eventually("three are idle", || {
+        (daemon.workers("lab", "idle") == 3).then_some(())
+    });
+    assert_eq!(daemon.invoke("lab", &json!({})).start_kind(), "warm");
+}
+
+#[test]
+fn the_module_is_imported_once_in_the_template_and_not_in_its_workers() {
+    let code = "import time\nborn = time.monotonic_ns()\ntime.sleep(0.5)\ndef handler(event, context):\n    return born\n";
+    let daemon = lab(code, plain());
+    let mut born = HashSet::new();
+    for _ in 0..3 {
+        retire(&daemon, "lab");
+        let response = daemon.invoke("lab", &json!({})).ok();
+        assert_eq!(response.start_kind(), "cold");
+        born.insert(response.json().as_u64().unwrap());
+        assert!(
+            response.head_after.as_millis() < 400,
+            "it imported again: {:?}",
+            response.head_after
+        );
+    }
+    assert_eq!(born.len(), 1);
+}
+
+#[test]
+fn without_a_template_every_worker_is_a_fresh_interpreter() {
+    let code = "import time\nborn = time.monotonic_ns()\ncount = 0\ndef handler(event, context):\n    global count\n    count += 1\n    return [born, count]\n";
+    let daemon = lab(code, json!({"template": "off"}));
+    let mut born = HashSet::new();
+    for _ in 0..3 {
+        retire(&daemon, "lab");
+        let first = answer(&daemon, "lab", json!({}));
+        assert_eq!(first[1], 1);
+        assert_eq!(
+            answer(&daemon, "lab", json!({}))[1],
+            2,
+            "the worker is kept"
+        );
+        born.insert(first[0].as_u64().unwrap());
+    }
+    assert_eq!(born.len(), 3);
+}
+
+#[test]
+fn without_a_template_asgi_works_too() {
+    let code = "async def app(scope, receive, send):\n    await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    await send({'type': 'http.response.body', 'body': b'ok'})\n";
+    let daemon = lab(
+        code,
+        json!({"template": "off", "interface": "asgi", "handler": "app:app"}),
+    );
+    assert_eq!(daemon.get("/fn/lab/").ok().text(), "ok");
+}
+
+#[test]
+fn reuse_once_never_shows_an_invocation_the_state_of_another() {
+    let code = "import os\ncount = 0\ndef handler(event, context):\n    global count\n    count += 1\n    left = sorted(os.listdir('/tmp'))\n    open('/tmp/left', 'w').write('x')\n    os.environ['LEFT'] = 'x' if 'LEFT' not in os.environ else 'seen'\n    return [count, left, os.environ['LEFT']]\n";
+    let daemon = lab(code, json!({"reuse": "once"}));
+    for _ in 0..10 {
+        let response = daemon.invoke("lab", &json!({})).ok();
+        assert_eq!(response.json(), json!([1, [], "x"]));
+        assert_eq!(response.start_kind(), "cold");
+    }
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    (0..5)
+                        .map(|_| answer(&daemon, "lab", json!({})))
+                        .collect::<Vec<Value>>()
+                })
+            })
+            .collect();
+        for client in clients {
+            for seen in client.join().unwrap() {
+                assert_eq!(seen, json!([1, [], "x"]));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_parked_worker_makes_the_next_start_warm() {
+    let daemon = lab(ECHO, json!({"reuse": "once", "scale": {"parked": 1}}));
+    daemon.invoke("lab", &json!({})).ok();
+    for _ in 0..5 {
+        eventually("one is parked", || {
+            (daemon.workers("lab", "idle") >= 1).then_some(())
+        });
+        let response = daemon.invoke("lab", &json!({})).ok();
+        assert_eq!(response.start_kind(), "warm", "it was parked before");
+    }
+}
+
+#[test]
+fn parked_workers_stand_by_beyond_the_busy_ones() {
+    let daemon = lab(
+        "import time\ndef handler(event, context):\n    time.sleep(event)\n",
+        json!({"scale": {"parked": 2}}),
+    );
+    daemon.invoke("lab", &json!(0)).ok();
+    eventually("two are parked", || {
+        (daemon.workers("lab", "idle") == 2).then_some(())
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| daemon.invoke("lab", &json!(1.5)));
+        eventually("two are parked beside the busy one", || {
+            (daemon.workers("lab", "busy") == 1 && daemon.workers("lab", "idle") == 2).then_some(())
+        });
+    });
+}
+
+#[test]
+fn min_workers_are_there_from_the_start_and_stay() {
+    let daemon = lab(ECHO, json!({"scale": {"min": 2, "idle_s": 0.1}}));
+    eventually("two are idle", || {
+        (daemon.workers("lab", "idle") == 2).then_some(())
+    });
+    assert_eq!(daemon.invoke("lab", &json!({})).start_kind(), "warm");
+}
+
+#[test]
+fn workers_do_not_share_their_random_numbers() {
+    let code = "import random, uuid, os, secrets, ssl, tempfile\nrandom.seed(7)\ndef handler(event, context):\n    return [random.random(), str(uuid.uuid4()), str(uuid.uuid1()), os.urandom(8).hex(), secrets.token_hex(8), ssl.RAND_bytes(8).hex(), tempfile.mktemp()]\n";
+    let daemon = lab(code, json!({"reuse": "once"}));
+    let seen: Vec<Value> = (0..6).map(|_| answer(&daemon, "lab", json!({}))).collect();
+    for source in 0..7 {
+        let different: HashSet<String> = seen
+            .iter()
+            .map(|values| values[source].to_string())
+            .collect();
+        assert_eq!(
+            different.len(),
+            seen.len(),
+            "source {source} repeats: {different:?}"
+        );
+    }
+}
+
+#[test]
+fn snapshot_hooks_run_in_lambdas_order_before_the_fork_and_after_it() {
+    let code = r#"
+import os, time
+from snapshot_restore_py import register_before_snapshot, register_after_restore
+said = []
+
+@register_before_snapshot
+def first():
+    said.append(["before 1", os.getpid()])
+
+@register_before_snapshot
+def second():
+    said.append(["before 2", os.getpid()])
+
+register_after_restore(lambda word: said.append([word, os.getpid()]), "after 1")
+
+@register_after_restore
+def later():
+    said.append(["after 2", os.getpid()])
+
+def handler(event, context):
+    return [[word for word, _ in said], os.getpid()]
+"#;
+    let daemon = lab(code, json!({"reuse": "once"}));
+    for _ in 0..3 {
+        let said = answer(&daemon, "lab", json!({}));
+        assert_eq!(
+            said[0],
+            json!(["before 2", "before 1", "after 1", "after 2"])
+        );
+    }
+}
+
+#[test]
+fn a_hook_that_raises_before_the_snapshot_fails_the_deploy() {
+    let daemon = daemon();
+    let project = pilot_harness::Project::function(
+        "lab",
+        "from snapshot_restore_py import register_before_snapshot\n@register_before_snapshot\ndef no():\n    raise ValueError('not ready')\ndef handler(event, context):\n    pass\n",
+        "",
+    );
+    let printed = daemon.deploy_fails(&project);
+    assert!(printed.contains("not ready"), "{printed}");
+}
+
+#[test]
+fn a_hook_that_raises_after_the_restore_is_an_error_of_that_invocation() {
+    let code = "from snapshot_restore_py import register_after_restore\n@register_after_restore\ndef no():\n    import os\n    if os.path.exists('/tmp'):\n        raise ValueError('no network yet')\ndef handler(event, context):\n    pass\n";
+    let daemon = daemon();
+    let files = pilot_harness::archive(&[pilot_harness::ArchiveEntry::text("app.py", code)]);
+    let (_, event) = daemon.upload("lab", &plain(), &files);
+    // Either the deploy sees it at once, or each invocation says it.
+    if event["event"] == "done" {
+        let error = crate::failure(&daemon, "lab", json!({}));
+        assert!(error.to_string().contains("no network yet"), "{error}");
+    } else {
+        assert!(event.to_string().contains("no network yet"), "{event}");
+    }
+}
+
+#[test]
+fn the_newest_cold_start_is_in_describe_with_its_timeline() {
+    let daemon = lab(ECHO, plain());
+    retire(&daemon, "lab");
+    let id = daemon
+        .invoke("lab", &json!({}))
+        .header("x-amzn-requestid")
+        .unwrap()
+        .to_owned();
+    daemon.invoke("lab", &json!({}));
+    let last_cold = eventually("the cold start is described", || {
+        let last_cold = daemon.describe("lab")["last_cold"].clone();
+        (last_cold["id"] == id.as_str()).then_some(last_cold)
+    });
+    assert!(
+        matches!(last_cold["start"].as_str(), Some("cold" | "cold_shared")),
+        "{last_cold}"
+    );
+    let timeline = &last_cold["timeline"];
+    let stamps: Vec<u64> = [
+        "received",
+        "admitted",
+        "forked",
+        "sandboxed",
+        "initialised",
+        "started",
+        "returned",
+        "finished",
+    ]
+    .iter()
+    .map(|stamp| {
+        timeline[stamp]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no {stamp}: {timeline}"))
+    })
+    .collect();
+    assert!(stamps.is_sorted(), "{timeline}");
+}

@@ -1,0 +1,113 @@
+//! System calls that no function needs: each is refused by the filter or for want of a privilege, never looked at.
+
+use serde_json::json;
+
+use crate::Attempt;
+
+const REFUSED: [&str; 46] = [
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "setns",
+    "open_tree",
+    "move_mount",
+    "fsopen",
+    "mount_setattr",
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "pidfd_getfd",
+    "kcmp",
+    "add_key",
+    "request_key",
+    "keyctl",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "kexec_load",
+    "kexec_file_load",
+    "reboot",
+    "swapon",
+    "swapoff",
+    "acct",
+    "quotactl",
+    "settimeofday",
+    "clock_settime",
+    "clock_adjtime",
+    "sethostname",
+    "setdomainname",
+    "syslog",
+    "iopl",
+    "ioperm",
+    "open_by_handle_at",
+    "fanotify_init",
+    "vhangup",
+    "move_pages",
+    "migrate_pages",
+];
+
+const NAMESPACES: [&str; 7] = [
+    "NEWNS",
+    "NEWCGROUP",
+    "NEWUTS",
+    "NEWIPC",
+    "NEWUSER",
+    "NEWPID",
+    "NEWNET",
+];
+
+pub(crate) fn attempts() -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    for worker in ["hostile", "spawned"] {
+        for call in REFUSED {
+            attempts.push(Attempt::new(
+                format!("{worker}: {call} is refused"),
+                move |ground| ground.holds(worker, "call", json!([call])),
+            ));
+        }
+        for namespace in NAMESPACES {
+            attempts.push(Attempt::new(
+                format!("{worker}: no unshare of {namespace}"),
+                move |ground| ground.holds(worker, "unshare", json!([namespace])),
+            ));
+            attempts.push(Attempt::new(
+                format!("{worker}: no clone with {namespace}"),
+                move |ground| ground.holds(worker, "clone", json!([namespace])),
+            ));
+        }
+        for family in [
+            "raw",
+            "packet",
+            "vsock",
+            "alg",
+            "netlink_netfilter",
+            "bluetooth",
+            "xdp",
+        ] {
+            attempts.push(Attempt::new(
+                format!("{worker}: no socket of kind {family}"),
+                move |ground| ground.holds(worker, "socket", json!([family])),
+            ));
+        }
+        attempts.push(Attempt::new(
+            format!("{worker}: no user namespace through clone3"),
+            move |ground| ground.holds(worker, "clone3", json!([])),
+        ));
+        attempts.push(Attempt::new(
+            format!("{worker}: no way past the filter by x32 numbers"),
+            move |ground| ground.holds(worker, "x32", json!([])),
+        ));
+        attempts.push(Attempt::new(
+            format!("{worker}: no setns into a namespace in sight"),
+            move |ground| ground.holds(worker, "setns", json!([])),
+        ));
+    }
+    attempts
+}

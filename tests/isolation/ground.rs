@@ -1,0 +1,107 @@
+//! Where the attempts take place: a daemon with hostile functions, a victim, and secrets in places that nobody but their
+//! owner may see.
+
+use pilot_harness::{Daemon, Response};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::Verdict;
+
+const HOSTILE: &str = include_str!("hostile.py");
+
+/// A secret in the victim's code, environment, memory and /tmp.
+pub(crate) const VICTIMS_SECRET: &str = "VICTIM-SECRET-1f0c77";
+/// A secret in a file of the host that everybody may read.
+pub(crate) const HOSTS_SECRET: &str = "HOST-SECRET-93be21";
+
+/// Memory limit of the hostile functions, MiB.
+pub(crate) const MEMORY_MB: u64 = 128;
+/// CPU limit of the function `slow`.
+pub(crate) const SLOW_CPU: f64 = 0.25;
+
+/// The daemon and what lies around it.
+pub(crate) struct Ground {
+    pub(crate) daemon: Daemon,
+    /// A folder of the host with a readable secret.
+    pub(crate) host_files: TempDir,
+}
+
+impl Ground {
+    /// Starts the daemon and deploys: `hostile` (forked), `spawned` (no template), `once`, `slow` (little CPU), `victim`.
+    pub(crate) fn prepare() -> Self {
+        let host_files = tempfile::Builder::new()
+            .prefix("pilot-isolation-")
+            .tempdir()
+            .unwrap();
+        std::fs::write(host_files.path().join("secret.txt"), HOSTS_SECRET).unwrap();
+        open_to_all(host_files.path());
+        let daemon = Daemon::start(env!("CARGO_BIN_EXE_pilot"));
+        let keys = |more: Value| {
+            let mut keys = json!({"memory_mb": MEMORY_MB, "timeout_s": 25, "network": "none", "scale": {"max": 4}});
+            for (key, value) in more.as_object().unwrap() {
+                keys[key] = value.clone();
+            }
+            keys
+        };
+        let victim = format!("{HOSTILE}\nSECRET = \"{VICTIMS_SECRET}\"\n");
+        daemon.upload_code(
+            "victim",
+            &keys(json!({"environment": {"SECRET": VICTIMS_SECRET}})),
+            &victim,
+        );
+        daemon.upload_code("hostile", &keys(json!({})), HOSTILE);
+        daemon.upload_code("spawned", &keys(json!({"template": "off"})), HOSTILE);
+        daemon.upload_code("once", &keys(json!({"reuse": "once"})), HOSTILE);
+        daemon.upload_code("slow", &keys(json!({"cpu": SLOW_CPU})), HOSTILE);
+        let ground = Self { daemon, host_files };
+        // It must be up while the others try to reach it.
+        ground.ask("victim", "tmp_write", json!(["secret", VICTIMS_SECRET]));
+        ground.ask("victim", "bind_abstract", json!(["victim"]));
+        ground.ask("victim", "make_shm", json!([7_177_177]));
+        ground
+    }
+
+    /// One attempt: whether it got out, and what it saw.
+    pub(crate) fn attempt(&self, function: &str, what: &str, with: Value) -> (bool, Value) {
+        let said = self.ask(function, what, with);
+        (said[0].as_bool().unwrap_or(true), said[1].clone())
+    }
+
+    /// One attempt's raw answer, which must not be an error.
+    pub(crate) fn ask(&self, function: &str, what: &str, with: Value) -> Value {
+        let response = self.raw(function, what, with);
+        assert!(
+            response.status == 200 && response.header("x-amz-function-error").is_none(),
+            "{what} in {function}: {} {}",
+            response.status,
+            response.text()
+        );
+        response.json()
+    }
+
+    /// One attempt's answer, whatever it is.
+    pub(crate) fn raw(&self, function: &str, what: &str, with: Value) -> Response {
+        self.daemon
+            .invoke(function, &json!({"try": what, "with": with}))
+    }
+
+    /// Runs an attempt and holds its word for it.
+    pub(crate) fn holds(&self, function: &str, what: &str, with: Value) -> Verdict {
+        let (escaped, seen) = self.attempt(function, what, with);
+        if escaped {
+            Verdict::Fail(seen.to_string())
+        } else {
+            Verdict::Pass(seen.to_string())
+        }
+    }
+
+    /// Whether the victim still answers from the same worker: its count goes on.
+    pub(crate) fn victim_count(&self) -> u64 {
+        self.ask("victim", "count", json!([]))[1].as_u64().unwrap()
+    }
+}
+
+fn open_to_all(folder: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+}

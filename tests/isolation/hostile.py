@@ -1,0 +1,785 @@
+"""A function that tries to get out. Deployed by the isolation suite; never run it unconfined.
+
+`handler({"try": NAME, ...})` runs one attempt and answers `[escaped, what it saw]`. What may end the process is tried in a
+child. `AT_IMPORT` holds what the same attempts gave while the module was imported, that is in the template.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import resource
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+
+CLONE_FLAGS = {
+    "NEWNS": 0x00020000,
+    "NEWCGROUP": 0x02000000,
+    "NEWUTS": 0x04000000,
+    "NEWIPC": 0x08000000,
+    "NEWUSER": 0x10000000,
+    "NEWPID": 0x20000000,
+    "NEWNET": 0x40000000,
+}
+
+# x86_64 and aarch64 numbers. None: there is no such call on that machine.
+CALLS = {
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "setns": (308, 268),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "mount_setattr": (442, 442),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "syslog": (103, 116),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "lookup_dcookie": (212, 18),
+    "vhangup": (153, 58),
+    "move_pages": (279, 239),
+    "migrate_pages": (256, 238),
+    "nfsservctl": (180, 42),
+}
+
+REFUSALS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EROFS, errno.ESRCH, errno.ENOENT, errno.ENODEV, errno.ENXIO}
+
+
+def handler(event, context):
+    what = event["try"]
+    if what == "at_import":
+        return AT_IMPORT[event["name"]]
+    return globals()["try_" + what](*event.get("with", []))
+
+
+def in_child(attempt, patience=10.0):
+    """Runs `attempt` in a child: what it returned as text, or how it ended."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        try:
+            said = str(attempt())
+        except BaseException as error:
+            said = f"raised {type(error).__name__}: {error}"
+        os.write(write, said.encode("utf-8", "replace")[:4000])
+        os._exit(0)
+    os.close(write)
+    said = b""
+    deadline = time.monotonic() + patience
+    os.set_blocking(read, False)
+    while time.monotonic() < deadline:
+        try:
+            part = os.read(read, 4096)
+        except BlockingIOError:
+            time.sleep(0.002)
+            continue
+        if not part:
+            break
+        said += part
+    else:
+        os.kill(child, signal.SIGKILL)
+    os.close(read)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return f"ended by signal {os.WTERMSIG(status)}"
+    return said.decode("utf-8", "replace")
+
+
+def number_of(name):
+    return CALLS[name][0 if platform.machine() == "x86_64" else 1]
+
+
+def raw(number, *arguments):
+    """A system call in a child: its errno's name, `ok N`, or the signal that ended the child."""
+
+    def attempt():
+        ctypes.set_errno(0)
+        result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
+        return f"ok {result}" if result != -1 else errno.errorcode.get(ctypes.get_errno(), "E?")
+
+    return in_child(attempt)
+
+
+def status():
+    return dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\t" in line)
+
+
+# Who we are.
+
+
+def try_identity():
+    s = status()
+    return [s, [os.getresuid(), os.getresgid(), os.getgroups()]]
+
+
+def try_become(kind):
+    calls = {
+        "setuid": lambda: os.setuid(0),
+        "setresuid": lambda: os.setresuid(0, 0, 0),
+        "seteuid": lambda: os.seteuid(0),
+        "setgid": lambda: os.setgid(0),
+        "setgroups": lambda: os.setgroups([0]),
+        "other_uid": lambda: os.setuid(os.getuid() + 1),
+    }
+    said = in_child(lambda: (calls[kind](), "became it")[1])
+    return [said == "became it", said]
+
+
+def try_regain_capabilities():
+    """capset with everything, and PR_CAP_AMBIENT_RAISE of CAP_SYS_ADMIN."""
+
+    def attempt():
+        header = struct.pack("Ii", 0x20080522, 0)
+        everything = struct.pack("6I", *[0xFFFFFFFF] * 6)
+        result = libc.syscall(ctypes.c_long(126 if platform.machine() == "x86_64" else 91), header, everything)
+        libc.prctl(47, 2, 21, 0, 0)
+        return f"{result} {status()['CapEff'].strip('0')}"
+
+    said = in_child(attempt)
+    return [said.startswith("0 "), said]
+
+
+# System calls.
+
+
+def try_call(name):
+    number = number_of(name)
+    if number is None:
+        return [False, "no such call here"]
+    arguments = {
+        "mount": [b"none", b"/tmp", b"tmpfs", 0, 0],
+        "umount2": [b"/proc", 2],
+        "pivot_root": [b"/tmp", b"/tmp"],
+        "chroot": [b"/tmp"],
+        "ptrace": [0, 0, 0, 0],
+        "open_tree": [-100, b"/", 1],
+        "fsopen": [b"tmpfs", 0],
+        "keyctl": [0, -4, 1, 0, 0],
+        "add_key": [b"user", b"isolation", b"x", 1, -4],
+        "request_key": [b"user", b"isolation", 0, -4],
+        "bpf": [0, bytes(struct.pack("IIIII", 1, 4, 4, 1, 0) + bytes(100)), 72],
+        "perf_event_open": [struct.pack("IIQ", 1, 112, 0) + bytes(96), 0, -1, -1, 0],
+        "userfaultfd": [0],
+        "io_uring_setup": [4, bytes(120)],
+        "sethostname": [b"escaped", 7],
+        "setdomainname": [b"escaped", 7],
+        "syslog": [3, bytes(256), 256],
+        "swapoff": [b"/tmp/none"],
+        "swapon": [b"/tmp/none", 0],
+        "acct": [b"/tmp/none"],
+        "iopl": [3],
+        "ioperm": [0x80, 1, 1],
+        "modify_ldt": [1, bytes(16), 16],
+        "clock_settime": [0, struct.pack("qq", 1, 0)],
+        "settimeofday": [struct.pack("qq", 1, 0), 0],
+        "clock_adjtime": [0, struct.pack("I", 1) + bytes(256)],
+        "reboot": [0, 0, 0, 0],
+        "fanotify_init": [0, 0],
+        "delete_module": [b"none", 0],
+        "process_vm_readv": [os.getppid() or 1, 0, 0, 0, 0, 0],
+        "process_vm_writev": [os.getppid() or 1, 0, 0, 0, 0, 0],
+        "move_pages": [os.getppid() or 1, 0, 0, 0, 0, 0],
+    }.get(name, [0, 0, 0, 0, 0])
+    said = raw(number, *arguments)
+    # A refusal by the filter or for want of a privilege. EINVAL, EFAULT or EBADF would mean that the kernel looked at the arguments.
+    refused = said in ("EPERM", "EACCES", "ENOSYS") or said.startswith("ended by signal 31")
+    return [not refused, said]
+
+
+def try_x32():
+    """The same calls by their x32 numbers must not get past the filter."""
+    if platform.machine() != "x86_64":
+        return [False, "not x86_64"]
+    said = raw(0x40000000 + 165, b"none", b"/tmp", b"tmpfs", 0, 0)
+    return [said not in ("ENOSYS", "EPERM") and "signal" not in said, said]
+
+
+def try_unshare(name):
+    said = raw(272 if platform.machine() == "x86_64" else 97, CLONE_FLAGS[name])
+    return [said.startswith("ok"), said]
+
+
+def try_clone(name):
+    """clone(2) with a namespace flag; the new process leaves at once."""
+    number = 56 if platform.machine() == "x86_64" else 220
+
+    def attempt():
+        ctypes.set_errno(0)
+        result = libc.syscall(ctypes.c_long(number), ctypes.c_long(CLONE_FLAGS[name] | signal.SIGCHLD), *[ctypes.c_long(0)] * 4)
+        if result == 0:
+            os._exit(0)
+        return f"ok {result}" if result != -1 else errno.errorcode.get(ctypes.get_errno(), "E?")
+
+    said = in_child(attempt)
+    return [said.startswith("ok"), said]
+
+
+def try_clone3():
+    """clone3 hides its flags from a filter, so it must not exist or must not grant a user namespace."""
+
+    def attempt():
+        ctypes.set_errno(0)
+        arguments = struct.pack("11Q", CLONE_FLAGS["NEWUSER"], 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0)
+        result = libc.syscall(ctypes.c_long(435), arguments, ctypes.c_long(len(arguments)))
+        if result == 0:
+            os._exit(0)
+        return f"ok {result}" if result != -1 else errno.errorcode.get(ctypes.get_errno(), "E?")
+
+    said = in_child(attempt)
+    return [said.startswith("ok"), said]
+
+
+def try_setns():
+    """Into every namespace that any visible process shows."""
+    got = []
+    for pid in visible_processes():
+        for kind in ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup"):
+
+            def attempt(path=f"/proc/{pid}/ns/{kind}"):
+                if os.readlink(path) == os.readlink(f"/proc/self/ns/{kind}"):
+                    return "own"
+                fd = os.open(path, os.O_RDONLY)
+                return "entered" if libc.setns(fd, 0) == 0 else "refused"
+
+            if in_child(attempt) == "entered":
+                got.append(f"{pid}/{kind}")
+    return [bool(got), got]
+
+
+# Files.
+
+
+def try_read(paths):
+    got = {}
+    for path in paths:
+        try:
+            if os.path.isdir(path):
+                got[path] = os.listdir(path)[:5]
+            else:
+                with open(path, "rb") as file:
+                    got[path] = repr(file.read(60))
+        except OSError:
+            pass
+    return [bool(got), got]
+
+
+def try_write():
+    """Creates a file in every directory and writes into every file that could matter."""
+    got = []
+    for root, folders, _ in os.walk("/"):
+        if root.startswith(("/proc", "/sys")) or root.count("/") > 4:
+            folders.clear()
+            continue
+        path = os.path.join(root, "escaped")
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+            os.unlink(path)
+            got.append(root)
+        except OSError:
+            pass
+    for path in (
+        "/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/vm/drop_caches",
+        "/proc/1/oom_score_adj", "/sys/kernel/uevent_helper", "/sys/fs/cgroup/release_agent", "/dev/mem", "/dev/kmsg",
+        "/etc/passwd", "/var/task/app.py",
+    ):  # fmt: skip
+        try:
+            os.close(os.open(path, os.O_WRONLY))
+            got.append(path)
+        except OSError:
+            pass
+    return got
+
+
+def try_find(words, limit_s=8.0):
+    """Looks for secrets in every file, file name, environment and command line that can be read."""
+    found = []
+    wanted = [word.encode() for word in words]
+    deadline = time.monotonic() + limit_s
+
+    def look(path, content):
+        found.extend(f"{word.decode()} in {path}" for word in wanted if word in content or word in path.encode("utf-8", "replace"))
+
+    own = str(os.getpid())
+    for root, folders, files in os.walk("/"):
+        if time.monotonic() > deadline:
+            break
+        # Libraries hold no secrets of other functions and are large; /sys and /proc/kcore have no end.
+        if root in ("/sys", "/usr") or root.startswith(("/proc/sys", f"/proc/{own}", "/proc/self", "/proc/thread-self")):
+            folders.clear()
+            continue
+        if "/site-packages" in root or "/lib/python" in root:
+            folders.clear()
+            continue
+        for name in files:
+            path = os.path.join(root, name)
+            try:
+                mode = os.lstat(path).st_mode
+                if not stat.S_ISREG(mode) or name in ("kcore", "kmsg", "kpagecount", "kpageflags", "kpagecgroup", "pagemap"):
+                    continue
+                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            except OSError:
+                look(path, b"")
+                continue
+            try:
+                look(path, os.read(fd, 65536))
+            except OSError:
+                look(path, b"")
+            finally:
+                os.close(fd)
+    return [bool(found), found]
+
+
+def try_descriptors():
+    """What was inherited: a directory or a second socket would be a way out."""
+    said = {}
+    bad = []
+    sockets = 0
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            said[name] = os.readlink(f"/proc/self/fd/{name}")
+            mode = os.fstat(fd).st_mode
+        except OSError:
+            continue
+        if stat.S_ISDIR(mode) and not said[name].endswith(("/fd", "/fd (deleted)")) and f"/{os.getpid()}/fd" not in said[name]:
+            bad.append(said[name])
+        if stat.S_ISSOCK(mode):
+            sockets += 1
+        if said[name].startswith(("mnt:", "net:", "pid:", "ipc:", "uts:", "user:", "cgroup:")) or "/cgroup" in said[name]:
+            bad.append(said[name])
+        if "pidfd" in said[name]:
+            bad.append(said[name])
+    if sockets > 1:
+        bad.append(f"{sockets} sockets")
+    return [bool(bad), [bad, said]]
+
+
+def try_devices():
+    got = []
+    for name in os.listdir("/dev"):
+        path = os.path.join("/dev", name)
+        mode = os.lstat(path).st_mode
+        if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and name not in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")):
+            got.append(path)
+    try:
+        os.mknod("/tmp/device", stat.S_IFBLK | 0o600, os.makedev(254, 0))
+        got.append("mknod")
+    except OSError:
+        pass
+    return [bool(got), got]
+
+
+def try_mounts():
+    """Every mount but /tmp, /dev and /proc is read-only; none honours set-user-id or devices where it can be written."""
+    bad = []
+    for line in open("/proc/self/mountinfo"):
+        left, right = line.split(" - ")
+        point, options = left.split()[4], left.split()[5].split(",")
+        kind = right.split()[0]
+        writable = "rw" in options and "rw" in right.split()[2].split(",")
+        if point.startswith(("/proc", "/dev")) or kind in ("devpts", "mqueue"):
+            continue
+        if writable and point not in ("/tmp", "/dev/shm", "/var/tmp"):
+            bad.append(line.strip())
+        if writable and "nosuid" not in options:
+            bad.append("suid: " + line.strip())
+    return [bool(bad), bad]
+
+
+# Processes.
+
+
+def visible_processes():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def try_processes(limit):
+    seen = visible_processes()
+    commands = []
+    for pid in seen:
+        try:
+            commands.append(f"{pid}: " + open(f"/proc/{pid}/cmdline").read().replace("\0", " ")[:80])
+        except OSError:
+            commands.append(f"{pid}: ?")
+    return [len(seen) > limit, commands]
+
+
+def try_memory_of_others():
+    """/proc/PID/mem, process_vm_readv, ptrace and pidfd_getfd on everybody in sight."""
+    got = []
+    for pid in visible_processes():
+        if pid == os.getpid():
+            continue
+        for path in (f"/proc/{pid}/mem", f"/proc/{pid}/environ", f"/proc/{pid}/maps", f"/proc/{pid}/root/etc", f"/proc/{pid}/cwd/."):
+            try:
+                if path.endswith(("etc", ".")):
+                    os.listdir(path)
+                else:
+                    fd = os.open(path, os.O_RDONLY)
+                    if path.endswith("/mem"):
+                        pass
+                    elif not os.read(fd, 1):
+                        continue
+                got.append(path)
+            except OSError:
+                pass
+        if libc.ptrace(16, pid, 0, 0) == 0:  # PTRACE_ATTACH
+            libc.ptrace(17, pid, 0, 0)
+            got.append(f"ptrace {pid}")
+    return [bool(got), got]
+
+
+def try_signal(pids):
+    """Signal 0 to host process ids."""
+    got = []
+    for pid in pids:
+        try:
+            os.kill(pid, 0)
+            # The same number may be one of our own processes here.
+            if pid not in visible_processes():
+                got.append(pid)
+        except OSError:
+            pass
+    return [bool(got), got]
+
+
+def try_kill_everybody():
+    """In a child of its own session, so that the answer still comes."""
+
+    def attempt():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            os.kill(-1, signal.SIGCONT)
+            return "sent"
+        except OSError as error:
+            return errno.errorcode[error.errno]
+
+    return [False, in_child(attempt)]
+
+
+def try_kill_parent():
+    said = []
+    for pid in {1, os.getppid()} - {0, os.getpid()}:
+        try:
+            os.kill(pid, signal.SIGKILL)
+            said.append(f"{pid}: sent")
+        except OSError as error:
+            said.append(f"{pid}: {errno.errorcode[error.errno]}")
+    return [False, said]
+
+
+# Network and IPC.
+
+
+def try_network():
+    got = []
+    for line in open("/proc/net/route").read().splitlines()[1:]:
+        got.append("route " + line.split()[0])
+    for line in open("/proc/net/dev").read().splitlines()[2:]:
+        name = line.split(":")[0].strip()
+        if name != "lo":
+            flags = open(f"/sys/class/net/{name}/flags").read() if os.path.exists(f"/sys/class/net/{name}/flags") else "?"
+            if flags == "?" or int(flags, 16) & 1:
+                got.append("device " + name)
+    return [bool(got), got]
+
+
+def try_connect(address, port, timeout=2.0):
+    try:
+        with socket.create_connection((address, port), timeout=timeout):
+            return [True, f"connected to {address}:{port}"]
+    except OSError as error:
+        return [False, f"{type(error).__name__}: {error}"]
+
+
+def try_socket(name):
+    families = {
+        "raw": (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+        "packet": (17, socket.SOCK_RAW, 0x0300),
+        "vsock": (40, socket.SOCK_STREAM, 0),
+        "alg": (38, socket.SOCK_SEQPACKET, 0),
+        "netlink_netfilter": (16, socket.SOCK_RAW, 12),
+        "bluetooth": (31, socket.SOCK_RAW, 1),
+        "xdp": (44, socket.SOCK_RAW, 0),
+    }
+
+    def attempt():
+        socket.socket(*families[name])
+        return "made"
+
+    said = in_child(attempt)
+    return [said == "made", said]
+
+
+def try_bind_abstract(name):
+    global kept
+    kept = socket.socket(socket.AF_UNIX)
+    kept.bind("\0" + name)
+    kept.listen()
+    return [False, "bound"]
+
+
+def try_connect_abstract(name):
+    try:
+        socket.socket(socket.AF_UNIX).connect("\0" + name)
+        return [True, "connected"]
+    except OSError as error:
+        return [False, str(error)]
+
+
+def try_make_shm(key):
+    ident = libc.shmget(key, 4096, 0o1666)
+    return [False, ident if ident != -1 else errno.errorcode.get(ctypes.get_errno(), "E?")]
+
+
+def try_open_shm(key):
+    ident = libc.shmget(key, 0, 0)
+    return [ident != -1, ident if ident != -1 else errno.errorcode.get(ctypes.get_errno(), "E?")]
+
+
+# /tmp.
+
+
+def try_tmp_write(name, text):
+    with open(os.path.join("/tmp", name), "w") as file:
+        file.write(text)
+    return [False, os.listdir("/tmp")]
+
+
+def try_tmp_list():
+    seen = os.listdir("/tmp") + [os.path.join("shm", name) for name in (os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else [])]
+    return [bool(seen), seen]
+
+
+def try_tmp_fill(limit_mb):
+    written = 0
+    block = b"x" * (1 << 20)
+    try:
+        with open("/tmp/filled", "wb", buffering=0) as file:
+            while written < limit_mb:
+                file.write(block)
+                written += 1
+    except OSError as error:
+        return [False, [written, errno.errorcode[error.errno]]]
+    finally:
+        os.unlink("/tmp/filled")
+    return [True, [written, "no limit"]]
+
+
+def try_tmp_inodes(limit):
+    made = 0
+    os.makedirs("/tmp/many", exist_ok=True)
+    try:
+        while made < limit:
+            os.close(os.open(f"/tmp/many/{made}", os.O_CREAT))
+            made += 1
+    except OSError as error:
+        return [False, [made, errno.errorcode[error.errno]]]
+    return [True, [made, "no limit"]]
+
+
+# Limits.
+
+
+def try_memory(mb):
+    kept = bytearray()
+    step = bytes(range(256)) * 4096 * 4
+    for _ in range(mb // 4):
+        kept += step
+    return [True, len(kept)]
+
+
+def try_memory_of_children(children, mb):
+    """Spread over processes: the limit is for all of them together."""
+    pids = []
+    for _ in range(children):
+        pid = os.fork()
+        if pid == 0:
+            kept = bytes(range(256)) * (mb * 4096)
+            time.sleep(4)
+            os._exit(0 if kept else 1)
+        pids.append(pid)
+    alive = 0
+    for pid in pids:
+        _, status = os.waitpid(pid, 0)
+        alive += status == 0
+    return [alive == children, f"{alive} of {children} lived"]
+
+
+def try_memfd(mb):
+    fd = os.memfd_create("hog")
+    for _ in range(mb):
+        os.write(fd, bytes(range(256)) * 4096)
+    return [True, mb]
+
+
+def try_cpu(seconds, processes):
+    """CPU seconds used in so many seconds by so many busy processes."""
+    end = time.monotonic() + seconds
+    pids = []
+    for _ in range(processes - 1):
+        pid = os.fork()
+        if pid == 0:
+            while time.monotonic() < end:
+                pass
+            os._exit(0)
+        pids.append(pid)
+    before = time.process_time()
+    began = time.monotonic()
+    while time.monotonic() < end:
+        pass
+    took = time.monotonic() - began
+    own = time.process_time() - before
+    for pid in pids:
+        os.waitpid(pid, 0)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = own + children.ru_utime + children.ru_stime
+    return [False, [used, took]]
+
+
+def try_pids(limit):
+    pids = []
+    said = "no limit"
+    try:
+        while len(pids) < limit:
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(30)
+                os._exit(0)
+            pids.append(pid)
+    except OSError as error:
+        said = errno.errorcode[error.errno]
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.waitpid(pid, 0)
+    return [said == "no limit", [len(pids), said]]
+
+
+def try_rlimits():
+    bad = []
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0:
+        bad.append("core dumps")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard > 65536 or hard == resource.RLIM_INFINITY:
+        bad.append(f"{hard} descriptors")
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard + 1, hard + 1))
+        bad.append("raised a hard limit")
+    except (OSError, ValueError):
+        pass
+    try:
+        os.nice(-5)
+        bad.append("nice")
+    except OSError:
+        pass
+    return [bool(bad), bad]
+
+
+def try_set_user_id():
+    """A set-user-id file of one's own, and one of the system's, give nothing."""
+    got = []
+    for root, _, files in list(os.walk("/bin"))[:1] + list(os.walk("/usr/bin"))[:1]:
+        for name in files:
+            path = os.path.join(root, name)
+            try:
+                if os.stat(path).st_mode & stat.S_ISUID and name == "su":
+                    read, write = os.pipe()
+                    child = os.fork()
+                    if child == 0:
+                        os.dup2(write, 1)
+                        os.execv(path, [path, "-c", "id -u"])
+                    os.close(write)
+                    said = os.read(read, 100)
+                    os.waitpid(child, 0)
+                    if said.strip() == b"0":
+                        got.append(path)
+            except OSError:
+                pass
+    return [bool(got), got]
+
+
+count = 0
+
+
+def try_count():
+    global count
+    count += 1
+    return [False, count]
+
+
+# What the module could do while it was imported.
+
+
+def _at_import():
+    said = {}
+    attempts = {
+        "host files": lambda: try_read(["/etc/shadow", "/root", "/home", "/proc/1/root/etc/shadow", "/proc/1/root/root"]),
+        "namespaces": try_setns,
+        "memory of others": try_memory_of_others,
+        "mount": lambda: try_call("mount"),
+        "identity": try_identity,
+        "descriptors": try_descriptors,
+        "devices": try_devices,
+        "writes": lambda: [False, try_write()],
+        "network": try_network,
+        "raw socket": lambda: try_socket("raw"),
+        "chroot": lambda: try_call("chroot"),
+        "bpf": lambda: try_call("bpf"),
+        "ptrace": lambda: try_call("ptrace"),
+        "setuid": lambda: try_become("setuid"),
+        "processes": lambda: try_processes(8),
+    }
+    for name, attempt in attempts.items():
+        try:
+            said[name] = attempt()
+        except BaseException as error:
+            said[name] = [None, f"{type(error).__name__}: {error}"]
+    return said
+
+
+AT_IMPORT = _at_import() if os.environ.get("TRY_AT_IMPORT") else {}
+if os.environ.get("KILL_PARENT_AT_IMPORT"):
+    AT_IMPORT["kill parent"] = try_kill_parent()

@@ -1,0 +1,143 @@
+//! User code also runs while a deploy imports it, in the template that workers are forked from, which keeps what it needs
+//! to join namespaces. The same attempts from there must fail, and must not spoil what other functions fork from.
+
+use serde_json::json;
+
+use crate::ground::{Ground, VICTIMS_SECRET};
+use crate::{Attempt, Verdict};
+
+const HOSTILE: &str = include_str!("hostile.py");
+
+const NAMES: [&str; 12] = [
+    "host files",
+    "namespaces",
+    "memory of others",
+    "mount",
+    "devices",
+    "network",
+    "raw socket",
+    "chroot",
+    "bpf",
+    "ptrace",
+    "setuid",
+    "processes",
+];
+
+pub(crate) fn attempts() -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    for name in NAMES {
+        attempts.push(Attempt::new(format!("at import: {name}"), move |ground| {
+            let said = at_import(ground, name);
+            match said[0].as_bool() {
+                Some(false) => Verdict::Pass(said[1].to_string()),
+                Some(true) => Verdict::Fail(said[1].to_string()),
+                None => Verdict::Pass(format!("raised {}", said[1])),
+            }
+        }));
+    }
+    attempts.push(Attempt::new(
+        "at import: not root with capabilities",
+        |ground| {
+            let said = at_import(ground, "identity");
+            let capabilities = said[0]["CapEff"].as_str().unwrap_or("?").trim().to_owned();
+            let seen = format!(
+                "CapEff {capabilities}, NoNewPrivs {}, Seccomp {}, ids {}",
+                said[0]["NoNewPrivs"], said[0]["Seccomp"], said[1]
+            );
+            if capabilities.chars().all(|digit| digit == '0') {
+                Verdict::Pass(seen)
+            } else {
+                Verdict::Fail(seen)
+            }
+        },
+    ));
+    attempts.push(Attempt::new(
+        "at import: writes nowhere but /tmp",
+        |ground| {
+            let said = at_import(ground, "writes");
+            let beyond: Vec<&str> = said[1]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(|place| place.as_str())
+                .filter(|place| !place.starts_with("/tmp") && !place.starts_with("/dev"))
+                .collect();
+            if beyond.is_empty() {
+                Verdict::Pass(said[1].to_string())
+            } else {
+                Verdict::Fail(beyond.join(", "))
+            }
+        },
+    ));
+    attempts.extend(for_others());
+    attempts
+}
+
+/// What code at import could leave behind for others.
+fn for_others() -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    attempts.push(Attempt::new(
+        "at import: the /tmp of the template is not the workers'",
+        |ground| {
+            let code =
+                format!("{HOSTILE}\nopen('/tmp/of-the-template', 'w').write('{VICTIMS_SECRET}')\n");
+            ground
+                .daemon
+                .upload_code("tmp-at-import", &json!({}), &code);
+            ground
+                .daemon
+                .upload_code("tmp-beside", &json!({"memory_mb": 64}), HOSTILE);
+            ground.holds("tmp-beside", "tmp_list", json!([]))
+        },
+    ));
+    attempts.push(Attempt::new(
+        "at import: killing the parent leaves the other functions working",
+        |ground| {
+            let archive =
+                pilot_harness::archive(&[pilot_harness::ArchiveEntry::text("app.py", HOSTILE)]);
+            let (_, event) = ground.daemon.upload(
+                "parricide",
+                &json!({"environment": {"KILL_PARENT_AT_IMPORT": "1"}}),
+                &archive,
+            );
+            ground.daemon.scale("victim", 0);
+            ground.daemon.scale("spawned", 0);
+            let victim = ground.ask("victim", "count", json!([]));
+            let spawned = ground.ask("spawned", "count", json!([]));
+            ground
+                .daemon
+                .upload_code("after", &json!({"memory_mb": 65}), HOSTILE);
+            let after = ground.ask("after", "count", json!([]));
+            Verdict::Pass(format!(
+                "deploy: {}; {victim} {spawned} {after}",
+                event["event"]
+            ))
+        },
+    ));
+    attempts.push(Attempt::new("at import: a descriptor that was opened then gives a worker nothing", |ground| {
+        let code = format!(
+            "{HOSTILE}\nKEPT = [os.open(path, os.O_RDONLY) for path in ('/', '/proc', '/var') if os.path.isdir(path)]\n\
+             def try_kept():\n    got = []\n    for fd in KEPT:\n        for path in ('etc/shadow', '../etc/shadow', 'proc/1/root/etc/shadow', '1/root/etc/shadow', 'root', 'lib/pilot'):\n            \
+             try: got.append(os.open(path, os.O_RDONLY, dir_fd=fd))\n            except OSError: pass\n    return [bool(got), got]\n"
+        );
+        ground.daemon.upload_code("keeper", &json!({}), &code);
+        ground.holds("keeper", "kept", json!([]))
+    }));
+    attempts
+}
+
+/// What the attempt of this name gave while `importer` was imported; deployed on first use.
+fn at_import(ground: &Ground, name: &str) -> serde_json::Value {
+    if ground.daemon.get("/_pilot/v1/functions/importer").status == 404 {
+        ground.daemon.upload_code(
+            "importer",
+            &json!({"environment": {"TRY_AT_IMPORT": "1"}, "timeout_s": 20}),
+            HOSTILE,
+        );
+    }
+    ground
+        .daemon
+        .invoke("importer", &json!({"try": "at_import", "name": name}))
+        .ok()
+        .json()
+}

@@ -1,0 +1,122 @@
+//! What a function may use: memory in every form, CPU, processes. Exceeding it ends or slows that worker alone.
+
+use serde_json::json;
+
+use crate::ground::{Ground, MEMORY_MB, SLOW_CPU};
+use crate::{Attempt, Verdict};
+
+pub(crate) fn attempts() -> Vec<Attempt> {
+    let mut attempts = vec![
+        Attempt::new("memory: a heap over the limit ends the worker", |ground| {
+            ends_for_memory(ground, "hostile", "memory", json!([MEMORY_MB * 4]))
+        }),
+        Attempt::new("memory: so without a template", |ground| {
+            ends_for_memory(ground, "spawned", "memory", json!([MEMORY_MB * 4]))
+        }),
+        Attempt::new("memory: memfd counts", |ground| {
+            ends_for_memory(ground, "hostile", "memfd", json!([MEMORY_MB * 4]))
+        }),
+        Attempt::new("memory: children count together", |ground| {
+            ends_for_memory(
+                ground,
+                "hostile",
+                "memory_of_children",
+                json!([8, MEMORY_MB / 2]),
+            )
+        }),
+        Attempt::new("memory: what is below the limit is allowed", |ground| {
+            let (_, held) = ground.attempt("hostile", "memory", json!([MEMORY_MB / 3]));
+            if held.as_u64().unwrap_or(0) > 0 {
+                Verdict::Pass(held.to_string())
+            } else {
+                Verdict::Fail(held.to_string())
+            }
+        }),
+        Attempt::new("memory: a neighbour's worker outlives it", |ground| {
+            let before = ground.victim_count();
+            ground.raw("hostile", "memory", json!([MEMORY_MB * 4]));
+            let after = ground.victim_count();
+            if after == before + 1 {
+                Verdict::Pass(String::new())
+            } else {
+                Verdict::Fail(format!("from {before} to {after}"))
+            }
+        }),
+    ];
+    for processes in [1, 4] {
+        attempts.push(Attempt::new(
+            format!("cpu: {processes} busy processes get the share of one function"),
+            move |ground| {
+                let said = ground.ask("slow", "cpu", json!([3.0, processes]));
+                let (used, took) = (said[1][0].as_f64().unwrap(), said[1][1].as_f64().unwrap());
+                let share = used / took;
+                let seen = format!(
+                    "{used:.2} CPU seconds in {took:.2} s: {share:.2} of a CPU, limit {SLOW_CPU}"
+                );
+                // A quota is kept period by period; the last one may be begun but not paid for.
+                if share <= SLOW_CPU * 1.4 {
+                    Verdict::Pass(seen)
+                } else {
+                    Verdict::Fail(seen)
+                }
+            },
+        ));
+    }
+    attempts.push(Attempt::new(
+        "cpu: a whole CPU is given where it is configured",
+        |ground| {
+            let said = ground.ask("hostile", "cpu", json!([1.0, 1]));
+            let (used, took) = (said[1][0].as_f64().unwrap(), said[1][1].as_f64().unwrap());
+            let seen = format!("{used:.2} CPU seconds in {took:.2} s");
+            if used / took > 0.4 {
+                Verdict::Pass(seen)
+            } else {
+                Verdict::Fail(seen)
+            }
+        },
+    ));
+    for worker in ["hostile", "spawned"] {
+        attempts.push(Attempt::new(
+            format!("pids: {worker} cannot make processes without end"),
+            move |ground| {
+                let response = ground.raw(worker, "pids", json!([4000]));
+                if response.header("x-amz-function-error").is_some() {
+                    // Its memory may end first; either way it is the bound that counts, and that the next one works.
+                    let next = ground.ask(worker, "count", json!([]));
+                    return Verdict::Pass(format!("{} then {next}", response.text()));
+                }
+                let said = response.json();
+                if said[0] == true {
+                    Verdict::Fail(said[1].to_string())
+                } else {
+                    Verdict::Pass(said[1].to_string())
+                }
+            },
+        ));
+    }
+    attempts
+}
+
+fn ends_for_memory(
+    ground: &Ground,
+    function: &str,
+    what: &str,
+    with: serde_json::Value,
+) -> Verdict {
+    let response = ground.raw(function, what, with);
+    let text = response.text();
+    if response.header("x-amz-function-error").is_none() {
+        let said = response.json();
+        // Children that were killed while the worker lived on kept to the limit as well.
+        return if said[0] == true {
+            Verdict::Fail(text)
+        } else {
+            Verdict::Pass(text)
+        };
+    }
+    if !text.to_lowercase().contains("memory") {
+        return Verdict::Fail(format!("ended, but does not say why: {text}"));
+    }
+    let next = ground.ask(function, "count", json!([]));
+    Verdict::Pass(format!("{text} then {next}"))
+}

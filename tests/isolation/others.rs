@@ -1,0 +1,143 @@
+//! Other functions and the host's processes: out of sight, out of reach; and no network unless configured.
+
+use serde_json::json;
+
+use crate::{Attempt, Verdict};
+
+pub(crate) fn attempts() -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    for worker in ["hostile", "spawned"] {
+        attempts.push(Attempt::new(
+            format!("{worker}: sees no process but its own"),
+            move |ground| {
+                // Its own, and at most an init of its namespace with what supervises it.
+                ground.holds(worker, "processes", json!([4]))
+            },
+        ));
+        attempts.push(Attempt::new(
+            format!("{worker}: cannot read or trace another process"),
+            move |ground| ground.holds(worker, "memory_of_others", json!([])),
+        ));
+        attempts.push(Attempt::new(
+            format!("{worker}: cannot signal the daemon or its templates"),
+            move |ground| {
+                let mut pids = pilot_harness::descendants(ground.daemon.pid());
+                pids.push(ground.daemon.pid());
+                pids.push(i32::try_from(std::process::id()).unwrap());
+                ground.holds(worker, "signal", json!([pids]))
+            },
+        ));
+        attempts.push(Attempt::new(
+            format!("{worker}: network none has no route and no device"),
+            move |ground| ground.holds(worker, "network", json!([])),
+        ));
+        attempts.push(Attempt::new(
+            format!("{worker}: network none does not reach the daemon"),
+            move |ground| {
+                ground.holds(
+                    worker,
+                    "connect",
+                    json!(["127.0.0.1", ground.daemon.address().port()]),
+                )
+            },
+        ));
+        attempts.push(Attempt::new(
+            format!("{worker}: cannot reach another's abstract socket"),
+            move |ground| ground.holds(worker, "connect_abstract", json!(["victim"])),
+        ));
+        attempts.push(Attempt::new(
+            format!("{worker}: cannot open another's shared memory"),
+            move |ground| ground.holds(worker, "open_shm", json!([7_177_177])),
+        ));
+        attempts.push(Attempt::new(
+            format!("{worker}: does not see another's /tmp"),
+            move |ground| {
+                ground.daemon.scale(worker, 0);
+                ground.holds(worker, "tmp_list", json!([]))
+            },
+        ));
+    }
+    attempts.extend(between_workers());
+    attempts
+}
+
+fn between_workers() -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    for worker in ["hostile", "once"] {
+        attempts.push(Attempt::new(
+            format!("{worker}: two workers of one function do not share /tmp or processes"),
+            move |ground| {
+                std::thread::scope(|scope| {
+                    let busy = scope.spawn(|| ground.ask(worker, "cpu", json!([1.0, 1])));
+                    pilot_harness::eventually("the first is busy", || {
+                        (ground.daemon.workers(worker, "busy") >= 1).then_some(())
+                    });
+                    let verdict = ground.holds(worker, "processes", json!([4]));
+                    busy.join().unwrap();
+                    verdict
+                })
+            },
+        ));
+    }
+    attempts.push(Attempt::new(
+        "killing everybody hurts nobody else",
+        |ground| {
+            let before = ground.victim_count();
+            for _ in 0..3 {
+                ground.raw("hostile", "kill_everybody", json!([]));
+                ground.raw("hostile", "kill_parent", json!([]));
+                ground.raw("spawned", "kill_parent", json!([]));
+            }
+            let after = ground.victim_count();
+            let works = ground.ask("hostile", "count", json!([]));
+            if after == before + 1 {
+                Verdict::Pass(works.to_string())
+            } else {
+                Verdict::Fail(format!("the victim's count went from {before} to {after}"))
+            }
+        },
+    ));
+    attempts.push(Attempt::new(
+        "network outbound does not reach this host",
+        |ground| {
+            let spec = json!({"network": "outbound", "timeout_s": 20});
+            let archive = pilot_harness::archive(&[pilot_harness::ArchiveEntry::text(
+                "app.py",
+                include_str!("hostile.py"),
+            )]);
+            let (_, event) = ground.daemon.upload("outward", &spec, &archive);
+            if event["event"] != "done" {
+                return Verdict::Skip(format!("this machine does not offer it: {event}"));
+            }
+            for address in host_addresses() {
+                let (reached, seen) = ground.attempt(
+                    "outward",
+                    "connect",
+                    json!([address, ground.daemon.address().port()]),
+                );
+                if reached {
+                    return Verdict::Fail(seen.to_string());
+                }
+            }
+            Verdict::Pass(String::new())
+        },
+    ));
+    attempts
+}
+
+/// Addresses by which this host may be reached: loopback, what its interfaces have, the first of each private net.
+fn host_addresses() -> Vec<String> {
+    let mut addresses = vec!["127.0.0.1".to_owned()];
+    let table = std::fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
+    let mut last = "";
+    for line in table.lines() {
+        let line = line.trim();
+        if line.contains("/32 host LOCAL") && !last.is_empty() {
+            addresses.push(last.to_owned());
+        }
+        last = line.rsplit(' ').next().unwrap_or("");
+    }
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
