@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from . import kernel
+from .errors import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ KEPT_BY_TEMPLATES = sum(
 )
 
 
-class SandboxError(Exception):
+class SandboxError(Fault):
     """A step of the isolation failed; the message names it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("Runtime.SandboxError", message)
 
 
 def join(request: ForkRequest) -> None:

@@ -62,9 +62,9 @@ class Template:
         self._control.send(report)
         return "error" not in report
 
-    def refuse(self, error: Exception) -> None:
+    def refuse(self, error: errors.Fault) -> None:
         """Reports `ready` with an error in place of `prepare`: the isolation failed."""
-        body = json.loads(errors.body(errors.Fault("Runtime.SandboxError", str(error))))
+        body = json.loads(errors.body(error))
         report = {"op": "ready", "threads": 1, "imports": [], "failed": [], "python": sys.version.split()[0], "error": body}
         self._control.send(report)
 

@@ -42,7 +42,7 @@ def test_an_exception_has_lambdas_form_without_our_frames(start: Start, function
         "requestId": ID,
         "stackTrace": [
             f'  File "{functions.directory}/app.py", line 4, in handler\n    f()\n',
-            f'  File "{functions.directory}/app.py", line 2, in f\n    raise ValueError(\'böse\')\n',
+            f"  File \"{functions.directory}/app.py\", line 2, in f\n    raise ValueError('böse')\n",
         ],
     }
     assert "[ERROR] ValueError: böse\nTraceback (most recent call last):\n" in functions.log.read_now()
@@ -90,7 +90,12 @@ def test_results_are_written_as_lambda_writes_them(start: Start, result: str, ex
 @pytest.mark.parametrize(
     ("source", "handler", "kind", "message"),
     [
-        ("import nothing", "app.handler", "Runtime.ImportModuleError", "Unable to import module 'app': No module named 'nothing'"),
+        (
+            "import nothing",
+            "app.handler",
+            "Runtime.ImportModuleError",
+            "Unable to import module 'app': No module named 'nothing'",
+        ),
         ("", "nowhere.handler", "Runtime.ImportModuleError", "Unable to import module 'nowhere': No module named 'nowhere'"),
         ("", "app.handler", "Runtime.HandlerNotFound", "Handler 'handler' missing on module 'app'"),
         ("", "handler", "Runtime.MalformedHandlerName", "Bad handler 'handler'"),

@@ -1,0 +1,266 @@
+"""ASGI and WSGI applications: scopes, streaming, errors, lifespan, concurrency."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from conftest import Functions, Start
+
+from pilot_worker import wire
+
+ASGI = """
+import json, asyncio
+async def handler(scope, receive, send):
+    if scope["type"] == "lifespan":
+        raise NotImplementedError
+    path = scope["path"].removeprefix(scope["root_path"])
+    start = {"type": "http.response.start", "status": 201, "headers": [(b"x-a", b"1"), (b"x-b", b"2")]}
+    if path == "/scope":
+        body = await receive()
+        after = asyncio.ensure_future(receive())
+        seen = {key: value.decode() if isinstance(value, bytes) else value for key, value in scope.items()
+                if key in ("method", "path", "raw_path", "query_string", "root_path", "client", "server", "scheme", "http_version")}
+        seen["headers"] = [[name.decode(), value.decode()] for name, value in scope["headers"]]
+        seen["body"] = body["body"].decode()
+        seen["more"] = body["more_body"]
+        await send(start)
+        await send({"type": "http.response.body", "body": json.dumps(seen).encode()})
+        assert (await after)["type"] == "http.disconnect"
+    elif path == "/stream":
+        await send(start)
+        for n in range(3):
+            await send({"type": "http.response.body", "body": b"%d" % n, "more_body": True})
+        await send({"type": "http.response.body"})
+    elif path == "/large":
+        await send(start)
+        await send({"type": "http.response.body", "body": b"x" * 5_000_000})
+    elif path == "/early":
+        raise ValueError("early")
+    elif path == "/late":
+        await send(start)
+        await send({"type": "http.response.body", "body": b"so far", "more_body": True})
+        raise ValueError("late")
+    elif path == "/none":
+        pass
+    elif path == "/after":
+        await send(start)
+        await send({"type": "http.response.body", "body": b"done"})
+        raise ValueError("afterwards")
+"""
+
+
+def test_asgi_gets_a_scope_and_answers_in_one_piece(start: Start) -> None:
+    worker = start(ASGI, interface="asgi")
+    status, headers, body, frames = worker.http(
+        path="/%73cope", query="a=%20", method="PUT", body=b"in", headers=[["host", "h:81"], ["x", "1"]]
+    )
+    assert (status, headers, frames) == (201, {"x-a": "1", "x-b": "2"}, 2)
+    assert json.loads(body) == {
+        "method": "PUT", "path": "/fn/test/scope", "raw_path": "/fn/test/%73cope", "query_string": "a=%20",
+        "root_path": "/fn/test", "client": ["127.0.0.1", 40000], "server": ["h", 81], "scheme": "http", "http_version": "1.1",
+        "headers": [["host", "h:81"], ["x", "1"]], "body": "in", "more": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_asgi_streams(start: Start, concurrency: int) -> None:
+    worker = start(ASGI, interface="asgi", concurrency=concurrency)
+    stream = worker.ask_http(path="/stream")
+    frames = [worker.frame() for _ in range(4)]
+    assert [(kind, body) for kind, _, _, body in frames] == [
+        (wire.HEAD, b"0"),
+        (wire.CHUNK, b"1"),
+        (wire.CHUNK, b"2"),
+        (wire.END, b""),
+    ]
+    assert {frame[1] for frame in frames} == {stream}
+    assert worker.http(path="/large")[2:] == (b"x" * 5_000_000, 5)
+
+
+def test_asgi_errors_end_their_stream_only(start: Start, functions: Functions) -> None:
+    worker = start(ASGI, interface="asgi")
+    for path, kinds, error in [
+        ("/early", [wire.ERROR], "ValueError"),
+        ("/late", [wire.HEAD, wire.ERROR], "ValueError"),
+        ("/none", [wire.ERROR], "Runtime.IncompleteResponse"),
+    ]:
+        worker.ask_http(path=path)
+        frames = [worker.frame() for _ in kinds]
+        assert [frame[0] for frame in frames] == kinds
+        assert json.loads(frames[-1][3])["errorType"] == error
+    assert worker.http(path="/after")[2] == b"done"
+    assert worker.error({})["errorType"] == "Runtime.BadRequest"
+    assert "afterwards" in functions.log.read_now()
+
+
+LIFESPAN = """
+import os
+async def handler(scope, receive, send):
+    if scope["type"] == "lifespan":
+        assert (await receive())["type"] == "lifespan.startup"
+        scope["state"]["pid"] = os.getpid()
+        await send({"type": "lifespan.startup.%s", "message": "no database"})
+        assert (await receive())["type"] == "lifespan.shutdown"
+        print("stopped")
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(scope["state"]["pid"] == os.getpid()).encode()})
+"""
+
+
+def test_asgi_lifespan_runs_in_the_worker(functions: Functions) -> None:
+    template = functions.template(LIFESPAN % "complete", interface="asgi")
+    worker = template.worker(log=functions.log.write_fd)
+    worker.ready()
+    assert worker.http()[2] == b"True"
+    worker.close()
+    assert Functions.exit_of(template, 1) == {"code": 0}
+    assert functions.log.read_now() == "stopped\n"
+
+
+def test_a_failed_lifespan_startup_is_an_init_error(functions: Functions) -> None:
+    worker = functions.template(LIFESPAN % "failed", interface="asgi").worker()
+    kind, _, _, body = worker.frame()
+    assert kind == wire.INIT_ERROR
+    assert json.loads(body)["errorMessage"] == "no database"
+
+
+def test_asgi_requests_run_at_once(start: Start) -> None:
+    worker = start(
+        """
+import asyncio
+here, met = [], asyncio.Event()
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    here.append(1)
+    if len(here) == 3: met.set()
+    await met.wait()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for n in range(40):
+        await send({"type": "http.response.body", "body": scope["path"].encode() * 5000, "more_body": True})
+    await send({"type": "http.response.body"})
+""",
+        interface="asgi",
+        concurrency=3,
+    )
+    asked = {worker.ask_http(path=f"/{n}"): f"/fn/test/{n}".encode() * 200_000 for n in range(3)}
+    bodies = dict.fromkeys(asked, b"")
+    ends = 0
+    while ends < 3:  # the worker has filled the socket long ago: it goes on as we read
+        kind, stream, _, body = worker.frame()
+        bodies[stream] += body
+        ends += kind == wire.END
+    assert bodies == asked
+
+
+WSGI = """
+import json, sys
+def handler(environ, start_response):
+    path = environ["PATH_INFO"]
+    if path == "/environ":
+        seen = {key: value for key, value in environ.items() if isinstance(value, str)}
+        seen["body"] = environ["wsgi.input"].read().decode()
+        body = json.dumps(seen).encode()
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+    if path == "/stream":
+        def parts():
+            try:
+                yield b"a"; yield b""; yield b"b"
+            finally:
+                print("closed")
+        start_response("202 Accepted", [])
+        return parts()
+    if path == "/write":
+        start_response("200 OK", [])(b"written")
+        return [b"returned"]
+    if path == "/empty":
+        start_response("204 No Content", [])
+        return []
+    if path == "/early":
+        raise ValueError("early")
+    if path == "/late":
+        start_response("200 OK", [])
+        def parts():
+            yield b"a"
+            raise ValueError("late")
+        return parts()
+    if path == "/replaced":
+        start_response("200 OK", [])
+        try:
+            raise ValueError("replaced")
+        except ValueError:
+            start_response("500 Oops", [], sys.exc_info())
+        return [b"sorry"]
+    if path == "/exit":
+        sys.exit(9)
+"""
+
+
+def test_wsgi_gets_an_environ_and_answers_in_one_piece(start: Start) -> None:
+    worker = start(WSGI, interface="wsgi")
+    headers = [
+        ["host", "h:81"],
+        ["content-type", "text/plain"],
+        ["x-a", "1"],
+        ["x-a", "2"],
+        ["cookie", "a=1"],
+        ["cookie", "b=2"],
+    ]
+    status, _, body, frames = worker.http(path="/%65nviron", query="q", method="POST", body=b"in", headers=headers)
+    seen = json.loads(body)
+    assert (status, frames) == (200, 2)
+    expected = {
+        "REQUEST_METHOD": "POST", "SCRIPT_NAME": "/fn/test", "PATH_INFO": "/environ", "QUERY_STRING": "q", "CONTENT_LENGTH": "2",
+        "CONTENT_TYPE": "text/plain", "HTTP_X_A": "1,2", "HTTP_COOKIE": "a=1; b=2", "SERVER_NAME": "h", "SERVER_PORT": "81",
+        "REMOTE_ADDR": "127.0.0.1", "wsgi.url_scheme": "http", "body": "in",
+    }  # fmt: skip
+    assert {key: seen[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_wsgi_streams_and_reports_errors(start: Start, functions: Functions, concurrency: int) -> None:
+    worker = start(WSGI, interface="wsgi", concurrency=concurrency)
+    worker.ask_http(path="/stream")
+    assert [worker.frame()[::3] for _ in range(3)] == [(wire.HEAD, b"a"), (wire.CHUNK, b"b"), (wire.END, b"")]
+    assert worker.http(path="/write")[2] == b"writtenreturned"
+    assert worker.http(path="/empty")[:3] == (204, {}, b"")
+    assert worker.http(path="/replaced")[:3:2] == (500, b"sorry")
+    worker.ask_http(path="/early")
+    assert worker.frame()[0] == wire.ERROR
+    worker.ask_http(path="/late")
+    assert [worker.frame()[0] for _ in range(2)] == [wire.HEAD, wire.ERROR]
+    assert "closed" in functions.log.read_now()
+    worker.ask_http(path="/exit")
+    assert worker.is_closed()
+
+
+@pytest.mark.skipif(
+    "PILOT_TEST_SITE_PACKAGES" not in os.environ, reason="needs starlette and flask in PILOT_TEST_SITE_PACKAGES"
+)
+def test_the_frameworks_people_use_are_served(functions: Functions) -> None:
+    site = os.environ["PILOT_TEST_SITE_PACKAGES"]
+    functions.write("""
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+async def hello(request): return JSONResponse({"url": str(request.url), "q": request.query_params["q"]})
+def stream(request): return StreamingResponse(iter(["a", "b"]))
+handler = Starlette(routes=[Route("/hello", hello), Route("/stream", stream)])
+""")
+    worker = functions.worker(
+        (functions.directory / "app.py").read_text(), interface="asgi", sys_path=[str(functions.directory), site]
+    )
+    status, _, body, frames = worker.http(path="/hello", query="q=1")
+    assert (status, json.loads(body), frames) == (200, {"url": "http://localhost/fn/test/hello?q=1", "q": "1"}, 2)
+    assert worker.http(path="/stream")[2] == b"ab"
+    assert worker.http(path="/nowhere")[0] == 404
+    worker = functions.worker(
+        "import flask\nhandler = flask.Flask('x')\n@handler.get('/hello')\ndef hello(): return flask.request.url\n",
+        interface="wsgi",
+        sys_path=[str(functions.directory), site],
+    )
+    assert worker.http(path="/hello")[::2] == (200, b"http://localhost/fn/test/hello")
