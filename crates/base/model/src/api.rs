@@ -21,6 +21,7 @@ use crate::timeline::{StartKind, Timeline};
 
 /// One line of a deployment's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum DeployEvent {
     /// It goes on.
@@ -33,6 +34,7 @@ pub enum DeployEvent {
 
 /// What a deployment is at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Progress {
     /// `unpack`, `environment`, `template`, `activate`.
     pub stage: String,
@@ -42,6 +44,7 @@ pub struct Progress {
 
 /// A deployment that went well.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeployReport {
     /// Which function.
     pub name: FunctionName,
@@ -82,6 +85,7 @@ pub enum DeployError {
 
 /// An error's JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApiError {
     /// Stable word.
     pub code: String,
@@ -94,6 +98,7 @@ pub struct ApiError {
 
 /// One line of `pilot list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FunctionSummary {
     /// Its name.
     pub name: FunctionName,
@@ -118,6 +123,7 @@ pub struct FunctionSummary {
 
 /// `pilot describe`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FunctionDescription {
     /// As in the list.
     #[serde(flatten)]
@@ -140,6 +146,7 @@ pub struct FunctionDescription {
 
 /// One invocation, for people.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InvocationSummary {
     /// Request id.
     pub id: String,
@@ -155,6 +162,7 @@ pub struct InvocationSummary {
 
 /// Counts since the daemon's start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Totals {
     /// Ended invocations.
     pub invocations: u64,
@@ -166,6 +174,7 @@ pub struct Totals {
 
 /// Workers of a function by state, and who waits for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PoolStatus {
     /// Being started.
     pub starting: u32,
@@ -181,6 +190,7 @@ pub struct PoolStatus {
 
 /// `POST …/scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ScaleRequest {
     /// Idle workers beyond this are retired at once.

@@ -10,6 +10,7 @@ use crate::ids::FunctionName;
 
 /// What a version does and may use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FunctionConfig {
     /// The function's name.
     pub name: FunctionName,
@@ -23,6 +24,7 @@ pub struct FunctionConfig {
     pub memory_bytes: u64,
     /// Longest that an invocation may take.
     #[serde(rename = "timeout_s", with = "crate::seconds")]
+    #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub timeout: Duration,
     /// CPU limit of one worker, thousandths of a CPU.
     pub cpu_milli: u32,
@@ -42,6 +44,7 @@ pub struct FunctionConfig {
 
 /// How many workers a function has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScaleConfig {
     /// Kept whatever happens.
     pub min: u32,
@@ -51,11 +54,13 @@ pub struct ScaleConfig {
     pub parked: u32,
     /// Reaped after this long without work.
     #[serde(rename = "idle_s", with = "crate::seconds")]
+    #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub idle: Duration,
 }
 
 /// How a version's code is run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
     /// CPython, forked from templates.
@@ -102,6 +107,7 @@ macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant,)* }
 
         impl $name {

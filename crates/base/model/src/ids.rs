@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 
 /// A function's name: 1-64 of `a-z A-Z 0-9 - _` (AWS Lambda's rule), cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(try_from = "String", into = "String")]
+#[cfg_attr(feature = "openapi", schema(value_type = String))]
 pub struct FunctionName(Arc<str>);
 
 impl FunctionName {
@@ -78,7 +80,9 @@ macro_rules! content_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         #[serde(transparent)]
+        #[cfg_attr(feature = "openapi", schema(value_type = String))]
         pub struct $name(Arc<str>);
 
         impl $name {

@@ -32,7 +32,10 @@ pub trait Clock: Send + Sync + Debug {
 pub trait Engine: Send + Sync + Debug {
     /// Brings up whatever makes later starts fast (the template) and says what it found. Concurrent calls for
     /// one version share one build.
-    fn prepare(&self, version: &Arc<Version>) -> BoxFuture<'static, Result<TemplateReport, StartError>>;
+    fn prepare(
+        &self,
+        version: &Arc<Version>,
+    ) -> BoxFuture<'static, Result<TemplateReport, StartError>>;
 
     /// Starts a worker. Resolves when it is ready to be called. Dropping the future, or the worker, ends the process.
     fn start(
@@ -227,6 +230,7 @@ pub enum StartError {
 
 /// What a template found when it came up.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TemplateReport {
     /// The interpreter's version, e.g. `3.11.7`.
     pub python: String,
@@ -243,11 +247,13 @@ pub struct TemplateReport {
     pub reason: Option<String>,
     /// How long the template took to come up.
     #[serde(rename = "took_s", with = "crate::seconds")]
+    #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub took: Duration,
 }
 
 /// One import.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ImportTime {
     /// Module.
     pub module: String,
@@ -257,6 +263,7 @@ pub struct ImportTime {
 
 /// An import that failed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailedImport {
     /// Module.
     pub module: String,
@@ -313,7 +320,10 @@ pub trait Observed: Send + Sync + Debug {
 /// The running functions, as the control side sees them. The path implements it.
 pub trait Platform: Send + Sync + Debug {
     /// Imports the handler in its sandbox, as a worker would, and keeps the template.
-    fn try_version(&self, version: &Arc<Version>) -> BoxFuture<'static, Result<TemplateReport, StartError>>;
+    fn try_version(
+        &self,
+        version: &Arc<Version>,
+    ) -> BoxFuture<'static, Result<TemplateReport, StartError>>;
 
     /// Makes this version the one that NAME means; requests to the one before finish there, then it is retired.
     fn activate(&self, version: Arc<Version>);

@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode};
+use crate::config::{
+    FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
+};
 use crate::ids::FunctionName;
 
 /// One function's keys, Lambda's words. `path` is for the client alone: where the code lies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FunctionSpec {
     /// Where the code lies, relative to the manifest. Default: the manifest's own folder.
@@ -56,6 +59,7 @@ pub struct FunctionSpec {
 
 /// The `[functions.NAME.scale]` table.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ScaleSpec {
     /// Workers kept whatever happens.
@@ -109,12 +113,16 @@ impl FunctionSpec {
             .map_err(|problem| fail("memory_mb", problem))?;
         let timeout_s = in_range(self.timeout_s.unwrap_or(30.0), 0.01, 86_400.0)
             .map_err(|problem| fail("timeout_s", problem))?;
-        let cpu =
-            in_range(self.cpu.unwrap_or(1.0), 0.01, 1024.0).map_err(|problem| fail("cpu", problem))?;
+        let cpu = in_range(self.cpu.unwrap_or(1.0), 0.01, 1024.0)
+            .map_err(|problem| fail("cpu", problem))?;
         let network = one_of(self.network.as_deref(), Network::None, Network::ALL)
             .map_err(|problem| fail("network", problem))?;
-        let template = one_of(self.template.as_deref(), TemplateMode::On, TemplateMode::ALL)
-            .map_err(|problem| fail("template", problem))?;
+        let template = one_of(
+            self.template.as_deref(),
+            TemplateMode::On,
+            TemplateMode::ALL,
+        )
+        .map_err(|problem| fail("template", problem))?;
         let reuse = one_of(self.reuse.as_deref(), Reuse::Always, Reuse::ALL)
             .map_err(|problem| fail("reuse", problem))?;
         let concurrency = in_range(self.concurrency.unwrap_or(1), 1, 1000)

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A point on `CLOCK_MONOTONIC`, nanoseconds. Workers stamp on the same clock, so stamps of both sides compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 pub struct Instant(pub u64);
 
@@ -29,6 +30,7 @@ impl Instant {
 
 /// Whether an invocation had to wait for a worker to start. Never guessed from latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StartKind {
     /// A worker was there, or became free.
@@ -53,6 +55,7 @@ impl StartKind {
 /// The stamps of one invocation, in the order in which they come. `None`: that phase did not take place (a warm
 /// invocation forks nothing).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Timeline {
     /// The request's head was read.
     pub received: Instant,

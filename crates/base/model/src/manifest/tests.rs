@@ -66,7 +66,10 @@ fn values_out_of_range_name_key_and_range() {
         ("environment = { \"1A\" = \"\" }", "environment"),
     ] {
         let problem = problem_of(&format!("[functions.a]\n{line}\n"));
-        assert!(problem.contains(&format!("functions.a.{key}: ")), "{problem}");
+        assert!(
+            problem.contains(&format!("functions.a.{key}: ")),
+            "{problem}"
+        );
     }
 }
 
