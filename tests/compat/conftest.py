@@ -1,0 +1,142 @@
+"""One daemon for the whole run, on a free port and data of its own, with the functions of `functions/` deployed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import boto3
+import pytest
+from botocore.config import Config
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+
+# Nothing of the machine's AWS set-up may reach the clients, and no proxy may stand between them and loopback.
+CLIENT_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_MAX_ATTEMPTS": "1",
+    "AWS_PAGER": "",
+    "NO_PROXY": "127.0.0.1",
+    "no_proxy": "127.0.0.1",
+}
+
+
+def binary() -> Path:
+    if given := os.environ.get("PILOT_BIN"):
+        return Path(given).resolve()
+    built = [path for kind in ("release", "debug") if (path := ROOT / "target" / kind / "pilot").exists()]
+    if not built:
+        pytest.exit("there is no pilot binary: run `cargo build -p pilot`, or set PILOT_BIN", returncode=3)
+    return max(built, key=lambda path: path.stat().st_mtime)
+
+
+class Daemon:
+    """`pilot serve`, ended by its process id."""
+
+    def __init__(self, home: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = "127.0.0.1:%d" % free.getsockname()[1]
+        self.endpoint = f"http://{self.address}"
+        self.log = home / "daemon.log"
+        command = [binary(), "serve", "--listen", self.address, "--data-dir", home / "data"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + 20
+        while not self.ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                pytest.exit(f"the daemon did not come up:\n{self.log.read_text()}", returncode=3)
+            time.sleep(0.02)
+
+    def ready(self) -> bool:
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.endpoint}/readyz", timeout=2):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def deploy(self, folder: Path) -> None:
+        done = subprocess.run(
+            [binary(), "up", folder, "--endpoint", self.endpoint], capture_output=True, text=True, timeout=120
+        )
+        if done.returncode != 0:
+            pytest.exit(f"deploy failed:\n{done.stdout}{done.stderr}\n{self.log.read_text()}", returncode=3)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def daemon():
+    home = Path(tempfile.mkdtemp(prefix="pilot-compat-"))
+    daemon = Daemon(home)
+    try:
+        daemon.deploy(HERE / "functions")
+        yield daemon
+    finally:
+        daemon.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def client_environment():
+    before = dict(os.environ)
+    os.environ.update(CLIENT_ENVIRONMENT)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def client(daemon, client_environment):
+    return boto3.client(
+        "lambda",
+        endpoint_url=daemon.endpoint,
+        region_name="us-east-1",
+        config=Config(retries={"total_max_attempts": 1}, read_timeout=30, connect_timeout=5),
+    )
+
+
+@pytest.fixture
+def aws(daemon, tmp_path):
+    """The aws CLI: arguments in, the finished process out."""
+    program = Path(sys.executable).parent / "aws"
+    if not program.exists():
+        pytest.skip("the aws CLI is not installed beside this Python: pip install -r tests/compat/requirements.txt")
+
+    def run(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, program, "--endpoint-url", daemon.endpoint, "--output", "json", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=50,
+            cwd=tmp_path,
+            env={**os.environ, **CLIENT_ENVIRONMENT},
+        )
+        if check:
+            assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
