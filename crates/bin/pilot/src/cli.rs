@@ -48,24 +48,24 @@ struct Cli {
 /// Which daemon to speak to.
 #[derive(Debug, Clone, Args)]
 struct Connection {
-    /// Where the daemon listens
+    /// The daemon to speak to
     #[arg(
         long,
         global = true,
         env = "PILOT_ENDPOINT",
         value_name = "URL",
         default_value = DEFAULT_ENDPOINT,
-        help_heading = "Daemon"
+        help_heading = "Client options"
     )]
     endpoint: String,
-    /// The bearer token, if the daemon wants one
+    /// Its bearer token, if it wants one
     #[arg(
         long,
         global = true,
         env = "PILOT_TOKEN",
         hide_env_values = true,
         value_name = "TOKEN",
-        help_heading = "Daemon"
+        help_heading = "Client options"
     )]
     token: Option<String>,
 }

@@ -118,7 +118,7 @@ pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Re
     progress.tell(&format!(
         "uploading {} ({})",
         output::count(archive.files as u64, "file"),
-        output::megabytes(archive.bytes.len() as u64)
+        output::size(archive.bytes.len() as u64)
     ));
     let form = Multipart::new(&target.spec, archive.bytes)?;
     let answer = client.upload(&target.name, form)?;

@@ -5,7 +5,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,9 +36,12 @@ pub(super) struct DevArgs {
     /// A folder with a pilot.toml or an app.py
     #[arg(default_value = ".")]
     dir: PathBuf,
-    /// Where the daemon listens [default: a free port]
-    #[arg(long)]
-    port: Option<u16>,
+    /// Where the daemon listens [default: a free port of 127.0.0.1]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Where the daemon keeps what it needs [default: .pilot/dev in the folder]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
 }
 
 /// What this thread waits for.
@@ -54,7 +60,11 @@ pub(super) fn run(args: &DevArgs) -> anyhow::Result<()> {
         output::note(&remark);
     }
     let (sender, inbox) = mpsc::channel();
-    let daemon = Daemon::start(&data_dir(&args.dir)?, args.port, sender.clone())?;
+    let data_dir = match &args.data_dir {
+        Some(given) => given.clone(),
+        None => own_data_dir(&args.dir)?,
+    };
+    let daemon = Daemon::start(&data_dir, args.listen, sender.clone())?;
     let client = Client::new(&Connection {
         endpoint: daemon.endpoint(),
         token: None,
@@ -70,6 +80,7 @@ pub(super) fn run(args: &DevArgs) -> anyhow::Result<()> {
         client,
         watch,
         followed: BTreeSet::new(),
+        stopping: daemon.stopping(),
     };
     session.begin();
     loop {
@@ -104,9 +115,15 @@ struct Session {
     watch: Watch,
     /// Functions whose log is on the terminal.
     followed: BTreeSet<FunctionName>,
+    /// Set once the daemon has been told to stop: what fails from then on fails for that.
+    stopping: Arc<AtomicBool>,
 }
 
 impl Session {
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
     fn begin(&mut self) {
         for target in self.project.targets.clone() {
             match deploy::deploy(&self.client, &target, Show::Progress) {
@@ -114,6 +131,7 @@ impl Session {
                     let _ = output::print(&report::deployed(&report, self.client.endpoint()));
                     self.follow(&target);
                 }
+                Err(_) if self.is_stopping() => return,
                 Err(error) => tell_failure(&target, &error),
             }
         }
@@ -163,6 +181,7 @@ impl Session {
                     }
                     self.follow(&target);
                 }
+                Err(_) if self.is_stopping() => return None,
                 Err(error) => tell_failure(&target, &error),
             }
         }
@@ -242,7 +261,7 @@ fn wait_until_ready(client: &Client, inbox: &Receiver<Message>) -> anyhow::Resul
 
 /// The daemon's data directory, inside the project and outside its version control. It stays, so that the next
 /// `pilot dev` finds its environments installed.
-fn data_dir(dir: &Path) -> anyhow::Result<PathBuf> {
+fn own_data_dir(dir: &Path) -> anyhow::Result<PathBuf> {
     let base = if dir.is_dir() {
         Some(dir)
     } else {
@@ -276,7 +295,7 @@ mod tests {
     #[test]
     fn the_data_directory_is_not_put_under_version_control() {
         let dir = tempfile::tempdir().unwrap();
-        let data = data_dir(dir.path()).unwrap();
+        let data = own_data_dir(dir.path()).unwrap();
         assert!(data.ends_with(".pilot/dev"));
         assert_eq!(
             fs::read_to_string(dir.path().join(".pilot/.gitignore")).unwrap(),

@@ -33,7 +33,7 @@ fn render(functions: &[FunctionSummary], now_unix_s: u64) -> String {
     let mut table = Table::new(&[
         ("NAME", Align::Left),
         ("VER", Align::Right),
-        ("RUNTIME", Align::Left),
+        ("HANDLER", Align::Left),
         ("IDLE", Align::Right),
         ("BUSY", Align::Right),
         ("MEMORY", Align::Right),
@@ -46,7 +46,7 @@ fn render(functions: &[FunctionSummary], now_unix_s: u64) -> String {
         table.row(vec![
             function.name.to_string(),
             function.number.to_string(),
-            function.runtime.clone(),
+            function.handler.clone(),
             function.workers.idle.to_string(),
             (function.workers.busy + function.workers.starting).to_string(),
             output::megabytes(function.workers.memory_bytes),
@@ -104,8 +104,8 @@ pub(super) mod tests {
         let text = anstream::adapter::strip_str(&render(&[a_summary()], 1_300)).to_string();
         assert_eq!(
             text,
-            "NAME    VER  RUNTIME     IDLE  BUSY  MEMORY  CALLS  COLD  ERRORS  DEPLOYED\n\
-             invert    3  python3.11     2     1  6.0 MB   1234    12       1  5 min ago\n"
+            "NAME    VER  HANDLER      IDLE  BUSY  MEMORY  CALLS  COLD  ERRORS  DEPLOYED\n\
+             invert    3  app.handler     2     1  6.0 MB   1234    12       1  5 min ago\n"
         );
         assert!(text.lines().all(|line| line.chars().count() <= 80));
     }

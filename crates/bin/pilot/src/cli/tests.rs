@@ -16,7 +16,7 @@ fn every_verb_of_the_documentation_is_understood() {
     for line in [
         "pilot serve --listen 127.0.0.1:9000 --data-dir /tmp/d --config pilotd.toml --strict --log-format json",
         "pilot new hello --template asgi",
-        "pilot dev examples/hello --port 9000",
+        "pilot dev examples/hello --listen 127.0.0.1:9000 --data-dir /tmp/d",
         "pilot up",
         "pilot up examples/pilot.toml --json",
         "pilot deploy examples/hello --name hi",

@@ -8,6 +8,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -21,6 +23,7 @@ use super::Message;
 #[derive(Debug)]
 pub(super) struct Daemon {
     address: SocketAddr,
+    stopping: Arc<AtomicBool>,
     stop: Sender<Stop>,
     supervisor: Option<JoinHandle<()>>,
 }
@@ -42,15 +45,16 @@ impl Daemon {
     /// Starts it; it is not ready yet. Its end is told to `inbox`. From now on SIGINT, SIGTERM and SIGHUP stop it.
     pub(super) fn start(
         data_dir: &Path,
-        port: Option<u16>,
+        listen: Option<SocketAddr>,
         inbox: Sender<Message>,
     ) -> anyhow::Result<Self> {
-        let address = match port {
-            Some(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        let address = match listen {
+            Some(address) => address,
             None => free_address().context("no free port on 127.0.0.1")?,
         };
         let (stop, stops) = mpsc::channel();
-        stop_on_signals(stop.clone())?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        stop_on_signals(stop.clone(), Arc::clone(&stopping))?;
         let binary = std::env::current_exe().context("where is this binary?")?;
         let child = Command::new(binary)
             .args(["serve", "--until-stdin-closes", "--log-level", "warn"])
@@ -69,6 +73,7 @@ impl Daemon {
         });
         Ok(Self {
             address,
+            stopping,
             stop,
             supervisor: Some(supervisor),
         })
@@ -77,6 +82,11 @@ impl Daemon {
     /// Where it listens.
     pub(super) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Set once a signal has come.
+    pub(super) fn stopping(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stopping)
     }
 }
 
@@ -125,7 +135,7 @@ fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
-fn stop_on_signals(stop: Sender<Stop>) -> anyhow::Result<()> {
+fn stop_on_signals(stop: Sender<Stop>, stopping: Arc<AtomicBool>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()?;
@@ -148,6 +158,7 @@ fn stop_on_signals(stop: Sender<Stop>) -> anyhow::Result<()> {
                     _ = terminate.recv() => {}
                     _ = hangup.recv() => {}
                 }
+                stopping.store(true, Ordering::Relaxed);
                 if stop.send(Stop).is_err() {
                     return;
                 }
