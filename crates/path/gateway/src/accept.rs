@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,13 +31,16 @@ pub(crate) async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Drained {
     let (phase, observed) = watch::channel(Phase::Open);
-    let slots = Arc::new(Semaphore::new(gate.config.connections_max));
+    let mut slots = Slots {
+        free: Arc::new(Semaphore::new(gate.config.connections_max)),
+        reported: false,
+    };
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
     loop {
         let accepted = tokio::select! {
             () = shutdown.as_mut() => break,
-            accepted = accept(&listener, &slots) => accepted,
+            accepted = accept(&listener, &mut slots) => accepted,
             Some(_) = connections.join_next() => continue,
         };
         match accepted {
@@ -62,19 +66,38 @@ pub(crate) async fn run(
     drain(connections, gate.config.grace).await
 }
 
-/// One connection, once there is a slot for it. Without one, clients wait in the kernel's backlog, which is bounded.
+/// The right to keep connections open, one by one.
+struct Slots {
+    free: Arc<Semaphore>,
+    /// The limit is reached, and somebody was told.
+    reported: bool,
+}
+
+impl Slots {
+    /// Waits for a slot. Meanwhile clients wait in the kernel's backlog, which is bounded.
+    async fn next(&mut self) -> io::Result<OwnedSemaphorePermit> {
+        if let Ok(slot) = self.free.clone().try_acquire_owned() {
+            self.reported = false;
+            return Ok(slot);
+        }
+        if !self.reported {
+            tracing::warn!("as many connections are open as may be; new ones wait");
+            self.reported = true;
+        }
+        self.free
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(io::Error::other)
+    }
+}
+
+/// One connection, once there is a slot for it.
 async fn accept(
     listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, std::net::SocketAddr, OwnedSemaphorePermit)> {
-    let slot = match slots.clone().try_acquire_owned() {
-        Ok(slot) => slot,
-        Err(_) => {
-            tracing::warn!("as many connections are open as may be; new ones wait");
-            let slot = slots.clone().acquire_owned().await;
-            slot.map_err(io::Error::other)?
-        }
-    };
+    slots: &mut Slots,
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let slot = slots.next().await?;
     let (stream, peer) = listener.accept().await?;
     // Fails only on a socket that is gone, which serving it will find out.
     let _ = stream.set_nodelay(true);

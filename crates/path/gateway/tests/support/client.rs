@@ -129,7 +129,7 @@ impl Client {
     }
 
     async fn read_more(&mut self) -> Option<()> {
-        let mut buffer = [0; 16 * 1024];
+        let mut buffer = vec![0; 64 * 1024];
         let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut buffer))
             .await
             .expect("nothing came")

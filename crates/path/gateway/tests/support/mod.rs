@@ -1,10 +1,11 @@
 //! The gateway on a real socket, an invoker behind it, and functions that do what the test says.
 #![allow(
+    clippy::unwrap_used,
     dead_code,
     unreachable_pub,
     missing_docs,
     missing_debug_implementations,
-    reason = "shared by several test files"
+    reason = "for tests alone, and shared by several files of them"
 )]
 
 pub mod client;

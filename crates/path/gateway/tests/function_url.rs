@@ -1,0 +1,365 @@
+//! Functions behind their URLs: events in payload format 2.0, and applications.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use pilot_model::ports::{HttpHead, WorkerFault};
+use pilot_testkit::{Deal, Deed, version_with};
+use serde_json::{Value, json};
+use support::{Daemon, Function, meta, soon};
+use tokio::sync::Notify;
+
+fn returning(value: &Value) -> Deed {
+    Deed::Return(Duration::ZERO, Bytes::from(value.to_string()), Bytes::new())
+}
+
+/// Gives back its event.
+fn echo() -> Function {
+    Function::event("echo", |call| {
+        Deed::Return(Duration::ZERO, call.body.clone(), Bytes::new())
+    })
+}
+
+fn head(status: u16, headers: &[(&str, &str)]) -> HttpHead {
+    let headers = headers
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    HttpHead {
+        status,
+        headers: headers.collect(),
+    }
+}
+
+fn whole(status: u16, headers: &[(&str, &str)], body: &'static str) -> Deed {
+    Deed::Http(
+        head(status, headers),
+        Bytes::from_static(body.as_bytes()),
+        Vec::new(),
+    )
+}
+
+#[tokio::test]
+async fn an_event_function_gets_the_request_as_an_event() {
+    let daemon = Daemon::with(vec![echo()]).await;
+    let headers =
+        "content-type: text/plain\r\ncookie: a=1; b=2\r\nX-Up: 1\r\nconnection: keep-alive\r\n";
+    let answer = daemon
+        .ask("PUT", "/fn/echo/a%20b/c?x=1&x=2", headers, b"body")
+        .await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    assert_eq!(answer.header("x-pilot-start"), Some("cold"));
+    assert!(
+        answer
+            .header("server-timing")
+            .unwrap()
+            .contains("total;dur=")
+    );
+    let event = answer.json();
+    assert_eq!(event["rawPath"], "/a%20b/c");
+    assert_eq!(event["rawQueryString"], "x=1&x=2");
+    assert_eq!(event["queryStringParameters"], json!({"x": "1,2"}));
+    assert_eq!(event["cookies"], json!(["a=1", "b=2"]));
+    assert_eq!(
+        (&event["body"], &event["isBase64Encoded"]),
+        (&json!("body"), &json!(false))
+    );
+    assert_eq!(event["requestContext"]["http"]["method"], "PUT");
+    assert_eq!(event["requestContext"]["http"]["sourceIp"], "127.0.0.1");
+    assert_eq!(event["requestContext"]["domainName"], "pilot.test");
+    assert_eq!(
+        event["requestContext"]["requestId"].as_str(),
+        answer.header("x-amzn-requestid")
+    );
+    assert_eq!(
+        event["headers"],
+        json!({
+            "content-length": "4",
+            "content-type": "text/plain",
+            "host": "pilot.test",
+            "x-forwarded-for": "127.0.0.1",
+            "x-forwarded-prefix": "/fn/echo",
+            "x-forwarded-proto": "http",
+            "x-up": "1",
+        })
+    );
+}
+
+#[tokio::test]
+async fn the_url_without_a_path_is_the_root() {
+    let daemon = Daemon::with(vec![echo()]).await;
+    for path in ["/fn/echo", "/fn/echo/", "/fn/echo?x", "/fn/echo:1"] {
+        let answer = daemon.ask("GET", path, "", b"").await;
+        assert_eq!(answer.json()["rawPath"], "/", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn bytes_go_in_and_out_unchanged() {
+    let mirror = Function::event("mirror", |call| {
+        let event: Value = serde_json::from_slice(&call.body).unwrap();
+        assert_eq!(event["isBase64Encoded"], true);
+        returning(&json!({
+            "statusCode": 201,
+            "headers": {"content-type": "image/png", "x-own": "1"},
+            "cookies": ["a=1", "b=2"],
+            "body": event["body"],
+            "isBase64Encoded": true,
+        }))
+    });
+    let daemon = Daemon::with(vec![mirror]).await;
+    let bytes: Vec<u8> = (0..=255).cycle().take(200_000).collect();
+    let answer = daemon
+        .ask("POST", "/fn/mirror", "content-type: image/png\r\n", &bytes)
+        .await;
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (201, Some("image/png"))
+    );
+    assert_eq!(answer.body, bytes);
+    let cookies: Vec<_> = answer
+        .headers
+        .iter()
+        .filter(|(name, _)| name == "set-cookie")
+        .collect();
+    assert_eq!(cookies.len(), 2);
+}
+
+#[tokio::test]
+async fn a_head_request_has_the_length_and_no_body() {
+    let app = Function::application("app", |call| match meta(call)["path"].as_str().unwrap() {
+        "/told" => whole(200, &[("content-length", "7")], ""),
+        "/streamed" => {
+            let rest = vec![(Duration::ZERO, Deal::End(Bytes::from_static(b"x")))];
+            Deed::Http(head(200, &[("content-length", "7")]), Bytes::new(), rest)
+        }
+        _ => whole(200, &[], "seven.."),
+    });
+    let text = Function::event("text", |_| returning(&json!("seven..")));
+    let daemon = Daemon::with(vec![app, text]).await;
+    for path in ["/fn/text", "/fn/app/told", "/fn/app/streamed"] {
+        let mut client = daemon.client().await;
+        let answer = client.ask("HEAD", path, "", b"").await;
+        assert_eq!(
+            (answer.status, answer.header("content-length")),
+            (200, Some("7")),
+            "{path}"
+        );
+        assert_eq!(
+            client.ask("GET", "/next", "", b"").await.text(),
+            "GET /next ",
+            "{path}"
+        );
+    }
+    assert_eq!(daemon.engine.alive(), 2);
+}
+
+#[tokio::test]
+async fn a_function_that_fails_is_a_502_that_says_how() {
+    let raise = Function::event("raise", |_| {
+        Deed::Raise(
+            Duration::ZERO,
+            Bytes::from_static(br#"{"errorType":"ValueError","errorMessage":"no"}"#),
+        )
+    });
+    let odd = Function::event("odd", |_| returning(&json!({"statusCode": "abc"})));
+    let large = Function::event("large", |_| {
+        Deed::Return(
+            Duration::ZERO,
+            Bytes::from(vec![b'1'; 7_000_000]),
+            Bytes::new(),
+        )
+    });
+    let head = Function::application("head", |_| whole(101, &[], ""));
+    let header = Function::application("header", |_| whole(200, &[("x", "a\nb")], ""));
+    let hang = version_with("hang", 1, |config| {
+        config.timeout = Duration::from_millis(20)
+    });
+    let hang = Function::of(hang, |_| Deed::Hang);
+    let daemon = Daemon::with(vec![raise, odd, large, head, header, hang]).await;
+    for (name, error_type, message) in [
+        ("raise", "ValueError", "no"),
+        ("odd", "Function.InvalidResponse", "statusCode is"),
+        ("large", "Function.ResponseSizeTooLarge", "6291556 bytes"),
+        ("head", "Function.InvalidResponse", "status 101"),
+        ("header", "Function.InvalidResponse", "the header 'x'"),
+        ("hang", "Sandbox.Timedout", "timed out after 0.02 seconds"),
+    ] {
+        let answer = daemon.ask("GET", &format!("/fn/{name}"), "", b"").await;
+        assert_eq!(answer.status, 502, "{name}");
+        assert_eq!(
+            answer.header("x-amz-function-error"),
+            Some("Unhandled"),
+            "{name}"
+        );
+        assert!(answer.header("server-timing").is_some(), "{name}");
+        let error = answer.json();
+        assert_eq!(
+            (&error["Message"], &error["errorType"]),
+            (&json!("Internal Server Error"), &json!(error_type))
+        );
+        assert!(
+            error["errorMessage"].as_str().unwrap().contains(message),
+            "{error}"
+        );
+    }
+    assert_eq!(daemon.ask("GET", "/fn/nope", "", b"").await.status, 404);
+}
+
+#[tokio::test]
+async fn an_application_gets_the_request_as_it_is() {
+    let app = Function::application("app", |call| {
+        let told = json!({"meta": meta(call), "body": STANDARD.encode(&call.body)});
+        Deed::Http(
+            head(200, &[("Content-Type", "application/json")]),
+            Bytes::from(told.to_string()),
+            Vec::new(),
+        )
+    });
+    let daemon = Daemon::with(vec![app]).await;
+    let mut client = daemon.client().await;
+    let request = "POST /fn/app/a%2Fb//c?q=%20 HTTP/1.1\r\nHost: shop.local\r\nX-A: 1\r\nX-A: 2\r\n\
+                   Transfer-Encoding: chunked\r\n\r\n2\r\n\0\u{1}\r\n1\r\n2\r\n0\r\n\r\n";
+    client.send(request).await;
+    let answer = client.answer().await;
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let told = answer.json();
+    assert_eq!(told["body"], STANDARD.encode(b"\x00\x012"));
+    let meta = &told["meta"];
+    assert_eq!(
+        (&meta["method"], &meta["path"]),
+        (&json!("POST"), &json!("/a%2Fb//c"))
+    );
+    assert_eq!(
+        (&meta["query"], &meta["root_path"]),
+        (&json!("q=%20"), &json!("/fn/app"))
+    );
+    assert_eq!(
+        (&meta["scheme"], &meta["client"][0]),
+        (&json!("http"), &json!("127.0.0.1"))
+    );
+    let headers: Vec<(String, String)> = serde_json::from_value(meta["headers"].clone()).unwrap();
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    for wanted in [
+        pair("host", "shop.local"),
+        pair("x-a", "1"),
+        pair("x-a", "2"),
+        pair("content-length", "3"),
+        pair("x-forwarded-for", "127.0.0.1"),
+        pair("x-forwarded-prefix", "/fn/app"),
+    ] {
+        assert!(headers.contains(&wanted), "{wanted:?} in {headers:?}");
+    }
+    assert!(!headers.iter().any(|(name, _)| name == "transfer-encoding"));
+}
+
+#[tokio::test]
+async fn an_applications_response_goes_out_as_it_is() {
+    let app = Function::application("app", |call| match meta(call)["path"].as_str().unwrap() {
+        "/none" => whole(204, &[("content-length", "3")], ""),
+        "/teapot" => whole(
+            418,
+            &[
+                ("x-a", "1"),
+                ("x-a", "2"),
+                ("set-cookie", "a"),
+                ("content-length", "99"),
+                ("connection", "close"),
+            ],
+            "short",
+        ),
+        _ => {
+            let rest = vec![
+                (
+                    Duration::from_millis(1),
+                    Deal::Chunk(Bytes::from_static(b"and ")),
+                ),
+                (Duration::ZERO, Deal::Chunk(Bytes::new())),
+                (Duration::ZERO, Deal::End(Bytes::from_static(b"done"))),
+            ];
+            Deed::Http(
+                head(200, &[("content-type", "text/plain")]),
+                Bytes::from_static(b"begun "),
+                rest,
+            )
+        }
+    });
+    let daemon = Daemon::with(vec![app]).await;
+    let mut client = daemon.client().await;
+    let streamed = client.ask("GET", "/fn/app/stream", "", b"").await;
+    assert_eq!(streamed.text(), "begun and done");
+    assert_eq!(streamed.header("transfer-encoding"), Some("chunked"));
+    assert_eq!(streamed.header("x-pilot-start"), Some("cold"));
+    let teapot = client.ask("GET", "/fn/app/teapot", "", b"").await;
+    assert_eq!((teapot.status, teapot.text()), (418, "short"));
+    assert_eq!(
+        teapot
+            .headers
+            .iter()
+            .filter(|(name, _)| name == "x-a")
+            .count(),
+        2
+    );
+    assert_eq!(teapot.header("connection"), None);
+    let none = client.ask("GET", "/fn/app/none", "", b"").await;
+    assert_eq!((none.status, none.header("content-length")), (204, None));
+    assert_eq!(
+        client
+            .ask("OPTIONS", "/fn/app/teapot", "", b"")
+            .await
+            .status,
+        418
+    );
+    assert_eq!(daemon.engine.starts(), 1);
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_breaks_the_connection_off() {
+    let app = Function::application("app", |_| {
+        let fault = WorkerFault::Signalled {
+            signal: 11,
+            output: Bytes::new(),
+        };
+        let rest = vec![(Duration::ZERO, Deal::Die(fault))];
+        Deed::Http(head(200, &[]), Bytes::from_static(b"begun"), rest)
+    });
+    let daemon = Daemon::with(vec![app]).await;
+    let mut client = daemon.client().await;
+    client.send("GET /fn/app HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(client.try_answer("GET").await.is_none());
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_stream_frees_the_worker() {
+    let begun = Arc::new(Notify::new());
+    let began = begun.clone();
+    let app = version_with("app", 1, |config| {
+        config.scale.max = 1;
+        config.timeout = Duration::from_secs(60);
+        config.interface = pilot_model::Interface::Asgi;
+    });
+    let app = Function::of(app, move |call| {
+        if meta(call)["path"] == "/quick" {
+            return whole(200, &[], "quick");
+        }
+        began.notify_one();
+        let rest = vec![(Duration::from_secs(3600), Deal::End(Bytes::new()))];
+        Deed::Http(head(200, &[]), Bytes::from_static(b"begun"), rest)
+    });
+    let daemon = Daemon::with(vec![app]).await;
+    let mut client = daemon.client().await;
+    client.send("GET /fn/app HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    soon(begun.notified()).await;
+    drop(client);
+    assert_eq!(
+        soon(daemon.ask("GET", "/fn/app/quick", "", b""))
+            .await
+            .text(),
+        "quick"
+    );
+}
