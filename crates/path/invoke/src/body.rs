@@ -1,28 +1,187 @@
 //! The body of an application's HTTP response: in one piece, or streamed from the worker.
+//!
+//! A streamed body owns the invocation's lease. Its end gives the worker back; dropped before, the worker is ended and the
+//! invocation recorded as cancelled. An HTTP server stops reading once `content-length` bytes are written (or at once, for
+//! `HEAD`, 204 and 304), so a body dropped there was not cancelled: what is left of the exchange is waited for in a task.
 
 use bytes::Bytes;
+use pilot_model::Outcome;
+use pilot_model::ports::{HttpHead, Part, WorkerFault};
+use pilot_pool::Lease;
+use tokio::time::{Instant as Deadline, timeout_at};
 
 use crate::error::InvokeError;
+use crate::fault::Failure;
+use crate::invocation::Invocation;
 
-/// A response body. While it streams it holds the worker; dropped before its end, the worker is killed and the
-/// invocation recorded as cancelled.
+/// A response body.
 #[derive(Debug)]
 pub struct HttpBody {
-    whole: Option<Bytes>,
+    /// The whole body, or the first part of a streamed one; `None` once it is taken.
+    first: Option<Bytes>,
+    rest: Option<Box<Streaming>>,
+    /// Bytes that were handed out.
+    sent: u64,
+    /// Bytes after which whoever reads may stop.
+    enough: Option<u64>,
 }
 
 impl HttpBody {
+    pub(crate) fn whole(body: Bytes) -> Self {
+        Self {
+            first: Some(body),
+            rest: None,
+            sent: 0,
+            enough: None,
+        }
+    }
+
+    pub(crate) fn streaming(
+        rest: Streaming,
+        first: Bytes,
+        head: &HttpHead,
+        ignores_body: bool,
+    ) -> Self {
+        let declared = || {
+            let length = head
+                .headers
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+            length.and_then(|(_, value)| value.trim().parse().ok())
+        };
+        Self {
+            first: Some(first),
+            rest: Some(Box::new(rest)),
+            sent: 0,
+            enough: if ignores_body { Some(0) } else { declared() },
+        }
+    }
+
     /// The whole body, when the answer came in one piece and nothing of it was taken yet.
     #[must_use]
     pub fn complete(&self) -> Option<&Bytes> {
-        self.whole.as_ref()
+        match self.rest {
+            None => self.first.as_ref(),
+            Some(_) => None,
+        }
     }
 
-    /// The next part; `None` at the end. After an error there is no more.
+    /// The next part, not empty; `None` at the end. After an error there is no more.
     ///
     /// # Errors
     /// [`InvokeError::BodyTimedOut`] and [`InvokeError::BodyBroken`].
     pub async fn next(&mut self) -> Option<Result<Bytes, InvokeError>> {
-        self.whole.take().map(Ok)
+        if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
+            return Some(Ok(self.hand_out(first)));
+        }
+        loop {
+            let part = self.rest.as_mut()?.next().await;
+            if !matches!(part, Ok(Part::Chunk(_))) {
+                self.rest = None;
+            }
+            match part {
+                Ok(Part::Chunk(bytes) | Part::End(bytes, _)) if !bytes.is_empty() => {
+                    return Some(Ok(self.hand_out(bytes)));
+                }
+                Ok(_) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    fn hand_out(&mut self, bytes: Bytes) -> Bytes {
+        self.sent += bytes.len() as u64;
+        bytes
+    }
+}
+
+impl Drop for HttpBody {
+    fn drop(&mut self) {
+        let enough = self.enough.is_some_and(|enough| self.sent >= enough);
+        if let Some(mut rest) = self.rest.take().filter(|_| enough) {
+            let desk = std::sync::Arc::clone(rest.invocation().desk());
+            desk.pools
+                .spawn(async move { while let Ok(Part::Chunk(_)) = rest.next().await {} });
+        }
+    }
+}
+
+/// An exchange whose answer still comes in.
+#[derive(Debug)]
+pub(crate) struct Streaming {
+    /// `None` once it is over. Before `invocation`: the worker goes back, or dies, first.
+    lease: Option<Lease>,
+    invocation: Invocation,
+    stream: u32,
+    deadline: Deadline,
+}
+
+impl Streaming {
+    pub(crate) fn new(
+        invocation: Invocation,
+        lease: Lease,
+        stream: u32,
+        deadline: Deadline,
+    ) -> Self {
+        Self {
+            lease: Some(lease),
+            invocation,
+            stream,
+            deadline,
+        }
+    }
+
+    pub(crate) fn invocation(&self) -> &Invocation {
+        &self.invocation
+    }
+
+    /// The next part. After the end or an error it must not be asked again.
+    async fn next(&mut self) -> Result<Part, InvokeError> {
+        let Some(lease) = &self.lease else {
+            return Err(InvokeError::BodyBroken {
+                fault: WorkerFault::Protocol {
+                    problem: "the body is over".to_owned(),
+                    output: Bytes::new(),
+                },
+            });
+        };
+        let part = timeout_at(self.deadline, lease.worker().next(self.stream)).await;
+        let id = &self.invocation.id;
+        let (failure, error) = match part {
+            Ok(Ok(part)) => {
+                self.took(&part);
+                return Ok(part);
+            }
+            Ok(Err(fault)) => (
+                Failure::fault(id, &fault),
+                InvokeError::BodyBroken { fault },
+            ),
+            Err(_) => {
+                let after = self.invocation.version.config.timeout;
+                (
+                    Failure::timeout(id, after, b""),
+                    InvokeError::BodyTimedOut { after },
+                )
+            }
+        };
+        let now = self.invocation.now();
+        if let Some(lease) = self.lease.take() {
+            lease.lose(now, failure.reason);
+        }
+        self.invocation.end(now, failure.outcome, failure.output);
+        Err(error)
+    }
+
+    fn took(&mut self, part: &Part) {
+        let (Part::Chunk(bytes) | Part::End(bytes, _)) = part;
+        self.invocation.bytes_out += bytes.len() as u64;
+        if let Part::End(_, done) = part {
+            let now = self.invocation.now();
+            if let Some(lease) = self.lease.take() {
+                lease.finish(now);
+            }
+            self.invocation.done(done, now);
+            self.invocation.end(now, Outcome::Ok, done.output.clone());
+        }
     }
 }

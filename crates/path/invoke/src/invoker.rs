@@ -1,22 +1,50 @@
-//! `Invoker`: what the gateway calls and the control side sees.
+//! `Invoker`: what the gateway calls and the control side sees. Holds which version each name means.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::Mutex;
 use pilot_model::api::PoolStatus;
 use pilot_model::ports::{Clock, Engine, EventSink, Platform, StartError, TemplateReport};
-use pilot_model::{BoxFuture, FunctionName, Instant, Version};
+use pilot_model::{BoxFuture, Event, FunctionName, Instant, Outcome, StartKind, Version};
+use pilot_pool::{Lease, Leased, Pool, PoolLimits, Pools, Refusal};
 
-use crate::error::InvokeError;
+use crate::error::{InvokeError, ThrottleReason};
+use crate::exchange::exchange;
+use crate::invocation::{Desk, Invocation};
 use crate::limits::Limits;
 use crate::request::Request;
-use crate::response::Response;
+use crate::response::{Response, ResponseBody};
 
 /// The running functions. Shared as `Arc<Invoker>`.
 #[derive(Debug)]
 pub struct Invoker {
     engine: Arc<dyn Engine>,
-    clock: Arc<dyn Clock>,
+    desk: Arc<Desk>,
+    limits: Limits,
+    /// Read on the path without a lock; replaced as a whole by who holds `change`.
+    functions: ArcSwap<Functions>,
+    /// Serialises activation and removal.
+    change: Mutex<()>,
+}
+
+type Functions = HashMap<String, Function>;
+
+/// What a name means.
+#[derive(Debug, Clone)]
+struct Function {
+    live: Arc<Pool>,
+    /// Newest first; they keep no workers, but a request that names one is served.
+    older: Vec<Arc<Pool>>,
+}
+
+impl Function {
+    fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        std::iter::once(&self.live).chain(&self.older)
+    }
 }
 
 impl Invoker {
@@ -24,11 +52,27 @@ impl Invoker {
     #[must_use]
     pub fn new(
         engine: Arc<dyn Engine>,
-        _sink: Arc<dyn EventSink>,
+        sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
-        _limits: Limits,
+        limits: Limits,
     ) -> Arc<Self> {
-        Arc::new(Self { engine, clock })
+        let pools = Pools::new(
+            Arc::clone(&engine),
+            Arc::clone(&sink),
+            Arc::clone(&clock),
+            PoolLimits {
+                queue_max: limits.queue_max,
+                memory_bytes_max: limits.memory_bytes_max,
+                memory_sample_every: limits.memory_sample_every,
+            },
+        );
+        Arc::new(Self {
+            engine,
+            desk: Arc::new(Desk::new(pools, sink, clock)),
+            limits,
+            functions: ArcSwap::default(),
+            change: Mutex::new(()),
+        })
     }
 
     /// The version that NAME and a qualifier mean. `qualifier`: `None` or `$LATEST` for the live one, a version's number,
@@ -36,31 +80,102 @@ impl Invoker {
     ///
     /// # Errors
     /// [`InvokeError::FunctionNotFound`], [`InvokeError::VersionNotFound`].
-    pub fn find(&self, name: &str, _qualifier: Option<&str>) -> Result<Arc<Version>, InvokeError> {
-        Err(InvokeError::FunctionNotFound {
-            name: name.chars().take(100).collect(),
-        })
+    pub fn find(&self, name: &str, qualifier: Option<&str>) -> Result<Arc<Version>, InvokeError> {
+        let functions = self.functions.load();
+        let function = functions.get(name).ok_or_else(|| not_found(name))?;
+        let Some(qualifier) = qualifier.filter(|qualifier| *qualifier != "$LATEST") else {
+            return Ok(Arc::clone(function.live.version()));
+        };
+        let number: Option<u32> = qualifier.parse().ok();
+        let found = function
+            .pools()
+            .map(|pool| pool.version())
+            .find(|version| number == Some(version.number) || version.id.as_str() == qualifier);
+        found
+            .map(Arc::clone)
+            .ok_or_else(|| version_not_found(name, qualifier))
     }
 
     /// Invokes and waits for the answer, or for the head of a streamed one. Dropping the future cancels the invocation.
     ///
+    /// The function's timeout counts from the call of the handler. Before that, the request waits for a worker for at most
+    /// as long again; then it is refused.
+    ///
     /// # Errors
     /// See [`InvokeError`]. Whatever the function itself does wrong is a [`Response`].
     pub async fn invoke(&self, request: Request) -> Result<Response, InvokeError> {
-        Err(InvokeError::FunctionNotFound {
-            name: request.version.config.name.to_string(),
-        })
+        let pool = self.pool(&request.version)?;
+        let bytes = request.payload.len();
+        if bytes > self.limits.payload_bytes_max {
+            return Err(InvokeError::PayloadTooLarge {
+                bytes,
+                bytes_max: self.limits.payload_bytes_max,
+            });
+        }
+        let mut invocation = Invocation::new(
+            &self.desk,
+            request.id.clone(),
+            Arc::clone(&request.version),
+            request.received,
+            bytes,
+        );
+        match self.lease(&pool, &invocation).await {
+            Ok(lease) => {
+                invocation.leased(&lease);
+                Ok(exchange(request, invocation, lease).await)
+            }
+            Err(refusal) => refused(invocation, refusal),
+        }
     }
 
     /// Now, on the clock of all stamps.
     #[must_use]
     pub fn now(&self) -> Instant {
-        self.clock.now()
+        self.desk.clock.now()
     }
 
     /// Waits for the running invocations, at most `grace`, then retires every worker. It does not refuse new work while
     /// it waits: that is the gateway's.
-    pub async fn drain(&self, _grace: Duration) {}
+    pub async fn drain(&self, grace: Duration) {
+        if tokio::time::timeout(grace, self.desk.quiet())
+            .await
+            .is_err()
+        {
+            tracing::warn!(?grace, "invocations still run: their workers are ended");
+        }
+        self.desk.pools.close().await;
+    }
+
+    /// The pool of a version that [`Invoker::find`] gave.
+    fn pool(&self, version: &Arc<Version>) -> Result<Arc<Pool>, InvokeError> {
+        let name = version.config.name.as_str();
+        let functions = self.functions.load();
+        let function = functions.get(name).ok_or_else(|| not_found(name))?;
+        let pool = function.pools().find(|pool| same(pool.version(), version));
+        pool.map(Arc::clone)
+            .ok_or_else(|| version_not_found(name, &version.number.to_string()))
+    }
+
+    async fn lease(&self, pool: &Arc<Pool>, invocation: &Invocation) -> Result<Lease, Refusal> {
+        let admitted = invocation.timeline.admitted;
+        let leased = pool.lease(admitted.unwrap_or_else(|| self.now()))?;
+        self.desk.sink.publish(Event::Arrived {
+            version: Arc::clone(&invocation.version),
+        });
+        match leased {
+            Leased::Now(lease) => Ok(lease),
+            Leased::Later(waiting) => waiting.lease(invocation.version.config.timeout).await,
+        }
+    }
+
+    /// Replaces what names mean. Returns what `change` gives.
+    fn change<T>(&self, change: impl FnOnce(&mut Functions) -> T) -> T {
+        let _one_at_a_time = self.change.lock();
+        let mut functions = Functions::clone(&self.functions.load());
+        let result = change(&mut functions);
+        self.functions.store(Arc::new(functions));
+        result
+    }
 }
 
 impl Platform for Invoker {
@@ -71,15 +186,130 @@ impl Platform for Invoker {
         self.engine.prepare(version)
     }
 
-    fn activate(&self, _version: Arc<Version>) {}
-
-    fn remove(&self, _name: &FunctionName) {}
-
-    fn status(&self, _name: &FunctionName) -> Option<PoolStatus> {
-        None
+    fn activate(&self, version: Arc<Version>) {
+        let older_max = self.limits.older_versions_max;
+        let replaced = self.change(|functions| {
+            let name = version.config.name.as_str().to_owned();
+            let Some(function) = functions.get_mut(&name) else {
+                let live = self.desk.pools.open(version);
+                functions.insert(
+                    name,
+                    Function {
+                        live,
+                        older: Vec::new(),
+                    },
+                );
+                return None;
+            };
+            if same(function.live.version(), &version) {
+                return None;
+            }
+            let again = function
+                .older
+                .iter()
+                .position(|pool| same(pool.version(), &version));
+            let live = match again {
+                Some(at) => function.older.remove(at),
+                None => self.desk.pools.open(version),
+            };
+            live.revive();
+            let replaced = std::mem::replace(&mut function.live, live);
+            function.older.insert(0, Arc::clone(&replaced));
+            function.older.truncate(older_max);
+            Some(replaced)
+        });
+        if let Some(replaced) = replaced {
+            replaced.retire();
+        }
     }
 
-    fn scale(&self, _name: &FunctionName, _workers: u32) -> Option<PoolStatus> {
-        None
+    fn remove(&self, name: &FunctionName) {
+        let removed = self.change(|functions| functions.remove(name.as_str()));
+        for pool in removed.iter().flat_map(Function::pools) {
+            pool.retire();
+        }
     }
+
+    fn status(&self, name: &FunctionName) -> Option<PoolStatus> {
+        let functions = self.functions.load();
+        let pools = functions.get(name.as_str())?.pools();
+        Some(pools.fold(PoolStatus::default(), |sum, pool| {
+            let status = pool.status();
+            PoolStatus {
+                starting: sum.starting + status.starting,
+                idle: sum.idle + status.idle,
+                busy: sum.busy + status.busy,
+                waiting: sum.waiting + status.waiting,
+                memory_bytes: sum.memory_bytes + status.memory_bytes,
+            }
+        }))
+    }
+
+    fn scale(&self, name: &FunctionName, workers: u32) -> Option<PoolStatus> {
+        let live = Arc::clone(&self.functions.load().get(name.as_str())?.live);
+        live.scale(workers);
+        self.status(name)
+    }
+}
+
+/// An invocation that got no worker. A handler that cannot be imported is the function's error: an answer.
+fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, InvokeError> {
+    let now = invocation.now();
+    let name = invocation.version.config.name.clone();
+    let throttled = |reason| InvokeError::TooManyRequests {
+        name: name.clone(),
+        reason,
+    };
+    let (outcome, output, error) = match refusal {
+        Refusal::Start(StartError::Import { body, output }) => {
+            invocation.start = StartKind::Cold;
+            let body = ResponseBody::FunctionError(body.into());
+            return Ok(invocation.answer(now, Outcome::InitError, output.into(), body));
+        }
+        Refusal::Start(error) => {
+            invocation.start = StartKind::Cold;
+            let output = match &error {
+                StartError::Runtime { output, .. } => Bytes::from(output.clone()),
+                StartError::Import { .. } | StartError::Sandbox { .. } => Bytes::new(),
+            };
+            let name = name.clone();
+            (
+                Outcome::InitError,
+                output,
+                InvokeError::StartFailed { name, error },
+            )
+        }
+        Refusal::Full => (
+            Outcome::Throttled,
+            Bytes::new(),
+            throttled(ThrottleReason::QueueFull),
+        ),
+        Refusal::TimedOut => (
+            Outcome::Throttled,
+            Bytes::new(),
+            throttled(ThrottleReason::QueueTimeout),
+        ),
+        Refusal::Closed => (Outcome::Cancelled, Bytes::new(), InvokeError::ShuttingDown),
+    };
+    invocation.end(now, outcome, output);
+    Err(error)
+}
+
+fn same(one: &Arc<Version>, other: &Arc<Version>) -> bool {
+    Arc::ptr_eq(one, other) || (one.id == other.id && one.number == other.number)
+}
+
+fn not_found(name: &str) -> InvokeError {
+    InvokeError::FunctionNotFound { name: cut(name) }
+}
+
+fn version_not_found(name: &str, qualifier: &str) -> InvokeError {
+    InvokeError::VersionNotFound {
+        name: cut(name),
+        qualifier: cut(qualifier),
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(100).collect()
 }

@@ -5,10 +5,15 @@
 
 mod body;
 mod error;
+mod exchange;
+mod fault;
+mod invocation;
 mod invoker;
 mod limits;
+mod meta;
 mod request;
 mod response;
+mod tail;
 
 pub use body::HttpBody;
 pub use error::{InvokeError, ThrottleReason};

@@ -292,7 +292,7 @@ impl Pool {
     ) {
         let due = state.due();
         self.due.store(due.0, Ordering::Release);
-        let over = !todo.is_empty() && !state.is_live() && state.is_empty();
+        let over = !state.is_live() && state.is_empty();
         drop(state);
         self.shared.wake_ticker_by(due);
         for action in todo {
@@ -323,7 +323,8 @@ impl Pool {
                 }
             }
         }
-        if over && !self.shared.is_live_elsewhere(self) {
+        let templated = self.templated.load(Ordering::Relaxed);
+        if over && templated && !self.shared.is_live_elsewhere(self) {
             self.forget_template();
         }
     }

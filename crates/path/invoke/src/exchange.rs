@@ -1,0 +1,154 @@
+//! One exchange with a leased worker: send, wait no longer than the timeout, and make of whatever comes back an answer.
+//!
+//! The timeout counts from the call, as in Lambda: a start before it has its own bound, and so has the queue. A worker that
+//! timed out is killed at once; with `concurrency` above 1 it is killed once the invocations beside this one are over.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use pilot_model::Outcome;
+use pilot_model::ports::{Answer, Call, CallKind, Done, HttpHead, WorkerFault};
+use pilot_pool::Lease;
+use tokio::time::{Instant as Deadline, timeout, timeout_at};
+
+use crate::body::{HttpBody, Streaming};
+use crate::fault::Failure;
+use crate::invocation::Invocation;
+use crate::meta;
+use crate::request::{Payload, Request};
+use crate::response::{Response, ResponseBody};
+
+/// A killed worker's output is waited for so long.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// Has the worker serve the request.
+pub(crate) async fn exchange(
+    request: Request,
+    mut invocation: Invocation,
+    mut lease: Lease,
+) -> Response {
+    let config = &request.version.config;
+    let patience = config.timeout;
+    let deadline_ms = unix_ms(SystemTime::now() + patience);
+    let stream = lease.begin();
+    let (kind, meta, body, ignores_body) = match &request.payload {
+        Payload::Event(event) => {
+            let meta = meta::of_event(&request, deadline_ms);
+            (CallKind::Event, meta, event.clone(), false)
+        }
+        Payload::Http(http) => {
+            let meta = meta::of_http(&request, http, deadline_ms);
+            let ignores_body = http.method.eq_ignore_ascii_case("HEAD");
+            (CallKind::Http, meta, http.body.clone(), ignores_body)
+        }
+    };
+    let call = Call {
+        stream,
+        kind,
+        meta,
+        body,
+    };
+    let deadline = Deadline::now() + patience;
+    let mut answer = lease.worker().call(call);
+    let result = match timeout_at(deadline, &mut answer).await {
+        Ok(result) => result,
+        Err(_) => {
+            let mut printed = Bytes::new();
+            if config.concurrency == 1 {
+                lease.worker().kill();
+                if let Ok(Err(fault)) = timeout(LAST_WORDS, &mut answer).await {
+                    printed = output_of(fault);
+                }
+            }
+            drop(answer);
+            let failure = Failure::timeout(&request.id, patience, &printed);
+            return fail(invocation, lease, failure);
+        }
+    };
+    drop(answer);
+    let now = invocation.now();
+    let (outcome, body, done) = match result {
+        Ok(Answer::Result(json, done)) => (Outcome::Ok, ResponseBody::Result(json), done),
+        Ok(Answer::Error(json, done)) => (
+            Outcome::FunctionError,
+            ResponseBody::FunctionError(json),
+            done,
+        ),
+        Ok(Answer::Http {
+            head,
+            first,
+            done: Some(done),
+        }) => {
+            let body = HttpBody::whole(first);
+            (Outcome::Ok, ResponseBody::Http { head, body }, done)
+        }
+        Ok(Answer::Http {
+            head,
+            first,
+            done: None,
+        }) => {
+            invocation.timeline.first_byte = Some(now);
+            let streaming = Streaming::new(invocation, lease, stream, deadline);
+            return stream_on(streaming, head, first, ignores_body);
+        }
+        Err(fault) => {
+            let failure = Failure::fault(&request.id, &fault);
+            return fail(invocation, lease, failure);
+        }
+    };
+    finish(invocation, lease, outcome, body, done)
+}
+
+/// An answer in one piece: the worker goes back first, whoever waits for it need not wait for the record.
+fn finish(
+    mut invocation: Invocation,
+    lease: Lease,
+    outcome: Outcome,
+    body: ResponseBody,
+    done: Done,
+) -> Response {
+    let now = invocation.now();
+    lease.finish(now);
+    invocation.done(&done, now);
+    invocation.answer(now, outcome, done.output, body)
+}
+
+fn fail(invocation: Invocation, lease: Lease, failure: Failure) -> Response {
+    let now = invocation.now();
+    lease.lose(now, failure.reason);
+    let body = ResponseBody::FunctionError(failure.body);
+    invocation.answer(now, failure.outcome, failure.output, body)
+}
+
+/// The head of a streamed answer: the rest is the body's.
+fn stream_on(streaming: Streaming, head: HttpHead, first: Bytes, ignores_body: bool) -> Response {
+    let invocation = streaming.invocation();
+    let ignores_body = ignores_body || matches!(head.status, 204 | 304);
+    Response {
+        id: invocation.id.clone(),
+        version: std::sync::Arc::clone(&invocation.version),
+        start: invocation.start,
+        outcome: Outcome::Ok,
+        timeline: invocation.timeline,
+        log_tail: Bytes::new(),
+        body: ResponseBody::Http {
+            body: HttpBody::streaming(streaming, first, &head, ignores_body),
+            head,
+        },
+    }
+}
+
+/// What a worker printed before it ended.
+fn output_of(fault: WorkerFault) -> Bytes {
+    match fault {
+        WorkerFault::Exited { output, .. }
+        | WorkerFault::Signalled { output, .. }
+        | WorkerFault::OutOfMemory { output, .. }
+        | WorkerFault::Protocol { output, .. } => output,
+    }
+}
+
+fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,241 @@
+//! How a function went wrong, in Lambda's words: the error body for the caller, and the lines for the log.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use pilot_model::ports::WorkerFault;
+use pilot_model::{InvocationId, Outcome};
+
+/// How a function went wrong.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) outcome: Outcome,
+    /// Lambda's error body, JSON.
+    pub(crate) body: Bytes,
+    /// What it printed, and what the platform says about its end.
+    pub(crate) output: Bytes,
+    /// Why the worker ends.
+    pub(crate) reason: &'static str,
+}
+
+impl Failure {
+    /// It took longer than it may.
+    pub(crate) fn timeout(id: &InvocationId, timeout: Duration, printed: &[u8]) -> Self {
+        let message = format!("Task timed out after {:.2} seconds", timeout.as_secs_f64());
+        let line = format!("{} {id} {message}\n\n", utc(SystemTime::now()));
+        Self {
+            outcome: Outcome::Timeout,
+            body: body("Sandbox.Timedout", id, &message),
+            output: joined(printed, &line),
+            reason: "timeout",
+        }
+    }
+
+    /// The worker ended.
+    pub(crate) fn fault(id: &InvocationId, fault: &WorkerFault) -> Self {
+        let (outcome, kind, message, output) = match fault {
+            WorkerFault::Exited { code: 0, output } => (
+                Outcome::Crash,
+                "Runtime.ExitError",
+                "Runtime exited without providing a reason".to_owned(),
+                output,
+            ),
+            WorkerFault::Exited { code, output } => (
+                Outcome::Crash,
+                "Runtime.ExitError",
+                format!("Runtime exited with error: exit status {code}"),
+                output,
+            ),
+            WorkerFault::Signalled { signal, output } => (
+                Outcome::Crash,
+                "Runtime.ExitError",
+                format!(
+                    "Runtime exited with error: signal: {}",
+                    signal_name(*signal)
+                ),
+                output,
+            ),
+            WorkerFault::OutOfMemory {
+                limit_bytes,
+                output,
+            } => (
+                Outcome::OutOfMemory,
+                "Runtime.OutOfMemory",
+                format!(
+                    "Runtime used more memory than its limit of {} MB: raise memory_mb",
+                    limit_bytes >> 20
+                ),
+                output,
+            ),
+            WorkerFault::Protocol { problem, output } => (
+                Outcome::Crash,
+                "Runtime.ProtocolError",
+                format!("Runtime sent what it must not: {problem}"),
+                output,
+            ),
+        };
+        let line = format!("RequestId: {id} Error: {message}\n{kind}\n");
+        Self {
+            outcome,
+            body: body(kind, id, &message),
+            output: joined(output, &line),
+            reason: if outcome == Outcome::OutOfMemory {
+                "out_of_memory"
+            } else {
+                "crash"
+            },
+        }
+    }
+}
+
+fn body(kind: &str, id: &InvocationId, message: &str) -> Bytes {
+    let message = format!("RequestId: {id} Error: {message}");
+    serde_json::json!({ "errorType": kind, "errorMessage": message })
+        .to_string()
+        .into()
+}
+
+/// What was printed, and a line of its own.
+fn joined(printed: &[u8], line: &str) -> Bytes {
+    let mut text = Vec::with_capacity(printed.len() + 1 + line.len());
+    text.extend_from_slice(printed);
+    if text.last().is_some_and(|last| *last != b'\n') {
+        text.push(b'\n');
+    }
+    text.extend_from_slice(line.as_bytes());
+    text.into()
+}
+
+/// signal(7), in the words Lambda uses.
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "hangup",
+        2 => "interrupt",
+        3 => "quit",
+        4 => "illegal instruction",
+        5 => "trace/breakpoint trap",
+        6 => "aborted",
+        7 => "bus error",
+        8 => "floating point exception",
+        9 => "killed",
+        11 => "segmentation fault",
+        13 => "broken pipe",
+        14 => "alarm clock",
+        15 => "terminated",
+        24 => "CPU time limit exceeded",
+        25 => "file size limit exceeded",
+        31 => "bad system call",
+        other => return format!("signal {other}"),
+    };
+    name.to_owned()
+}
+
+/// `2024-05-01T12:00:00.000Z`.
+fn utc(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    // Days since 0000-03-01 in eras of 400 years: https://howardhinnant.github.io/date_algorithms.html#civil_from_days
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        since.subsec_millis(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> InvocationId {
+        InvocationId::new("52fdfc07-2182-454f-963f-5f0f9a621d72")
+    }
+
+    fn text(bytes: &Bytes) -> &str {
+        std::str::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn dates_are_those_of_the_gregorian_calendar() {
+        let at = |seconds| utc(UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 7));
+        assert_eq!(at(0), "1970-01-01T00:00:00.007Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.007Z");
+        assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59.007Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.007Z");
+    }
+
+    #[test]
+    fn a_timeout_reads_as_in_lambda() {
+        let failure = Failure::timeout(&id(), Duration::from_secs(1), b"half a line");
+        assert_eq!(
+            text(&failure.body),
+            r#"{"errorMessage":"RequestId: 52fdfc07-2182-454f-963f-5f0f9a621d72 Error: Task timed out after 1.00 seconds","errorType":"Sandbox.Timedout"}"#
+        );
+        let mut lines = text(&failure.output).lines();
+        assert_eq!(lines.next(), Some("half a line"));
+        let line = lines.next().unwrap();
+        assert!(
+            line.ends_with(
+                "Z 52fdfc07-2182-454f-963f-5f0f9a621d72 Task timed out after 1.00 seconds"
+            )
+        );
+    }
+
+    #[test]
+    fn each_fault_says_how_the_worker_ended() {
+        let output = Bytes::new();
+        let said = |fault| {
+            let failure = Failure::fault(&id(), &fault);
+            let body: serde_json::Value = serde_json::from_slice(&failure.body).unwrap();
+            let message = body["errorMessage"].as_str().unwrap();
+            let (_, message) = message.split_once("Error: ").unwrap();
+            (failure.outcome, message.to_owned())
+        };
+        let exited = WorkerFault::Exited {
+            code: 3,
+            output: output.clone(),
+        };
+        let crashed = WorkerFault::Signalled {
+            signal: 11,
+            output: output.clone(),
+        };
+        let large = WorkerFault::OutOfMemory {
+            limit_bytes: 256 << 20,
+            output,
+        };
+        assert_eq!(
+            said(exited),
+            (
+                Outcome::Crash,
+                "Runtime exited with error: exit status 3".to_owned()
+            )
+        );
+        assert_eq!(
+            said(crashed),
+            (
+                Outcome::Crash,
+                "Runtime exited with error: signal: segmentation fault".to_owned()
+            )
+        );
+        let (outcome, message) = said(large);
+        assert_eq!(outcome, Outcome::OutOfMemory);
+        assert!(
+            message.contains("256 MB") && message.contains("memory_mb"),
+            "{message}"
+        );
+    }
+}

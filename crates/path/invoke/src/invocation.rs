@@ -1,0 +1,188 @@
+//! An invocation under way: its stamps, and the record that is published when it ends, whichever way it does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use pilot_model::ports::{Clock, Done, EventSink};
+use pilot_model::{
+    Event, Instant, InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version, WorkerId,
+};
+use pilot_pool::{Lease, Pools};
+use tokio::sync::Notify;
+
+use crate::response::{Response, ResponseBody};
+
+/// What every invocation needs.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) pools: Pools,
+    pub(crate) sink: Arc<dyn EventSink>,
+    pub(crate) clock: Arc<dyn Clock>,
+    running: AtomicUsize,
+    quiet: Notify,
+}
+
+impl Desk {
+    pub(crate) fn new(pools: Pools, sink: Arc<dyn EventSink>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            pools,
+            sink,
+            clock,
+            running: AtomicUsize::new(0),
+            quiet: Notify::new(),
+        }
+    }
+
+    /// Resolves once no invocation runs.
+    pub(crate) async fn quiet(&self) {
+        loop {
+            let quiet = self.quiet.notified();
+            if self.running.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            quiet.await;
+        }
+    }
+}
+
+/// An invocation under way. Dropped before [`Invocation::end`], it was cancelled.
+#[derive(Debug)]
+pub(crate) struct Invocation {
+    desk: Arc<Desk>,
+    pub(crate) id: InvocationId,
+    pub(crate) version: Arc<Version>,
+    pub(crate) timeline: Timeline,
+    pub(crate) start: StartKind,
+    pub(crate) bytes_out: u64,
+    bytes_in: u64,
+    worker: Option<WorkerId>,
+    memory_bytes_max: Option<u64>,
+    ended: bool,
+}
+
+impl Invocation {
+    pub(crate) fn new(
+        desk: &Arc<Desk>,
+        id: InvocationId,
+        version: Arc<Version>,
+        received: Instant,
+        bytes_in: usize,
+    ) -> Self {
+        desk.running.fetch_add(1, Ordering::SeqCst);
+        let mut timeline = Timeline::new(received);
+        timeline.admitted = Some(desk.clock.now().max(received));
+        Self {
+            desk: Arc::clone(desk),
+            id,
+            version,
+            timeline,
+            start: StartKind::Warm,
+            bytes_out: 0,
+            bytes_in: bytes_in as u64,
+            worker: None,
+            memory_bytes_max: None,
+            ended: false,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.desk.clock.now()
+    }
+
+    pub(crate) fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
+    /// Notes who serves it, and the stamps of the start if it waited for one: they are brought into the order in which
+    /// this invocation met them (of a start that began before it came, it saw only the rest).
+    pub(crate) fn leased(&mut self, lease: &Lease) {
+        self.worker = Some(lease.worker().id());
+        self.start = lease.kind();
+        self.memory_bytes_max = lease.memory_bytes_max();
+        let admitted = self.timeline.admitted.unwrap_or(self.timeline.received);
+        let given = lease.since().max(admitted);
+        let Some(stamps) = lease.start() else {
+            self.timeline.leased = Some(given);
+            return;
+        };
+        let leased = stamps.asked.clamp(admitted, given);
+        let forked = stamps.forked.clamp(leased, given);
+        let sandboxed = stamps.sandboxed.clamp(forked, given);
+        let initialised = stamps.initialised.clamp(sandboxed, given);
+        self.timeline.leased = Some(leased);
+        self.timeline.forked = Some(forked);
+        self.timeline.sandboxed = Some(sandboxed);
+        self.timeline.initialised = Some(initialised);
+    }
+
+    /// Takes the worker's stamps. They come from the function's own process: whatever it says, the order holds.
+    pub(crate) fn done(&mut self, done: &Done, now: Instant) {
+        let before = self.timeline.initialised.or(self.timeline.leased);
+        let before = before.unwrap_or(self.timeline.received).min(now);
+        let started = done.started.clamp(before, now);
+        self.timeline.started = Some(started);
+        self.timeline.returned = Some(done.returned.clamp(started, now));
+        self.timeline.first_byte = Some(done.first_byte.clamp(started, now));
+    }
+
+    /// It is over: publishes the record.
+    pub(crate) fn end(
+        &mut self,
+        now: Instant,
+        outcome: Outcome,
+        output: Bytes,
+    ) -> Arc<InvocationRecord> {
+        self.ended = true;
+        self.timeline.finished = Some(now);
+        let record = Arc::new(InvocationRecord {
+            id: self.id.clone(),
+            version: Arc::clone(&self.version),
+            worker: self.worker,
+            start: self.start,
+            outcome,
+            timeline: self.timeline,
+            memory_bytes_max: self.memory_bytes_max,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            output,
+        });
+        self.desk.sink.publish(Event::Invoked(Arc::clone(&record)));
+        record
+    }
+
+    /// It is over, with an answer in one piece.
+    pub(crate) fn answer(
+        mut self,
+        now: Instant,
+        outcome: Outcome,
+        output: Bytes,
+        body: ResponseBody,
+    ) -> Response {
+        self.bytes_out = match &body {
+            ResponseBody::Result(bytes) | ResponseBody::FunctionError(bytes) => bytes.len(),
+            ResponseBody::Http { body, .. } => body.complete().map_or(0, Bytes::len),
+        } as u64;
+        let record = self.end(now, outcome, output);
+        Response {
+            id: self.id.clone(),
+            version: Arc::clone(&self.version),
+            start: self.start,
+            outcome,
+            timeline: self.timeline,
+            body,
+            log_tail: crate::tail::of(&record),
+        }
+    }
+}
+
+impl Drop for Invocation {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end(self.now(), Outcome::Cancelled, Bytes::new());
+        }
+        if self.desk.running.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.desk.quiet.notify_waiters();
+        }
+    }
+}
