@@ -30,9 +30,9 @@ class Fault(Exception):
 
 
 def stack(trace: Optional[TracebackType]) -> List[str]:
-    """The user's frames, formatted as `traceback.format_list` does."""
-    frames = traceback.extract_tb(trace)
-    return traceback.format_list([frame for frame in frames if not frame.filename.startswith(_HIDDEN)])
+    """The user's frames, formatted as Lambda does: without the markers under the line that newer Pythons draw."""
+    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(_HIDDEN)]
+    return traceback.format_list([(frame.filename, frame.lineno or 0, frame.name, frame.line) for frame in frames])
 
 
 def body(error: BaseException, request_id: str = "") -> bytes:

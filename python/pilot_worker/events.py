@@ -14,13 +14,31 @@ from .context import Context, FunctionInfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any, Callable, Dict, Iterable, Optional
 
     from .aio import AsyncChannel
     from .channel import Channel
     from .handler import Function
 
-_decode = json.JSONDecoder().decode
+_decoder = json.JSONDecoder()
+_scan = _decoder.scan_once  # type: ignore[attr-defined]  # the C scanner, without two regular expressions around it
+
+
+class Trace:
+    """`_X_AMZN_TRACE_ID`, which is set for the invocation that has one. There is but one os.environ: not with concurrency."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._is_used = concurrency == 1
+        self._is_set = False
+        os.environ.pop("_X_AMZN_TRACE_ID", None)
+
+    def set(self, trace: Optional[str]) -> None:
+        if trace is not None and self._is_used:
+            os.environ["_X_AMZN_TRACE_ID"] = trace
+            self._is_set = True
+        elif self._is_set:
+            os.environ.pop("_X_AMZN_TRACE_ID", None)
+            self._is_set = False
 
 
 class EventCall:
@@ -29,15 +47,14 @@ class EventCall:
     def __init__(self, function: Function, channel: Channel) -> None:
         self._target = function.target
         self._info = FunctionInfo(function.spec.function)
-        self._sets_trace = function.spec.concurrency == 1  # there is but one os.environ
+        self._trace = Trace(function.spec.concurrency)
         self._write = channel.write
 
     def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(meta_bytes)
         request_id = meta["id"]
         output.request_id.set(request_id)
-        if self._sets_trace:
-            set_trace(meta.get("trace"))
+        self._trace.set(meta.get("trace"))
         started_ns = time.monotonic_ns()
         try:
             event = decode_event(kind, body)
@@ -61,15 +78,14 @@ class AsyncEventCall:
     def __init__(self, function: Function, channel: AsyncChannel) -> None:
         self._target = function.target
         self._info = FunctionInfo(function.spec.function)
-        self._sets_trace = function.spec.concurrency == 1
+        self._trace = Trace(function.spec.concurrency)
         self._send = channel.send
 
     async def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(meta_bytes)
         request_id = meta["id"]
         output.request_id.set(request_id)
-        if self._sets_trace:
-            set_trace(meta.get("trace"))
+        self._trace.set(meta.get("trace"))
         started_ns = time.monotonic_ns()
         try:
             event = decode_event(kind, body)
@@ -88,7 +104,7 @@ class AsyncEventCall:
 
 
 def decode_meta(text: bytes) -> Dict[str, Any]:
-    meta: Dict[str, Any] = _decode(text.decode())
+    meta: Dict[str, Any] = _scan(text.decode(), 0)[0]
     return meta
 
 
@@ -96,7 +112,14 @@ def decode_event(kind: int, body: bytes) -> Any:
     if kind != wire.INVOKE:
         raise errors.Fault("Runtime.BadRequest", f"an event handler cannot answer a frame of kind {kind}")
     try:
-        return _decode(body.decode())
+        text = body.decode()
+        try:
+            event, end = _scan(text, 0)
+            if end == len(text):
+                return event
+        except (ValueError, StopIteration):
+            pass  # white space around it, or an error, which the whole decoder words better
+        return _decoder.decode(text)
     except ValueError as error:
         raise errors.Fault("Runtime.UnmarshalError", f"Unable to unmarshal input: {error}") from error
 
@@ -122,13 +145,6 @@ def done_meta(started_ns: int, finished_ns: int) -> bytes:
     return b'{"started_ns":%d,"finished_ns":%d}' % (started_ns, finished_ns)
 
 
-def set_trace(trace: Optional[str]) -> None:
-    if trace is not None:
-        os.environ["_X_AMZN_TRACE_ID"] = trace
-    elif "_X_AMZN_TRACE_ID" in os.environ:
-        del os.environ["_X_AMZN_TRACE_ID"]
-
-
 def _default(value: Any) -> Any:
     if type(value).__module__ == "decimal":
         return int(value) if value == value.to_integral_value() and value.is_finite() else float(value)
@@ -139,7 +155,26 @@ _encode_text = json.JSONEncoder(ensure_ascii=False, default=_default).encode
 _encode_ascii = json.JSONEncoder(default=_default).encode
 
 
+def _make_fast_encoder() -> Optional[Callable[[Any, int], Iterable[str]]]:
+    """The C encoder that JSONEncoder makes anew for every call, without its check for circles (those are recursion errors)."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    encode_string = getattr(json.encoder, "c_encode_basestring", None)
+    try:
+        fast: Callable[[Any, int], Iterable[str]] = make(None, _default, encode_string, None, ": ", ", ", False, False, True)
+        return fast if "".join(fast({"a": [1]}, 0)) == '{"a": [1]}' else None
+    except (TypeError, ValueError):  # a Python that has changed its private parts, or has no C accelerator
+        return None
+
+
+_fast = _make_fast_encoder()
+
+
 def _encode(value: Any) -> bytes:
+    if _fast is not None:
+        try:
+            return "".join(_fast(value, 0)).encode()
+        except Exception:  # the ordinary encoder below finds the same fault, and words it
+            pass
     try:
         return _encode_text(value).encode()
     except UnicodeEncodeError:  # a lone surrogate, which has no UTF-8 form but an escaped one

@@ -15,6 +15,7 @@ from typing import Any, Iterable
 from pilot_worker import wire
 
 WORKER = Path(__file__).parent.parent / "pilot_worker"
+PYTHON = os.environ.get("PILOT_TEST_PYTHON", sys.executable)  # the worker supports versions that the tests need not
 PATIENCE_S = 30.0  # an upper bound for a broken worker, never waited for otherwise
 
 
@@ -217,7 +218,7 @@ class Process:
             os.closerange(3 + len(fds), 1024)  # what the test runner itself was started with
 
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-s", str(WORKER), role],
+            [PYTHON, "-I", "-s", str(WORKER), role],
             stdin=subprocess.DEVNULL,
             stdout=log_write,
             stderr=log_write,

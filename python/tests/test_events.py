@@ -201,8 +201,10 @@ def test_coroutine_handlers_run_on_a_loop(start: Start, concurrency: int) -> Non
     worker = start(
         f"""
 import asyncio
-here, met = [], asyncio.Event()
+here, met = [], None
 async def handler(event, context):
+    global met
+    met = met or asyncio.Event()
     if event == "fail": raise ValueError("late")
     here.append(event)
     if len(here) == {concurrency}: met.set()

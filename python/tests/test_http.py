@@ -132,9 +132,11 @@ def test_asgi_requests_run_at_once(start: Start) -> None:
     worker = start(
         """
 import asyncio
-here, met = [], asyncio.Event()
+here, met = [], None
 async def handler(scope, receive, send):
     assert scope["type"] == "http"
+    global met
+    met = met or asyncio.Event()
     here.append(1)
     if len(here) == 3: met.set()
     await met.wait()

@@ -113,7 +113,8 @@ def test_a_worker_is_born_in_its_namespaces(functions: Functions) -> None:
     namespaces = Namespaces()
     template = functions.template(STATUS)
     ours = look(template.worker())
-    worker = template.worker(**{name: namespaces.open(name) for name in ("pid", "mnt", "ipc", "uts", "net")})
+    fds: dict[str, Any] = {name: namespaces.open(name) for name in ("pid", "mnt", "ipc", "uts", "net")}
+    worker = template.worker(**fds)
     theirs = look(worker)
     for name in NAMESPACES:
         assert theirs[name] == os.stat(f"/proc/{namespaces.pid}/ns/{name}").st_ino != ours[name]

@@ -16,7 +16,7 @@ FRAMES = json.loads((VECTORS / "frames.json").read_text())
 CONTROL = json.loads((VECTORS / "control.json").read_text())
 
 
-def by_name(vectors: list[dict[str, Any]]) -> Any:
+def by_name(vectors: list[dict[str, Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("vector", vectors, ids=lambda vector: vector["name"])
 
 
