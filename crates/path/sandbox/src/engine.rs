@@ -188,9 +188,9 @@ impl Shared {
         // Closed here before the worker's end is waited for, or it would never be seen.
         drop((theirs, log));
         let home = self.keeper.home(self, function);
-        let memory_bytes_max = function.version().config.memory_bytes;
+        let config = &function.version().config;
         let body = Body { sandbox, process };
-        ForkedWorker::come_up(id, asked, memory_bytes_max, channel, output, body, home).await
+        ForkedWorker::come_up(id, asked, config, channel, output, body, home).await
     }
 
     /// A cgroup, on machines that have them.

@@ -55,6 +55,11 @@ pub(crate) struct Child {
 }
 
 impl Child {
+    /// Whether it has ended, as far as its template has said.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.end.is_empty()
+    }
+
     /// How it ended; waits for that.
     pub(crate) async fn end(self) -> ChildEnd {
         self.end.await.unwrap_or(ChildEnd::Unknown)

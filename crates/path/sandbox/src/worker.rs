@@ -1,6 +1,7 @@
 //! A worker as the daemon holds it: a process forked into a sandbox, its invocation channel, its output.
 
 mod exchange;
+mod mux;
 mod output;
 
 use std::fmt;
@@ -10,18 +11,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::WorkerId;
 use pilot_model::ports::{
     Answer, BoxFuture, Call, Part, StartError, StartStamps, Worker, WorkerFault, WorkerMemory,
 };
 use pilot_model::timeline::Instant;
+use pilot_model::{FunctionConfig, WorkerId};
 use pilot_wire::Kind;
 use pilot_wire::meta::ReadyMeta;
 use tokio::net::UnixStream;
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 use tokio::time::timeout;
 
-pub(crate) use exchange::{Connection, Exchanged};
+use exchange::{Connection, Exchanged};
+use mux::Mux;
 pub(crate) use output::Output;
 
 use crate::cgroup::Cgroup;
@@ -34,12 +36,20 @@ pub(crate) struct ForkedWorker {
     id: WorkerId,
     stamps: StartStamps,
     memory_bytes_max: u64,
-    /// One exchange at a time, which the caller keeps to; the lock makes it so. Held across awaits by design.
-    connection: AsyncMutex<Connection>,
+    link: Link,
+    /// How it ended, once somebody had to know.
+    end: OnceCell<(ChildEnd, OutOfMemory)>,
     /// Taken when it is killed, or given back to be used again.
     body: Mutex<Option<Body>>,
     /// Where its sandbox goes when it has ended.
     home: Arc<dyn Home>,
+}
+
+/// The channel, by how many exchanges it has at a time.
+enum Link {
+    /// The caller keeps to one; the lock makes it so. Held across awaits by design.
+    OneAtATime(AsyncMutex<Connection>),
+    Several(Mux),
 }
 
 /// What ends with the worker.
@@ -76,7 +86,7 @@ impl ForkedWorker {
     pub(crate) async fn come_up(
         id: WorkerId,
         asked: Instant,
-        memory_bytes_max: u64,
+        config: &FunctionConfig,
         channel: OwnedFd,
         output: Output,
         body: Body,
@@ -114,8 +124,12 @@ impl ForkedWorker {
                         sandboxed: Instant(ready.sandboxed_ns),
                         initialised: Instant(ready.initialised_ns),
                     },
-                    memory_bytes_max,
-                    connection: AsyncMutex::new(connection),
+                    memory_bytes_max: config.memory_bytes,
+                    link: match config.concurrency {
+                        1 => Link::OneAtATime(AsyncMutex::new(connection)),
+                        _ => Link::Several(Mux::new(connection)),
+                    },
+                    end: OnceCell::new(),
                     body: Mutex::new(Some(body)),
                     home,
                 })
@@ -182,29 +196,42 @@ pub(crate) fn in_words(end: &ChildEnd) -> String {
 }
 
 impl ForkedWorker {
-    /// The process is gone, or of no more use: finds out why, for the caller of the exchange.
+    /// The process is gone, or of no more use: finds out why, for the callers of the exchanges under way.
     async fn fault(&self, what: Exchanged, output: Bytes) -> WorkerFault {
-        let body = self.body.lock().take();
-        let problem = match what {
-            Exchanged::Broken(problem) => return WorkerFault::Protocol { problem, output },
-            Exchanged::Closed => "the worker was ended".to_owned(),
-        };
-        let Some(body) = body else {
+        if let Exchanged::Broken(problem) = what {
+            drop(self.body.lock().take());
             return WorkerFault::Protocol { problem, output };
-        };
-        let oom_kills = body.sandbox.cgroup().map_or(0, Cgroup::oom_kills);
-        match body.end().await {
-            ChildEnd::Exited(code) => WorkerFault::Exited { code, output },
-            ChildEnd::Signalled(SIGKILL) if oom_kills > 0 => WorkerFault::OutOfMemory {
+        }
+        let end = self.end.get_or_init(|| async {
+            let Some(body) = self.body.lock().take() else {
+                return (ChildEnd::Unknown, OutOfMemory::No);
+            };
+            let memory = match body.sandbox.cgroup().map_or(0, Cgroup::oom_kills) {
+                0 => OutOfMemory::No,
+                _ => OutOfMemory::Yes,
+            };
+            (body.end().await, memory)
+        });
+        match end.await.clone() {
+            (ChildEnd::Exited(code), _) => WorkerFault::Exited { code, output },
+            (ChildEnd::Signalled(SIGKILL), OutOfMemory::Yes) => WorkerFault::OutOfMemory {
                 limit_bytes: self.memory_bytes_max,
                 output,
             },
-            ChildEnd::Signalled(signal) => WorkerFault::Signalled { signal, output },
-            ChildEnd::ForkFailed(_) | ChildEnd::Unknown => {
-                WorkerFault::Protocol { problem, output }
-            }
+            (ChildEnd::Signalled(signal), _) => WorkerFault::Signalled { signal, output },
+            (end, _) => WorkerFault::Protocol {
+                problem: format!("the worker {}", in_words(&end)),
+                output,
+            },
         }
     }
+}
+
+/// Whether the kernel has killed a process of the sandbox for want of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OutOfMemory {
+    Yes,
+    No,
 }
 
 const SIGKILL: i32 = 9;
@@ -220,28 +247,54 @@ impl Worker for ForkedWorker {
 
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
         Box::pin(async move {
-            let mut connection = self.connection.lock().await;
-            match connection.call(&call).await {
-                Ok(answer) => Ok(answer),
-                Err(what) => {
-                    let output = connection.output().take();
-                    Err(self.fault(what, output).await)
+            match &self.link {
+                Link::OneAtATime(connection) => {
+                    let mut connection = connection.lock().await;
+                    match connection.call(&call).await {
+                        Ok(answer) => Ok(answer),
+                        Err(what) => {
+                            let output = connection.output().take();
+                            Err(self.fault(what, output).await)
+                        }
+                    }
                 }
+                Link::Several(mux) => match mux.call(&call).await {
+                    Ok(answer) => Ok(answer),
+                    Err(what) => Err(self.fault(what, Bytes::new()).await),
+                },
             }
         })
     }
 
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
         Box::pin(async move {
-            let mut connection = self.connection.lock().await;
-            match connection.next_part(stream).await {
-                Ok(part) => Ok(part),
-                Err(what) => {
-                    let output = connection.output().take();
-                    Err(self.fault(what, output).await)
+            match &self.link {
+                Link::OneAtATime(connection) => {
+                    let mut connection = connection.lock().await;
+                    match connection.next_part(stream).await {
+                        Ok(part) => Ok(part),
+                        Err(what) => {
+                            let output = connection.output().take();
+                            Err(self.fault(what, output).await)
+                        }
+                    }
                 }
+                Link::Several(mux) => match mux.next_part(stream).await {
+                    Ok(part) => Ok(part),
+                    Err(what) => Err(self.fault(what, Bytes::new()).await),
+                },
             }
         })
+    }
+
+    fn is_alive(&self) -> bool {
+        self.body
+            .lock()
+            .as_ref()
+            .is_some_and(|body| match &body.process {
+                Process::Forked(child) => !child.has_ended(),
+                Process::Executed => true,
+            })
     }
 
     fn kill(&self) {

@@ -88,7 +88,9 @@ async fn run(engine: &ForkEngine, dir: &Path) {
     }
     println!("memory {:?}", worker.memory());
 
-    let fault = call(&worker, r#"{"kind":"exit"}"#).await.unwrap_err();
+    let fault = call(&worker, r#"{"kind":"exit"}"#)
+        .await
+        .expect_err("a failure");
     assert!(
         matches!(fault, WorkerFault::Exited { code: 3, .. }),
         "{fault:?}"
@@ -97,12 +99,12 @@ async fn run(engine: &ForkEngine, dir: &Path) {
         let worker = engine.start(&version, WorkerId(2)).await.expect("a worker");
         let fault = call(&worker, &format!(r#"{{"kind":"{kind}"}}"#))
             .await
-            .unwrap_err();
+            .expect_err("a failure");
         assert!(fault.to_string().contains(check), "{fault:?}");
     }
 
     let bad = self::version(dir, "bad", "import nothing_there\n", |spec| spec);
-    let error = engine.prepare(&bad).await.unwrap_err();
+    let error = engine.prepare(&bad).await.expect_err("a failure");
     assert!(
         matches!(&error, StartError::Import { body, .. } if body.contains("nothing_there")),
         "{error:?}"

@@ -134,7 +134,9 @@ impl Shared {
         version: &Arc<Version>,
     ) -> Result<Arc<Function>, StartError> {
         self.functions
-            .find_or_build(&version.id, Function::usable, self.build_function(version))
+            .find_or_build(&version.id, Function::usable, || {
+                Box::pin(self.build_function(version))
+            })
             .await
     }
 
@@ -196,7 +198,7 @@ impl Shared {
             return self.interpreter(environment).await;
         }
         self.environments
-            .find_or_build(&environment.id, Base::usable, async {
+            .find_or_build(&environment.id, Base::usable, || async {
                 let parent = self.interpreter(environment).await?;
                 let user = self.isolation.has_users().then_some(BASE_USER);
                 let request = self.base_sandbox(self.root(environment, user), true);
@@ -220,7 +222,7 @@ impl Shared {
 
     async fn interpreter(&self, environment: &Environment) -> Result<Arc<Base>, StartError> {
         self.interpreters
-            .find_or_build(&environment.python, Base::usable, async {
+            .find_or_build(&environment.python, Base::usable, || async {
                 let (files, python) = (self.files.clone(), environment.python.clone());
                 tokio::task::spawn_blocking(move || files.compile(&python))
                     .await

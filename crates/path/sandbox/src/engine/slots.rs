@@ -27,12 +27,15 @@ impl<K, V> Default for Slots<K, V> {
 impl<K: Eq + Hash + Clone, V> Slots<K, V> {
     /// The node of this key, if it is still `usable`; otherwise a new one. A failed build leaves nothing behind: the
     /// next who asks tries again.
-    pub(super) async fn find_or_build<E>(
+    pub(super) async fn find_or_build<E, F>(
         &self,
         key: &K,
         usable: impl Fn(&V) -> bool,
-        build: impl Future<Output = Result<V, E>>,
-    ) -> Result<Arc<V>, E> {
+        build: impl FnOnce() -> F,
+    ) -> Result<Arc<V>, E>
+    where
+        F: Future<Output = Result<V, E>>,
+    {
         let slot = Arc::clone(self.slots.lock().entry(key.clone()).or_default());
         let mut slot = slot.lock().await;
         if let Some(node) = slot.as_ref().filter(|node| usable(node)) {
@@ -40,7 +43,7 @@ impl<K: Eq + Hash + Clone, V> Slots<K, V> {
         }
         // The old one goes first: its processes and limits end before new ones are made.
         *slot = None;
-        let node = Arc::new(build.await?);
+        let node = Arc::new(build().await?);
         *slot = Some(Arc::clone(&node));
         Ok(node)
     }

@@ -8,22 +8,28 @@ use pilot_model::ports::{Answer, Call, CallKind, Done, HttpHead, Part};
 use pilot_model::timeline::Instant;
 use pilot_sys::clock::monotonic_ns;
 use pilot_wire::meta::{DoneMeta, HeadMeta};
-use pilot_wire::{Frame, FrameDecoder, Header, Kind};
+use pilot_wire::{Frame, FrameDecoder, HEADER_LEN, Header, Kind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::output::Output;
 
 /// The daemon's end of a channel, and the output that belongs to it.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: UnixStream,
-    decoder: FrameDecoder,
-    output: Output,
-    /// When the application of a streamed answer was called.
-    streamed_since: Instant,
+    reader: Reader,
+    writer: OwnedWriteHalf,
     /// When the answer under way began to arrive.
     first_byte: Instant,
+}
+
+/// The reading half: frames, and output meanwhile.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    stream: OwnedReadHalf,
+    decoder: FrameDecoder,
+    output: Output,
 }
 
 /// Why an exchange has no answer.
@@ -40,17 +46,28 @@ const READ_LEN: usize = 16 * 1024;
 
 impl Connection {
     pub(crate) fn new(stream: UnixStream, output: Output) -> Self {
+        let (stream, writer) = stream.into_split();
         Self {
-            stream,
-            decoder: FrameDecoder::default(),
-            output,
-            streamed_since: Instant(0),
+            reader: Reader {
+                stream,
+                decoder: FrameDecoder::default(),
+                output,
+            },
+            writer,
             first_byte: Instant(0),
         }
     }
 
+    pub(crate) fn into_halves(self) -> (Reader, OwnedWriteHalf) {
+        (self.reader, self.writer)
+    }
+
     pub(crate) fn output(&mut self) -> &mut Output {
-        &mut self.output
+        &mut self.reader.output
+    }
+
+    pub(crate) async fn frame(&mut self) -> Result<Frame, Exchanged> {
+        self.reader.frame().await
     }
 
     /// One exchange, up to the whole answer or the head of a streamed one.
@@ -58,71 +75,37 @@ impl Connection {
         self.send(call).await?;
         let frame = self.frame().await?;
         self.first_byte = Instant(monotonic_ns());
-        if frame.stream != call.stream {
-            return Err(out_of_turn(&frame));
-        }
-        match frame.kind {
-            Kind::Result => Ok(Answer::Result(frame.body, self.done(&frame.meta)?)),
-            Kind::Error => Ok(Answer::Error(frame.body, self.done(&frame.meta)?)),
-            Kind::Head => {
-                let meta: HeadMeta = parse(&frame.meta)?;
-                if !(100..600).contains(&meta.status) {
-                    return Err(Exchanged::Broken(format!("status {}", meta.status)));
-                }
-                self.streamed_since = Instant(meta.started_ns);
-                let head = HttpHead {
-                    status: meta.status,
-                    headers: meta.headers,
+        expect_stream(&frame, call.stream)?;
+        let output = &mut self.reader.output;
+        let mut answer = answer(frame, self.first_byte, || output.take())?;
+        if let Answer::Http { first, done, .. } = &mut answer {
+            // A complete answer comes as HEAD and END in one piece.
+            if let Some(next) = self.reader.decoder.next_frame().map_err(broken)? {
+                expect_stream(&next, call.stream)?;
+                let output = &mut self.reader.output;
+                let more = match part(next, self.first_byte, || output.take())? {
+                    Part::Chunk(chunk) => chunk,
+                    Part::End(last, end) => {
+                        *done = Some(end);
+                        last
+                    }
                 };
-                // A complete answer comes as HEAD and END in one piece.
-                let (first, done) = match self.decoder.next_frame().map_err(broken)? {
-                    None => (frame.body, None),
-                    Some(next) => match self.part(next, call.stream)? {
-                        Part::Chunk(chunk) => (joined(frame.body, chunk), None),
-                        Part::End(last, done) => (joined(frame.body, last), Some(done)),
-                    },
-                };
-                Ok(Answer::Http { head, first, done })
+                *first = joined(std::mem::take(first), more);
             }
-            _ => Err(out_of_turn(&frame)),
         }
+        Ok(answer)
     }
 
     /// The next part of a streamed answer.
     pub(crate) async fn next_part(&mut self, stream: u32) -> Result<Part, Exchanged> {
         let frame = self.frame().await?;
-        self.part(frame, stream)
-    }
-
-    fn part(&mut self, frame: Frame, stream: u32) -> Result<Part, Exchanged> {
-        match frame.kind {
-            Kind::Chunk if frame.stream == stream => Ok(Part::Chunk(frame.body)),
-            Kind::End if frame.stream == stream => {
-                let done = self.done(&frame.meta)?;
-                Ok(Part::End(frame.body, done))
-            }
-            _ => Err(out_of_turn(&frame)),
-        }
-    }
-
-    fn done(&mut self, meta: &[u8]) -> Result<Done, Exchanged> {
-        let meta: DoneMeta = parse(meta)?;
-        Ok(Done {
-            started: Instant(meta.started_ns),
-            returned: Instant(meta.finished_ns),
-            first_byte: self.first_byte,
-            output: self.output.take(),
-        })
+        expect_stream(&frame, stream)?;
+        let output = &mut self.reader.output;
+        part(frame, self.first_byte, || output.take())
     }
 
     async fn send(&mut self, call: &Call) -> Result<(), Exchanged> {
-        let kind = match call.kind {
-            CallKind::Event => Kind::Invoke,
-            CallKind::Http => Kind::Http,
-        };
-        let header = Header::new(kind, call.stream, &call.meta, &call.body)
-            .map_err(broken)?
-            .encode();
+        let header = header(call)?;
         let mut parts = [
             IoSlice::new(&header),
             IoSlice::new(&call.meta),
@@ -132,17 +115,20 @@ impl Connection {
         while rest.iter().any(|part| !part.is_empty()) {
             // A worker that prints while a large request is written to it must not wait for us.
             let written = self
+                .reader
                 .output
-                .drain_while(self.stream.write_vectored(rest))
+                .drain_while(self.writer.write_vectored(rest))
                 .await
                 .map_err(closed_or_broken)?;
             IoSlice::advance_slices(&mut rest, written);
         }
         Ok(())
     }
+}
 
+impl Reader {
     /// The next whole frame; output is read meanwhile.
-    pub(crate) async fn frame(&mut self) -> Result<Frame, Exchanged> {
+    pub(super) async fn frame(&mut self) -> Result<Frame, Exchanged> {
         loop {
             if let Some(frame) = self.decoder.next_frame().map_err(broken)? {
                 return Ok(frame);
@@ -154,6 +140,84 @@ impl Connection {
             }
         }
     }
+
+    pub(super) fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+}
+
+/// The header of the frame that begins an exchange.
+pub(super) fn header(call: &Call) -> Result<[u8; HEADER_LEN], Exchanged> {
+    let kind = match call.kind {
+        CallKind::Event => Kind::Invoke,
+        CallKind::Http => Kind::Http,
+    };
+    let header = Header::new(kind, call.stream, &call.meta, &call.body).map_err(broken)?;
+    Ok(header.encode())
+}
+
+/// What the first frame of an answer says. `output` is asked for once the answer is complete.
+pub(super) fn answer(
+    frame: Frame,
+    first_byte: Instant,
+    output: impl FnOnce() -> Bytes,
+) -> Result<Answer, Exchanged> {
+    match frame.kind {
+        Kind::Result => Ok(Answer::Result(
+            frame.body,
+            done(&frame.meta, first_byte, output)?,
+        )),
+        Kind::Error => Ok(Answer::Error(
+            frame.body,
+            done(&frame.meta, first_byte, output)?,
+        )),
+        Kind::Head => {
+            let meta: HeadMeta = parse(&frame.meta)?;
+            if !(100..600).contains(&meta.status) {
+                return Err(Exchanged::Broken(format!("status {}", meta.status)));
+            }
+            let head = HttpHead {
+                status: meta.status,
+                headers: meta.headers,
+            };
+            Ok(Answer::Http {
+                head,
+                first: frame.body,
+                done: None,
+            })
+        }
+        _ => Err(out_of_turn(&frame)),
+    }
+}
+
+/// What a later frame of a streamed answer says.
+pub(super) fn part(
+    frame: Frame,
+    first_byte: Instant,
+    output: impl FnOnce() -> Bytes,
+) -> Result<Part, Exchanged> {
+    match frame.kind {
+        Kind::Chunk => Ok(Part::Chunk(frame.body)),
+        Kind::End => {
+            let done = done(&frame.meta, first_byte, output)?;
+            Ok(Part::End(frame.body, done))
+        }
+        _ => Err(out_of_turn(&frame)),
+    }
+}
+
+fn done(
+    meta: &[u8],
+    first_byte: Instant,
+    output: impl FnOnce() -> Bytes,
+) -> Result<Done, Exchanged> {
+    let meta: DoneMeta = parse(meta)?;
+    Ok(Done {
+        started: Instant(meta.started_ns),
+        returned: Instant(meta.finished_ns),
+        first_byte,
+        output: output(),
+    })
 }
 
 fn parse<'a, T: serde::Deserialize<'a>>(meta: &'a [u8]) -> Result<T, Exchanged> {
@@ -168,6 +232,14 @@ fn joined(first: Bytes, second: Bytes) -> Bytes {
     }
 }
 
+fn expect_stream(frame: &Frame, stream: u32) -> Result<(), Exchanged> {
+    if frame.stream == stream {
+        Ok(())
+    } else {
+        Err(out_of_turn(frame))
+    }
+}
+
 fn out_of_turn(frame: &Frame) -> Exchanged {
     Exchanged::Broken(format!(
         "a frame {:?} of stream {} out of turn",
@@ -179,7 +251,7 @@ fn broken(problem: impl std::fmt::Display) -> Exchanged {
     Exchanged::Broken(problem.to_string())
 }
 
-fn closed_or_broken(error: io::Error) -> Exchanged {
+pub(super) fn closed_or_broken(error: io::Error) -> Exchanged {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Exchanged::Closed,
         _ => Exchanged::Broken(error.to_string()),

@@ -1,0 +1,202 @@
+//! Several exchanges over one channel at the same time, for workers with a concurrency above 1: a task reads and hands frames to
+//! whoever waits for their stream. One exchange at a time does without it ([`super::exchange`]).
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pilot_model::ports::{Answer, Call, Part};
+use pilot_model::timeline::Instant;
+use pilot_sys::clock::monotonic_ns;
+use pilot_wire::{Frame, Kind};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::task::JoinHandle;
+
+use super::exchange::{self, Connection, Exchanged, Reader};
+
+/// Frames of one stream that wait to be taken; then the worker's channel is not read on.
+const FRAMES_WAITING_MAX: usize = 32;
+
+/// A channel with several exchanges under way.
+#[derive(Debug)]
+pub(super) struct Mux {
+    /// A frame is written whole before the next. Held across awaits by design.
+    writer: AsyncMutex<OwnedWriteHalf>,
+    streams: Arc<Streams>,
+    reader: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Streams {
+    /// Guards who waits for which stream, and whether anything will come at all.
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    senders: HashMap<u32, mpsc::Sender<Arrived>>,
+    receivers: HashMap<u32, Stream>,
+    ended: Option<Exchanged>,
+}
+
+/// A frame, when it came, and what had been printed by then.
+#[derive(Debug)]
+struct Arrived {
+    frame: Frame,
+    at: Instant,
+    output: Bytes,
+}
+
+/// One exchange's own.
+#[derive(Debug)]
+struct Stream {
+    frames: mpsc::Receiver<Arrived>,
+    first_byte: Instant,
+}
+
+impl Mux {
+    pub(super) fn new(connection: Connection) -> Self {
+        let (reader, writer) = connection.into_halves();
+        let streams = Arc::new(Streams::default());
+        Self {
+            writer: AsyncMutex::new(writer),
+            reader: tokio::spawn(read(reader, Arc::clone(&streams))),
+            streams,
+        }
+    }
+
+    pub(super) async fn call(&self, call: &Call) -> Result<Answer, Exchanged> {
+        let (sender, frames) = mpsc::channel(FRAMES_WAITING_MAX);
+        {
+            let mut open = self.streams.open.lock();
+            if let Some(ended) = &open.ended {
+                return Err(ended.clone());
+            }
+            open.senders.insert(call.stream, sender);
+        }
+        let closing = Closing(&self.streams, call.stream);
+        let mut stream = Stream {
+            frames,
+            first_byte: Instant(0),
+        };
+        self.send(call).await?;
+        let arrived = self.next_frame(&mut stream).await?;
+        stream.first_byte = arrived.at;
+        let answer = exchange::answer(arrived.frame, arrived.at, || arrived.output)?;
+        if let Answer::Http { done: None, .. } = answer {
+            self.streams
+                .open
+                .lock()
+                .receivers
+                .insert(call.stream, stream);
+            closing.stay_open();
+        }
+        Ok(answer)
+    }
+
+    pub(super) async fn next_part(&self, id: u32) -> Result<Part, Exchanged> {
+        let stream = self.streams.open.lock().receivers.remove(&id);
+        let Some(mut stream) = stream else {
+            return Err(Exchanged::Broken(format!("no stream {id}")));
+        };
+        let closing = Closing(&self.streams, id);
+        let arrived = self.next_frame(&mut stream).await?;
+        let part = exchange::part(arrived.frame, stream.first_byte, || arrived.output)?;
+        if matches!(part, Part::Chunk(_)) {
+            self.streams.open.lock().receivers.insert(id, stream);
+            closing.stay_open();
+        }
+        Ok(part)
+    }
+
+    async fn next_frame(&self, stream: &mut Stream) -> Result<Arrived, Exchanged> {
+        match stream.frames.recv().await {
+            Some(arrived) => Ok(arrived),
+            None => Err(self.streams.ended()),
+        }
+    }
+
+    async fn send(&self, call: &Call) -> Result<(), Exchanged> {
+        let header = exchange::header(call)?;
+        let mut parts = [
+            IoSlice::new(&header),
+            IoSlice::new(&call.meta),
+            IoSlice::new(&call.body),
+        ];
+        let mut rest = &mut parts[..];
+        let mut writer = self.writer.lock().await;
+        while rest.iter().any(|part| !part.is_empty()) {
+            let written = writer
+                .write_vectored(rest)
+                .await
+                .map_err(exchange::closed_or_broken)?;
+            IoSlice::advance_slices(&mut rest, written);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mux {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+impl Streams {
+    fn ended(&self) -> Exchanged {
+        self.open.lock().ended.clone().unwrap_or(Exchanged::Closed)
+    }
+}
+
+/// Forgets a stream when its exchange is over, or given up.
+struct Closing<'a>(&'a Streams, u32);
+
+impl Closing<'_> {
+    /// More of the stream is to come.
+    fn stay_open(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let mut open = self.0.open.lock();
+        open.senders.remove(&self.1);
+        open.receivers.remove(&self.1);
+    }
+}
+
+async fn read(mut reader: Reader, streams: Arc<Streams>) {
+    let ended = loop {
+        let frame = match reader.frame().await {
+            Ok(frame) => frame,
+            Err(ended) => break ended,
+        };
+        let output = match frame.kind {
+            Kind::Result | Kind::Error | Kind::End => reader.output().take(),
+            _ => Bytes::new(),
+        };
+        let arrived = Arrived {
+            at: Instant(monotonic_ns()),
+            frame,
+            output,
+        };
+        let sender = streams
+            .open
+            .lock()
+            .senders
+            .get(&arrived.frame.stream)
+            .cloned();
+        // Nobody waits for it any more when its client has hung up.
+        if let Some(sender) = sender {
+            let _ = sender.send(arrived).await;
+        }
+    };
+    let mut open = streams.open.lock();
+    open.ended = Some(ended);
+    open.senders.clear();
+}
