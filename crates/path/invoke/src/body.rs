@@ -37,7 +37,7 @@ impl HttpBody {
     }
 
     pub(crate) fn streaming(
-        rest: Streaming,
+        mut rest: Streaming,
         first: Bytes,
         head: &HttpHead,
         ignores_body: bool,
@@ -49,6 +49,7 @@ impl HttpBody {
                 .find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
             length.and_then(|(_, value)| value.trim().parse().ok())
         };
+        rest.invocation.bytes_out = first.len() as u64;
         Self {
             first: Some(first),
             rest: Some(Box::new(rest)),

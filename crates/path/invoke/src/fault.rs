@@ -79,11 +79,7 @@ impl Failure {
             outcome,
             body: body(kind, id, &message),
             output: joined(output, &line),
-            reason: if outcome == Outcome::OutOfMemory {
-                "out_of_memory"
-            } else {
-                "crash"
-            },
+            reason: "crash",
         }
     }
 }
@@ -171,7 +167,7 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_gregorian_calendar() {
-        let at = |seconds| utc(UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 7));
+        let at = |seconds: u64| utc(UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 7));
         assert_eq!(at(0), "1970-01-01T00:00:00.007Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00.007Z");
         assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59.007Z");

@@ -1,0 +1,55 @@
+//! A client that hangs up.
+
+use pilot_model::Outcome;
+use pilot_testkit::Deed;
+
+use crate::house::{House, ms, pass};
+
+#[tokio::test(start_paused = true)]
+async fn in_the_queue_it_frees_its_place() {
+    let house = House::new();
+    house.engine.serve(|_| Deed::after(ms(50)));
+    house.deploy(|config| config.scale.max = 1);
+    let running = house.begin();
+    pass(ms(1)).await;
+    let waiting = house.begin();
+    pass(ms(1)).await;
+    assert_eq!(house.workers().waiting, 1);
+    waiting.abort();
+    pass(ms(1)).await;
+    assert_eq!(house.workers().waiting, 0);
+    assert_eq!(house.sink.records()[0].outcome, Outcome::Cancelled);
+    assert!(running.await.unwrap().is_ok());
+    assert_eq!(house.workers().idle, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_worker_starts_for_it_the_worker_serves_the_next() {
+    let house = House::new();
+    house.engine.starts_take(ms(20), ms(0));
+    house.deploy(|_| ());
+    let waiting = house.begin();
+    pass(ms(5)).await;
+    waiting.abort();
+    pass(ms(30)).await;
+    assert_eq!(house.workers().idle, 1);
+    assert!(house.call().await.is_ok());
+    assert_eq!(house.engine.starts(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_the_middle_of_its_call_the_worker_is_ended_and_counts_are_right() {
+    let house = House::new();
+    house.engine.serve(|_| Deed::Hang);
+    house.deploy(|_| ());
+    let running = house.begin();
+    pass(ms(1)).await;
+    assert_eq!(house.workers().busy, 1);
+    running.abort();
+    pass(ms(1)).await;
+    let workers = house.workers();
+    assert_eq!((workers.busy, workers.idle, workers.starting), (0, 0, 0));
+    assert_eq!(house.engine.alive(), 0);
+    assert_eq!(house.sink.ended()[0].1, "cancelled");
+    assert_eq!(house.sink.records()[0].outcome, Outcome::Cancelled);
+}

@@ -1,0 +1,131 @@
+//! What every test needs: an invoker, its engine, its sink, and short ways to ask.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pilot_invoke::{
+    HttpRequest, InvokeError, Invoker, Limits, Payload, Request, Response, ResponseBody,
+};
+use pilot_model::ports::{Clock, Platform};
+use pilot_model::{FunctionConfig, InvocationId, Version};
+use pilot_testkit::{FakeEngine, RecordingSink, TokioClock};
+use tokio::task::JoinHandle;
+
+pub(crate) type Answer = Result<Response, InvokeError>;
+
+pub(crate) struct House {
+    pub(crate) invoker: Arc<Invoker>,
+    pub(crate) engine: Arc<FakeEngine>,
+    pub(crate) sink: Arc<RecordingSink>,
+}
+
+impl House {
+    pub(crate) fn new() -> Self {
+        Self::with(Limits::default())
+    }
+
+    pub(crate) fn with(limits: Limits) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        let engine = FakeEngine::new(Arc::clone(&clock));
+        let sink = Arc::new(RecordingSink::default());
+        let invoker = Invoker::new(engine.clone(), sink.clone(), clock, limits);
+        Self {
+            invoker,
+            engine,
+            sink,
+        }
+    }
+
+    /// Deploys version 1 of `f`.
+    pub(crate) fn deploy(&self, change: impl FnOnce(&mut FunctionConfig)) -> Arc<Version> {
+        let version = pilot_testkit::version_with("f", 1, change);
+        self.invoker.activate(Arc::clone(&version));
+        version
+    }
+
+    /// Invokes the live version of `f` with `{}`.
+    pub(crate) fn call(&self) -> impl Future<Output = Answer> + Send + 'static {
+        let version = self.invoker.find("f", None).unwrap();
+        self.call_version(version)
+    }
+
+    pub(crate) fn call_version(
+        &self,
+        version: Arc<Version>,
+    ) -> impl Future<Output = Answer> + Send + 'static {
+        let invoker = Arc::clone(&self.invoker);
+        let request = request(&invoker, version, Payload::Event(Bytes::from_static(b"{}")));
+        async move { invoker.invoke(request).await }
+    }
+
+    /// The same in a task.
+    pub(crate) fn begin(&self) -> JoinHandle<Answer> {
+        tokio::spawn(self.call())
+    }
+
+    /// So many at one instant; resolves at the last answer.
+    pub(crate) async fn burst(&self, count: usize) -> Vec<Answer> {
+        let calls: Vec<_> = (0..count).map(|_| self.begin()).collect();
+        let mut answers = Vec::new();
+        for call in calls {
+            answers.push(call.await.unwrap());
+        }
+        answers
+    }
+
+    /// Invokes over HTTP.
+    pub(crate) async fn http(&self, method: &str) -> Answer {
+        let version = self.invoker.find("f", None)?;
+        let payload = Payload::Http(HttpRequest {
+            method: method.to_owned(),
+            path: "/a%20b".to_owned(),
+            query: "x=1".to_owned(),
+            root_path: "/fn/f".to_owned(),
+            headers: vec![("host".to_owned(), "here \"quoted\"".to_owned())],
+            client: SocketAddr::from(([127, 0, 0, 1], 4242)),
+            scheme: "http",
+            body: Bytes::from_static(b"body"),
+        });
+        let request = request(&self.invoker, version, payload);
+        self.invoker.invoke(request).await
+    }
+
+    pub(crate) fn workers(&self) -> pilot_model::api::PoolStatus {
+        self.invoker.status(&"f".parse().unwrap()).unwrap()
+    }
+}
+
+fn request(invoker: &Invoker, version: Arc<Version>, payload: Payload) -> Request {
+    let arn = format!(
+        "arn:aws:lambda:local:000000000000:function:{}",
+        version.config.name
+    );
+    Request {
+        id: InvocationId::new("52fdfc07-2182-454f-963f-5f0f9a621d72"),
+        version,
+        payload,
+        received: invoker.now(),
+        client_context: None,
+        trace: None,
+        arn,
+    }
+}
+
+/// The JSON of an error answer.
+pub(crate) fn function_error(answer: Answer) -> serde_json::Value {
+    match answer.unwrap().body {
+        ResponseBody::FunctionError(json) => serde_json::from_slice(&json).unwrap(),
+        other => panic!("not an error: {other:?}"),
+    }
+}
+
+pub(crate) fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// Lets so much time pass, and whatever happens in it happen. Time is paused: this takes none.
+pub(crate) async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}

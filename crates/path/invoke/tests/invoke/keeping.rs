@@ -1,0 +1,179 @@
+//! Which workers are kept, and for how long.
+
+use std::time::Duration;
+
+use pilot_invoke::Limits;
+use pilot_model::ports::{Platform, TemplateMemory};
+use pilot_model::{Reuse, StartKind};
+use pilot_testkit::Deed;
+
+use crate::house::{House, ms, pass};
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_worker_is_reaped_after_its_time() {
+    let house = House::new();
+    house.deploy(|config| config.scale.idle = Duration::from_secs(10));
+    house.call().await.unwrap();
+    pass(Duration::from_millis(9_900)).await;
+    assert_eq!(house.engine.alive(), 1);
+    pass(ms(200)).await;
+    assert_eq!(house.engine.alive(), 0);
+    assert_eq!(house.sink.ended()[0].1, "idle");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_in_use_is_not_reaped() {
+    let house = House::new();
+    house.deploy(|config| config.scale.idle = Duration::from_secs(1));
+    for _ in 0..10 {
+        assert!(house.call().await.is_ok());
+        pass(ms(900)).await;
+    }
+    assert_eq!(house.engine.starts(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn min_workers_are_there_before_anyone_asks_and_stay() {
+    let house = House::new();
+    house.deploy(|config| {
+        config.scale.min = 2;
+        config.scale.idle = Duration::from_secs(1);
+    });
+    pass(ms(10)).await;
+    assert_eq!(house.workers().idle, 2);
+    assert_eq!(house.call().await.unwrap().start, StartKind::Warm);
+    pass(Duration::from_secs(100)).await;
+    assert_eq!(house.engine.alive(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_gives_every_invocation_a_fresh_worker() {
+    let house = House::new();
+    house.deploy(|config| config.reuse = Reuse::Once);
+    for count in 1..=3 {
+        assert_eq!(house.call().await.unwrap().start, StartKind::Cold);
+        pass(ms(1)).await;
+        assert_eq!(house.engine.starts(), count);
+        assert_eq!(house.engine.alive(), 0);
+    }
+    assert!(
+        house
+            .sink
+            .ended()
+            .iter()
+            .all(|(_, reason)| *reason == "once")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_once_gets_a_worker_each() {
+    let house = House::new();
+    house.engine.starts_take(ms(2), ms(1));
+    house.deploy(|config| config.reuse = Reuse::Once);
+    assert!(house.burst(50).await.iter().all(Result::is_ok));
+    pass(ms(100)).await;
+    assert_eq!(house.engine.starts(), 50);
+    for worker in house.engine.workers() {
+        assert_eq!(worker.calls().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn parked_workers_stand_ready_while_the_function_is_hot() {
+    let house = House::new();
+    house.engine.starts_take(ms(5), ms(0));
+    house.deploy(|config| {
+        config.reuse = Reuse::Once;
+        config.scale.parked = 1;
+        config.scale.idle = Duration::from_secs(10);
+    });
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(house.engine.starts(), 0, "not hot yet");
+    assert_eq!(house.call().await.unwrap().start, StartKind::Cold);
+    for _ in 0..3 {
+        pass(ms(20)).await;
+        assert_eq!(house.workers().idle, 1);
+        assert_eq!(house.call().await.unwrap().start, StartKind::Warm);
+    }
+    pass(Duration::from_secs(30)).await;
+    assert_eq!(house.engine.alive(), 0, "not hot any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parked_worker_is_replaced_while_the_call_that_took_it_still_runs() {
+    let house = House::new();
+    house.engine.serve(|_| Deed::after(ms(500)));
+    house.deploy(|config| config.scale.parked = 1);
+    let running = house.begin();
+    pass(ms(20)).await;
+    let workers = house.workers();
+    assert_eq!((workers.busy, workers.idle), (1, 1));
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn scaling_to_zero_retires_idle_workers_at_once_and_spares_busy_ones() {
+    let house = House::new();
+    house.engine.serve(|_| Deed::after(ms(100)));
+    house.deploy(|config| config.scale.min = 2);
+    pass(ms(1)).await;
+    let running = house.begin();
+    pass(ms(10)).await;
+    let name = "f".parse().unwrap();
+    let status = house.invoker.scale(&name, 0).unwrap();
+    assert_eq!((status.busy, status.idle), (1, 0));
+    assert!(running.await.unwrap().is_ok());
+    assert_eq!(house.sink.ended()[0].1, "scaled");
+    assert!(house.invoker.scale(&"g".parse().unwrap(), 0).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scaling_up_starts_workers_ahead() {
+    let house = House::new();
+    house.deploy(|_| ());
+    let status = house.invoker.scale(&"f".parse().unwrap(), 3).unwrap();
+    assert_eq!(status.starting, 3);
+    pass(ms(5)).await;
+    assert_eq!(house.workers().idle, 3);
+    assert_eq!(house.call().await.unwrap().start, StartKind::Warm);
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_the_memory_budget_the_coldest_idle_goes_first_and_the_leased_never() {
+    let house = House::with(Limits {
+        memory_bytes_max: Some(25 << 20),
+        memory_sample_every: Duration::from_secs(5),
+        ..Limits::default()
+    });
+    house.engine.workers_use(10 << 20);
+    house.engine.serve(|_| Deed::after(ms(9_000)));
+    house.deploy(|config| config.timeout = Duration::from_secs(20));
+    let running = house.begin();
+    pass(ms(20)).await;
+    house.invoker.scale(&"f".parse().unwrap(), 3).unwrap();
+    pass(Duration::from_secs(6)).await;
+    let ended = house.sink.ended();
+    assert_eq!(ended.len(), 1, "{ended:?}");
+    assert_eq!(ended[0].1, "pressure");
+    assert_eq!(house.workers().memory_bytes, 20 << 20);
+    let record = running.await.unwrap().unwrap();
+    assert_eq!(record.outcome, pilot_model::Outcome::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_no_idle_worker_is_left_templates_go() {
+    let house = House::with(Limits {
+        memory_bytes_max: Some(1 << 20),
+        memory_sample_every: Duration::from_secs(5),
+        ..Limits::default()
+    });
+    let version = house.deploy(|_| ());
+    house.engine.templates_are(vec![TemplateMemory {
+        level: "function".to_owned(),
+        name: version.id.to_string(),
+        memory_bytes: 30 << 20,
+    }]);
+    pass(Duration::from_secs(6)).await;
+    assert_eq!(house.engine.forgotten(), [version.id.clone()]);
+    assert!(house.call().await.is_ok());
+}

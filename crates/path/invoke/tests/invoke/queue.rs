@@ -1,0 +1,85 @@
+//! The queue: its bound, its deadline, and what it says.
+
+use pilot_invoke::{InvokeError, Limits, ThrottleReason};
+use pilot_model::Outcome;
+use pilot_testkit::Deed;
+use tokio::time::Instant;
+
+use crate::house::{Answer, House, ms, pass};
+
+fn reason(answer: Answer) -> ThrottleReason {
+    match answer {
+        Err(InvokeError::TooManyRequests { reason, .. }) => reason,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_more_than_the_queue_holds_is_refused_at_once() {
+    let house = House::with(Limits {
+        queue_max: 2,
+        ..Limits::default()
+    });
+    house.engine.serve(|_| Deed::after(ms(100)));
+    house.deploy(|config| config.scale.max = 1);
+    let running = house.begin();
+    pass(ms(1)).await;
+    let waiting = [house.begin(), house.begin()];
+    pass(ms(1)).await;
+    let begun = Instant::now();
+    assert_eq!(reason(house.call().await), ThrottleReason::QueueFull);
+    assert!(begun.elapsed() < ms(1));
+    assert_eq!(house.sink.records()[0].outcome, Outcome::Throttled);
+    assert!(running.await.unwrap().is_ok());
+    for waiting in waiting {
+        assert!(waiting.await.unwrap().is_ok());
+    }
+    assert_eq!(house.sink.arrived(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_longer_than_the_functions_timeout() {
+    let house = House::new();
+    house.engine.serve(|_| Deed::after(ms(180)));
+    house.deploy(|config| {
+        config.timeout = ms(200);
+        config.scale.max = 1;
+    });
+    let running = [house.begin(), house.begin()];
+    pass(ms(1)).await;
+    let begun = Instant::now();
+    let late = house.call().await;
+    assert_eq!(reason(late), ThrottleReason::QueueTimeout);
+    assert!((ms(200)..ms(205)).contains(&begun.elapsed()));
+    assert_eq!(house.workers().waiting, 0);
+    for running in running {
+        assert!(running.await.unwrap().is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_a_worker_does_not_shorten_the_functions_own_time() {
+    let house = House::new();
+    house.engine.starts_take(ms(150), ms(0));
+    house.engine.serve(|_| Deed::after(ms(150)));
+    house.deploy(|config| config.timeout = ms(200));
+    assert_eq!(house.call().await.unwrap().outcome, Outcome::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_payload_over_the_limit_is_not_admitted() {
+    let house = House::with(Limits {
+        payload_bytes_max: 1,
+        ..Limits::default()
+    });
+    house.deploy(|_| ());
+    let refused = house.call().await;
+    assert!(matches!(
+        refused,
+        Err(InvokeError::PayloadTooLarge {
+            bytes: 2,
+            bytes_max: 1
+        })
+    ));
+    assert_eq!(house.engine.starts(), 0);
+}

@@ -1,0 +1,178 @@
+//! Streamed answers of applications.
+
+use bytes::Bytes;
+use pilot_invoke::{HttpBody, InvokeError, Response, ResponseBody};
+use pilot_model::ports::{CallKind, HttpHead, WorkerFault};
+use pilot_model::{Interface, Outcome};
+use pilot_testkit::{Deal, Deed};
+
+use crate::house::{House, ms, pass};
+
+fn head(headers: &[(&str, &str)]) -> HttpHead {
+    HttpHead {
+        status: 200,
+        headers: headers
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+    }
+}
+
+fn deploy(house: &House, head: HttpHead, first: &'static str, rest: Vec<(u64, Deal)>) {
+    let rest: Vec<_> = rest.into_iter().map(|(at, deal)| (ms(at), deal)).collect();
+    house.engine.serve(move |_| {
+        Deed::Http(
+            head.clone(),
+            Bytes::from_static(first.as_bytes()),
+            rest.clone(),
+        )
+    });
+    house.deploy(|config| config.interface = Interface::Asgi);
+}
+
+fn chunk(text: &'static str) -> Deal {
+    Deal::Chunk(Bytes::from_static(text.as_bytes()))
+}
+
+fn end(text: &'static str) -> Deal {
+    Deal::End(Bytes::from_static(text.as_bytes()))
+}
+
+fn body(response: Response) -> HttpBody {
+    match response.body {
+        ResponseBody::Http { body, .. } => body,
+        other => panic!("not HTTP: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_in_one_piece_is_there_at_once() {
+    let house = House::new();
+    deploy(&house, head(&[]), "hello", vec![]);
+    let response = house.http("GET").await.unwrap();
+    assert!(!response.log_tail.is_empty());
+    let mut body = body(response);
+    assert_eq!(body.complete().unwrap(), "hello");
+    assert_eq!(body.next().await.unwrap().unwrap(), "hello");
+    assert!(body.next().await.is_none());
+    assert_eq!(house.workers().idle, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_application_gets_the_request_as_it_came() {
+    let house = House::new();
+    deploy(&house, head(&[]), "", vec![]);
+    house.http("GET").await.unwrap();
+    let call = &house.engine.workers()[0].calls()[0];
+    assert_eq!(call.kind, CallKind::Http);
+    assert_eq!(call.body, "body");
+    let meta: serde_json::Value = serde_json::from_slice(&call.meta).unwrap();
+    assert_eq!(meta["path"], "/a%20b");
+    assert_eq!(meta["root_path"], "/fn/f");
+    assert_eq!(meta["headers"][0][1], "here \"quoted\"");
+    assert_eq!(meta["client"], serde_json::json!(["127.0.0.1", 4242]));
+    assert_eq!(meta["scheme"], "http");
+    assert!(meta["deadline_ms"].is_u64());
+    assert!(meta.get("trace").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streamed_body_holds_the_worker_until_its_end() {
+    let house = House::new();
+    deploy(
+        &house,
+        head(&[]),
+        "a",
+        vec![(5, chunk("b")), (0, chunk("")), (5, end("c"))],
+    );
+    let mut body = body(house.http("GET").await.unwrap());
+    assert!(body.complete().is_none());
+    let mut text = Vec::new();
+    while let Some(part) = body.next().await {
+        assert_eq!(house.workers().busy, u32::from(text.len() < 2));
+        text.extend_from_slice(&part.unwrap());
+    }
+    assert_eq!(text, b"abc");
+    let records = house.sink.records();
+    assert_eq!((records[0].outcome, records[0].bytes_out), (Outcome::Ok, 3));
+    assert_eq!(house.workers().idle, 1);
+    assert!(house.http("GET").await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_in_the_middle_the_worker_is_ended_and_the_record_says_so() {
+    let house = House::new();
+    deploy(&house, head(&[]), "a", vec![(5, chunk("b")), (5, end("c"))]);
+    let mut body = body(house.http("GET").await.unwrap());
+    body.next().await.unwrap().unwrap();
+    drop(body);
+    pass(ms(1)).await;
+    assert_eq!(house.engine.alive(), 0);
+    assert_eq!(house.sink.records()[0].outcome, Outcome::Cancelled);
+    assert_eq!(house.workers().busy, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_once_the_declared_length_is_there_the_worker_serves_on() {
+    let house = House::new();
+    let head = head(&[("Content-Length", "2")]);
+    deploy(&house, head, "a", vec![(5, chunk("b")), (50, end(""))]);
+    let mut body = body(house.http("GET").await.unwrap());
+    body.next().await.unwrap().unwrap();
+    body.next().await.unwrap().unwrap();
+    drop(body);
+    assert_eq!(house.workers().busy, 1);
+    pass(ms(60)).await;
+    assert_eq!(house.workers().idle, 1);
+    assert_eq!(house.sink.records()[0].outcome, Outcome::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_unread_body_of_a_head_request_does_not_cost_the_worker() {
+    let house = House::new();
+    deploy(
+        &house,
+        head(&[("content-length", "9")]),
+        "",
+        vec![(1, chunk("b")), (1, end(""))],
+    );
+    drop(house.http("HEAD").await.unwrap());
+    pass(ms(10)).await;
+    assert_eq!(house.workers().idle, 1);
+    assert_eq!(house.sink.records()[0].outcome, Outcome::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timeout_covers_the_whole_stream() {
+    let house = House::new();
+    deploy(
+        &house,
+        head(&[]),
+        "a",
+        vec![(900, chunk("b")), (900, end("c"))],
+    );
+    let mut body = body(house.http("GET").await.unwrap());
+    body.next().await.unwrap().unwrap();
+    body.next().await.unwrap().unwrap();
+    let error = body.next().await.unwrap().unwrap_err();
+    assert_eq!(error, InvokeError::BodyTimedOut { after: ms(1000) });
+    assert!(body.next().await.is_none());
+    assert_eq!(house.sink.records()[0].outcome, Outcome::Timeout);
+    pass(ms(1)).await;
+    assert_eq!(house.engine.alive(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_ends_in_the_middle_breaks_the_body_off() {
+    let house = House::new();
+    let fault = WorkerFault::Exited {
+        code: 3,
+        output: Bytes::new(),
+    };
+    deploy(&house, head(&[]), "a", vec![(1, Deal::Die(fault.clone()))]);
+    let mut body = body(house.http("GET").await.unwrap());
+    body.next().await.unwrap().unwrap();
+    let error = body.next().await.unwrap().unwrap_err();
+    assert_eq!(error, InvokeError::BodyBroken { fault });
+    assert_eq!(house.sink.records()[0].outcome, Outcome::Crash);
+}

@@ -1,0 +1,177 @@
+//! Versions come and go while requests run; the daemon stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilot_invoke::{InvokeError, Limits};
+use pilot_model::Outcome;
+use pilot_model::ports::Platform;
+use pilot_testkit::{Deed, version, version_with};
+use tokio::time::Instant;
+
+use crate::house::{House, ms, pass};
+
+#[tokio::test(start_paused = true)]
+async fn those_running_finish_on_the_old_version_which_is_then_given_up() {
+    let house = House::new();
+    house.engine.serve(|_| Deed::after(ms(50)));
+    let old = house.deploy(|config| config.scale.max = 1);
+    let running = house.begin();
+    pass(ms(1)).await;
+    let waiting = house.begin();
+    pass(ms(1)).await;
+    house.invoker.activate(version("f", 2));
+    let new = house.call().await.unwrap();
+    assert_eq!(new.version.number, 2);
+    for call in [running, waiting] {
+        let answer = call.await.unwrap().unwrap();
+        assert_eq!((answer.version.number, answer.outcome), (1, Outcome::Ok));
+    }
+    pass(ms(1)).await;
+    assert_eq!(house.engine.alive(), 1);
+    assert_eq!(house.engine.forgotten(), [old.id.clone()]);
+    assert_eq!(house.sink.ended()[0].1, "retired");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_is_found_by_number_by_id_and_as_latest() {
+    let house = House::new();
+    let old = house.deploy(|_| ());
+    house.invoker.activate(version("f", 2));
+    let number = |qualifier| {
+        house
+            .invoker
+            .find("f", qualifier)
+            .map(|version| version.number)
+    };
+    assert_eq!(number(None), Ok(2));
+    assert_eq!(number(Some("$LATEST")), Ok(2));
+    assert_eq!(number(Some("1")), Ok(1));
+    assert_eq!(number(Some(old.id.as_str())), Ok(1));
+    assert!(matches!(
+        number(Some("3")),
+        Err(InvokeError::VersionNotFound { .. })
+    ));
+    assert!(matches!(
+        house.invoker.find("g", None),
+        Err(InvokeError::FunctionNotFound { .. })
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_version_is_served_on_request_and_keeps_nothing() {
+    let house = House::new();
+    let old = house.deploy(|config| config.scale.min = 1);
+    pass(ms(1)).await;
+    house.invoker.activate(version("f", 2));
+    pass(ms(1)).await;
+    assert_eq!(house.engine.alive(), 0);
+    let answer = house.call_version(old).await.unwrap();
+    assert_eq!(answer.version.number, 1);
+    pass(ms(1)).await;
+    assert_eq!(house.engine.alive(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn going_back_makes_the_old_version_live_again() {
+    let house = House::new();
+    let old = house.deploy(|config| config.scale.min = 1);
+    house.invoker.activate(version("f", 2));
+    house.invoker.activate(Arc::clone(&old));
+    assert_eq!(house.call().await.unwrap().version.number, 1);
+    pass(ms(5)).await;
+    assert_eq!(house.workers().idle, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_older_versions_are_kept() {
+    let house = House::with(Limits {
+        older_versions_max: 2,
+        ..Limits::default()
+    });
+    for number in 1..=4 {
+        house.invoker.activate(version("f", number));
+    }
+    assert!(house.invoker.find("f", Some("1")).is_err());
+    assert!(house.invoker.find("f", Some("2")).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_template_shared_with_the_live_version_is_not_given_up() {
+    let house = House::new();
+    let old = house.deploy(|_| ());
+    house.call().await.unwrap();
+    let mut again = pilot_model::Version::clone(&old);
+    again.number = 2;
+    house.invoker.activate(Arc::new(again));
+    pass(ms(10)).await;
+    assert!(house.engine.forgotten().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_function_is_not_found_but_what_runs_finishes() {
+    let house = House::new();
+    house.engine.serve(|_| Deed::after(ms(50)));
+    let version = house.deploy(|_| ());
+    let running = house.begin();
+    pass(ms(1)).await;
+    house.invoker.remove(&"f".parse().unwrap());
+    assert!(house.invoker.status(&"f".parse().unwrap()).is_none());
+    assert!(matches!(
+        house.call_version(Arc::clone(&version)).await,
+        Err(InvokeError::FunctionNotFound { .. })
+    ));
+    assert!(running.await.unwrap().is_ok());
+    pass(ms(1)).await;
+    assert_eq!(house.engine.alive(), 0);
+    assert_eq!(house.engine.forgotten(), [version.id.clone()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_waits_for_what_runs_and_then_ends_every_worker() {
+    let house = House::new();
+    house.engine.serve(|_| Deed::after(ms(50)));
+    house.deploy(|config| config.scale.parked = 1);
+    let running = house.begin();
+    pass(ms(10)).await;
+    let begun = Instant::now();
+    house.invoker.drain(Duration::from_secs(10)).await;
+    assert!(begun.elapsed() < ms(60));
+    assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Ok);
+    assert_eq!(house.engine.alive(), 0);
+    assert!(matches!(house.call().await, Err(InvokeError::ShuttingDown)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_waits_no_longer_than_its_grace() {
+    let house = House::new();
+    house.engine.serve(|_| Deed::Hang);
+    let version = version_with("f", 1, |config| config.timeout = Duration::from_secs(100));
+    house.invoker.activate(version);
+    let running = house.begin();
+    pass(ms(10)).await;
+    let begun = Instant::now();
+    house.invoker.drain(ms(500)).await;
+    assert!(begun.elapsed() < ms(510));
+    assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Crash);
+    assert_eq!(house.engine.alive(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_invoker_ends_its_tasks_and_workers() {
+    let house = House::new();
+    house.engine.starts_take(ms(100), ms(0));
+    house.deploy(|config| config.scale.min = 2);
+    pass(ms(10)).await;
+    let House {
+        invoker, engine, ..
+    } = house;
+    assert_eq!(engine.starts(), 2);
+    drop(invoker);
+    pass(ms(200)).await;
+    let up = engine
+        .workers()
+        .into_iter()
+        .filter(|worker| Arc::strong_count(worker) > 2);
+    assert_eq!(up.count(), 0, "somebody still holds a worker");
+}
