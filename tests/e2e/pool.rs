@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pilot_harness::{Connection, Daemon, Request, Response, eventually};
+use pilot_harness::{Connection, Daemon, DaemonOptions, Request, Response, eventually};
 use serde_json::{Value, json};
 
-use crate::{answer, lab};
+use crate::{answer, daemon_with, lab};
 
 /// Sleeps as long as the event says; answers which worker it was.
 const SLEEP: &str = "import os, time\nme = None\ndef handler(event, context):\n    global me\n    me = me or os.urandom(8).hex()\n    time.sleep(event)\n    return me\n";
@@ -80,45 +80,31 @@ fn one_worker_serves_several_at_once_when_concurrency_says_so() {
 
 #[test]
 fn a_queue_that_overflows_answers_429_with_a_reason_and_serves_the_others() {
-    let daemon = lab(SLEEP, json!({"scale": {"max": 1}, "timeout_s": 30}));
+    let daemon = daemon_with(DaemonOptions {
+        config: Some("[limits]\nqueue = 10\n".into()),
+        ..DaemonOptions::default()
+    });
+    daemon.upload_code("lab", &json!({"scale": {"max": 1}, "timeout_s": 30}), SLEEP);
     thread::scope(|scope| {
-        let first = scope.spawn(|| answer(&daemon, "lab", json!(3)));
+        let first = scope.spawn(|| answer(&daemon, "lab", json!(2)));
         eventually("the worker is busy", || {
             (daemon.workers("lab", "busy") == 1).then_some(())
         });
-        let mut waiting: Vec<Connection> = Vec::new();
-        let request = Request::new("POST", PATH).body("0");
-        let refused = (0..5000).find_map(|_| {
-            let mut connection = daemon.connect();
-            connection.send(&request);
-            // A refusal comes at once; whoever waits is answered only when the first is done.
-            if waiting.len() % 50 == 49 && daemon.workers("lab", "busy") == 0 {
-                return Some(None);
-            }
-            match connection.try_receive(Duration::from_millis(1)) {
-                Some(response) if response.status == 429 => Some(Some(response)),
-                _ => {
-                    waiting.push(connection);
-                    None
-                }
-            }
-        });
-        let refused = refused.flatten().expect("the queue has no end");
-        assert!(
-            refused
-                .header("x-amzn-errortype")
-                .unwrap_or("")
-                .starts_with("TooManyRequests"),
-            "{refused:?}"
-        );
-        assert!(refused.json()["Reason"].is_string(), "{}", refused.text());
-        assert!(
-            refused.header("retry-after").is_some()
-                || refused.json()["retryAfterSeconds"].is_string(),
-            "{refused:?}"
-        );
-        for mut connection in waiting {
-            assert_eq!(connection.receive("POST").status, 200);
+        let (responses, _) = burst(&daemon, 14, &json!(0));
+        let refused: Vec<&Response> = responses
+            .iter()
+            .filter(|response| response.status != 200)
+            .collect();
+        assert_eq!(refused.len(), 4, "{responses:?}");
+        for response in refused {
+            assert_eq!(response.status, 429);
+            let kind = response.header("x-amzn-errortype").unwrap_or("");
+            assert!(kind.starts_with("TooManyRequestsException"), "{response:?}");
+            assert!(response.json()["Reason"].is_string(), "{}", response.text());
+            assert!(
+                response.head_after < Duration::from_secs(1),
+                "it waited: {response:?}"
+            );
         }
         first.join().unwrap();
     });

@@ -176,9 +176,9 @@ fn a_manifest_that_is_not_toml_names_its_line() {
 }
 
 #[test]
-fn a_folder_without_a_manifest_says_so() {
+fn a_folder_without_manifest_and_code_says_so() {
     let daemon = daemon();
-    let printed = daemon.deploy_fails(&Project::empty().file("app.py", ECHO));
+    let printed = daemon.deploy_fails(&Project::empty().file("notes.txt", "x"));
     assert!(printed.contains("pilot.toml"), "{printed}");
 }
 

@@ -220,7 +220,7 @@ fn the_control_api_answers_errors_in_json() {
 #[test]
 fn a_token_is_required_when_there_is_one() {
     let daemon = daemon_with(DaemonOptions {
-        environment: vec![("PILOT_TOKEN".into(), "s3cret-of-the-test".into())],
+        config: Some("control_token = \"s3cret-of-the-test\"\n".into()),
         token: Some("s3cret-of-the-test".into()),
         ..DaemonOptions::default()
     });
@@ -253,13 +253,80 @@ fn a_token_is_required_when_there_is_one() {
             .status,
         200
     );
-    let code = "import os\ndef handler(event, context):\n    return [k for k, v in os.environ.items() if 's3cret' in v]\n";
-    daemon.upload_code("spy", &plain(), code);
-    assert_eq!(
-        daemon.invoke("spy", &json!({})).json(),
-        json!([]),
-        "functions do not see it"
+    daemon.invoke("lab", &json!({})).ok();
+}
+
+#[test]
+fn calls_of_functions_can_require_a_token_of_their_own() {
+    let daemon = daemon_with(DaemonOptions {
+        config: Some("invoke_token = \"callers\"\n".into()),
+        ..DaemonOptions::default()
+    });
+    daemon.upload_code("lab", &plain(), ECHO);
+    for target in ["/fn/lab/", "/2015-03-31/functions/lab/invocations"] {
+        let request = Request::new("POST", target).body("{}");
+        assert!(
+            matches!(daemon.send(&request).status, 401 | 403),
+            "{target}"
+        );
+        let request = request.header("authorization", "Bearer callers");
+        assert_eq!(daemon.send(&request).status, 200, "{target}");
+    }
+}
+
+#[test]
+fn a_configuration_file_that_is_missing_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+        .arg(home.path().join("absent.toml"))
+        .arg("--data-dir")
+        .arg(home.path().join("data"))
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("absent.toml"),
+        "names the file that is missing: {said}"
     );
+}
+
+#[test]
+fn an_unknown_key_of_pilotd_toml_names_the_nearest_known_one() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("pilotd.toml");
+    std::fs::write(&config, "[limits]\nqeue = 5\n").unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+        .arg(&config)
+        .arg("--data-dir")
+        .arg(home.path().join("data"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    assert!(
+        said.contains("qeue") && said.contains("queue") && said.contains("pilotd.toml"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_daemons_log_is_json_on_request() {
+    let daemon = daemon_with(DaemonOptions {
+        arguments: vec!["--log-format".into(), "json".into()],
+        ..DaemonOptions::default()
+    });
+    let log = daemon.log();
+    let lines: Vec<&str> = log.lines().filter(|line| !line.is_empty()).collect();
+    assert!(!lines.is_empty());
+    for line in lines {
+        assert!(
+            serde_json::from_str::<serde_json::Value>(line).is_ok(),
+            "not JSON: {line}"
+        );
+    }
 }
 
 #[test]

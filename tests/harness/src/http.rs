@@ -203,18 +203,6 @@ impl Connection {
         response
     }
 
-    /// The answer to a POST if its first byte comes within `patience`.
-    #[track_caller]
-    pub fn try_receive(&mut self, patience: Duration) -> Option<Response> {
-        let stream = self.reader.get_ref();
-        stream.set_read_timeout(Some(patience)).unwrap();
-        let came = stream.peek(&mut [0]).is_ok();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
-        came.then(|| self.receive("POST"))
-    }
-
     /// Hangs up at once.
     pub fn hang_up(self) {
         let _ = self.reader.get_ref().shutdown(Shutdown::Both);
