@@ -1,0 +1,101 @@
+//! The control API's OpenAPI document, made from the handlers and the types they serve.
+
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Pilotlight control API",
+        description = "Deploys functions and tells about them. Errors are ApiError with a fitting status.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    paths(
+        crate::routes::functions::list,
+        crate::routes::functions::describe,
+        crate::routes::functions::remove,
+        crate::routes::functions::scale,
+        crate::routes::deploy::deploy,
+        crate::routes::logs::logs,
+        crate::routes::process::version,
+        crate::routes::process::openapi,
+        crate::routes::process::metrics,
+        crate::routes::process::healthz,
+        crate::routes::process::readyz,
+    ),
+    tags(
+        (name = "functions", description = "What is deployed"),
+        (name = "daemon", description = "The daemon itself"),
+    ),
+)]
+struct Document;
+
+/// The document of this version.
+pub(crate) fn document(version: &str) -> OpenApi {
+    let mut document = <Document as utoipa::OpenApi>::openapi();
+    version.clone_into(&mut document.info.version);
+    let components = document.components.get_or_insert_default();
+    let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    components.add_security_scheme(BEARER, bearer);
+    // Either nothing or the token: whether one is needed is the daemon's configuration.
+    document.security = Some(vec![
+        SecurityRequirement::default(),
+        SecurityRequirement::new::<_, [&str; 0], &str>(BEARER, []),
+    ]);
+    document
+}
+
+const BEARER: &str = "token";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::admin::routes;
+
+    #[test]
+    fn the_document_has_every_route_and_no_other() {
+        let json = serde_json::to_value(document("1.2.3")).unwrap();
+        let mut documented = BTreeSet::new();
+        for (path, operations) in json["paths"].as_object().unwrap() {
+            for method in operations.as_object().unwrap().keys() {
+                documented.insert(format!("{} {path}", method.to_uppercase()));
+            }
+        }
+        let served: BTreeSet<String> = routes()
+            .iter()
+            .map(|route| format!("{} {}", route.method, route.path))
+            .collect();
+        assert_eq!(documented, served);
+    }
+
+    #[test]
+    fn every_reference_in_the_document_leads_somewhere() {
+        let json = serde_json::to_value(document("1.2.3")).unwrap();
+        let text = json.to_string();
+        let mut references = 0;
+        for piece in text.split("\"$ref\":\"#/components/schemas/").skip(1) {
+            let name = piece.split('"').next().unwrap();
+            assert!(
+                !json["components"]["schemas"][name].is_null(),
+                "{name} is missing"
+            );
+            references += 1;
+        }
+        assert!(references > 10, "{text}");
+        assert_eq!(json["info"]["version"], "1.2.3");
+    }
+
+    #[test]
+    fn durations_are_documented_as_the_numbers_they_are() {
+        let json = serde_json::to_value(document("1.2.3")).unwrap();
+        let config = &json["components"]["schemas"]["FunctionConfig"]["properties"];
+        assert_eq!(config["timeout_s"]["type"], "number", "{config}");
+        assert_eq!(config["name"]["type"], "string", "{config}");
+        assert_eq!(
+            json["components"]["schemas"]["Network"]["enum"],
+            serde_json::json!(["none", "outbound", "host"])
+        );
+    }
+}

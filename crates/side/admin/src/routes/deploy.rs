@@ -1,0 +1,216 @@
+//! A deployment: the upload is read against its limits, then the answer is a line of JSON per event, as they happen. Once the
+//! upload is here the deployment goes on to its end, whether or not the client stays to see it.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::multipart::{Field, MultipartError, MultipartRejection};
+use axum::extract::{Multipart, Path, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use bytes::{Bytes, BytesMut};
+use futures_util::stream;
+use pilot_model::api::{ApiError, DeployError, DeployEvent, Progress};
+use pilot_model::manifest::with_nearest_key;
+use pilot_model::{FunctionName, FunctionSpec};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+
+use super::function_name;
+use crate::admin::Admin;
+use crate::error::{Failure, api_error};
+
+/// The form of a deployment, for the OpenAPI document.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the form; the form is read part by part"
+)]
+pub(crate) struct DeployForm {
+    /// The function's configuration.
+    spec: FunctionSpec,
+    /// The code: a gzip-compressed tar.
+    #[schema(value_type = String, format = Binary)]
+    code: Vec<u8>,
+}
+
+/// Deploys a function, all or nothing.
+#[utoipa::path(
+    put, path = "/_pilot/v1/functions/{name}", tag = "functions",
+    params(("name" = String, Path, description = "The function")),
+    request_body(content = DeployForm, content_type = "multipart/form-data"),
+    responses(
+        (status = 200, description = "A line of JSON per event; the last is done or failed", body = DeployEvent, content_type = "application/x-ndjson"),
+        (status = 400, description = "Not such a form", body = ApiError),
+        (status = 413, description = "The archive is over the limit", body = ApiError),
+    ),
+)]
+pub(crate) async fn deploy(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    form: Result<Multipart, MultipartRejection>,
+) -> Result<Response, Failure> {
+    let name = function_name(&name)?;
+    let form = form.map_err(|error| bad_form(&error.body_text()))?;
+    // Waits while too many archives are in memory; the client's upload waits with it. Never closed, so never an error.
+    let permit = Arc::clone(&admin.inner.uploads).acquire_owned().await.ok();
+    let upload = read_form(form, admin.inner.config.archive_bytes_max).await?;
+    let body = start(&admin, name, upload, permit);
+    Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}
+
+/// The parts of a form.
+struct Upload {
+    spec: FunctionSpec,
+    code: Bytes,
+}
+
+async fn read_form(mut form: Multipart, archive_bytes_max: usize) -> Result<Upload, Failure> {
+    let (mut spec, mut code) = (None, None);
+    while let Some(field) = form.next_field().await.map_err(|error| broken(&error))? {
+        match field.name() {
+            Some("spec") => {
+                let text = read_field(field, "spec", SPEC_BYTES_MAX).await?;
+                spec = Some(parse_spec(&text)?);
+            }
+            Some("code") => code = Some(read_field(field, "code", archive_bytes_max).await?),
+            other => {
+                let name: String = other.unwrap_or("").escape_debug().take(50).collect();
+                return Err(bad_form(&format!("it has a part '{name}'")));
+            }
+        }
+    }
+    match (spec, code) {
+        (Some(spec), Some(code)) => Ok(Upload { spec, code }),
+        (None, _) => Err(bad_form("it has no part 'spec'")),
+        (_, None) => Err(bad_form("it has no part 'code'")),
+    }
+}
+
+async fn read_field(mut field: Field<'_>, name: &str, bytes_max: usize) -> Result<Bytes, Failure> {
+    let mut bytes = BytesMut::new();
+    while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error))? {
+        if bytes.len() + chunk.len() > bytes_max {
+            drop(bytes);
+            discard(field).await;
+            return Err(Failure::new(
+                "too_large",
+                format!(
+                    "the part '{name}' has more than {bytes_max} bytes, which is the limit; leave out what the function does not \
+                     need, or have its packages installed from requirements.txt"
+                ),
+            ));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes.freeze())
+}
+
+/// Reads on for a while: many clients look at the answer only once all is sent.
+async fn discard(mut field: Field<'_>) {
+    let mut discarded = 0;
+    while let Ok(Some(chunk)) = field.chunk().await {
+        discarded += chunk.len();
+        if discarded > DISCARDED_BYTES_MAX {
+            return;
+        }
+    }
+}
+
+fn parse_spec(text: &[u8]) -> Result<FunctionSpec, Failure> {
+    serde_json::from_slice(text).map_err(|error| {
+        let problem = with_nearest_key(&error.to_string());
+        Failure::new(
+            "bad_config",
+            format!("the part 'spec' does not do: {problem}"),
+        )
+    })
+}
+
+/// Runs the deployment in a task of its own and gives the body that reports it.
+fn start(
+    admin: &Admin,
+    name: FunctionName,
+    upload: Upload,
+    permit: Option<OwnedSemaphorePermit>,
+) -> Body {
+    let (line, lines) = mpsc::channel::<Bytes>(LINES_MAX);
+    let (last, done) = oneshot::channel::<Bytes>();
+    let progress = Arc::new(move |progress: Progress| {
+        // A client that does not read misses lines, never the last one.
+        let _ = line.try_send(json_line(&DeployEvent::Progress(progress)));
+    });
+    let deployment = admin
+        .inner
+        .parts
+        .control
+        .deploy(name, upload.spec, upload.code, progress);
+    let mut deployments = admin.inner.deployments.lock();
+    while deployments.try_join_next().is_some() {}
+    deployments.spawn(async move {
+        let event = match deployment.await {
+            Ok(report) => DeployEvent::Done(Box::new(report)),
+            Err(error) => DeployEvent::Failed(api_error(error)),
+        };
+        drop(permit);
+        // Nobody may be there to read it.
+        let _ = last.send(json_line(&event));
+    });
+    let lines = Lines {
+        lines,
+        last: Some(done),
+    };
+    Body::from_stream(stream::unfold(lines, Lines::next))
+}
+
+/// Progress as it comes, and then the outcome.
+struct Lines {
+    lines: mpsc::Receiver<Bytes>,
+    last: Option<oneshot::Receiver<Bytes>>,
+}
+
+impl Lines {
+    async fn next(mut self) -> Option<(Result<Bytes, std::convert::Infallible>, Self)> {
+        // Ends when the deployment drops its sender, which is when it is over.
+        if let Some(line) = self.lines.recv().await {
+            return Some((Ok(line), self));
+        }
+        let last = self.last.take()?.await.unwrap_or_else(|_| {
+            json_line(&DeployEvent::Failed(api_error(DeployError::Internal {
+                message: "the deployment ended without a result; see the daemon's log".to_owned(),
+            })))
+        });
+        Some((Ok(last), self))
+    }
+}
+
+fn json_line(event: &DeployEvent) -> Bytes {
+    let mut line = serde_json::to_vec(event).unwrap_or_else(|error| {
+        // Our own types: strings, numbers, no maps with other keys.
+        tracing::error!(%error, "a deployment's event cannot be written as JSON");
+        Vec::new()
+    });
+    line.push(b'\n');
+    line.into()
+}
+
+fn broken(error: &MultipartError) -> Failure {
+    if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return Failure::new("too_large", error.body_text());
+    }
+    bad_form(&error.body_text())
+}
+
+fn bad_form(problem: &str) -> Failure {
+    Failure::new(
+        "bad_request",
+        format!(
+            "the form does not do ({problem}); send multipart/form-data with the parts 'spec' (JSON) and 'code' (tar.gz)"
+        ),
+    )
+}
+
+/// Progress lines that a slow client may be behind.
+const LINES_MAX: usize = 256;
+const SPEC_BYTES_MAX: usize = 256 * 1024;
+const DISCARDED_BYTES_MAX: usize = 512 << 20;

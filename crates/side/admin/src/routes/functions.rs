@@ -1,0 +1,91 @@
+//! List, describe, remove, scale.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use bytes::Bytes;
+use pilot_model::api::{ApiError, FunctionDescription, FunctionSummary, PoolStatus, ScaleRequest};
+use pilot_model::manifest::with_nearest_key;
+
+use super::function_name;
+use crate::admin::Admin;
+use crate::blocking;
+use crate::error::Failure;
+
+/// Every function.
+#[utoipa::path(
+    get, path = "/_pilot/v1/functions", tag = "functions",
+    responses((status = 200, description = "Every function, by name", body = [FunctionSummary])),
+)]
+pub(crate) async fn list(State(admin): State<Admin>) -> Json<Vec<FunctionSummary>> {
+    let control = Arc::clone(&admin.inner.parts.control);
+    Json(blocking(move || control.list()).await)
+}
+
+/// One function.
+#[utoipa::path(
+    get, path = "/_pilot/v1/functions/{name}", tag = "functions",
+    params(("name" = String, Path, description = "The function")),
+    responses(
+        (status = 200, description = "Configuration, template, newest invocations", body = FunctionDescription),
+        (status = 404, description = "No such function", body = ApiError),
+    ),
+)]
+pub(crate) async fn describe(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+) -> Result<Json<FunctionDescription>, Failure> {
+    let name = function_name(&name)?;
+    let control = Arc::clone(&admin.inner.parts.control);
+    let wanted = name.clone();
+    let found = blocking(move || control.describe(&wanted)).await;
+    found.map(Json).ok_or_else(|| Failure::not_found(&name))
+}
+
+/// Takes a function away.
+#[utoipa::path(
+    delete, path = "/_pilot/v1/functions/{name}", tag = "functions",
+    params(("name" = String, Path, description = "The function")),
+    responses(
+        (status = 204, description = "It is gone; what it was doing it finishes"),
+        (status = 404, description = "No such function", body = ApiError),
+    ),
+)]
+pub(crate) async fn remove(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Failure> {
+    let name = function_name(&name)?;
+    if admin.inner.parts.control.remove(&name).await? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(Failure::not_found(&name))
+    }
+}
+
+/// Retires idle workers, or starts some.
+#[utoipa::path(
+    post, path = "/_pilot/v1/functions/{name}/scale", tag = "functions",
+    params(("name" = String, Path, description = "The function")),
+    request_body = ScaleRequest,
+    responses(
+        (status = 200, description = "Its workers now", body = PoolStatus),
+        (status = 400, description = "Not a scale request", body = ApiError),
+        (status = 404, description = "No such function", body = ApiError),
+    ),
+)]
+pub(crate) async fn scale(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<PoolStatus>, Failure> {
+    let name = function_name(&name)?;
+    let request: ScaleRequest = serde_json::from_slice(&body).map_err(|error| {
+        let problem = with_nearest_key(&error.to_string());
+        Failure::new("bad_request", format!("{problem}; send {{\"workers\": N}}"))
+    })?;
+    let status = admin.inner.parts.control.scale(&name, request.workers);
+    status.map(Json).ok_or_else(|| Failure::not_found(&name))
+}

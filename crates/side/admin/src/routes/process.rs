@@ -1,0 +1,99 @@
+//! The daemon itself: version, OpenAPI document, metrics, health.
+
+use std::collections::HashSet;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use pilot_telemetry::Metrics;
+use serde::Serialize;
+
+use crate::admin::{Admin, Readiness};
+use crate::blocking;
+use crate::openapi::document;
+
+/// Which Pilotlight this is.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct VersionInfo {
+    /// The daemon's version.
+    version: &'static str,
+    /// The control API's.
+    api: &'static str,
+}
+
+/// Which Pilotlight this is.
+#[utoipa::path(
+    get, path = "/_pilot/v1/version", tag = "daemon",
+    responses((status = 200, description = "Versions", body = VersionInfo)),
+)]
+pub(crate) async fn version(State(admin): State<Admin>) -> Json<VersionInfo> {
+    Json(VersionInfo {
+        version: admin.inner.config.version,
+        api: "v1",
+    })
+}
+
+/// This document.
+#[utoipa::path(
+    get, path = "/_pilot/v1/openapi.json", tag = "daemon",
+    responses((status = 200, description = "The OpenAPI document", body = Object)),
+)]
+pub(crate) async fn openapi(State(admin): State<Admin>) -> Json<utoipa::openapi::OpenApi> {
+    Json(document(admin.inner.config.version))
+}
+
+/// The metrics in the OpenMetrics text format.
+#[utoipa::path(
+    get, path = "/metrics", tag = "daemon",
+    responses((status = 200, description = "Metrics", body = String, content_type = "application/openmetrics-text")),
+)]
+pub(crate) async fn metrics(State(admin): State<Admin>) -> Response {
+    let text = blocking(move || scrape(&admin)).await;
+    ([(CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response()
+}
+
+/// The process lives.
+#[utoipa::path(
+    get, path = "/healthz", tag = "daemon",
+    responses((status = 200, description = "It does", body = String, content_type = "text/plain")),
+)]
+pub(crate) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Whether requests are taken.
+#[utoipa::path(
+    get, path = "/readyz", tag = "daemon",
+    responses(
+        (status = 200, description = "They are", body = Readiness),
+        (status = 503, description = "They are not, and why", body = Readiness),
+    ),
+)]
+pub(crate) async fn readyz(State(admin): State<Admin>) -> (StatusCode, Json<Readiness>) {
+    let readiness = (admin.inner.parts.readiness)();
+    let status = if readiness.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, Json(readiness))
+}
+
+/// Gauges are set when they are asked for.
+fn scrape(admin: &Admin) -> String {
+    let parts = &admin.inner.parts;
+    let functions = parts.control.list();
+    parts.observations.catch_up();
+    let names: HashSet<_> = functions
+        .iter()
+        .map(|function| function.name.clone())
+        .collect();
+    parts.observations.retain(&names);
+    for function in &functions {
+        parts.metrics.set_pool(&function.name, &function.workers);
+    }
+    parts.metrics.set_templates(&(parts.templates)());
+    parts.metrics.text()
+}
