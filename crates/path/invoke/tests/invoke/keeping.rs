@@ -174,6 +174,6 @@ async fn when_no_idle_worker_is_left_templates_go() {
         memory_bytes: 30 << 20,
     }]);
     pass(Duration::from_secs(6)).await;
-    assert_eq!(house.engine.forgotten(), [version.id.clone()]);
+    assert_eq!(house.engine.forgotten(), std::slice::from_ref(&version.id));
     assert!(house.call().await.is_ok());
 }

@@ -1,5 +1,10 @@
 //! The invoker over a programmable engine, in tokio's paused time: every duration here is exact, nothing is slept through.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "tests: clippy knows #[test] functions as such, but not what they share"
+)]
+
 mod house;
 
 mod cold_and_warm;

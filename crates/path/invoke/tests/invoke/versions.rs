@@ -29,7 +29,7 @@ async fn those_running_finish_on_the_old_version_which_is_then_given_up() {
     }
     pass(ms(1)).await;
     assert_eq!(house.engine.alive(), 1);
-    assert_eq!(house.engine.forgotten(), [old.id.clone()]);
+    assert_eq!(house.engine.forgotten(), std::slice::from_ref(&old.id));
     assert_eq!(house.sink.ended()[0].1, "retired");
 }
 
@@ -124,7 +124,7 @@ async fn a_removed_function_is_not_found_but_what_runs_finishes() {
     assert!(running.await.unwrap().is_ok());
     pass(ms(1)).await;
     assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.engine.forgotten(), [version.id.clone()]);
+    assert_eq!(house.engine.forgotten(), std::slice::from_ref(&version.id));
 }
 
 #[tokio::test(start_paused = true)]
