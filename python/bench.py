@@ -37,7 +37,9 @@ def private_kb(pid: int) -> dict[str, int]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "app.py").write_text("import os\ndef handler(event, context):\n    return os.getpid()\n")
+        Path(directory, "app.py").write_text(
+            "import os\nimport resource\ndef handler(event, context):\n    return [os.getpid(), resource.getrusage(0).ru_minflt]\n"
+        )
         spec: dict[str, Any] = {
             "level": "function",
             "cwd": directory,
@@ -82,9 +84,10 @@ def measure_memory(template: Template) -> None:
     idle = None
     pid = 0
     for count in range(1000):
-        pid = worker.result({"n": count})
+        pid, faults = worker.result({"n": count})
         if count == 0:
             idle = private_kb(pid)
+            print(f"{'first call':>20}: after {faults} page faults")
     after = private_kb(pid)
     for name, fields in (("after 1 call", idle), ("after 1000 calls", after)):
         assert fields is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import errors, output, wire
 from .answer import HttpAnswer
 from .channel import ChannelClosed
-from .context import Context, FunctionInfo
+from .context import Context
 from .events import decode_meta
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ class AsgiCall:
 
     def __init__(self, function: Function, channel: AsyncChannel, state: Dict[str, Any]) -> None:
         self._application = function.target
-        self._info = FunctionInfo(function.spec.function)
+        self._info = function.info
         self._channel = channel
         self._state = state
 

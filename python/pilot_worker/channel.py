@@ -6,7 +6,7 @@ in `aio.py`.
 
 from __future__ import annotations
 
-import socket
+import _socket
 import threading
 
 from . import wire
@@ -27,7 +27,8 @@ class Channel:
     """Frames over a connected stream socket, which it owns."""
 
     def __init__(self, fd: int) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
+        # the C class: the one around it in socket.py turns numbers into enumerations, at 30 page faults in a fresh child
+        self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
         self._view = memoryview(_buffer)
         self._decoder = wire.Decoder()
         self._is_buffered = False

@@ -89,7 +89,7 @@ class Control:
         return self.socket.fileno()
 
     def close(self) -> None:
-        self.socket.close()
+        os.close(self.socket.detach())
 
     def receive(self) -> Optional[Tuple[bytes, List[int]]]:
         """One message and its descriptors (close-on-exec), None when the daemon has closed the channel."""

@@ -1,8 +1,10 @@
-"""Gives a forked child its own randomness (PROTOCOL.md, section 3, step 5).
+"""Gives every forked child its own randomness (PROTOCOL.md, section 3, step 5).
 
-Only what a fork really shares, and only in modules that are loaded. Left out on purpose: `random` (it reseeds itself with
-os.register_at_fork), `secrets`, `uuid.uuid4` and `numpy.random.default_rng()` (they ask the kernel each time). Generators
-that user code made at import are its own business: that is what `register_after_restore` is for.
+Only what a fork really shares, and only in modules that are loaded. What need not be secret is renewed in the template just
+before it forks, where no page has to be copied for it; secrets are renewed in the child, because siblings inherit the
+template's memory. Left out on purpose: `random` (it reseeds itself with os.register_at_fork), `secrets`, `uuid.uuid4` and
+`numpy.random.default_rng()` (they ask the kernel each time). Generators that user code made at import are its own business:
+that is what `register_after_restore` is for.
 """
 
 from __future__ import annotations
@@ -18,24 +20,27 @@ _RANDOM_NODE_BIT = 1 << 40  # uuid sets it in a node that it made up, RFC 4122 s
 _MT19937_WORDS = 624
 
 
-def reseed() -> None:
+def before_fork() -> None:
     modules = sys.modules
     uuid = modules.get("uuid")
     if uuid is not None:
         _reseed_uuid(uuid)
-    ssl = modules.get("_ssl")
-    if ssl is not None:
-        # OpenSSL notices a fork by a changed process id. In process id namespaces parent and child can have the same one.
-        ssl.RAND_add(os.urandom(32), 0.0)
     tempfile: Any = modules.get("tempfile")
     if tempfile is not None:
-        tempfile._name_sequence = None  # goes by the process id as well
-    process = modules.get("multiprocessing.process")
-    if process is not None:
-        process.current_process().authkey = os.urandom(32)
+        tempfile._name_sequence = None  # it goes by the process id, which in namespaces may be the same
     mtrand = modules.get("numpy.random.mtrand")
     if mtrand is not None:
         _reseed_numpy(mtrand)
+
+
+def in_child() -> None:
+    ssl = sys.modules.get("_ssl")
+    if ssl is not None:
+        # OpenSSL notices a fork by a changed process id. In process id namespaces parent and child can have the same one.
+        ssl.RAND_add(os.urandom(32), 0.0)
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
 
 
 def _reseed_uuid(uuid: Any) -> None:

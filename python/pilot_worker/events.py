@@ -10,7 +10,7 @@ import os
 import time
 
 from . import errors, output, wire
-from .context import Context, FunctionInfo
+from .context import Context
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ class Trace:
     def __init__(self, concurrency: int) -> None:
         self._is_used = concurrency == 1
         self._is_set = False
-        os.environ.pop("_X_AMZN_TRACE_ID", None)
 
     def set(self, trace: Optional[str]) -> None:
         if trace is not None and self._is_used:
@@ -46,7 +45,7 @@ class EventCall:
 
     def __init__(self, function: Function, channel: Channel) -> None:
         self._target = function.target
-        self._info = FunctionInfo(function.spec.function)
+        self._info = function.info
         self._trace = Trace(function.spec.concurrency)
         self._write = channel.write
 
@@ -77,7 +76,7 @@ class AsyncEventCall:
 
     def __init__(self, function: Function, channel: AsyncChannel) -> None:
         self._target = function.target
-        self._info = FunctionInfo(function.spec.function)
+        self._info = function.info
         self._trace = Trace(function.spec.concurrency)
         self._send = channel.send
 

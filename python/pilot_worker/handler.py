@@ -10,6 +10,7 @@ import importlib.machinery
 import os
 import sys
 
+from .context import FunctionInfo
 from .errors import Fault
 
 TYPE_CHECKING = False
@@ -24,11 +25,12 @@ _CO_COROUTINE = 0x80  # inspect.CO_COROUTINE; inspect itself is slow to import
 class Function:
     """A specification together with the callable that it names."""
 
-    __slots__ = ("spec", "target", "is_async")
+    __slots__ = ("spec", "target", "is_async", "info")
 
     def __init__(self, spec: TemplateSpec, target: Any) -> None:
         self.spec = spec
         self.target = target
+        self.info = FunctionInfo(spec.function)
         self.is_async = spec.interface == "asgi" or (spec.interface == "event" and _is_coroutine_function(target))
 
 

@@ -7,15 +7,15 @@ this loop and not in the handler, `exited` never comes before `forked`.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # C half of signal, in every CPython; mypy has no stub for it
 import gc
 import json
 import os
 import select
-import signal
 import sys
 import time
 
-from . import errors, handler, hooks, imports, kernel
+from . import entropy, errors, handler, hooks, imports, kernel
 from .control import Control, ForkRequest, RequestError, close_all
 from .spec import SpecError, TemplateSpec
 
@@ -37,7 +37,7 @@ class Template:
         self._own_pid_namespace = -1
         self._threads = 1
         self._wakeup = (-1, -1)
-        self._previous_sigchld: Any = signal.SIG_DFL
+        self._previous_sigchld: Any = _signal.SIG_DFL
 
     def prepare(self) -> bool:
         """Imports what the specification says and reports `ready`. False: the handler failed, the process has to end."""
@@ -106,6 +106,7 @@ class Template:
             if self._threads > 1:
                 raise OSError(f"this template has {self._threads} threads and must not fork")
             self._enter_pid_namespace(request.pid)
+            entropy.before_fork()
             child = os.fork()
         except OSError as error:
             request.close()
@@ -122,8 +123,8 @@ class Template:
 
     def _leave(self) -> None:
         """In the child: gives up what is the template's alone."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, self._previous_sigchld)
+        _signal.set_wakeup_fd(-1)
+        _signal.signal(_signal.SIGCHLD, self._previous_sigchld)  # without signal's enumerations: 60 page faults
         self._control.close()
         for fd in (*self._wakeup, self._own_pid_namespace):
             if fd >= 0:
@@ -144,8 +145,8 @@ class Template:
     def _watch_children(self) -> None:
         """After the imports, because user code may have had its own idea of SIGCHLD: its children get that back."""
         self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
-        self._previous_sigchld = signal.signal(signal.SIGCHLD, _ignore_signal)
+        _signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
+        self._previous_sigchld = _signal.signal(_signal.SIGCHLD, _ignore_signal)
 
     def _reap(self) -> None:
         try:

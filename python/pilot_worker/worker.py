@@ -33,7 +33,7 @@ class Stamps:
 def run(channel: Channel, function: Optional[handler.Function], spec: Optional[TemplateSpec], stamps: Stamps) -> NoReturn:
     """Serves `function`; when it is None, it is loaded as `spec` says. Ends the process."""
     try:
-        entropy.reseed()
+        entropy.in_child()
         if function is None:
             assert spec is not None, "checked when the request was read"
             imports.apply(spec)

@@ -11,7 +11,7 @@ import sys
 from . import errors, output, wire
 from .answer import HttpAnswer
 from .channel import ChannelClosed
-from .context import Context, FunctionInfo
+from .context import Context
 from .events import decode_meta
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ class WsgiCall:
 
     def __init__(self, function: Function, channel: Channel) -> None:
         self._application = function.target
-        self._info = FunctionInfo(function.spec.function)
+        self._info = function.info
         self._is_concurrent = function.spec.concurrency > 1
         self._channel = channel
 
