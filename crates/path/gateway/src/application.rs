@@ -56,6 +56,9 @@ pub(crate) async fn reply(
             ))));
         }
     };
+    if head.headers.len() > headers::COUNT_MAX {
+        return Ok(Err(AnswerError::too_many_headers()));
+    }
     let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let whole_len = body.complete().map(Bytes::len);
     let body = if bodiless || *method == Method::HEAD {

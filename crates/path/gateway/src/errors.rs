@@ -259,6 +259,13 @@ fn invoke_row(error: &InvokeError) -> Row {
 }
 
 impl AnswerError {
+    /// More headers than [`headers::COUNT_MAX`].
+    pub(crate) fn too_many_headers() -> Self {
+        Self::Malformed {
+            problem: format!("it has more than {} headers", headers::COUNT_MAX),
+        }
+    }
+
     /// This error's row. All are 502, a timeout too, as AWS has it: the gateway did wait for long enough, the function did not
     /// answer. Callers tell them apart by `errorType`.
     pub(crate) fn row(&self) -> Row {

@@ -52,6 +52,9 @@ pub(crate) const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
+/// Headers that a function may set. A bound of ours: `HeaderMap` panics beyond some 24,000, and no client takes as many.
+pub(crate) const COUNT_MAX: usize = 1000;
+
 /// Whether a function may not set this header of its response: it is the connection's, or follows from the body.
 pub(crate) fn is_ours(name: &HeaderName) -> bool {
     *name == CONTENT_LENGTH || HOP_BY_HOP.contains(name)

@@ -1,8 +1,8 @@
 //! HTTP in and out: accept, auth, limits, routes, streaming, drain; one table from errors to statuses.
 //!
-//! A request's way: [`accept`] → [`connection`] → [`exchange`] → [`route`] → [`lambda_api`] or [`function_url`] (→
-//! [`application`]) → the invoker → [`reply`]. It stays in its connection's task all along. Everything that is not on the data
-//! path goes to the control handler, which comes from outside: this crate knows no control API.
+//! A request's way: `accept` → `connection` → `exchange` → `route` → `lambda_api` or `function_url` (→ `application`) → the
+//! invoker → `reply`. It stays in its connection's task all along. Everything that is not on the data path goes to the control
+//! handler, which comes from outside: this crate knows no control API.
 
 mod accept;
 mod application;

@@ -26,7 +26,8 @@ pub(crate) fn write(
             HeaderValue::from_static(start.as_str()),
         );
     }
-    into.insert(headers::SERVER_TIMING, server_timing(timeline, now));
+    // An application may have entries of its own.
+    into.append(headers::SERVER_TIMING, server_timing(timeline, now));
 }
 
 /// Writes the request id alone.

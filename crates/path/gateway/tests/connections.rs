@@ -85,6 +85,28 @@ async fn a_client_gets_its_refusal_even_while_it_still_sends() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_take_its_response_is_cut_off() {
+    let config = GatewayConfig {
+        write_timeout: Duration::from_millis(20),
+        ..GatewayConfig::default()
+    };
+    let control = control(|_| Box::pin(async { text(vec![b'x'; 64 * 1024 * 1024]) }));
+    let setup = Setup {
+        config,
+        control,
+        ..Setup::default()
+    };
+    let daemon = Daemon::start(setup).await;
+    let mut client = daemon.client().await;
+    client.send("GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    // The kernel takes some of it; the head says that the rest was on its way.
+    client.begun().await;
+    let drained = soon(daemon.stop()).await.unwrap();
+    assert_eq!((drained.connections, drained.cut), (1, 0));
+    assert!(client.closed().await.len() < 64 * 1024 * 1024);
+}
+
+#[tokio::test]
 async fn connections_beyond_the_limit_wait_for_one_to_close() {
     let config = GatewayConfig {
         connections_max: 1,

@@ -85,6 +85,9 @@ impl Described<'_> {
         };
         let pairs: BTreeMap<String, &RawValue> = serde_json::from_str(raw.get())
             .map_err(|_| wrong("headers", raw.get(), "an object of names and texts"))?;
+        if pairs.len() > headers::COUNT_MAX {
+            return Err(AnswerError::too_many_headers());
+        }
         for (key, raw) in pairs {
             let name = HeaderName::from_bytes(key.as_bytes())
                 .map_err(|_| wrong("a name in headers", &key, "a header name"))?;
@@ -105,6 +108,9 @@ impl Described<'_> {
         };
         let cookies: Vec<Cow<'_, str>> = serde_json::from_str(raw.get())
             .map_err(|_| wrong("cookies", raw.get(), "an array of texts"))?;
+        if cookies.len() > headers::COUNT_MAX {
+            return Err(AnswerError::too_many_headers());
+        }
         for cookie in cookies {
             let value = headers::value(&cookie)
                 .ok_or_else(|| wrong("an entry of cookies", &cookie, "a text on one line"))?;

@@ -115,6 +115,11 @@ impl Client {
         Some((length > 0).then_some(chunk))
     }
 
+    /// Waits for the first bytes of a response.
+    pub async fn begun(&mut self) {
+        self.read_more().await.expect("nothing came");
+    }
+
     /// Waits until the other side closes; gives what came before that.
     pub async fn closed(mut self) -> Vec<u8> {
         while self.read_more().await.is_some() {}

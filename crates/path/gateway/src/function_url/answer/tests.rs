@@ -137,6 +137,20 @@ fn a_malformed_response_is_told_by_its_key() {
     }
 }
 
+#[test]
+fn headers_beyond_measure_are_refused() {
+    let headers: serde_json::Map<_, _> = (0..40_000)
+        .map(|n| (format!("x-{n}"), json!("1")))
+        .collect();
+    let cookies: Vec<_> = (0..40_000).map(|n| format!("c{n}=1")).collect();
+    for output in [
+        json!({"statusCode": 200, "headers": headers}),
+        json!({"statusCode": 200, "cookies": cookies}),
+    ] {
+        assert!(problem(&output).contains("more than 1000 headers"));
+    }
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
