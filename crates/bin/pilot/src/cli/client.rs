@@ -279,23 +279,4 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const BODY_BYTES_MAX: u64 = 256 << 20;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nobody_listening_is_an_unreachable_daemon() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        drop(listener);
-        let client = Client::new(&Connection {
-            endpoint,
-            token: None,
-        })
-        .unwrap();
-        let error = client.fetch::<serde_json::Value>("/").unwrap_err();
-        assert!(
-            matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })),
-            "{error:#}"
-        );
-    }
-}
+mod tests;

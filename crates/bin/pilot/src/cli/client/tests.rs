@@ -1,0 +1,117 @@
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+use pilot_model::FunctionSpec;
+
+use super::*;
+
+/// A request as it came over the wire: its head's lines, its body.
+struct Seen {
+    head: Vec<String>,
+    body: Vec<u8>,
+}
+
+fn read_request(stream: &TcpStream) -> Seen {
+    let mut reader = BufReader::new(stream);
+    let mut head = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        match line.trim_end() {
+            "" => break,
+            text => head.push(text.to_ascii_lowercase()),
+        }
+    }
+    let length = head
+        .iter()
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    Seen { head, body }
+}
+
+fn client_of(listener: &TcpListener, token: Option<&str>) -> Client {
+    Client::new(&Connection {
+        endpoint: format!("http://{}", listener.local_addr().unwrap()),
+        token: token.map(str::to_owned),
+    })
+    .unwrap()
+}
+
+#[test]
+fn nobody_listening_is_an_unreachable_daemon() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = client_of(&listener, None);
+    drop(listener);
+    let error = client.fetch::<serde_json::Value>("/").unwrap_err();
+    assert!(
+        matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })),
+        "{error:#}"
+    );
+}
+
+#[test]
+fn an_upload_is_sent_with_its_length_and_answered_line_by_line() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = client_of(&listener, Some("secret"));
+    let (told, first_was_read) = mpsc::channel::<()>();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let seen = read_request(&stream);
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nfirst\n\r\n")
+            .unwrap();
+        // The second line goes out only after the first was read: were it held back, this would wait for ever.
+        first_was_read.recv().unwrap();
+        stream.write_all(b"7\r\nsecond\n\r\n0\r\n\r\n").unwrap();
+        seen
+    });
+    let form = Multipart::new(&FunctionSpec::default(), b"archive".to_vec()).unwrap();
+    let answer = client.upload(&"a".parse().unwrap(), form).unwrap();
+    let mut lines = answer.lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "first");
+    told.send(()).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "second");
+    assert!(lines.next().is_none());
+
+    let seen = server.join().unwrap();
+    assert_eq!(seen.head[0], "put /_pilot/v1/functions/a http/1.1");
+    assert!(
+        seen.head
+            .contains(&"authorization: bearer secret".to_owned())
+    );
+    assert!(!seen.head.iter().any(|line| line.contains("chunked")));
+    assert!(seen.body.windows(7).any(|window| window == b"archive"));
+}
+
+#[test]
+fn a_name_that_is_not_there_brings_the_nearest_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = client_of(&listener, None);
+    let server = thread::spawn(move || {
+        let list = r#"[{"name":"invert","version":"0","number":1,"runtime":"python","handler":"app.handler",
+            "deployed_unix_s":0,"workers":{"starting":0,"idle":0,"busy":0,"waiting":0,"memory_bytes":0},
+            "totals":{"invocations":0,"cold":0,"errors":0}}]"#;
+        let missing = r#"{"code":"not_found","message":"no such function"}"#;
+        for (status, body) in [("404 Not Found", missing), ("200 OK", list)] {
+            let (mut stream, _) = listener.accept().unwrap();
+            read_request(&stream);
+            let head = format!(
+                "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            stream.write_all((head + body).as_bytes()).unwrap();
+        }
+    });
+    let error = client
+        .delete_function(&"invrt".parse().unwrap())
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "there is no function 'invrt': did you mean 'invert'?"
+    );
+    server.join().unwrap();
+}
