@@ -126,7 +126,7 @@ pub(crate) fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<()> {
     let client = || client::Client::new(&cli.connection);
     match cli.verb {
-        Verb::Serve(args) => serve::run(args),
+        Verb::Serve(args) => serve::run(&args),
         Verb::New(args) => new::run(&args),
         Verb::Dev(args) => dev::run(&args),
         Verb::Up(args) => deploy::up(&client()?, &args),

@@ -149,7 +149,10 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         ("limits.pids", limits.pids >= 4),
         ("limits.connections", limits.connections >= 1),
         ("limits.drain_s", (0.0..=3600.0).contains(&limits.drain_s)),
-        ("limits.id_base", (65_536..2_000_000_000).contains(&limits.id_base)),
+        (
+            "limits.id_base",
+            (65_536..2_000_000_000).contains(&limits.id_base),
+        ),
     ] {
         if !fits {
             bail!("{}: {key} is out of range", path.display());
@@ -160,7 +163,10 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         ("invoke_token", &file.invoke_token),
     ] {
         if token.as_ref().is_some_and(String::is_empty) {
-            bail!("{}: {key} is empty; give one, or leave the key out", path.display());
+            bail!(
+                "{}: {key} is empty; give one, or leave the key out",
+                path.display()
+            );
         }
     }
     Ok(file)
@@ -188,9 +194,12 @@ mod tests {
 
     #[test]
     fn an_unknown_key_names_file_line_and_the_nearest_known_one() {
-        let problem = parse("strict = true\n[limits]\nmemroy_mb = 1\n", Path::new("pilotd.toml"))
-            .unwrap_err()
-            .to_string();
+        let problem = parse(
+            "strict = true\n[limits]\nmemroy_mb = 1\n",
+            Path::new("pilotd.toml"),
+        )
+        .unwrap_err()
+        .to_string();
         assert!(problem.starts_with("pilotd.toml:3: "), "{problem}");
         assert!(problem.contains("did you mean 'memory_mb'?"), "{problem}");
     }

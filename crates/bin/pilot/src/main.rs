@@ -4,7 +4,9 @@
 
 use std::process::ExitCode;
 
+mod assemble;
 mod cli;
+mod daemon_config;
 mod serve;
 
 fn main() -> ExitCode {

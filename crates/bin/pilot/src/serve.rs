@@ -1,11 +1,123 @@
-//! `pilot serve`: the daemon, from its arguments to its end.
+//! `pilot serve`: the daemon, from its arguments to its end. Config, assemble, serve, drain.
 
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use pilot_gateway::Gateway;
+use pilot_sandbox::{Isolation, Spawner};
+use pilot_telemetry::logging;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::assemble::assemble;
 use crate::cli::serve::ServeArgs;
+use crate::daemon_config::DaemonConfig;
 
-/// Runs the daemon until it is told to stop (SIGINT or SIGTERM), then drains it.
+/// Runs the daemon until it is told to stop (SIGINT or SIGTERM), then drains it. `begun` is called once the process may have
+/// threads.
 ///
 /// # Errors
 /// What keeps it from starting: the configuration, the data directory, the address, or in strict mode the machine.
-pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
-    anyhow::bail!("this build has no daemon yet (asked for with {args:?})")
+pub(crate) fn run(
+    args: &ServeArgs,
+    begun: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let config = DaemonConfig::load(args)?;
+    logging::init(config.log_format, &config.log_level)?;
+    raise_open_files();
+    let isolation = Isolation::probe(config.limits.id_base);
+    let missing: Vec<String> = isolation.missing().collect();
+    for problem in &missing {
+        tracing::warn!("not enforced on this machine: {problem}");
+    }
+    if config.strict && !missing.is_empty() {
+        bail!(
+            "strict mode: this machine does not enforce everything: {}",
+            missing.join("; ")
+        );
+    }
+    let mount_point = config.data_dir.join("run/root");
+    fs::create_dir_all(&mount_point)
+        .with_context(|| format!("cannot create {}", mount_point.display()))?;
+    // Before the first thread: the spawner is a fork of this process.
+    let spawner = Spawner::launch(&isolation)?;
+    begun()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("pilot")
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(serve(&config, isolation, spawner))
+}
+
+async fn serve(
+    config: &DaemonConfig,
+    isolation: Isolation,
+    spawner: Spawner,
+) -> anyhow::Result<()> {
+    let daemon = assemble(config, isolation, spawner)?;
+    let restored = daemon.deployer.restore();
+    let listener = TcpListener::bind(config.listen).await.with_context(|| {
+        format!(
+            "cannot listen on {}: is another daemon there? choose another address with --listen",
+            config.listen
+        )
+    })?;
+    tracing::info!(
+        address = %listener.local_addr()?,
+        data_dir = %config.data_dir.display(),
+        functions = restored.functions,
+        broken = restored.broken.len(),
+        "pilotlight {} serves",
+        env!("CARGO_PKG_VERSION"),
+    );
+    let stop = stop_signal()?;
+    let tidy = async {
+        daemon.deployer.tidy().await;
+        tokio::task::block_in_place(|| daemon.forget_the_removed());
+    };
+    let serving = Gateway::serve(
+        listener,
+        daemon.gateway.clone(),
+        daemon.invoker.clone(),
+        daemon.control(),
+        stop,
+    );
+    let (drained, ()) = tokio::join!(serving, tidy);
+    tracing::info!(
+        connections = drained.connections,
+        cut = drained.cut,
+        "drained; stopping"
+    );
+    daemon.admin.finish().await;
+    daemon.invoker.drain(LAST_INVOCATIONS).await;
+    if !daemon.engine.close().await {
+        tracing::warn!("some control groups are still busy: the next daemon removes them");
+    }
+    daemon.observations.stop();
+    Ok(())
+}
+
+/// The gateway has waited for its requests; what still runs was cut off from its client.
+const LAST_INVOCATIONS: Duration = Duration::from_secs(1);
+
+/// Resolves at the first SIGINT or SIGTERM.
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// A worker costs the daemon about ten descriptors; the soft limit is often 1,024.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }

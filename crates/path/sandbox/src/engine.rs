@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use pilot_model::ports::{BoxFuture, Engine, StartError, TemplateMemory, TemplateReport, Worker};
 use pilot_model::timeline::Instant;
@@ -115,6 +116,32 @@ impl ForkEngine {
         })
     }
 }
+
+impl ForkEngine {
+    /// Ends every template, and waits, for a while, until nothing is left of all sandboxes. True: nothing is. The
+    /// workers must be gone by then.
+    pub async fn close(&self) -> bool {
+        let shared = &self.shared;
+        shared.functions.clear();
+        shared.environments.clear();
+        shared.interpreters.clear();
+        let Some(cgroups) = shared.isolation.cgroups() else {
+            return true;
+        };
+        // The kernel gives no sign when a control group's last process has gone.
+        for _ in 0..CLOSE_ROUNDS_MAX {
+            if cgroups.sweep() {
+                return true;
+            }
+            tokio::time::sleep(CLOSE_ROUND).await;
+        }
+        false
+    }
+}
+
+/// How often, and how many times, it is looked whether sandboxes have ended.
+const CLOSE_ROUND: Duration = Duration::from_millis(5);
+const CLOSE_ROUNDS_MAX: usize = 400;
 
 impl Engine for ForkEngine {
     fn prepare(

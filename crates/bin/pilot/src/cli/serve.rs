@@ -46,14 +46,16 @@ pub(crate) enum LogFormat {
 ///
 /// # Errors
 /// See [`crate::serve::run`].
-pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
-    if args.until_stdin_closes {
-        // Lives as long as the process does: it waits for nothing but the end.
-        std::thread::Builder::new()
-            .name("stdin".to_owned())
-            .spawn(stop_when_stdin_closes)?;
-    }
-    crate::serve::run(args)
+pub(super) fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    crate::serve::run(args, || {
+        if args.until_stdin_closes {
+            // Lives as long as the process does: it waits for nothing but the end.
+            std::thread::Builder::new()
+                .name("stdin".to_owned())
+                .spawn(stop_when_stdin_closes)?;
+        }
+        Ok(())
+    })
 }
 
 /// Stops the daemon the way everybody else does, so that it drains.

@@ -53,6 +53,11 @@ impl<K: Eq + Hash + Clone, V> Slots<K, V> {
         self.slots.lock().remove(key);
     }
 
+    /// Lets go of all.
+    pub(super) fn clear(&self) {
+        self.slots.lock().clear();
+    }
+
     /// The nodes that are up. One being built, or being looked at, is left out.
     pub(super) fn built(&self) -> Vec<Arc<V>> {
         let slots: Vec<Slot<V>> = self.slots.lock().values().cloned().collect();

@@ -1,0 +1,148 @@
+//! Puts the daemon together: the only place that knows every crate. Nothing is decided here, and nothing runs yet that a
+//! request could notice.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use anyhow::Context;
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use pilot_admin::{
+    Admin, AdminConfig, AdminParts, Observations, Observer, ObserverConfig, Readiness, Token,
+};
+use pilot_deploy::{DeployConfig, Deployer};
+use pilot_gateway::{Control, GatewayConfig, InvokeToken};
+use pilot_invoke::Invoker;
+use pilot_model::Instant;
+use pilot_model::ports::{Clock, ControlPlane, Engine, Observed, Platform};
+use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, Spawner};
+use pilot_telemetry::Metrics;
+use tower::ServiceExt;
+
+use crate::daemon_config::DaemonConfig;
+
+/// The daemon, ready to serve.
+pub(crate) struct Daemon {
+    pub(crate) engine: Arc<ForkEngine>,
+    pub(crate) invoker: Arc<Invoker>,
+    pub(crate) deployer: Deployer,
+    pub(crate) admin: Admin,
+    pub(crate) observations: Arc<Observations>,
+    pub(crate) gateway: GatewayConfig,
+}
+
+/// `CLOCK_MONOTONIC`, which workers stamp with as well.
+#[derive(Debug)]
+struct MonotonicClock;
+
+impl Clock for MonotonicClock {
+    fn now(&self) -> Instant {
+        Instant(pilot_sys::clock::monotonic_ns())
+    }
+}
+
+/// Puts the daemon together. Must be called within a tokio runtime.
+pub(crate) fn assemble(
+    config: &DaemonConfig,
+    isolation: Isolation,
+    spawner: Spawner,
+) -> anyhow::Result<Daemon> {
+    let limits = &config.limits;
+    let clock: Arc<dyn Clock> = Arc::new(MonotonicClock);
+    let metrics = Arc::new(Metrics::default());
+    let missing: Vec<String> = isolation.missing().collect();
+
+    let logs = ObserverConfig::new(config.data_dir.join("logs"));
+    let (sink, observations) = Observer::start(logs, Arc::clone(&metrics), Arc::clone(&clock))
+        .with_context(|| format!("cannot keep logs below {}", config.data_dir.display()))?;
+    let engine = Arc::new(ForkEngine::new(
+        EngineConfig {
+            dir: config.data_dir.join("run"),
+            tmp_bytes_max: limits.tmp_mb << 20,
+            pids_max: limits.pids,
+            template_memory_bytes: limits.template_memory_mb << 20,
+        },
+        spawner,
+        isolation,
+    )?);
+    let invoker = Invoker::new(
+        Arc::clone(&engine) as Arc<dyn Engine>,
+        sink,
+        clock,
+        pilot_invoke::Limits {
+            queue_max: limits.queue,
+            memory_bytes_max: (limits.memory_mb > 0).then_some(limits.memory_mb << 20),
+            ..pilot_invoke::Limits::default()
+        },
+    );
+    let deployer = Deployer::open(
+        DeployConfig::new(config.data_dir.clone()),
+        Arc::clone(&invoker) as Arc<dyn Platform>,
+        Arc::clone(&observations) as Arc<dyn Observed>,
+    )?;
+    let templates = Arc::clone(&engine);
+    let admin = Admin::new(
+        AdminParts {
+            control: Arc::new(deployer.clone()),
+            observations: Arc::clone(&observations),
+            metrics,
+            templates: Arc::new(move || templates.templates()),
+            readiness: Arc::new(move || Readiness {
+                ready: true,
+                reasons: missing.clone(),
+            }),
+        },
+        AdminConfig {
+            token: config.control_token.as_deref().map(Token::new),
+            version: env!("CARGO_PKG_VERSION"),
+            ..AdminConfig::default()
+        },
+    );
+    let invoke_token = config
+        .invoke_token
+        .as_deref()
+        .map(|text| InvokeToken::new(text).context("invoke_token is empty"))
+        .transpose()?;
+    Ok(Daemon {
+        engine,
+        invoker,
+        deployer,
+        admin,
+        observations,
+        gateway: GatewayConfig {
+            connections_max: limits.connections,
+            grace: limits.drain(),
+            invoke_token,
+            ..GatewayConfig::default()
+        },
+    })
+}
+
+impl Daemon {
+    /// What answers everything that is not an invocation.
+    pub(crate) fn control(&self) -> Control {
+        let router = self.admin.router();
+        Arc::new(move |request: hyper::Request<Incoming>| {
+            let router = router.clone();
+            Box::pin(async move {
+                let response = match router.oneshot(request).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                };
+                response.map(|body| UnsyncBoxBody::new(body.map_err(Into::into)))
+            })
+        })
+    }
+
+    /// Removes logs and counts of functions that are no more.
+    pub(crate) fn forget_the_removed(&self) {
+        let known: HashSet<_> = self
+            .deployer
+            .list()
+            .into_iter()
+            .map(|function| function.name)
+            .collect();
+        self.observations.retain_logs(&known);
+    }
+}
