@@ -1,0 +1,17 @@
+"""What the cold rows start: Pillow and numpy imported, a handler that uses neither for long."""
+
+import sys
+import time
+
+import numpy
+from PIL import Image
+
+
+def handler(event, context):
+    if isinstance(event, dict) and "sleep_ms" in event:
+        time.sleep(event["sleep_ms"] / 1000)
+    return [Image.__name__, int(numpy.int64(7))]
+
+
+if __name__ == "__main__":
+    sys.stdout.write("%s\n" % handler({}, None))

@@ -1,0 +1,63 @@
+"""What Pilotlight is compared with: uvicorn and gunicorn serving the same no-op, and a fresh interpreter per request."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from .daemon import end, free_port, wait_for_port
+
+APPS = Path(__file__).resolve().parent.parent / "apps"
+
+
+class Rival:
+    """A server as a child on a free port."""
+
+    def __init__(self, name: str, command: list[str]) -> None:
+        self.name = name
+        self.port = free_port()
+        self.command = [part.replace("{port}", str(self.port)) for part in command]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Rival:
+        self.process = subprocess.Popen(
+            self.command, cwd=APPS, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_for_port(self.port, self.process)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process:
+            end(self.process)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+def uvicorn(application: str) -> Rival:
+    """One worker, uvloop and httptools: uvicorn at its best."""
+    return Rival(
+        "uvicorn",
+        [
+            sys.executable, "-m", "uvicorn", application, "--port", "{port}", "--loop", "uvloop", "--http", "httptools",
+            "--lifespan", "off", "--no-access-log", "--log-level", "error",
+        ],
+    )  # fmt: skip
+
+
+def gunicorn(application: str) -> Rival:
+    """One threaded worker: the synchronous one closes every connection and would be measured reconnecting."""
+    return Rival(
+        "gunicorn",
+        [
+            sys.executable, "-m", "gunicorn", application, "--bind", "127.0.0.1:{port}", "--worker-class", "gthread",
+            "--workers", "1", "--threads", "16", "--keep-alive", "60", "--log-level", "error",
+        ],
+    )  # fmt: skip
+
+
+def fresh_interpreter() -> Rival:
+    """An interpreter with the same imports for every request, over HTTP as well."""
+    return Rival("fresh interpreter", [sys.executable, str(APPS.parent / "peers" / "spawn_server.py"), "{port}"])

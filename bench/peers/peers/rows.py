@@ -1,0 +1,302 @@
+"""The table's rows. Each is a function of a fresh daemon, the load client and an effort, and gives its results.
+
+Where there is a rival, both are up for the whole row and take turns, so that whatever else the machine does falls on both.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import median
+
+from . import rivals
+from .daemon import Daemon, invoke_path, pss_bytes, scale_path, tree_pss_bytes
+from .load import Load, Measured, percentile
+from .rivals import APPS, Rival
+from .table import Result
+
+NOOP = (APPS / "noop.py").read_text()
+IMPORTS = (APPS / "imports.py").read_text()
+TOUCHED = (APPS / "touched.py.txt").read_text()
+REQUIREMENTS = "numpy==2.4.6\npillow==13.0.0\n"
+
+# After a worker was retired its namespaces and cgroup are still being taken down; this much later that is over, and the
+# next start is measured without it.
+SETTLE_MS = 20
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much of everything."""
+
+    turns: int
+    cold: int
+    spawns: int
+    seconds: float
+    bursts: int
+    idle_workers: int
+    calls_each: int
+    functions: int
+    heaps_mb: tuple[int, ...]
+
+
+FULL = Effort(turns=6, cold=60, spawns=10, seconds=2.0, bursts=15, idle_workers=20, calls_each=1000, functions=200, heaps_mb=(20, 100, 500))  # fmt: skip
+SMOKE = Effort(turns=1, cold=10, spawns=3, seconds=0.3, bursts=2, idle_workers=4, calls_each=20, functions=5, heaps_mb=(20,))  # fmt: skip
+
+Turn = Callable[[], Measured]
+
+
+def alternate(turns: int, **sides: Turn) -> dict[str, Measured]:
+    """Each side in turn, so many times; the side that begins changes."""
+    measured = {name: Measured() for name in sides}
+    order = list(sides.items())
+    for _ in range(turns):
+        for name, turn in order:
+            measured[name].add(turn())
+        order.reverse()
+    return measured
+
+
+def failed(name: str, error: Exception) -> Result:
+    return Result(what=name.replace("_", " "), measured=None, unit="", error=f"{type(error).__name__}: {error}"[:160])
+
+
+def ms(microseconds: float) -> float:
+    return round(microseconds / 1000, 3)
+
+
+def phases(measured: Measured) -> str:
+    return " ".join(f"{name}={took / 1000:.2f}" for name, took in measured.phases_p50.items())
+
+
+def cold_turn(daemon: Daemon, load: Load, name: str, count: int) -> Turn:
+    """Every request meets no worker: the pool is emptied before each."""
+    return lambda: load.run(
+        daemon.address,
+        f"POST {invoke_path(name)}",
+        body="{}",
+        count=count,
+        warm_up=1,
+        before=f"POST {scale_path(name)}",
+        before_body='{"workers":0}',
+        header="content-type: application/json",
+        pause_ms=SETTLE_MS,
+        phases=True,
+    )
+
+
+def only(measured: Measured, kind: str) -> None:
+    """What was meant to be cold was cold."""
+    if set(measured.headers) != {kind}:
+        raise RuntimeError(f"meant to be {kind}, but X-Pilot-Start says {measured.headers}")
+
+
+def cold(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    daemon.deploy("cold", IMPORTS, REQUIREMENTS)
+    daemon.deploy("spawned", IMPORTS, REQUIREMENTS, template="off")
+    with rivals.fresh_interpreter() as fresh:
+        seen = alternate(
+            effort.turns,
+            cold=cold_turn(daemon, load, "cold", effort.cold),
+            fresh=lambda: load.run(fresh.address, "GET /", count=effort.spawns, warm_up=1),
+            spawned=cold_turn(daemon, load, "spawned", effort.spawns),
+        )
+    only(seen["cold"], "cold")
+    only(seen["spawned"], "cold")
+    p50, fresh_p50 = seen["cold"].p(50), seen["fresh"].p(50)
+    return [
+        Result("cold p50", ms(p50), "ms", bar=2.5, rival="fresh interpreter", rival_measured=ms(fresh_p50), notes={"phases p50, ms:": phases(seen["cold"])}),
+        Result("cold p99", ms(seen["cold"].p(99)), "ms", bar=8.0),
+        Result("cold, times faster than a fresh interpreter", round(fresh_p50 / p50, 1), "×", bar=30.0, at_least=True),
+        Result("cold p50 with template = \"off\"", ms(seen["spawned"].p(50)), "ms", rival="fresh interpreter", rival_measured=ms(fresh_p50)),
+    ]  # fmt: skip
+
+
+def parked(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    """Every request meets one parked worker that has never served: it serves once, another is parked in the pause."""
+    daemon.deploy("parked", IMPORTS, REQUIREMENTS, reuse="once", scale={"parked": 1})
+    seen = load.run(
+        daemon.address, f"POST {invoke_path('parked')}", body="{}", count=effort.cold * effort.turns, warm_up=3,
+        pause_ms=SETTLE_MS + 10, phases=True,
+    )  # fmt: skip
+    only(seen, "warm")
+    return [Result("cold with one parked worker p50", ms(seen.p(50)), "ms", bar=0.6, notes={"p99": ms(seen.p(99)), "phases p50, ms:": phases(seen)})]
+
+
+def once(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    daemon.deploy("once", IMPORTS, REQUIREMENTS, reuse="once")
+    request = f"POST {invoke_path('once')}"
+    seen = alternate(
+        effort.turns,
+        one=lambda: load.run(daemon.address, request, body="{}", count=effort.cold, warm_up=2),
+        many=lambda: load.run(daemon.address, request, body="{}", connections=16, seconds=effort.seconds, warm_up=32),
+    )
+    return [
+        Result("reuse once, sequential p50", ms(seen["one"].p(50)), "ms", bar=2.5, notes={"p99": ms(seen["one"].p(99))}),
+        Result("reuse once, 16 connections", round(seen["many"].per_second, 1), "/s", bar=600, at_least=True),
+    ]
+
+
+def burst(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    results = []
+    for name, event, bar in (("fast", "{}", 60.0), ("slow", '{"sleep_ms": 100}', 220.0)):
+        daemon.deploy(name, IMPORTS, REQUIREMENTS)
+        # The pool has to know how long the handler takes before it can judge how many workers a burst needs.
+        load.run(daemon.address, f"POST {invoke_path(name)}", body=event, count=10)
+        seen = load.run(
+            daemon.address, f"POST {invoke_path(name)}", body=event, burst=True, connections=50, count=effort.bursts,
+            before=f"POST {scale_path(name)}", before_body='{"workers":0}', header="content-type: application/json", pause_ms=200,
+        )  # fmt: skip
+        what = "handler under 1 ms" if name == "fast" else "handler of 100 ms"
+        results.append(
+            Result(
+                f"50 at one instant, {what}: all answered, median", ms(percentile(seen.rounds, 50)), "ms", bar=bar,
+                notes={"worst": ms(max(seen.rounds)), "best": ms(min(seen.rounds)), "workers after": daemon.workers(name)["idle"]},
+            )
+        )  # fmt: skip
+    return results
+
+
+def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    """The event handler against the same handler behind uvicorn, the ASGI application against itself under uvicorn."""
+    daemon.deploy("event", NOOP)
+    daemon.deploy("asgi", NOOP, handler="app:asgi", interface="asgi")
+    with ExitStack() as stack:
+        over_asgi = stack.enter_context(rivals.uvicorn("noop:event_over_asgi"))
+        asgi = stack.enter_context(rivals.uvicorn("noop:asgi"))
+        wsgi = stack.enter_context(rivals.gunicorn("noop:wsgi"))
+        servers: list[tuple[str, str, str, str]] = [
+            ("event", daemon.address, f"POST {invoke_path('event')}", "{}"),
+            ("asgi", daemon.address, "GET /fn/asgi/", ""),
+            ("uvicorn_event", over_asgi.address, "POST /", "{}"),
+            ("uvicorn_asgi", asgi.address, "GET /", ""),
+            ("gunicorn", wsgi.address, "GET /", ""),
+        ]
+
+        def turn(server: tuple[str, str, str, str], connections: int) -> Turn:
+            _, address, request, body = server
+            return lambda: load.run(
+                address, request, body=body, connections=connections, seconds=effort.seconds / 2, warm_up=200
+            )
+
+        one = alternate(effort.turns, **{server[0]: turn(server, 1) for server in servers})
+        many = alternate(effort.turns, **{server[0]: turn(server, 16) for server in servers})
+    results = []
+    for ours, theirs in (("event", "uvicorn_event"), ("asgi", "uvicorn_asgi")):
+        for percent, factor in ((50, 1.4), (99, 2.0)):
+            rival = one[theirs].p(percent)
+            results.append(
+                Result(
+                    f"warm no-op ({ours}), one connection p{percent}", round(one[ours].p(percent), 1), "µs",
+                    bar=round(factor * rival, 1), rival="uvicorn", rival_measured=round(rival, 1),
+                )
+            )  # fmt: skip
+    for ours, theirs in (("event", "uvicorn_event"), ("asgi", "uvicorn_asgi")):
+        rival = many[theirs].per_second
+        results.append(
+            Result(
+                f"warm no-op ({ours}), 16 connections", round(many[ours].per_second), "/s", bar=round(0.6 * rival),
+                at_least=True, rival="uvicorn", rival_measured=round(rival),
+            )
+        )  # fmt: skip
+    results[0].notes = {"gunicorn (WSGI) p50 µs": round(one["gunicorn"].p(50), 1)}
+    results[-1].notes = {"gunicorn (WSGI) /s": round(many["gunicorn"].per_second)}
+    return results
+
+
+def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    """PSS of everything with so many idle workers, less that without, by their number."""
+    idle = pss_bytes(daemon.pid)
+    daemon.deploy("memory", IMPORTS, REQUIREMENTS, scale={"max": effort.idle_workers, "idle_s": 600})
+    daemon.invoke("memory", {})
+    daemon.scale("memory", 0)
+    daemon.wait_for_idle("memory", 0)
+    time.sleep(0.3)
+    bare = tree_pss_bytes(daemon)
+
+    def per_worker(workers: int) -> float:
+        return (tree_pss_bytes(daemon) - bare) / workers / (1 << 20)
+
+    daemon.scale("memory", effort.idle_workers)
+    daemon.wait_for_idle("memory", effort.idle_workers)
+    fresh = per_worker(effort.idle_workers)
+    daemon.scale("memory", 4)
+    daemon.wait_for_idle("memory", 4)
+    load.run(
+        daemon.address, f"POST {invoke_path('memory')}", body='{"sleep_ms": 0.2}', connections=4,
+        count=4 * effort.calls_each + effort.calls_each // 2,
+    )  # fmt: skip
+    workers = daemon.workers("memory")["idle"]
+    used = per_worker(workers)
+    after = pss_bytes(daemon.pid)
+    return [
+        Result("PSS per idle worker, fresh", round(fresh, 2), "MB", bar=3.0),
+        Result(f"PSS per idle worker, after {effort.calls_each:,} calls each", round(used, 2), "MB", bar=5.0, notes={"workers": workers}),
+        Result("daemon's own PSS, idle, nothing deployed", round(idle / (1 << 20), 2), "MB", bar=20.0),
+        Result("daemon's own PSS, after the calls", round(after / (1 << 20), 2), "MB"),
+    ]  # fmt: skip
+
+
+def fork_cost(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    names = []
+    for megabytes in effort.heaps_mb:
+        name = f"heap{megabytes}"
+        daemon.deploy(name, TOUCHED.replace("MEGABYTES", str(megabytes)), memory_mb=megabytes + 256)
+        names.append((name, megabytes))
+    seen = alternate(effort.turns, **{name: cold_turn(daemon, load, name, effort.cold // 2) for name, _ in names})
+    return [
+        Result(
+            f"cold p50 with a template of {megabytes} MB touched heap", ms(seen[name].p(50)), "ms",
+            notes={"phases p50, ms:": phases(seen[name]), "p99": ms(seen[name].p(99))},
+        )
+        for name, megabytes in names
+    ]  # fmt: skip
+
+
+def many_functions(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    """So many functions with one environment; the memory of all; the oldest, untouched since; a restart."""
+    number = effort.functions
+    began = time.monotonic()
+    for at in range(number):
+        daemon.deploy(f"f{at}", IMPORTS + f"\nNUMBER = {at}\n", REQUIREMENTS)
+    deployed = time.monotonic() - began
+    time.sleep(1)
+    everything = tree_pss_bytes(daemon) / (1 << 20)
+    untouched = [load.run(daemon.address, f"POST {invoke_path(f'f{at}')}", body="{}", count=1) for at in range(min(50, number))]
+    first = [seen.first_byte[0] for seen in untouched]
+
+    starts, ready = [], []
+    for turn in range(3):
+        daemon.kill()
+        since = time.monotonic()
+        daemon.start()
+        ready.append(time.monotonic() - since)
+        daemon.invoke(f"f{(turn * 7) % number}", {})
+        starts.append(time.monotonic() - since)
+    others = [
+        load.run(daemon.address, f"POST {invoke_path(f'f{at}')}", body="{}", count=1).first_byte[0]
+        for at in range(number - min(30, number), number)
+    ]
+    return [
+        Result(f"{number} functions, one environment: PSS of everything", round(everything), "MB", bar=1536, notes={"deploys took": f"{deployed:.1f} s"}),
+        Result("the oldest of them, untouched since their deploy: cold p50", ms(percentile(first, 50)), "ms", bar=30.0, notes={"p99": ms(percentile(first, 99)), "starts": json.dumps(_kinds(untouched))}),
+        Result("each one's first request after a restart: cold p50", ms(percentile(others, 50)), "ms", bar=30.0, notes={"max": ms(max(others))}),
+        Result(f"restart with {number} functions: first answer", round(median(starts) * 1000), "ms", bar=1000, notes={"ready after, ms": round(median(ready) * 1000)}),
+    ]  # fmt: skip
+
+
+def _kinds(measured: list[Measured]) -> dict[str, int]:
+    kinds: dict[str, int] = {}
+    for seen in measured:
+        for kind, count in seen.headers.items():
+            kinds[kind] = kinds.get(kind, 0) + count
+    return kinds
+
+
+Row = Callable[[Daemon, Load, Effort], list[Result]]
+ALL: list[Row] = [cold, parked, once, burst, warm, memory, fork_cost, many_functions]
+
+__all__ = ["ALL", "FULL", "SMOKE", "Effort", "Rival", "failed"]
