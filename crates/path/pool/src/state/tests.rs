@@ -147,9 +147,11 @@ impl World {
                     self.lease(key, worker);
                 }
                 Action::Fail(to) => self.end_wait(to),
-                Action::Retire(worker, _) => {
+                Action::Retire(worker, reason) => {
                     let leases = self.workers.remove(&worker).expect("retired twice");
                     assert!(leases.is_empty(), "a leased worker is retired");
+                    let left = self.workers.len() + self.starting.len();
+                    assert!(reason != "idle" || left >= self.state.floor as usize);
                 }
             }
         }
@@ -281,6 +283,14 @@ impl World {
             let open = matches!(place, Some(Place::Up { leases, doomed: None, .. })
                 if *leases < self.settings.concurrency);
             assert_eq!(free.contains(&at), open);
+            if let Some(Place::Up {
+                worker, since_sum, ..
+            }) = place
+            {
+                let leases = self.workers[worker].iter();
+                let sum: u128 = leases.map(|(_, since)| u128::from(since.0)).sum();
+                assert_eq!(*since_sum, sum);
+            }
         }
     }
 }
