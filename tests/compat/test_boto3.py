@@ -141,7 +141,7 @@ def test_a_payload_that_is_not_json(client, body):
 
 def test_a_payload_over_the_limit(client):
     with pytest.raises(ClientError) as caught:
-        client.invoke(FunctionName="echo", Payload=b'"' + b"x" * (80 << 20) + b'"')
+        client.invoke(FunctionName="echo", Payload=b'"' + b"x" * (8 << 20) + b'"')
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 413
     assert caught.value.response["Error"]["Code"].startswith("RequestTooLarge")
 

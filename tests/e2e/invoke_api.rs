@@ -158,7 +158,7 @@ fn a_payload_over_the_limit_is_413_and_one_below_it_is_not() {
     );
     let five_mb = format!("\"{}\"", "x".repeat(5_000_000));
     assert_eq!(daemon.send(&post(PATH, &five_mb)).ok().json(), 5_000_000);
-    let huge = format!("\"{}\"", "x".repeat(80 << 20));
+    let huge = format!("\"{}\"", "x".repeat(8 << 20));
     aws_error(
         &daemon.send(&post(PATH, &huge)),
         413,
