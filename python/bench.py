@@ -23,6 +23,11 @@ from harness import Process, Stream, Template, invoke_meta  # noqa: E402
 
 from pilot_worker import wire  # noqa: E402
 
+SOURCE = """
+import os, resource
+def handler(event, context):
+    return [os.getpid(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt]
+"""
 FORKS = 200
 CALLS = 20_000
 
@@ -37,9 +42,7 @@ def private_kb(pid: int) -> dict[str, int]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "app.py").write_text(
-            "import os\nimport resource\ndef handler(event, context):\n    return [os.getpid(), resource.getrusage(0).ru_minflt]\n"
-        )
+        Path(directory, "app.py").write_text(SOURCE)
         spec: dict[str, Any] = {
             "level": "function",
             "cwd": directory,

@@ -35,6 +35,7 @@ class Template:
         self._control = Control(control_fd)
         self._children: Dict[int, int] = {}
         self._own_pid_namespace = -1
+        self._is_elsewhere = False  # the next child would be born in another pid namespace than the template's
         self._threads = 1
         self._wakeup = (-1, -1)
         self._previous_sigchld: Any = _signal.SIG_DFL
@@ -136,8 +137,10 @@ class Template:
             if self._own_pid_namespace < 0:
                 self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
             kernel.setns(fd, kernel.CLONE_NEWPID)
-        elif self._own_pid_namespace >= 0:
+            self._is_elsewhere = True
+        elif self._is_elsewhere:
             kernel.setns(self._own_pid_namespace, kernel.CLONE_NEWPID)
+            self._is_elsewhere = False
 
     def _fail(self, fork_id: object, error: Exception) -> None:
         self._control.send({"op": "fork_failed", "id": fork_id, "error": f"{type(error).__name__}: {error}"})
