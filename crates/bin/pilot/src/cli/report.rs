@@ -22,9 +22,9 @@ pub(super) fn deployed(report: &DeployReport, endpoint: &str) -> String {
         }
     );
     let environment = if report.environment_reused {
-        "reused: its dependencies were installed already"
+        "reused: nothing had to be installed"
     } else {
-        "new"
+        "new: its requirements were installed"
     };
     let _ = writeln!(text, "  environment  {environment}");
     text.push_str(&template(&report.template));
@@ -130,7 +130,7 @@ pub(super) mod tests {
         assert_eq!(
             plain(&deployed(&a_report(), "http://127.0.0.1:8080")),
             "✓ invert  version 3 (0123456789abcdef)\n  \
-               environment  reused: its dependencies were installed already\n  \
+               environment  reused: nothing had to be installed\n  \
                template     48.2 MB, Python 3.11.7, up in 312 ms\n  \
                forkable     yes: workers are forked with everything imported\n  \
                slowest imports (with what they import)\n    \
