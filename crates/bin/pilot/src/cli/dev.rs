@@ -4,9 +4,8 @@
 //! its log. They end with the process; none holds anything that the daemon's end does not release.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -28,6 +27,7 @@ use super::project::{Project, Target};
 use super::{deploy, logs, report};
 
 mod daemon;
+mod data_dir;
 mod watch;
 
 /// What `pilot dev` takes.
@@ -62,7 +62,7 @@ pub(super) fn run(args: &DevArgs) -> anyhow::Result<()> {
     let (sender, inbox) = mpsc::channel();
     let data_dir = match &args.data_dir {
         Some(given) => given.clone(),
-        None => own_data_dir(&args.dir)?,
+        None => data_dir::inside(&args.dir)?,
     };
     let daemon = Daemon::start(&data_dir, args.listen, sender.clone())?;
     let client = Client::new(&Connection {
@@ -259,28 +259,6 @@ fn wait_until_ready(client: &Client, inbox: &Receiver<Message>) -> anyhow::Resul
     Ok(None)
 }
 
-/// The daemon's data directory, inside the project and outside its version control. It stays, so that the next
-/// `pilot dev` finds its environments installed.
-fn own_data_dir(dir: &Path) -> anyhow::Result<PathBuf> {
-    let base = if dir.is_dir() {
-        Some(dir)
-    } else {
-        dir.parent()
-    };
-    let base = base
-        .filter(|base| !base.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let base = fs::canonicalize(base).with_context(|| base.display().to_string())?;
-    let own = base.join(".pilot");
-    let data = own.join("dev");
-    let make = || -> std::io::Result<()> {
-        fs::create_dir_all(&data)?;
-        fs::write(own.join(".gitignore"), "*\n")
-    };
-    make().with_context(|| data.display().to_string())?;
-    Ok(data)
-}
-
 /// Edits that follow one another within this belong together.
 const PAUSE: Duration = Duration::from_millis(20);
 /// But nothing waits longer than this.
@@ -291,17 +269,6 @@ const READY_RETRY: Duration = Duration::from_millis(10);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_data_directory_is_not_put_under_version_control() {
-        let dir = tempfile::tempdir().unwrap();
-        let data = own_data_dir(dir.path()).unwrap();
-        assert!(data.ends_with(".pilot/dev"));
-        assert_eq!(
-            fs::read_to_string(dir.path().join(".pilot/.gitignore")).unwrap(),
-            "*\n"
-        );
-    }
 
     #[test]
     fn log_lines_carry_the_functions_name() {
