@@ -1,1 +1,259 @@
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+use tar::{Builder, Header};
 
+use super::*;
+
+/// An entry as an attacker would write it: the name as it is, whatever it is.
+struct Entry<'a> {
+    name: &'a [u8],
+    kind: EntryType,
+    mode: u32,
+    content: &'a [u8],
+}
+
+fn file<'a>(name: &'a str, content: &'a [u8]) -> Entry<'a> {
+    Entry {
+        name: name.as_bytes(),
+        kind: EntryType::Regular,
+        mode: 0o600,
+        content,
+    }
+}
+
+fn of_kind(name: &str, kind: EntryType) -> Entry<'_> {
+    Entry {
+        name: name.as_bytes(),
+        kind,
+        mode: 0o777,
+        content: b"",
+    }
+}
+
+fn tar_gz(entries: &[Entry<'_>]) -> Vec<u8> {
+    let mut tar = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    for entry in entries {
+        let mut header = Header::new_gnu();
+        // Past the library's own checks.
+        let length = entry.name.len().min(100);
+        header.as_old_mut().name[..length].copy_from_slice(&entry.name[..length]);
+        if matches!(entry.kind, EntryType::Symlink | EntryType::Link) {
+            header.set_link_name_literal("/etc/passwd").unwrap();
+        }
+        header.set_entry_type(entry.kind);
+        header.set_mode(entry.mode);
+        header.set_size(entry.content.len() as u64);
+        header.set_cksum();
+        tar.append(&header, entry.content).unwrap();
+    }
+    tar.into_inner().unwrap().finish().unwrap()
+}
+
+fn try_unpack(entries: &[Entry<'_>]) -> (tempfile::TempDir, Result<Unpacked, ArchiveError>) {
+    let folder = tempfile::tempdir().unwrap();
+    let code = folder.path().join("code");
+    fs::create_dir(&code).unwrap();
+    let unpacked = unpack(&tar_gz(entries), &code, &ArchiveLimits::default());
+    (folder, unpacked)
+}
+
+fn refusal(entries: &[Entry<'_>]) -> String {
+    try_unpack(entries).1.unwrap_err().to_string()
+}
+
+#[test]
+fn files_come_out_with_plain_modes_and_one_time() {
+    let mut script = file("bin/run.sh", b"#!/bin/sh\n");
+    script.mode = 0o6711;
+    let (folder, unpacked) = try_unpack(&[file("./app.py", b"x = 1\n"), script]);
+    assert_eq!(unpacked.unwrap().files, 2);
+    let mode = |path: &str| {
+        let metadata = fs::metadata(folder.path().join("code").join(path)).unwrap();
+        metadata.permissions().mode() & 0o7777
+    };
+    assert_eq!(
+        [mode("app.py"), mode("bin/run.sh"), mode("bin")],
+        [0o644, 0o755, 0o755]
+    );
+    let modified = fs::metadata(folder.path().join("code/app.py"))
+        .unwrap()
+        .modified()
+        .unwrap();
+    assert_eq!(modified, SystemTime::UNIX_EPOCH + MODIFIED);
+}
+
+#[test]
+fn the_hash_is_of_paths_modes_and_bytes_alone() {
+    let hash = |entries: &[Entry<'_>]| try_unpack(entries).1.unwrap().hash;
+    let base = hash(&[file("a.py", b"1"), file("b.py", b"2")]);
+    assert_eq!(hash(&[file("./b.py", b"2"), file("a.py", b"1")]), base);
+    assert_eq!(
+        hash(&[
+            file("a.py", b"1"),
+            file("b.py", b"2"),
+            of_kind("empty/", EntryType::Directory)
+        ]),
+        base
+    );
+    assert_ne!(hash(&[file("a.py", b"1"), file("c.py", b"2")]), base);
+    assert_ne!(hash(&[file("a.py", b"1"), file("b.py", b"3")]), base);
+    let mut executable = file("b.py", b"2");
+    executable.mode = 0o700;
+    assert_ne!(hash(&[file("a.py", b"1"), executable]), base);
+}
+
+#[test]
+fn bytecode_is_left_out() {
+    let (folder, unpacked) = try_unpack(&[
+        file("app.py", b""),
+        file("__pycache__/app.cpython-311.pyc", b"stale"),
+    ]);
+    assert_eq!(unpacked.unwrap().files, 1);
+    assert!(!folder.path().join("code/__pycache__").exists());
+}
+
+#[test]
+fn names_that_lead_out_are_refused_by_name() {
+    assert_eq!(
+        refusal(&[file("../evil.py", b"")]),
+        "the archive's entry '../evil.py' leads out of the code with '..'; pack the code from inside its folder"
+    );
+    assert!(refusal(&[file("a/../../evil.py", b"")]).contains("leads out"));
+    assert!(refusal(&[file("/etc/cron.d/evil", b"")]).contains("absolute path"));
+}
+
+#[test]
+fn links_and_devices_are_refused_by_name() {
+    for kind in [EntryType::Symlink, EntryType::Link] {
+        let message = refusal(&[file("app.py", b""), of_kind("passwd", kind)]);
+        assert!(
+            message.starts_with("the archive's entry 'passwd' is a link;"),
+            "{message}"
+        );
+    }
+    for kind in [EntryType::Char, EntryType::Block, EntryType::Fifo] {
+        assert!(
+            refusal(&[of_kind("dev", kind)]).contains("'dev' is a device or pipe; leave it out")
+        );
+    }
+}
+
+#[test]
+fn an_entry_twice_is_refused() {
+    assert!(refusal(&[file("app.py", b"1"), file("./app.py", b"2")]).contains("is there twice"));
+    assert!(
+        refusal(&[file("app", b"1"), file("app/x.py", b"2")])
+            .contains("lies below 'app', which is a file")
+    );
+    assert!(refusal(&[file("app/x.py", b"1"), file("app", b"2")]).contains("is there twice"));
+}
+
+#[test]
+fn every_limit_names_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = tar_gz(&[file("a.py", &[b'x'; 5000]), file("b.py", b"y")]);
+    let message = |limits: ArchiveLimits, into: &str| {
+        let code = folder.path().join(into);
+        fs::create_dir(&code).unwrap();
+        let error = unpack(&archive, &code, &limits).unwrap_err();
+        assert!(matches!(error, ArchiveError::TooLarge { .. }), "{error}");
+        error.to_string()
+    };
+    let limits = ArchiveLimits::default();
+    let bytes = ArchiveLimits {
+        unpacked_bytes_max: 4999,
+        ..limits
+    };
+    assert!(message(bytes, "1").contains("unpacks to more than 4999 bytes"));
+    let entries = ArchiveLimits {
+        entries_max: 1,
+        ..limits
+    };
+    assert!(message(entries, "2").contains("more than 1 entries"));
+    let compressed = ArchiveLimits {
+        compressed_bytes_max: 10,
+        ..limits
+    };
+    assert!(message(compressed, "3").contains("more than the limit of 10"));
+}
+
+#[test]
+fn a_bomb_stops_at_the_limit() {
+    // 64 MiB of zeros are some 64 KiB when compressed.
+    let zeros = vec![0; 64 << 20];
+    let folder = tempfile::tempdir().unwrap();
+    let limits = ArchiveLimits {
+        unpacked_bytes_max: 1 << 20,
+        ..ArchiveLimits::default()
+    };
+    let error = unpack(&tar_gz(&[file("zeros", &zeros)]), folder.path(), &limits).unwrap_err();
+    assert!(matches!(error, ArchiveError::TooLarge { .. }), "{error}");
+    let written = fs::metadata(folder.path().join("zeros")).unwrap().len();
+    assert!(written <= 1 << 20);
+}
+
+#[test]
+fn what_is_no_archive_is_said_to_be_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = tar_gz(&[file("app.py", &[b'x'; 4096])]);
+    for bytes in [
+        &b""[..],
+        b"PK\x03\x04 a zip",
+        &whole[..whole.len() - 9],
+        &whole[..40],
+    ] {
+        let code = tempfile::tempdir_in(folder.path()).unwrap();
+        let error = unpack(bytes, code.path(), &ArchiveLimits::default()).unwrap_err();
+        assert!(
+            matches!(error, ArchiveError::Unreadable { .. } | ArchiveError::Empty),
+            "{error}"
+        );
+    }
+    assert!(matches!(
+        try_unpack(&[of_kind("only/", EntryType::Directory)]).1,
+        Err(ArchiveError::Empty)
+    ));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever the entries' names and kinds: nothing comes to be outside the folder, and inside only files and folders.
+    #[test]
+    fn no_entry_ever_escapes_the_folder(
+        entries in prop::collection::vec(
+            (
+                prop_oneof![
+                    prop::collection::vec(any::<u8>(), 0..40),
+                    prop::collection::vec(prop::sample::select(&["..", ".", "a", "b", "", "/", "\u{e9}", "c\0d"][..]), 0..6)
+                        .prop_map(|parts| parts.join("/").into_bytes()),
+                ],
+                prop::sample::select(&[
+                    EntryType::Regular, EntryType::Regular, EntryType::Directory, EntryType::Symlink, EntryType::Link,
+                    EntryType::Fifo, EntryType::GNULongName, EntryType::XHeader, EntryType::GNUSparse, EntryType::Continuous,
+                ][..]),
+            ),
+            1..6,
+        )
+    ) {
+        let entries: Vec<Entry<'_>> = entries
+            .iter()
+            .map(|(name, kind)| Entry { name, kind: *kind, mode: 0o777, content: b"content" })
+            .collect();
+        let (folder, _) = try_unpack(&entries);
+        let outside: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        prop_assert_eq!(outside, ["code"]);
+        let mut folders = vec![folder.path().join("code")];
+        while let Some(path) = folders.pop() {
+            for entry in fs::read_dir(path).unwrap() {
+                let entry = entry.unwrap();
+                let kind = entry.file_type().unwrap();
+                prop_assert!(kind.is_dir() || kind.is_file());
+                if kind.is_dir() {
+                    folders.push(entry.path());
+                }
+            }
+        }
+    }
+}
