@@ -62,6 +62,7 @@ impl Invoker {
             Arc::clone(&clock),
             PoolLimits {
                 queue_max: limits.queue_max,
+                start_wait_max: limits.start_wait_max,
                 memory_bytes_max: limits.memory_bytes_max,
                 memory_sample_every: limits.memory_sample_every,
             },
@@ -98,8 +99,8 @@ impl Invoker {
 
     /// Invokes and waits for the answer, or for the head of a streamed one. Dropping the future cancels the invocation.
     ///
-    /// The function's timeout counts from the call of the handler. Before that, the request waits for a worker for at most
-    /// as long again; then it is refused.
+    /// The function's timeout counts from the call of the handler, as in Lambda. Before that, the request waits for a busy
+    /// worker for at most as long again, and for one that starts for [`Limits::start_wait_max`]; then it is refused.
     ///
     /// # Errors
     /// See [`InvokeError`]. Whatever the function itself does wrong is a [`Response`].

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Requests of one function that may wait for a worker; one more is refused.
     pub queue_max: usize,
+    /// Longest that a request waits for a worker that is being started, if the function's timeout is shorter.
+    pub start_wait_max: Duration,
     /// Largest payload, bytes. Lambda's is 6 MiB.
     pub payload_bytes_max: usize,
     /// PSS of all workers and templates beyond which idle workers and then templates are evicted; `None`: no bound.
@@ -21,6 +23,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             queue_max: 1000,
+            start_wait_max: Duration::from_secs(30),
             payload_bytes_max: 6 * 1024 * 1024,
             memory_bytes_max: None,
             memory_sample_every: Duration::from_secs(5),

@@ -4,12 +4,13 @@
 //! client hung up), the worker is ended.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pilot_model::ports::{StartStamps, Worker};
 use pilot_model::{Instant, StartKind};
 use tokio::sync::oneshot;
+use tokio::time::timeout_at;
 
 use crate::pool::{Pool, Refusal};
 use crate::state::{Ending, Key, WaiterId};
@@ -22,6 +23,8 @@ pub(crate) struct Seat {
     pub(crate) pss: AtomicU64,
     /// Peak as last sampled, bytes; 0: not yet, or unknown.
     pub(crate) peak: AtomicU64,
+    /// It came up or was called since the last sample: its memory may have changed.
+    pub(crate) stirred: AtomicBool,
     streams: AtomicU32,
 }
 
@@ -31,6 +34,7 @@ impl Seat {
             worker,
             pss: AtomicU64::new(0),
             peak: AtomicU64::new(0),
+            stirred: AtomicBool::new(true),
             streams: AtomicU32::new(0),
         }
     }
@@ -71,6 +75,7 @@ impl Lease {
     /// Begins the exchange: from here on, dropping the lease ends the worker. Gives the stream's number.
     pub fn begin(&mut self) -> u32 {
         self.ending = Some(Ending::Lost("cancelled"));
+        self.seat.stirred.store(true, Ordering::Relaxed);
         loop {
             let stream = self
                 .seat
@@ -158,21 +163,33 @@ impl Waiting {
         Self { pool, id, answer }
     }
 
-    /// Waits for a worker, at most for `patience`.
+    /// Waits for a worker: for a busy one at most for `patience`, for one that starts at most for
+    /// [`PoolLimits::start_wait_max`](crate::PoolLimits::start_wait_max). A function whose import takes longer than its
+    /// timeout would otherwise never come up.
     ///
     /// # Errors
     /// [`Refusal::TimedOut`], or what became of the starts it waited for.
     pub async fn lease(mut self, patience: Duration) -> Result<Lease, Refusal> {
-        match tokio::time::timeout(patience, &mut self.answer).await {
-            Ok(answer) => answer.unwrap_or(Err(Refusal::Closed)),
-            Err(_) => {
-                // Out of the queue first: after that, the answer is there or never comes.
-                self.pool.abandon(self.id);
-                self.answer.try_recv().unwrap_or(Err(Refusal::TimedOut))
+        let begun = tokio::time::Instant::now();
+        let last = begun + patience.max(self.pool.start_wait_max());
+        let mut until = begun + patience;
+        loop {
+            if let Ok(answer) = timeout_at(until, &mut self.answer).await {
+                return answer.unwrap_or(Err(Refusal::Closed));
             }
+            if until >= last || !self.pool.awaits_start(self.id) {
+                break;
+            }
+            until = last.min(until + LOOK_AGAIN);
         }
+        // Out of the queue first: after that, the answer is there or never comes.
+        self.pool.abandon(self.id);
+        self.answer.try_recv().unwrap_or(Err(Refusal::TimedOut))
     }
 }
+
+/// Whoever has lost patience but waits for a start looks again this often whether that is still so.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Drop for Waiting {
     fn drop(&mut self) {

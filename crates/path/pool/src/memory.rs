@@ -23,22 +23,36 @@ pub(crate) async fn sample(shared: Weak<Shared>, every: Duration) {
         };
         let pools = shared.pools();
         let seats: Vec<Arc<Seat>> = pools.iter().flat_map(|pool| pool.seats()).collect();
+        let served = seats
+            .iter()
+            .any(|seat| seat.stirred.load(Ordering::Relaxed));
+        if !shared.was_stirred() && !served {
+            continue;
+        }
+        let budget = shared.limits.memory_bytes_max;
         let engine = Arc::clone(&shared.engine);
-        // Reading /proc of hundreds of processes takes milliseconds.
+        // Reading /proc of hundreds of processes takes milliseconds; of templates only where somebody wants the sum.
         let measured = tokio::task::spawn_blocking(move || {
             let workers: u64 = seats.iter().map(|seat| measure(seat)).sum();
-            (workers, engine.templates())
+            (workers, budget.map(|_| engine.templates()))
         });
         let Ok((workers, templates)) = measured.await else {
             continue;
         };
-        if let Some(budget) = shared.limits.memory_bytes_max {
-            relieve(&pools, workers, &templates, budget);
+        if let (Some(budget), Some(templates)) = (budget, templates)
+            && !relieve(&pools, workers, &templates, budget)
+        {
+            shared.stir();
         }
     }
 }
 
+/// PSS of a worker. Of one that has done nothing since the last time, what it was then: reading it stops the process's
+/// page faults for a moment.
 fn measure(seat: &Seat) -> u64 {
+    if !seat.stirred.swap(false, Ordering::Relaxed) {
+        return seat.pss.load(Ordering::Relaxed);
+    }
     let memory = seat.worker.memory();
     let peak = memory.peak.unwrap_or(memory.pss);
     seat.pss.store(memory.pss, Ordering::Relaxed);
@@ -46,12 +60,12 @@ fn measure(seat: &Seat) -> u64 {
     memory.pss
 }
 
-/// Evicts until what is left fits the budget, by what was measured.
-fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budget: u64) {
+/// Evicts until what is left fits the budget, by what was measured. False: it does not fit yet.
+fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budget: u64) -> bool {
     let in_templates: u64 = templates.iter().map(|template| template.memory_bytes).sum();
     let mut over = workers.saturating_add(in_templates).saturating_sub(budget);
     if over == 0 {
-        return;
+        return true;
     }
     tracing::warn!(
         bytes_over = over,
@@ -65,7 +79,7 @@ fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budg
     idle.sort_by_key(|(_, (_, touched, _))| *touched);
     for (pool, (key, _, bytes)) in idle {
         if over == 0 {
-            return;
+            return true;
         }
         if pool.evict(key) {
             over = over.saturating_sub(bytes);
@@ -78,11 +92,12 @@ fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budg
     cold.sort_by_key(|(since, _)| *since);
     for (_, pool) in cold {
         if over == 0 {
-            return;
+            return true;
         }
         pool.forget_template();
         over = over.saturating_sub(template_bytes(pool, templates));
     }
+    over == 0
 }
 
 /// What giving up this pool's template frees. Templates of functions are named after the function or the version.

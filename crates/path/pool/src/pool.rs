@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::api::PoolStatus;
@@ -184,6 +185,14 @@ impl Pool {
         let _handle = self.state.lock().abandon(waiter);
     }
 
+    pub(crate) fn awaits_start(&self, waiter: WaiterId) -> bool {
+        self.state.lock().awaits_start(waiter)
+    }
+
+    pub(crate) fn start_wait_max(&self) -> Duration {
+        self.shared.limits.start_wait_max
+    }
+
     /// When [`Pool::tick`] is to be called.
     pub(crate) fn due(&self) -> Instant {
         Instant(self.due.load(Ordering::Acquire))
@@ -331,6 +340,7 @@ impl Pool {
 
     fn start(self: &Arc<Self>, key: Key) {
         self.templated.store(true, Ordering::Relaxed);
+        self.shared.stir();
         let id = self.shared.next_worker();
         let start = self.shared.engine.start(&self.version, id);
         let mut order = StartOrder {

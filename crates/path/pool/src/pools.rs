@@ -1,6 +1,6 @@
 //! What all pools share: engine, sink and clock; the timer task, the sampler, and the task that ends workers off the path.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use crate::tasks::Tasks;
 pub struct PoolLimits {
     /// Requests of one version that may wait.
     pub queue_max: usize,
+    /// Longest that a request waits for a worker that is being started.
+    pub start_wait_max: Duration,
     /// PSS of all workers and templates beyond which the coldest are evicted; `None`: no bound.
     pub memory_bytes_max: Option<u64>,
     /// How often memory is sampled.
@@ -45,6 +47,8 @@ pub(crate) struct Shared {
     /// Bounded by the number of workers and versions: each sends at most one.
     chores: mpsc::UnboundedSender<Chore>,
     workers: AtomicU64,
+    /// Workers or templates may have come up since the last sample.
+    stirred: AtomicBool,
     /// When the timer task looks next, nanoseconds. While it looks: never, so that whoever wants it earlier says so.
     ticker_at: AtomicU64,
     ticker: Notify,
@@ -83,6 +87,7 @@ impl Pools {
             pools: Mutex::new(Vec::new()),
             chores,
             workers: AtomicU64::new(0),
+            stirred: AtomicBool::new(true),
             ticker_at: AtomicU64::new(u64::MAX),
             ticker: Notify::new(),
         });
@@ -98,6 +103,7 @@ impl Pools {
     pub fn open(&self, version: Arc<Version>) -> Arc<Pool> {
         let pool = Arc::new(Pool::new(version, Arc::clone(&self.shared)));
         self.shared.pools.lock().push(Arc::downgrade(&pool));
+        self.shared.stir();
         self.shared.wake_ticker_by(pool.due());
         pool
     }
@@ -132,6 +138,16 @@ impl Drop for Pools {
 impl Shared {
     pub(crate) fn next_worker(&self) -> WorkerId {
         WorkerId(self.workers.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Memory is to be looked at again.
+    pub(crate) fn stir(&self) {
+        self.stirred.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Shared::stir`] was called since the last time.
+    pub(crate) fn was_stirred(&self) -> bool {
+        self.stirred.swap(false, Ordering::Relaxed)
     }
 
     /// Leaves something to the task off the path; does it here if that has ended.

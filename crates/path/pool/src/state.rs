@@ -173,6 +173,14 @@ impl<W: Clone, Q> State<W, Q> {
         self.queue.remove(at).map(|waiter| waiter.handle)
     }
 
+    /// Whether this request waits for a start that is under way, not for a busy worker.
+    #[must_use]
+    pub fn awaits_start(&self, waiter: WaiterId) -> bool {
+        let at = self.queue.binary_search_by_key(&waiter, |waiter| waiter.id);
+        let waiter = at.ok().and_then(|at| self.queue.get(at));
+        self.starting > 0 && waiter.is_some_and(|waiter| waiter.caused || waiter.hoped)
+    }
+
     /// A started worker is ready.
     pub fn ready(&mut self, now: Instant, key: Key, worker: W, actions: &mut Vec<Action<W, Q>>) {
         let Some(&Place::Starting { asked, alone, .. }) = self.place(key) else {

@@ -14,4 +14,5 @@ mod keeping;
 mod queue;
 mod sizing;
 mod streaming;
+mod threads;
 mod versions;

@@ -67,6 +67,22 @@ async fn the_wait_for_a_worker_does_not_shorten_the_functions_own_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_start_may_take_longer_than_the_functions_timeout_but_not_for_ever() {
+    let house = House::with(Limits {
+        start_wait_max: ms(5_000),
+        ..Limits::default()
+    });
+    house.deploy(|config| config.timeout = ms(200));
+    house.engine.starts_take(ms(3_000), ms(0));
+    assert_eq!(house.call().await.unwrap().outcome, Outcome::Ok);
+    house.engine.workers()[0].die();
+    house.engine.starts_take(ms(60_000), ms(0));
+    let begun = Instant::now();
+    assert_eq!(reason(house.call().await), ThrottleReason::QueueTimeout);
+    assert!((ms(5_000)..ms(5_010)).contains(&begun.elapsed()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_payload_over_the_limit_is_not_admitted() {
     let house = House::with(Limits {
         payload_bytes_max: 1,
