@@ -108,7 +108,15 @@ macro_rules! words {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-        pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant,)* }
+        pub enum $name {
+            $(
+                $(#[$vdoc])*
+                #[serde(rename = $word)]
+                // The schema's derive does not see serde's words through a macro.
+                #[cfg_attr(feature = "openapi", schema(rename = $word))]
+                $variant,
+            )*
+        }
 
         impl $name {
             /// Every value with the word it is written as.

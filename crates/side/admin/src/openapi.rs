@@ -88,13 +88,15 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_documented_as_the_numbers_they_are() {
+    fn types_with_their_own_serialisation_are_documented_as_they_are_sent() {
         let json = serde_json::to_value(document("1.2.3")).unwrap();
-        let config = &json["components"]["schemas"]["FunctionConfig"]["properties"];
+        let schemas = &json["components"]["schemas"];
+        let config = &schemas["FunctionConfig"]["properties"];
         assert_eq!(config["timeout_s"]["type"], "number", "{config}");
-        assert_eq!(config["name"]["type"], "string", "{config}");
+        assert_eq!(schemas["FunctionName"]["type"], "string");
+        assert_eq!(schemas["Instant"]["type"], "integer");
         assert_eq!(
-            json["components"]["schemas"]["Network"]["enum"],
+            schemas["Network"]["enum"],
             serde_json::json!(["none", "outbound", "host"])
         );
     }

@@ -1,1 +1,525 @@
+use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::{Request, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http_body_util::BodyExt;
+use pilot_model::api::{
+    ApiError, DeployError, DeployEvent, DeployReport, FunctionDescription, FunctionSummary,
+    PoolStatus, Progress, Totals,
+};
+use pilot_model::ports::{Observed, TemplateReport};
+use pilot_model::{BoxFuture, FunctionName, FunctionSpec, VersionId};
+use pilot_testkit::ManualClock;
+use tokio::sync::{Semaphore, mpsc};
+use tower::ServiceExt;
+
+use super::*;
+use crate::observe::{Observer, ObserverConfig};
+
+type Said = Arc<dyn Fn(Progress) + Send + Sync>;
+
+/// Knows the function `known`. A deployment says a line and then waits for a permit.
+#[derive(Debug)]
+struct FakeControl {
+    go_on: Arc<Semaphore>,
+    deployed: mpsc::UnboundedSender<(FunctionName, FunctionSpec, Bytes)>,
+    refuse: Mutex<Option<DeployError>>,
+}
+
+impl ControlPlane for FakeControl {
+    fn deploy(
+        &self,
+        name: FunctionName,
+        spec: FunctionSpec,
+        archive: Bytes,
+        progress: Said,
+    ) -> BoxFuture<'static, Result<DeployReport, DeployError>> {
+        let (go_on, deployed) = (Arc::clone(&self.go_on), self.deployed.clone());
+        let refuse = self.refuse.lock().take();
+        Box::pin(async move {
+            progress(Progress {
+                stage: "unpack".to_owned(),
+                message: "1 files".to_owned(),
+            });
+            go_on.acquire().await.unwrap().forget();
+            if let Some(error) = refuse {
+                return Err(error);
+            }
+            deployed.send((name.clone(), spec, archive)).unwrap();
+            Ok(report(name))
+        })
+    }
+
+    fn list(&self) -> Vec<FunctionSummary> {
+        vec![summary()]
+    }
+
+    fn describe(&self, name: &FunctionName) -> Option<FunctionDescription> {
+        (name.as_str() == "known").then(|| FunctionDescription {
+            summary: summary(),
+            config: pilot_testkit::config("known"),
+            environment: "e0".to_owned(),
+            template: template(),
+            url_path: "/fn/known/".to_owned(),
+            last_cold: None,
+            last: None,
+            versions: vec![],
+        })
+    }
+
+    fn remove(&self, name: &FunctionName) -> BoxFuture<'static, Result<bool, DeployError>> {
+        let known = name.as_str() == "known";
+        Box::pin(async move { Ok(known) })
+    }
+
+    fn scale(&self, name: &FunctionName, workers: u32) -> Option<PoolStatus> {
+        (name.as_str() == "known").then(|| PoolStatus {
+            idle: workers,
+            ..PoolStatus::default()
+        })
+    }
+}
+
+fn template() -> TemplateReport {
+    TemplateReport {
+        python: "3.11.7".to_owned(),
+        imports: vec![],
+        failed_imports: vec![],
+        memory_bytes: 1,
+        forkable: true,
+        reason: None,
+        took: Duration::ZERO,
+    }
+}
+
+fn summary() -> FunctionSummary {
+    FunctionSummary {
+        name: "known".parse().unwrap(),
+        version: VersionId::from_hex("01"),
+        number: 1,
+        runtime: "python".to_owned(),
+        handler: "app.handler".to_owned(),
+        deployed_unix_s: 0,
+        workers: PoolStatus {
+            idle: 3,
+            ..PoolStatus::default()
+        },
+        totals: Totals::default(),
+        problem: None,
+    }
+}
+
+fn report(name: FunctionName) -> DeployReport {
+    DeployReport {
+        name,
+        version: VersionId::from_hex("02"),
+        number: 2,
+        changed: true,
+        environment_reused: false,
+        template: template(),
+        url_path: "/fn/known/".to_owned(),
+    }
+}
+
+struct Bench {
+    _folder: tempfile::TempDir,
+    admin: Admin,
+    control: Arc<FakeControl>,
+    observations: Arc<Observations>,
+    deployed: mpsc::UnboundedReceiver<(FunctionName, FunctionSpec, Bytes)>,
+}
+
+impl Bench {
+    fn new(config: AdminConfig) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let metrics = Arc::new(Metrics::default());
+        let (_sink, observations) = Observer::start(
+            ObserverConfig::new(folder.path().join("logs")),
+            Arc::clone(&metrics),
+            Arc::new(ManualClock::default()),
+        )
+        .unwrap();
+        let (sender, deployed) = mpsc::unbounded_channel();
+        let control = Arc::new(FakeControl {
+            go_on: Arc::new(Semaphore::new(0)),
+            deployed: sender,
+            refuse: Mutex::default(),
+        });
+        let parts = AdminParts {
+            control: Arc::clone(&control) as Arc<dyn ControlPlane>,
+            observations: Arc::clone(&observations),
+            metrics,
+            templates: Arc::new(|| {
+                vec![TemplateMemory {
+                    level: "function".to_owned(),
+                    name: "known".to_owned(),
+                    memory_bytes: 42,
+                }]
+            }),
+            readiness: Arc::new(|| Readiness {
+                ready: false,
+                reasons: vec!["restoring".to_owned()],
+            }),
+        };
+        Self {
+            _folder: folder,
+            admin: Admin::new(parts, config),
+            control,
+            observations,
+            deployed,
+        }
+    }
+
+    async fn send(&self, request: Request<Body>) -> Response {
+        self.admin.router().oneshot(request).await.unwrap()
+    }
+
+    async fn call(&self, method: &str, path: &str, body: &str) -> (StatusCode, String) {
+        let request = Request::builder().method(method).uri(path);
+        let response = self
+            .send(request.body(Body::from(body.to_owned())).unwrap())
+            .await;
+        let status = response.status();
+        (status, text(response).await)
+    }
+
+    /// The status and the error's word.
+    async fn refusal(&self, method: &str, path: &str, body: &str) -> (u16, String, String) {
+        let (status, text) = self.call(method, path, body).await;
+        let error: ApiError =
+            serde_json::from_str(&text).unwrap_or_else(|_| panic!("not an ApiError: {text}"));
+        (status.as_u16(), error.code, error.message)
+    }
+}
+
+async fn text(response: Response) -> String {
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn form(parts: &[(&str, &[u8])]) -> Request<Body> {
+    let mut body = Vec::new();
+    for (name, content) in parts {
+        body.extend_from_slice(
+            format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n").as_bytes(),
+        );
+        body.extend_from_slice(content);
+        body.extend_from_slice(b"\r\n");
+    }
+    body.extend_from_slice(b"--b--\r\n");
+    Request::put("/_pilot/v1/functions/known")
+        .header(header::CONTENT_TYPE, "multipart/form-data; boundary=b")
+        .body(Body::from(body))
+        .unwrap()
+}
+
+async fn events(response: Response) -> Vec<DeployEvent> {
+    assert_eq!(response.status(), StatusCode::OK);
+    let text = text(response).await;
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_deployment_is_told_line_by_line() {
+    let mut bench = Bench::new(AdminConfig::default());
+    let response = bench
+        .send(form(&[("spec", b"{\"memory_mb\": 64}"), ("code", b"tgz")]))
+        .await;
+    assert_eq!(
+        response.headers()[header::CONTENT_TYPE],
+        "application/x-ndjson"
+    );
+    let mut body = response.into_body().into_data_stream();
+    // The first line comes although the deployment is not over.
+    let first = body.next().await.unwrap().unwrap();
+    assert_eq!(
+        &first[..],
+        b"{\"event\":\"progress\",\"stage\":\"unpack\",\"message\":\"1 files\"}\n"
+    );
+    bench.control.go_on.add_permits(1);
+    let last = body.next().await.unwrap().unwrap();
+    let last: DeployEvent = serde_json::from_slice(&last).unwrap();
+    assert_eq!(
+        last,
+        DeployEvent::Done(Box::new(report("known".parse().unwrap())))
+    );
+    assert!(body.next().await.is_none());
+    let (_, spec, code) = bench.deployed.recv().await.unwrap();
+    assert_eq!((spec.memory_mb, &code[..]), (Some(64), &b"tgz"[..]));
+}
+
+#[tokio::test]
+async fn a_deployment_goes_on_when_its_client_hangs_up() {
+    let mut bench = Bench::new(AdminConfig::default());
+    let response = bench.send(form(&[("spec", b"{}"), ("code", b"tgz")])).await;
+    drop(response);
+    bench.control.go_on.add_permits(1);
+    bench.admin.finish().await;
+    assert_eq!(bench.deployed.recv().await.unwrap().0.as_str(), "known");
+}
+
+#[tokio::test]
+async fn a_failed_deployment_ends_with_why() {
+    let bench = Bench::new(AdminConfig::default());
+    *bench.control.refuse.lock() = Some(DeployError::Invalid {
+        code: "import_failed",
+        message: "no".to_owned(),
+        detail: "Traceback".to_owned(),
+    });
+    bench.control.go_on.add_permits(1);
+    let response = bench.send(form(&[("spec", b"{}"), ("code", b"tgz")])).await;
+    let events = events(response).await;
+    let DeployEvent::Failed(error) = events.last().unwrap() else {
+        panic!("{events:?}")
+    };
+    assert_eq!(
+        (error.code.as_str(), error.detail.as_str()),
+        ("import_failed", "Traceback")
+    );
+}
+
+#[tokio::test]
+async fn uploads_that_do_not_do_say_why() {
+    let bench = Bench::new(AdminConfig {
+        archive_bytes_max: 10,
+        ..AdminConfig::default()
+    });
+    let refused = async |request| {
+        let response = bench.send(request).await;
+        let status = response.status().as_u16();
+        let error: ApiError = serde_json::from_str(&text(response).await).unwrap();
+        (status, error.code, error.message)
+    };
+    let (status, code, message) = refused(form(&[("spec", b"{}"), ("code", &[0; 100_000])])).await;
+    assert_eq!((status, code.as_str()), (413, "too_large"));
+    assert!(message.contains("more than 10 bytes"), "{message}");
+    let (status, code, message) =
+        refused(form(&[("spec", b"{\"memory\": 1}"), ("code", b"")])).await;
+    assert_eq!((status, code.as_str()), (400, "bad_config"));
+    assert!(message.contains("did you mean 'memory_mb'"), "{message}");
+    for parts in [
+        &[("spec", &b"{}"[..])][..],
+        &[("code", b"")],
+        &[("other", b"")],
+    ] {
+        let (status, code, _) = refused(form(parts)).await;
+        assert_eq!((status, code.as_str()), (400, "bad_request"));
+    }
+    let plain = Request::put("/_pilot/v1/functions/known")
+        .body(Body::from("x"))
+        .unwrap();
+    let (status, code, _) = refused(plain).await;
+    assert_eq!((status, code.as_str()), (400, "bad_request"));
+    let mut cut = form(&[("spec", b"{}")]);
+    *cut.body_mut() =
+        Body::from("--b\r\ncontent-disposition: form-data; name=\"code\"\r\n\r\nhalf");
+    assert_eq!(refused(cut).await.0, 400);
+}
+
+#[tokio::test]
+async fn only_so_many_archives_are_in_memory() {
+    let mut bench = Bench::new(AdminConfig {
+        uploads_max: 1,
+        ..AdminConfig::default()
+    });
+    let first = bench.send(form(&[("spec", b"{}"), ("code", b"1")])).await;
+    let router = bench.admin.router();
+    let second = tokio::spawn(router.oneshot(form(&[("spec", b"{}"), ("code", b"2")])));
+    tokio::task::yield_now().await;
+    assert_eq!(bench.admin.inner.deployments.lock().len(), 1);
+    bench.control.go_on.add_permits(2);
+    let _ = events(first).await;
+    let _ = events(second.await.unwrap().unwrap()).await;
+    assert_eq!(&bench.deployed.recv().await.unwrap().2[..], b"1");
+    assert_eq!(&bench.deployed.recv().await.unwrap().2[..], b"2");
+}
+
+#[tokio::test]
+async fn functions_are_listed_described_scaled_and_removed() {
+    let bench = Bench::new(AdminConfig::default());
+    let (status, list) = bench.call("GET", "/_pilot/v1/functions", "").await;
+    assert_eq!(status, 200);
+    assert_eq!(
+        serde_json::from_str::<Vec<FunctionSummary>>(&list).unwrap(),
+        [summary()]
+    );
+    let (status, one) = bench.call("GET", "/_pilot/v1/functions/known", "").await;
+    assert_eq!(status, 200);
+    assert_eq!(
+        serde_json::from_str::<FunctionDescription>(&one)
+            .unwrap()
+            .summary,
+        summary()
+    );
+    let (status, scaled) = bench
+        .call(
+            "POST",
+            "/_pilot/v1/functions/known/scale",
+            "{\"workers\":5}",
+        )
+        .await;
+    assert_eq!(status, 200);
+    assert_eq!(serde_json::from_str::<PoolStatus>(&scaled).unwrap().idle, 5);
+    let (status, nothing) = bench.call("DELETE", "/_pilot/v1/functions/known", "").await;
+    assert_eq!((status.as_u16(), nothing.as_str()), (204, ""));
+}
+
+#[tokio::test]
+async fn every_error_is_an_api_error() {
+    let bench = Bench::new(AdminConfig::default());
+    let function = "/_pilot/v1/functions/other";
+    for (method, path, body) in [
+        ("GET", function.to_owned(), ""),
+        ("DELETE", function.to_owned(), ""),
+        ("POST", format!("{function}/scale"), "{\"workers\":1}"),
+        ("GET", format!("{function}/logs"), ""),
+    ] {
+        let (status, code, message) = bench.refusal(method, &path, body).await;
+        assert_eq!(
+            (status, code.as_str()),
+            (404, "not_found"),
+            "{method} {path}"
+        );
+        assert!(message.contains("'other'"), "{message}");
+    }
+    let bad_name = bench.refusal("GET", "/_pilot/v1/functions/a.b", "").await;
+    assert_eq!((bad_name.0, bad_name.1.as_str()), (400, "bad_name"));
+    let unknown_key = bench
+        .refusal("POST", "/_pilot/v1/functions/known/scale", "{\"worker\":1}")
+        .await;
+    assert_eq!(
+        (unknown_key.0, unknown_key.1.as_str()),
+        (400, "bad_request")
+    );
+    assert!(
+        unknown_key.2.contains("did you mean 'workers'"),
+        "{}",
+        unknown_key.2
+    );
+    let bad_query = bench
+        .refusal("GET", "/_pilot/v1/functions/known/logs?lines=many", "")
+        .await;
+    assert_eq!((bad_query.0, bad_query.1.as_str()), (400, "bad_request"));
+    let unknown = bench.refusal("GET", "/_pilot/v1/function", "").await;
+    assert_eq!((unknown.0, unknown.1.as_str()), (404, "unknown_route"));
+    assert!(
+        unknown.2.contains("did you mean /_pilot/v1/functions?"),
+        "{}",
+        unknown.2
+    );
+    let method = bench
+        .refusal("PATCH", "/_pilot/v1/functions/known", "")
+        .await;
+    assert_eq!((method.0, method.1.as_str()), (405, "method_not_allowed"));
+    assert!(
+        method.2.ends_with("it takes GET, PUT, DELETE"),
+        "{}",
+        method.2
+    );
+}
+
+#[tokio::test]
+async fn the_token_guards_everything_but_health_and_metrics() {
+    let bench = Bench::new(AdminConfig {
+        token: Some(Token::new("geheim")),
+        ..AdminConfig::default()
+    });
+    for route in routes() {
+        let path = route.path.replace("{name}", "known");
+        let ask = async |token: Option<&str>| {
+            let mut request = Request::builder().method(route.method.clone()).uri(&path);
+            if let Some(token) = token {
+                request = request.header(header::AUTHORIZATION, token);
+            }
+            bench.send(request.body(Body::empty()).unwrap()).await
+        };
+        let open = ["/metrics", "/healthz", "/readyz"].contains(&path.as_str());
+        for token in [None, Some("Bearer falsch"), Some("Basic geheim")] {
+            let response = ask(token).await;
+            let refused = response.status() == StatusCode::UNAUTHORIZED;
+            assert_eq!(refused, !open, "{path} with {token:?}");
+            assert_eq!(
+                response.headers().contains_key(header::WWW_AUTHENTICATE),
+                refused
+            );
+        }
+        let let_in = ask(Some("Bearer geheim")).await;
+        assert_ne!(let_in.status(), StatusCode::UNAUTHORIZED, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_can_ask_for_the_token_too() {
+    let bench = Bench::new(AdminConfig {
+        token: Some(Token::new("geheim")),
+        metrics: Access::Token,
+        ..AdminConfig::default()
+    });
+    assert_eq!(bench.call("GET", "/metrics", "").await.0, 401);
+    assert_eq!(bench.call("GET", "/healthz", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn metrics_have_the_gauges_of_now() {
+    let bench = Bench::new(AdminConfig::default());
+    let (status, text) = bench.call("GET", "/metrics", "").await;
+    assert_eq!(status, 200);
+    assert!(
+        text.contains("pilot_workers{faas_name=\"known\",state=\"idle\"} 3"),
+        "{text}"
+    );
+    assert!(
+        text.contains("pilot_template_memory_bytes{level=\"function\"} 42"),
+        "{text}"
+    );
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn readiness_gives_its_reasons() {
+    let bench = Bench::new(AdminConfig::default());
+    let (status, text) = bench.call("GET", "/readyz", "").await;
+    assert_eq!(
+        (status.as_u16(), text.as_str()),
+        (503, "{\"ready\":false,\"reasons\":[\"restoring\"]}")
+    );
+}
+
+#[tokio::test]
+async fn the_document_and_the_version_are_served() {
+    let bench = Bench::new(AdminConfig {
+        version: "9.9.9",
+        ..AdminConfig::default()
+    });
+    let (status, text) = bench.call("GET", "/_pilot/v1/openapi.json", "").await;
+    assert_eq!(status, 200);
+    assert!(text.starts_with("{\"openapi\":\"3.1.0\""), "{text}");
+    let (_, text) = bench.call("GET", "/_pilot/v1/version", "").await;
+    assert_eq!(text, "{\"version\":\"9.9.9\",\"api\":\"v1\"}");
+}
+
+#[tokio::test]
+async fn logs_are_read_and_followed_until_the_function_goes() {
+    let bench = Bench::new(AdminConfig::default());
+    let name: FunctionName = "known".parse().unwrap();
+    let logs = bench.observations.logs();
+    logs.append(&name, b"one\ntwo\nthree\n").unwrap();
+    let (_, text) = bench
+        .call("GET", "/_pilot/v1/functions/known/logs?lines=2", "")
+        .await;
+    assert_eq!(text, "two\nthree\n");
+    let request = Request::get("/_pilot/v1/functions/known/logs?lines=1&follow=true");
+    let response = bench.send(request.body(Body::empty()).unwrap()).await;
+    let mut body = response.into_body().into_data_stream();
+    assert_eq!(&body.next().await.unwrap().unwrap()[..], b"three\n");
+    logs.append(&name, b"four\n").unwrap();
+    logs.wake_followers();
+    assert_eq!(&body.next().await.unwrap().unwrap()[..], b"four\n");
+    bench.observations.forget(&name);
+    assert!(body.next().await.is_none());
+}

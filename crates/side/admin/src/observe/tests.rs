@@ -1,1 +1,331 @@
+use bytes::Bytes;
+use pilot_model::{Instant, Version, WorkerId};
+use pilot_testkit::ManualClock;
 
+use super::*;
+
+struct Bench {
+    folder: tempfile::TempDir,
+    metrics: Arc<Metrics>,
+    sink: Arc<dyn EventSink>,
+    observations: Arc<Observations>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut ObserverConfig)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = ObserverConfig::new(folder.path().join("logs"));
+        // Nothing happens by itself within a test's time.
+        config.interval = Duration::from_secs(3600);
+        change(&mut config);
+        let metrics = Arc::new(Metrics::default());
+        let clock = Arc::new(ManualClock::at(10_000_000_000));
+        let (sink, observations) = Observer::start(config, Arc::clone(&metrics), clock).unwrap();
+        Self {
+            folder,
+            metrics,
+            sink,
+            observations,
+        }
+    }
+
+    fn log(&self, name: &str) -> String {
+        let mut reader = self
+            .observations
+            .logs()
+            .read(&name.parse().unwrap(), 1000)
+            .unwrap();
+        let mut text = vec![0; 64 * 1024];
+        let count = reader.read(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..count]).into_owned()
+    }
+}
+
+fn record(name: &str, id: &str, start: StartKind, outcome: Outcome, output: &'static str) -> Event {
+    let at = |ms: u64| Some(Instant(9_000_000_000 + ms * 1_000_000));
+    Event::Invoked(Arc::new(InvocationRecord {
+        id: InvocationId::new(id),
+        version: pilot_testkit::version(name, 7),
+        worker: Some(WorkerId(1)),
+        start,
+        outcome,
+        timeline: Timeline {
+            admitted: at(1),
+            started: at(2),
+            returned: at(4),
+            finished: at(5),
+            ..Timeline::new(Instant(9_000_000_000))
+        },
+        memory_bytes_max: None,
+        bytes_in: 0,
+        bytes_out: 0,
+        output: Bytes::from_static(output.as_bytes()),
+    }))
+}
+
+fn name(text: &str) -> FunctionName {
+    text.parse().unwrap()
+}
+
+#[test]
+fn reads_see_everything_published_before_them() {
+    let bench = Bench::new();
+    bench
+        .sink
+        .publish(record("f", "a", StartKind::Cold, Outcome::Ok, ""));
+    bench.sink.publish(record(
+        "f",
+        "b",
+        StartKind::ColdShared,
+        Outcome::Timeout,
+        "",
+    ));
+    bench.sink.publish(record(
+        "f",
+        "c",
+        StartKind::Warm,
+        Outcome::FunctionError,
+        "",
+    ));
+    let seen = bench.observations.observation(&name("f"));
+    let totals = Totals {
+        invocations: 3,
+        cold: 2,
+        errors: 2,
+    };
+    assert_eq!(seen.totals, totals);
+    assert_eq!(seen.last.unwrap().id, "c");
+    assert_eq!(seen.last_cold.unwrap().id, "b");
+    assert_eq!(
+        bench.observations.observation(&name("g")),
+        Observation::default()
+    );
+}
+
+#[test]
+fn an_invocation_is_placed_in_wall_clock_time() {
+    let bench = Bench::new();
+    let before = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_millis();
+    bench
+        .sink
+        .publish(record("f", "a", StartKind::Warm, Outcome::Ok, ""));
+    let last = bench.observations.observation(&name("f")).last.unwrap();
+    let ago = before.abs_diff(u128::from(last.received_unix_ms) + 1000);
+    assert!(
+        ago < 1000,
+        "received one second before the clock's now, off by {ago} ms"
+    );
+}
+
+#[test]
+fn the_log_has_lambdas_look() {
+    let bench = Bench::new();
+    bench.sink.publish(record(
+        "f",
+        "id-1",
+        StartKind::Warm,
+        Outcome::Ok,
+        "hello\nno line break",
+    ));
+    bench
+        .sink
+        .publish(record("f", "id-2", StartKind::Warm, Outcome::Timeout, ""));
+    let log = bench.log("f");
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(
+        lines[..4],
+        [
+            "START RequestId: id-1 Version: 7",
+            "hello",
+            "no line break",
+            "END RequestId: id-1"
+        ]
+    );
+    assert!(
+        lines[4].starts_with("REPORT RequestId: id-1\tDuration: 2.00 ms"),
+        "{log}"
+    );
+    assert_eq!(lines[6], "id-2 Task timed out after 1.00 seconds");
+    assert!(lines[8].ends_with("Status: timeout"), "{log}");
+}
+
+#[test]
+fn metrics_and_worker_events_are_counted() {
+    let bench = Bench::new();
+    let version = pilot_testkit::version("f", 1);
+    bench.sink.publish(Event::Arrived {
+        version: Arc::clone(&version),
+    });
+    bench.sink.publish(Event::WorkerStarted {
+        version: Arc::clone(&version),
+        worker: WorkerId(1),
+        took: Duration::from_millis(2),
+    });
+    bench.sink.publish(Event::WorkerEnded {
+        version,
+        worker: WorkerId(1),
+        reason: "idle",
+    });
+    bench.observations.catch_up();
+    let text = bench.metrics.text();
+    assert!(
+        text.contains("pilot_worker_starts_total{faas_name=\"f\"} 1"),
+        "{text}"
+    );
+    assert!(
+        text.contains("pilot_worker_ends_total{faas_name=\"f\",reason=\"idle\"} 1"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_dropped_and_counted() {
+    let bench = Bench::with(|config| {
+        config.events_max = 3;
+        config.output_bytes_max = 10;
+    });
+    // The subscriber is in its interval from the first event on, so the queue is not emptied meanwhile.
+    for _ in 0..5 {
+        bench
+            .sink
+            .publish(record("f", "a", StartKind::Warm, Outcome::Ok, ""));
+    }
+    assert_eq!(bench.metrics.events_dropped().get(), 2);
+    bench.observations.catch_up();
+    bench.sink.publish(record(
+        "f",
+        "a",
+        StartKind::Warm,
+        Outcome::Ok,
+        "more than ten bytes",
+    ));
+    assert_eq!(bench.metrics.events_dropped().get(), 3);
+    assert_eq!(
+        bench
+            .observations
+            .observation(&name("f"))
+            .totals
+            .invocations,
+        3
+    );
+}
+
+#[test]
+fn a_subscriber_nobody_asks_works_by_itself() {
+    let bench = Bench::with(|config| config.interval = Duration::from_millis(1));
+    let written = bench
+        .observations
+        .shared
+        .logs
+        .follow(&name("f"), 0)
+        .unwrap();
+    bench
+        .sink
+        .publish(record("f", "a", StartKind::Warm, Outcome::Ok, "x"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (bytes, _follower) = written.next().await.unwrap().unwrap();
+        assert!(bytes.starts_with(b"START"));
+    });
+}
+
+#[test]
+fn stopping_writes_what_has_gathered_and_takes_no_more() {
+    let bench = Bench::new();
+    bench
+        .sink
+        .publish(record("f", "a", StartKind::Warm, Outcome::Ok, ""));
+    bench.observations.stop();
+    let log = std::fs::read_to_string(bench.folder.path().join("logs/f/current.log")).unwrap();
+    assert!(log.contains("REPORT RequestId: a"));
+    bench
+        .sink
+        .publish(record("f", "b", StartKind::Warm, Outcome::Ok, ""));
+    assert_eq!(bench.metrics.events_dropped().get(), 1);
+    bench.observations.stop();
+}
+
+#[test]
+fn a_forgotten_function_leaves_nothing_even_when_it_still_ran() {
+    let bench = Bench::new();
+    bench
+        .sink
+        .publish(record("f", "a", StartKind::Warm, Outcome::Ok, ""));
+    bench.observations.forget(&name("f"));
+    assert_eq!(
+        bench.observations.observation(&name("f")),
+        Observation::default()
+    );
+    assert!(!bench.folder.path().join("logs/f").exists());
+    // An invocation that outlived its function.
+    bench
+        .sink
+        .publish(record("f", "b", StartKind::Warm, Outcome::Ok, ""));
+    bench
+        .sink
+        .publish(record("kept", "c", StartKind::Warm, Outcome::Ok, ""));
+    bench.observations.catch_up();
+    bench.observations.retain(&HashSet::from([name("kept")]));
+    assert!(!bench.metrics.text().contains("\"f\""));
+    assert!(!bench.folder.path().join("logs/f").exists());
+    assert!(bench.folder.path().join("logs/kept").exists());
+    bench.observations.retain_logs(&HashSet::new());
+    assert!(!bench.folder.path().join("logs/kept").exists());
+}
+
+#[test]
+fn a_full_disk_is_counted_and_not_fatal() {
+    let bench = Bench::new();
+    // A file where the function's folder would be.
+    std::fs::write(bench.folder.path().join("logs/f"), "").unwrap();
+    for id in ["a", "b"] {
+        bench
+            .sink
+            .publish(record("f", id, StartKind::Warm, Outcome::Ok, ""));
+        bench.observations.catch_up();
+    }
+    assert_eq!(bench.metrics.log_errors().get(), 2);
+    assert_eq!(
+        bench
+            .observations
+            .observation(&name("f"))
+            .totals
+            .invocations,
+        2
+    );
+}
+
+#[test]
+fn publishing_from_many_threads_loses_nothing() {
+    let bench = Bench::with(|config| config.interval = Duration::from_micros(100));
+    let version: Arc<Version> = pilot_testkit::version("f", 1);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..1000 {
+                    bench.sink.publish(Event::WorkerStarted {
+                        version: Arc::clone(&version),
+                        worker: WorkerId(1),
+                        took: Duration::ZERO,
+                    });
+                }
+            });
+        }
+    });
+    bench.observations.catch_up();
+    assert!(
+        bench
+            .metrics
+            .text()
+            .contains("pilot_worker_starts_total{faas_name=\"f\"} 4000")
+    );
+}
