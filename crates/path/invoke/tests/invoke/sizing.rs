@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pilot_model::ports::Platform;
 use pilot_testkit::Deed;
 use tokio::time::Instant;
 
@@ -42,6 +43,20 @@ async fn fifty_long_calls_get_fifty_workers() {
     assert!(answers.iter().all(Result::is_ok));
     assert_eq!(house.engine.starts(), 50);
     assert!(begun.elapsed() < ms(200), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_start_that_had_to_build_the_template_does_not_slow_the_next_burst() {
+    let house = House::new();
+    house.engine.starts_take(ms(600), ms(0));
+    house.engine.serve(|_| Deed::after(ms(100)));
+    house.deploy(|_| ());
+    house.call().await.unwrap();
+    house.invoker.scale(&"f".parse().unwrap(), 0).unwrap();
+    forks(&house);
+    let begun = Instant::now();
+    assert!(house.burst(50).await.iter().all(Result::is_ok));
+    assert!(begun.elapsed() < ms(220), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,6 +22,16 @@ impl Mean {
         });
     }
 
+    /// A new sample of something that accidents only make longer: a shorter sample weighs three quarters, a longer an eighth.
+    fn add_to_low(&mut self, sample: Duration) {
+        let sample = nanos(sample);
+        self.0 = Some(match self.0 {
+            None => sample,
+            Some(mean) if sample >= mean => mean + (sample - mean) / 8,
+            Some(mean) => mean - (mean - sample) / 4 * 3,
+        });
+    }
+
     pub(crate) fn value(self) -> Option<u64> {
         self.0
     }
@@ -39,15 +49,16 @@ impl StartTimes {
     /// Before anything was measured: about a fork of a template.
     const LATENCY_FIRST: u64 = 2_000_000;
 
-    /// A worker that was asked for at `asked` is ready. Of one that came up alone this measures the latency. Of one
-    /// that had to share the machine with others, its latency says more about them; what it measures is the spacing.
+    /// A worker that was asked for at `asked` is ready. Of one that came up alone this measures the latency. Of one that
+    /// had to share the machine with others its latency is only a bound; what it measures is the spacing. The first start
+    /// may have had to build the template, which takes hundreds of times as long: the next ones soon outweigh it.
     pub(crate) fn ready(&mut self, asked: Instant, now: Instant, alone: bool) {
-        if alone {
-            self.latency.add(now.since(asked));
-        } else if let Some(before) = self.last_ready.filter(|before| *before >= asked) {
+        let took = now.since(asked);
+        if alone || self.latency.value().is_none_or(|mean| nanos(took) < mean) {
+            self.latency.add_to_low(took);
+        }
+        if let Some(before) = self.last_ready.filter(|before| !alone && *before >= asked) {
             self.spacing.add(now.since(before));
-        } else if self.latency.value().is_none() {
-            self.latency.add(now.since(asked));
         }
         self.last_ready = Some(now);
     }
@@ -68,4 +79,35 @@ impl StartTimes {
 
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_template_built_in_the_first_start_is_soon_outweighed() {
+        let mut times = StartTimes::default();
+        times.ready(Instant(0), Instant(600 * MS), true);
+        assert_eq!(times.latency(), 600 * MS);
+        for at in 1..=5 {
+            let asked = Instant(at * 1000 * MS);
+            times.ready(asked, asked.after(Duration::from_millis(2)), false);
+        }
+        assert!(times.latency() < 3 * MS, "{} ns", times.latency());
+    }
+
+    #[test]
+    fn starts_that_share_the_machine_measure_the_spacing_and_not_the_latency() {
+        let mut times = StartTimes::default();
+        times.ready(Instant(0), Instant(2 * MS), true);
+        let asked = Instant(10 * MS);
+        for count in 0..10 {
+            times.ready(asked, Instant(12 * MS + count * MS / 2), count == 0);
+        }
+        assert_eq!(times.latency(), 2 * MS);
+        assert_eq!(times.expected(4), 4 * MS);
+    }
 }
