@@ -238,7 +238,7 @@ impl Environments {
         })
         .await
         .map_err(|source| disk(&plan.interpreter.executable, source))?;
-        self.check(ended, required)?;
+        self.check(&ended, required, code)?;
         let record = Record {
             python_version: plan.interpreter.version.clone(),
             requirements: required.lines.clone(),
@@ -255,21 +255,28 @@ impl Environments {
         .await
     }
 
-    fn check(&self, ended: Ended, required: &Requirements) -> Result<(), EnvironmentError> {
+    fn check(
+        &self,
+        ended: &Ended,
+        required: &Requirements,
+        code: &Path,
+    ) -> Result<(), EnvironmentError> {
         if ended.succeeded() {
             return Ok(());
         }
-        if ended.status.is_none() {
-            return Err(EnvironmentError::TooLong {
+        // Where the code is staged means nothing to anybody.
+        let tail = ended.tail.replace(&format!("{}/", code.display()), "");
+        Err(match ended.status {
+            None => EnvironmentError::TooLong {
                 file: required.file,
                 time_max: self.config.install_time_max,
-                tail: ended.tail,
-            });
-        }
-        Err(EnvironmentError::Failed {
-            failure: failure(&ended.tail, required),
-            file: required.file,
-            tail: ended.tail,
+                tail,
+            },
+            Some(_) => EnvironmentError::Failed {
+                failure: failure(&tail, required),
+                file: required.file,
+                tail,
+            },
         })
     }
 

@@ -89,37 +89,37 @@ pub(crate) struct Failure {
 /// Reads a failed installer's output.
 pub(crate) fn failure(output: &str, declared: &Requirements) -> Failure {
     let lines: Vec<&str> = output.lines().map(str::trim).collect();
-    let errors = || lines.iter().copied().filter_map(error_line);
-    let telling = errors().find(|line| TELLING.iter().any(|words| line.contains(words)));
+    let errors: Vec<&str> = lines.iter().filter_map(|line| error_line(line)).collect();
+    let telling = errors
+        .iter()
+        .find(|line| TELLING.iter().any(|words| line.contains(words)));
     let reason = telling
-        .or_else(|| errors().next_back())
-        .or_else(|| lines.iter().copied().rev().find(|line| !is_notice(line)))
-        .unwrap_or("it said nothing")
-        .to_owned();
-    // The line itself may name it; otherwise it is what the installer was at.
-    let requirement = named_in(&reason, declared).or_else(|| {
-        lines
-            .iter()
-            .rev()
-            .filter(|line| AT_WORK.iter().any(|start| line.starts_with(start)))
-            .find_map(|line| named_in(line, declared))
-    });
+        .or(errors.last())
+        .or_else(|| lines.iter().rev().find(|line| !is_notice(line)))
+        .map_or("it said nothing", |line| line);
+    // The line itself may name it; otherwise it is what the installer was at, or what it quotes after the error.
+    let at_work = lines
+        .iter()
+        .rev()
+        .filter(|line| AT_WORK.iter().any(|start| line.starts_with(start)));
+    let quoted = lines.iter().skip_while(|line| error_line(line).is_none());
     Failure {
-        requirement,
-        reason,
+        requirement: [&reason]
+            .into_iter()
+            .chain(at_work)
+            .chain(quoted)
+            .find_map(|line| named_in(line, declared)),
+        reason: reason.to_owned(),
     }
 }
 
+/// What a line that reports an error says, without its mark.
 fn error_line(line: &str) -> Option<&str> {
-    let line = line.trim_start_matches(['×', '╰', '─', '▶', '│', ' ']);
-    let said = ["ERROR:", "error:", "Because "]
+    ["ERROR:", "error:", "cause:"]
         .iter()
-        .find_map(|start| line.strip_prefix(start).map(|rest| (*start, rest)));
-    match said {
-        Some(("Because ", _)) => Some(line),
-        Some((_, rest)) => Some(rest.trim()).filter(|rest| !rest.is_empty()),
-        None => None,
-    }
+        .find_map(|mark| line.strip_prefix(mark))
+        .map(str::trim)
+        .filter(|rest| !rest.is_empty())
 }
 
 fn is_notice(line: &str) -> bool {
@@ -210,14 +210,27 @@ mod tests {
 
     #[test]
     fn uv_explains_in_a_sentence() {
-        let output = "  × No solution found when resolving dependencies:\n  ╰─▶ Because there is no version of six==99 and you \
-            require six==99, we can\n      conclude that your requirements are unsatisfiable.\n";
+        let output = "Using CPython 3.11.7 interpreter at: /python3.11\nerror: No solution found when resolving dependencies\n\
+            \x20 cause: Because there is no version of six==99 and you require six==99, we can conclude that your requirements \
+            are unsatisfiable.\n";
         let failure = failure(output, &declared(&["six==99"]));
         assert_eq!(failure.requirement.as_deref(), Some("six==99"));
         assert!(
             failure
                 .reason
                 .starts_with("Because there is no version of six==99"),
+            "{failure:?}"
+        );
+    }
+
+    #[test]
+    fn a_requirement_that_is_only_quoted_is_named() {
+        let output = "error: Couldn't parse requirement in `requirements.txt` at position 4\n\
+            \x20 cause: no such comparison operator \"=\", must be one of ~= == !=\n         foo=1\n            ^^\n";
+        let failure = failure(output, &declared(&["foo=1", "six"]));
+        assert_eq!(failure.requirement.as_deref(), Some("foo=1"));
+        assert!(
+            failure.reason.starts_with("no such comparison operator"),
             "{failure:?}"
         );
     }

@@ -223,6 +223,45 @@ async fn a_real_package_is_installed_with_bytecode_and_importable() {
 }
 
 #[tokio::test]
+async fn an_interpreter_without_pip_gets_one_of_ours() {
+    let bench = Bench::new("six\n", "/nonexistent".into());
+    let path = std::env::var_os("PATH").unwrap();
+    let mut python = Interpreters::new(path)
+        .find(&Runtime::Python { minor: None })
+        .await
+        .unwrap();
+    python.pip = false;
+    let installer = match bench.environments.installer(&python, &|_| {}).await {
+        Err(EnvironmentError::NoPip { .. }) => {
+            pilot_testkit::probe::skip(
+                "an_interpreter_without_pip",
+                "this Python has no ensurepip",
+            );
+            return;
+        }
+        installer => installer.unwrap(),
+    };
+    let Installer::Pip(own) = &installer else {
+        panic!("{installer:?}")
+    };
+    assert!(own.starts_with(bench.environments.data_dir.tooling()));
+    let mut command = Command::new(own);
+    command.args(["-I", "-m", "pip", "--version"]);
+    let ended = process::run(command, Duration::from_secs(60), |_| {})
+        .await
+        .unwrap();
+    assert!(ended.succeeded(), "{ended:?}");
+    let made = fs::metadata(own).unwrap().modified().unwrap();
+    let again = bench
+        .environments
+        .installer(&python, &|_| {})
+        .await
+        .unwrap();
+    assert_eq!(again, installer);
+    assert_eq!(fs::metadata(own).unwrap().modified().unwrap(), made);
+}
+
+#[tokio::test]
 async fn code_is_compiled_for_a_read_only_mount() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("app.py"), "x = 1\n").unwrap();
