@@ -11,7 +11,7 @@ def test_invoke_writes_the_answer_to_a_file(aws, tmp_path):
     assert json.loads((tmp_path / "answer.json").read_text()) == {"k": "v"}
     said = json.loads(done.stdout)
     assert said["StatusCode"] == 200
-    assert said["ExecutedVersion"] == "$LATEST"
+    assert said["ExecutedVersion"] == "1"
 
 
 def test_invoke_with_a_payload_from_a_file(aws, tmp_path):
@@ -51,11 +51,11 @@ def test_a_function_error(aws, tmp_path):
 
 def test_an_unknown_function(aws):
     done = aws("lambda", "invoke", "--function-name", "nobody", "answer.json", check=False)
-    assert done.returncode == 254
+    assert done.returncode in (254, 255)
     assert "(ResourceNotFoundException)" in done.stderr
 
 
 def test_a_payload_that_is_not_json(aws):
     done = aws("lambda", "invoke", "--function-name", "echo", "--payload", "{", "answer.json", check=False)
-    assert done.returncode == 254
+    assert done.returncode in (254, 255)
     assert "(InvalidRequestContentException)" in done.stderr

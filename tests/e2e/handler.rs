@@ -36,10 +36,6 @@ fn the_context_has_lambdas_attributes() {
         "arn:aws:lambda:local:000000000000:function:lab"
     );
     assert!(
-        context["function_version"] == "$LATEST" || context["function_version"] == "1",
-        "{context}"
-    );
-    assert!(
         context["log_group_name"].as_str().unwrap().contains("lab"),
         "{context}"
     );
@@ -51,6 +47,15 @@ fn the_context_has_lambdas_attributes() {
     assert!((5_000..=9_000).contains(&remaining), "{remaining}");
     assert_eq!(context["identity"], json!(null));
     assert_eq!(context["client"], json!(null));
+}
+
+#[test]
+fn header_context_and_environment_name_the_same_version() {
+    let code = body("return [context.function_version, os.environ['AWS_LAMBDA_FUNCTION_VERSION']]");
+    let daemon = lab(&code, plain());
+    let response = daemon.invoke("lab", &json!({})).ok();
+    let executed = response.header("x-amz-executed-version").unwrap();
+    assert_eq!(response.json(), json!([executed, executed]));
 }
 
 #[test]
@@ -147,9 +152,11 @@ fn exceptions_that_are_hard_to_print_are_reported_all_the_same() {
          return what",
     );
     let daemon = lab(&code, plain());
+    // Half a character is written as JSON writes it, which this suite's parser does not take.
+    let half = daemon.invoke("lab", &json!({"what": "surrogate"}));
+    assert!(half.text().contains("ValueError"), "{}", half.text());
     for (what, kind) in [
         ("mute", "Mute"),
-        ("surrogate", "ValueError"),
         ("long", "ValueError"),
         ("deep", "RecursionError"),
         ("group", "ExceptionGroup"),
@@ -169,7 +176,7 @@ fn exceptions_that_are_hard_to_print_are_reported_all_the_same() {
 #[test]
 fn a_result_that_is_not_json_is_a_marshal_error() {
     let daemon = lab(
-        &body("return {'set': {1, 2}, 'bytes': b'x', 'self': object()}[event]"),
+        &body("return {'set': {1, 2}, 'bytes': [b'x'], 'self': object()}[event]"),
         plain(),
     );
     for event in ["set", "bytes", "self"] {

@@ -68,7 +68,7 @@ fn an_answer_has_request_id_executed_version_and_content_type() {
     let id = response.header("x-amzn-requestid").unwrap();
     assert_eq!(response.json(), id, "the handler saw the same id");
     assert_eq!(id.len(), 36);
-    assert_eq!(response.header("x-amz-executed-version"), Some("$LATEST"));
+    assert_eq!(response.header("x-amz-executed-version"), Some("1"));
     assert_eq!(response.header("content-type"), Some("application/json"));
     assert_ne!(
         daemon.invoke("lab", &json!({})).header("x-amzn-requestid"),
@@ -83,15 +83,15 @@ fn name_arn_partial_arn_and_version_all_mean_the_function() {
     daemon.upload_code("lab", &plain(), &code("second"));
     let arn = "arn:aws:lambda:local:000000000000:function:lab";
     for (name, word, executed) in [
-        ("lab", "second", "$LATEST"),
-        ("lab:$LATEST", "second", "$LATEST"),
-        (arn, "second", "$LATEST"),
+        ("lab", "second", "2"),
+        ("lab:$LATEST", "second", "2"),
+        (arn, "second", "2"),
         (
             "arn%3Aaws%3Alambda%3Alocal%3A000000000000%3Afunction%3Alab",
             "second",
-            "$LATEST",
+            "2",
         ),
-        ("000000000000:function:lab", "second", "$LATEST"),
+        ("000000000000:function:lab", "second", "2"),
         ("lab:2", "second", "2"),
         ("lab:1", "first", "1"),
         (
@@ -216,7 +216,7 @@ fn an_event_invocation_is_a_clear_501_until_there_is_durable_async() {
 fn an_unknown_invocation_type_is_400() {
     let daemon = lab(ECHO, plain());
     let response = daemon.send(&post(PATH, "{}").header("x-amz-invocation-type", "Sometimes"));
-    aws_error(&response, 400, "InvalidParameterValueException");
+    aws_error(&response, 400, "ValidationException");
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn an_unhandled_exception_is_a_200_with_function_error() {
     let response = daemon.invoke("lab", &json!({}));
     assert_eq!(response.status, 200);
     assert_eq!(response.header("x-amz-function-error"), Some("Unhandled"));
-    assert_eq!(response.header("x-amz-executed-version"), Some("$LATEST"));
+    assert_eq!(response.header("x-amz-executed-version"), Some("1"));
     assert_eq!(failure(&daemon, "lab", json!({}))["errorType"], "KeyError");
 }
 

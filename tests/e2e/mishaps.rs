@@ -85,6 +85,11 @@ def flood():
         sys.stdout.write(line)
     return "flooded"
 
+def die_before_a_child():
+    if os.fork() == 0:
+        time.sleep(3600)
+    os._exit(3)
+
 def leave_a_child():
     if os.fork() == 0:
         time.sleep(3600)
@@ -244,10 +249,28 @@ fn a_handler_that_prints_without_end_is_bounded() {
 }
 
 #[test]
+fn a_worker_that_dies_before_its_child_is_noticed_at_once() {
+    let daemon = broken();
+    let response = daemon.invoke("lab", &json!("die_before_a_child"));
+    let text = response.text();
+    assert!(text.contains("exit"), "{text}");
+    assert!(
+        response.head_after < Duration::from_secs(2),
+        "noticed after {:?}",
+        response.head_after
+    );
+    next_works(&daemon);
+}
+
+#[test]
 fn a_child_that_is_left_behind_ends_with_its_worker() {
     needs_root!();
     let daemon = broken();
-    let before = descendants(daemon.pid()).len();
+    let code = CODE.replace("time.sleep(3600)", "time.sleep(3601)");
+    daemon.upload_code("lab", &keys(), &code);
+    assert_eq!(answer(&daemon, "lab", json!("good")), "good");
+    daemon.scale("lab", 0);
+    let before = at_rest(&daemon);
     assert_eq!(answer(&daemon, "lab", json!("leave_a_child")), "left");
     daemon.scale("lab", 0);
     eventually("worker and child are gone", || {
@@ -302,6 +325,17 @@ fn many_deaths_in_a_row_leave_nothing_behind() {
         "the daemon's descriptors are closed again",
         || (open_descriptors(daemon.pid()) <= descriptors + 10).then_some(()),
     );
+}
+
+/// How many processes the daemon has once their number stays the same.
+fn at_rest(daemon: &Daemon) -> usize {
+    let (mut last, mut times) = (0, 0);
+    eventually("the number of processes stays the same", || {
+        let now = descendants(daemon.pid()).len();
+        times = if now == last { times + 1 } else { 0 };
+        last = now;
+        (times == 40).then_some(now)
+    })
 }
 
 fn size_of(folder: &std::path::Path) -> u64 {

@@ -19,7 +19,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
     for worker in ["hostile", "spawned"] {
         attempts.push(Attempt::new(
             format!("{worker}: cannot read the host's files"),
-            move |ground| ground.holds(worker, "read", json!(host_paths(ground))),
+            move |ground| ground.holds(worker, "read", json!([host_paths(ground)])),
         ));
         attempts.push(Attempt::new(
             format!("{worker}: cannot find another's secret anywhere"),
@@ -80,6 +80,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
         verdict_of(&response.json())
     }));
     attempts.push(Attempt::new("a new worker's /tmp is empty", |ground| {
+        ground.daemon.scale("hostile", 0);
         ground.ask("hostile", "tmp_write", json!(["left", "x"]));
         ground.daemon.scale("hostile", 0);
         ground.holds("hostile", "tmp_list", json!([]))
@@ -115,12 +116,14 @@ fn host_paths(ground: &Ground) -> Vec<String> {
     let mut paths: Vec<String> = [
         "/etc/shadow",
         "/etc/gshadow",
-        "/root",
+        "/root/.bashrc",
+        "/root/.profile",
+        "/root/.ssh",
+        "/root/.cargo",
         "/home",
         "/boot",
         "/var/lib",
         "/var/log",
-        "/var/run",
         "/mnt",
         "/srv",
         "/media",

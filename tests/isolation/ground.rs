@@ -27,7 +27,8 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Starts the daemon and deploys: `hostile` (forked), `spawned` (no template), `once`, `slow` (little CPU), `victim`.
+    /// Starts the daemon and deploys: `hostile` (forked), `spawned` (no template), `once`, `slow` (little CPU), `roomy`
+    /// (much memory), `victim`.
     pub(crate) fn prepare() -> Self {
         let host_files = tempfile::Builder::new()
             .prefix("pilot-isolation-")
@@ -53,6 +54,12 @@ impl Ground {
         daemon.upload_code("spawned", &keys(json!({"template": "off"})), HOSTILE);
         daemon.upload_code("once", &keys(json!({"reuse": "once"})), HOSTILE);
         daemon.upload_code("slow", &keys(json!({"cpu": SLOW_CPU})), HOSTILE);
+        daemon.upload_code("roomy", &keys(json!({"memory_mb": 1024})), HOSTILE);
+        daemon.upload_code(
+            "roomy-spawned",
+            &keys(json!({"memory_mb": 1024, "template": "off"})),
+            HOSTILE,
+        );
         let ground = Self { daemon, host_files };
         // It must be up while the others try to reach it.
         ground.ask("victim", "tmp_write", json!(["secret", VICTIMS_SECRET]));

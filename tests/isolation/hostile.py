@@ -753,10 +753,48 @@ def try_count():
 # What the module could do while it was imported.
 
 
+def _any(attempt, names):
+    said = {name: attempt(name) for name in names}
+    return [any(escaped for escaped, _ in said.values()), {name: seen for name, (_, seen) in said.items()}]
+
+
+def try_as_root():
+    """Takes user 0 if it can be had, and then what belongs to user 0: kernel settings, files, other processes."""
+
+    def attempt():
+        for become in (lambda: os.setgid(0), lambda: os.setuid(0)):
+            try:
+                become()
+            except OSError:
+                pass
+        got = []
+        for path in (
+            "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hostname", "/proc/sys/vm/overcommit_memory",
+            "/proc/sys/fs/binfmt_misc/register", "/proc/sysrq-trigger", "/proc/1/oom_score_adj", "/dev/mem", "/dev/kmsg",
+            "/var/task/app.py", "/etc/passwd", "/etc/ld.so.preload", "/usr/bin/env", sys.executable,
+        ):  # fmt: skip
+            try:
+                os.close(os.open(path, os.O_WRONLY))
+                got.append("write " + path)
+            except OSError:
+                pass
+        for path in ("/etc/shadow", "/proc/kcore", "/root/.bashrc", "/proc/1/root/etc/shadow", "/proc/1/environ", "/proc/keys"):
+            try:
+                with open(path, "rb") as file:
+                    if file.read(1):
+                        got.append("read " + path)
+            except OSError:
+                pass
+        return f"{os.getuid()} {got}"
+
+    said = in_child(attempt)
+    return [not said.endswith("[]"), said]
+
+
 def _at_import():
     said = {}
     attempts = {
-        "host files": lambda: try_read(["/etc/shadow", "/root", "/home", "/proc/1/root/etc/shadow", "/proc/1/root/root"]),
+        "host files": lambda: try_read(["/etc/shadow", "/root/.bashrc", "/root/.cargo", "/home", "/var/lib", "/proc/1/root/etc/shadow"]),
         "namespaces": try_setns,
         "memory of others": try_memory_of_others,
         "mount": lambda: try_call("mount"),
@@ -770,6 +808,10 @@ def _at_import():
         "bpf": lambda: try_call("bpf"),
         "ptrace": lambda: try_call("ptrace"),
         "setuid": lambda: try_become("setuid"),
+        "as root": try_as_root,
+        "unshare": lambda: _any(try_unshare, CLONE_FLAGS),
+        "mount calls": lambda: _any(try_call, ["umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "mount_setattr"]),
+        "keyrings and the like": lambda: _any(try_call, ["keyctl", "add_key", "perf_event_open", "userfaultfd", "io_uring_setup", "reboot"]),
         "processes": lambda: try_processes(8),
     }
     for name, attempt in attempts.items():

@@ -75,25 +75,25 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             }
         },
     ));
-    for worker in ["hostile", "spawned"] {
+    for worker in ["roomy", "roomy-spawned"] {
         attempts.push(Attempt::new(
             format!("pids: {worker} cannot make processes without end"),
-            move |ground| {
-                let response = ground.raw(worker, "pids", json!([4000]));
-                if response.header("x-amz-function-error").is_some() {
-                    // Its memory may end first; either way it is the bound that counts, and that the next one works.
-                    let next = ground.ask(worker, "count", json!([]));
-                    return Verdict::Pass(format!("{} then {next}", response.text()));
-                }
-                let said = response.json();
-                if said[0] == true {
-                    Verdict::Fail(said[1].to_string())
-                } else {
-                    Verdict::Pass(said[1].to_string())
-                }
-            },
+            move |ground| ground.holds(worker, "pids", json!([4000])),
         ));
     }
+    attempts.push(Attempt::new(
+        "pids: processes without end in little memory end that worker, with its reason, at once",
+        |ground| {
+            let response = ground.raw("hostile", "pids", json!([4000]));
+            let seen = format!("{} after {:?}", response.text(), response.head_after);
+            let next = ground.ask("hostile", "count", json!([]));
+            if response.text().contains("Task timed out") {
+                Verdict::Fail(seen)
+            } else {
+                Verdict::Pass(format!("{seen} then {next}"))
+            }
+        },
+    ));
     attempts
 }
 
