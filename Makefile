@@ -1,0 +1,28 @@
+# The few commands one needs; each is a script that can be read. `make` lists them.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test build lint bench
+
+help:
+	@echo 'make run     build the release, start the daemon on 127.0.0.1:8080, deploy the examples, call one; Ctrl-C stops it'
+	@echo '             PILOT_LISTEN=127.0.0.1:9090 make run: on another address'
+	@echo 'make test    install what the tests need, and run all of them'
+	@echo 'make lint    formatting, clippy, licences, ruff and mypy alone'
+	@echo 'make build   the release binary: target/release/pilot'
+	@echo 'make bench   Pilotlight beside uvicorn, gunicorn and a fresh interpreter, in one run'
+
+run:
+	@scripts/run
+
+test:
+	@scripts/test
+
+lint:
+	@scripts/test fmt clippy deny ruff ruff-format mypy
+
+build:
+	cargo build --release --locked -p pilot
+
+bench:
+	cargo build --release --locked -p pilot -p loadgen
+	bench/peers/run --json target/peers.json
