@@ -36,18 +36,21 @@ def main() -> int:
         print("*** a debug build: its figures say nothing about the bars ***", file=sys.stderr)
     began = time.monotonic()
     results = []
-    for row in rows.ALL:
-        if options.only and not any(word in row.__name__ for word in options.only):
-            continue
-        # A daemon per row: no row inherits the pools, templates and cgroups of the one before.
-        with tempfile.TemporaryDirectory(prefix="pilot-peers-") as home:
+    with tempfile.TemporaryDirectory(prefix="pilot-peers-") as home, Daemon(binary, Path(home)) as daemon:
+        results.append(rows.idle(daemon))
+        # Holds the environment, so that it is installed once and not by every row.
+        daemon.deploy("environment", rows.IMPORTS, rows.REQUIREMENTS)
+        for row in rows.ALL:
+            if options.only and not any(word in row.__name__ for word in options.only):
+                continue
             print(f"… {row.__name__.replace('_', ' ')}", file=sys.stderr, flush=True)
             since = time.monotonic()
             try:
-                with Daemon(binary, Path(home)) as daemon:
-                    found = row(daemon, load, effort)
+                found = row(daemon, load, effort)
             except Exception as error:  # noqa: BLE001 - a row that fails must not hide the others
                 found = [rows.failed(row.__name__, error)]
+                print(f"  {error}\n{daemon.log_tail()}", file=sys.stderr)
+            daemon.restore(keep={"environment"})
             print(f"  {time.monotonic() - since:.1f} s", file=sys.stderr)
             results.extend(found)
     print(table.render(results))

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tarfile
 import time
 import uuid
@@ -76,9 +77,19 @@ class Daemon:
         if self.process:
             end(self.process)
         if kind:
-            tail = self.log.read_text(errors="replace")[-2000:]
-            if tail:
-                print(f"--- the daemon's log:\n{tail}---")
+            print(self.log_tail(), file=sys.stderr)
+
+    def log_tail(self) -> str:
+        """The newest of what the daemon wrote."""
+        return f"--- the daemon's log:\n{self.log.read_text(errors='replace')[-1500:]}---"
+
+    def restore(self, keep: set[str]) -> None:
+        """Brings it back to what it was before a row: running, with these functions alone."""
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+        for function in json.loads(self.call("GET", "/_pilot/v1/functions")[1]):
+            if function["name"] not in keep:
+                self.call("DELETE", f"/_pilot/v1/functions/{function['name']}")
 
     @property
     def address(self) -> str:

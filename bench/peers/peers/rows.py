@@ -61,7 +61,7 @@ def alternate(turns: int, **sides: Turn) -> dict[str, Measured]:
 
 
 def failed(name: str, error: Exception) -> Result:
-    return Result(what=name.replace("_", " "), measured=None, unit="", error=f"{type(error).__name__}: {error}"[:160])
+    return Result(what=name.replace("_", " "), measured=None, unit="", error=f"{type(error).__name__}: {error}"[:400])
 
 
 def ms(microseconds: float) -> float:
@@ -96,23 +96,33 @@ def only(measured: Measured, kind: str) -> None:
 
 def cold(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     daemon.deploy("cold", IMPORTS, REQUIREMENTS)
-    daemon.deploy("spawned", IMPORTS, REQUIREMENTS, template="off")
     with rivals.fresh_interpreter() as fresh:
         seen = alternate(
             effort.turns,
             cold=cold_turn(daemon, load, "cold", effort.cold),
             fresh=lambda: load.run(fresh.address, "GET /", count=effort.spawns, warm_up=1),
-            spawned=cold_turn(daemon, load, "spawned", effort.spawns),
         )
     only(seen["cold"], "cold")
-    only(seen["spawned"], "cold")
     p50, fresh_p50 = seen["cold"].p(50), seen["fresh"].p(50)
     return [
         Result("cold p50", ms(p50), "ms", bar=2.5, rival="fresh interpreter", rival_measured=ms(fresh_p50), notes={"phases p50, ms:": phases(seen["cold"])}),
         Result("cold p99", ms(seen["cold"].p(99)), "ms", bar=8.0),
         Result("cold, times faster than a fresh interpreter", round(fresh_p50 / p50, 1), "×", bar=30.0, at_least=True),
-        Result("cold p50 with template = \"off\"", ms(seen["spawned"].p(50)), "ms", rival="fresh interpreter", rival_measured=ms(fresh_p50)),
     ]  # fmt: skip
+
+
+def template_off(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    """The ablation: the same sandbox and worker, but a fresh interpreter in it."""
+    daemon.deploy("forked", IMPORTS, REQUIREMENTS)
+    daemon.deploy("spawned", IMPORTS, REQUIREMENTS, template="off")
+    seen = alternate(
+        max(1, effort.turns // 2),
+        forked=cold_turn(daemon, load, "forked", effort.spawns),
+        spawned=cold_turn(daemon, load, "spawned", effort.spawns),
+    )
+    only(seen["spawned"], "cold")
+    forked = ms(seen["forked"].p(50))
+    return [Result('cold p50 with template = "off"', ms(seen["spawned"].p(50)), "ms", rival="forked", rival_measured=forked)]
 
 
 def parked(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
@@ -207,9 +217,14 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     return results
 
 
+def idle(daemon: Daemon) -> Result:
+    """Before anything is deployed."""
+    time.sleep(0.5)
+    return Result("daemon's own PSS, idle, nothing deployed", round(pss_bytes(daemon.pid) / (1 << 20), 2), "MB", bar=20.0)
+
+
 def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     """PSS of everything with so many idle workers, less that without, by their number."""
-    idle = pss_bytes(daemon.pid)
     daemon.deploy("memory", IMPORTS, REQUIREMENTS, scale={"max": effort.idle_workers, "idle_s": 600})
     daemon.invoke("memory", {})
     daemon.scale("memory", 0)
@@ -235,7 +250,6 @@ def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     return [
         Result("PSS per idle worker, fresh", round(fresh, 2), "MB", bar=3.0),
         Result(f"PSS per idle worker, after {effort.calls_each:,} calls each", round(used, 2), "MB", bar=5.0, notes={"workers": workers}),
-        Result("daemon's own PSS, idle, nothing deployed", round(idle / (1 << 20), 2), "MB", bar=20.0),
         Result("daemon's own PSS, after the calls", round(after / (1 << 20), 2), "MB"),
     ]  # fmt: skip
 
@@ -297,6 +311,6 @@ def _kinds(measured: list[Measured]) -> dict[str, int]:
 
 
 Row = Callable[[Daemon, Load, Effort], list[Result]]
-ALL: list[Row] = [cold, parked, once, burst, warm, memory, fork_cost, many_functions]
+ALL: list[Row] = [cold, template_off, parked, once, burst, warm, memory, fork_cost, many_functions]
 
 __all__ = ["ALL", "FULL", "SMOKE", "Effort", "Rival", "failed"]

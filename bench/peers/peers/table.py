@@ -54,10 +54,10 @@ def render(results: list[Result]) -> str:
             (
                 result.what,
                 f"{sign} {number(result.bar, result.unit)}" if result.bar is not None else "",
-                result.error or number(result.measured, result.unit),
+                "failed, see below" if result.error else number(result.measured, result.unit),
                 f"{result.rival} {number(result.rival_measured, result.unit)}" if result.rival_measured else "",
                 f"{result.ratio:.2f}×" if result.ratio is not None else "",
-                {True: "ok", False: "MISSED", None: ""}[result.ok],
+                "FAILED" if result.error else {True: "ok", False: "MISSED", None: ""}[result.ok],
             )
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
@@ -67,6 +67,8 @@ def render(results: list[Result]) -> str:
     ]
     text.insert(1, "  ".join("-" * width for width in widths))
     for result in results:
+        if result.error:
+            text.append(f"  {result.what}: {result.error}")
         if result.notes:
             told = ", ".join(f"{key} {value}" for key, value in result.notes.items())
             text.append(f"  {result.what}: {told}")
