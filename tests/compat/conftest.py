@@ -51,7 +51,7 @@ class Daemon:
     def __init__(self, home: Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self.address = "127.0.0.1:%d" % free.getsockname()[1]
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.endpoint = f"http://{self.address}"
         self.log = home / "daemon.log"
         command = [binary(), "serve", "--listen", self.address, "--data-dir", home / "data"]

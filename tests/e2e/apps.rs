@@ -402,3 +402,18 @@ fn the_hello_example_greets() {
         "Hello, Bob!"
     );
 }
+
+#[test]
+fn all_examples_deploy_at_once() {
+    let daemon = daemon();
+    daemon.cli_ok(&["up", &Project::examples().display().to_string()]);
+    let list = daemon.get("/_pilot/v1/functions").ok().json();
+    let mut names: Vec<&str> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|function| function["name"].as_str().unwrap())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["fastapi", "flask", "hello", "image"]);
+}

@@ -15,6 +15,7 @@ mod deploy;
 mod durability;
 mod handler;
 mod invoke_api;
+mod library;
 mod mishaps;
 mod pool;
 mod refused;

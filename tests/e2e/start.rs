@@ -139,6 +139,19 @@ fn without_a_template_asgi_works_too() {
 }
 
 #[test]
+fn without_a_template_packages_that_start_threads_import() {
+    let daemon = daemon();
+    let project = pilot_harness::Project::function(
+        "lab",
+        "import numpy\ndef handler(event, context):\n    return int(numpy.arange(event).sum())\n",
+        "template = \"off\"",
+    )
+    .file("requirements.txt", "numpy==2.4.6\n");
+    daemon.deploy(&project);
+    assert_eq!(answer(&daemon, "lab", json!(4)), 6);
+}
+
+#[test]
 fn reuse_once_never_shows_an_invocation_the_state_of_another() {
     let code = "import os\ncount = 0\ndef handler(event, context):\n    global count\n    count += 1\n    left = sorted(os.listdir('/tmp'))\n    open('/tmp/left', 'w').write('x')\n    os.environ['LEFT'] = 'x' if 'LEFT' not in os.environ else 'seen'\n    return [count, left, os.environ['LEFT']]\n";
     let daemon = lab(code, json!({"reuse": "once"}));

@@ -276,8 +276,8 @@ def try_setns():
     for pid in visible_processes():
         for kind in ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup"):
 
-            def attempt(path=f"/proc/{pid}/ns/{kind}"):
-                if os.readlink(path) == os.readlink(f"/proc/self/ns/{kind}"):
+            def attempt(path=f"/proc/{pid}/ns/{kind}", own=f"/proc/self/ns/{kind}"):
+                if os.readlink(path) == os.readlink(own):
                     return "own"
                 fd = os.open(path, os.O_RDONLY)
                 return "entered" if libc.setns(fd, 0) == 0 else "refused"
@@ -338,7 +338,9 @@ def try_find(words, limit_s=8.0):
     deadline = time.monotonic() + limit_s
 
     def look(path, content):
-        found.extend(f"{word.decode()} in {path}" for word in wanted if word in content or word in path.encode("utf-8", "replace"))
+        found.extend(
+            f"{word.decode()} in {path}" for word in wanted if word in content or word in path.encode("utf-8", "replace")
+        )
 
     own = str(os.getpid())
     for root, folders, files in os.walk("/"):
@@ -400,7 +402,9 @@ def try_devices():
     for name in os.listdir("/dev"):
         path = os.path.join("/dev", name)
         mode = os.lstat(path).st_mode
-        if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and name not in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")):
+        if stat.S_ISBLK(mode) or (
+            stat.S_ISCHR(mode) and name not in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
+        ):
             got.append(path)
     try:
         os.mknod("/tmp/device", stat.S_IFBLK | 0o600, os.makedev(254, 0))
@@ -451,7 +455,13 @@ def try_memory_of_others():
     for pid in visible_processes():
         if pid == os.getpid():
             continue
-        for path in (f"/proc/{pid}/mem", f"/proc/{pid}/environ", f"/proc/{pid}/maps", f"/proc/{pid}/root/etc", f"/proc/{pid}/cwd/."):
+        for path in (
+            f"/proc/{pid}/mem",
+            f"/proc/{pid}/environ",
+            f"/proc/{pid}/maps",
+            f"/proc/{pid}/root/etc",
+            f"/proc/{pid}/cwd/.",
+        ):
             try:
                 if path.endswith(("etc", ".")):
                     os.listdir(path)
@@ -588,7 +598,9 @@ def try_tmp_write(name, text):
 
 
 def try_tmp_list():
-    seen = os.listdir("/tmp") + [os.path.join("shm", name) for name in (os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else [])]
+    seen = os.listdir("/tmp") + [
+        os.path.join("shm", name) for name in (os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else [])
+    ]
     return [bool(seen), seen]
 
 
@@ -794,7 +806,9 @@ def try_as_root():
 def _at_import():
     said = {}
     attempts = {
-        "host files": lambda: try_read(["/etc/shadow", "/root/.bashrc", "/root/.cargo", "/home", "/var/lib", "/proc/1/root/etc/shadow"]),
+        "host files": lambda: try_read(
+            ["/etc/shadow", "/root/.bashrc", "/root/.cargo", "/home", "/var/lib", "/proc/1/root/etc/shadow"]
+        ),
         "namespaces": try_setns,
         "memory of others": try_memory_of_others,
         "mount": lambda: try_call("mount"),
@@ -811,7 +825,9 @@ def _at_import():
         "as root": try_as_root,
         "unshare": lambda: _any(try_unshare, CLONE_FLAGS),
         "mount calls": lambda: _any(try_call, ["umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "mount_setattr"]),
-        "keyrings and the like": lambda: _any(try_call, ["keyctl", "add_key", "perf_event_open", "userfaultfd", "io_uring_setup", "reboot"]),
+        "keyrings and the like": lambda: _any(
+            try_call, ["keyctl", "add_key", "perf_event_open", "userfaultfd", "io_uring_setup", "reboot"]
+        ),
         "processes": lambda: try_processes(8),
     }
     for name, attempt in attempts.items():

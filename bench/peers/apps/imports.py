@@ -14,4 +14,4 @@ def handler(event, context):
 
 
 if __name__ == "__main__":
-    sys.stdout.write("%s\n" % handler({}, None))
+    sys.stdout.write(f"{handler({}, None)}\n")

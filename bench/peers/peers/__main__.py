@@ -47,7 +47,7 @@ def main() -> int:
             since = time.monotonic()
             try:
                 found = row(daemon, load, effort)
-            except Exception as error:  # noqa: BLE001 - a row that fails must not hide the others
+            except Exception as error:  # a row that fails must not hide the others
                 found = [rows.failed(row.__name__, error)]
                 print(f"  {error}\n{daemon.log_tail()}", file=sys.stderr)
             daemon.restore(keep={"environment"})

@@ -96,9 +96,8 @@ class Daemon:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [
-            self.binary, "serve", "--listen", self.address, "--data-dir", self.data, "--config", self.config,
-        ]  # fmt: skip
+        command = [str(self.binary), "serve", "--listen", self.address]
+        command += ["--data-dir", str(self.data), "--config", str(self.config)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_for_port(self.port, self.process)

@@ -41,10 +41,23 @@ def uvicorn(application: str) -> Rival:
     return Rival(
         "uvicorn",
         [
-            sys.executable, "-m", "uvicorn", application, "--port", "{port}", "--loop", "uvloop", "--http", "httptools",
-            "--lifespan", "off", "--no-access-log", "--log-level", "error",
+            sys.executable,
+            "-m",
+            "uvicorn",
+            application,
+            "--port",
+            "{port}",
+            "--loop",
+            "uvloop",
+            "--http",
+            "httptools",
+            "--lifespan",
+            "off",
+            "--no-access-log",
+            "--log-level",
+            "error",
         ],
-    )  # fmt: skip
+    )
 
 
 def gunicorn(application: str) -> Rival:
@@ -52,10 +65,24 @@ def gunicorn(application: str) -> Rival:
     return Rival(
         "gunicorn",
         [
-            sys.executable, "-m", "gunicorn", application, "--bind", "127.0.0.1:{port}", "--worker-class", "gthread",
-            "--workers", "1", "--threads", "16", "--keep-alive", "60", "--log-level", "error",
+            sys.executable,
+            "-m",
+            "gunicorn",
+            application,
+            "--bind",
+            "127.0.0.1:{port}",
+            "--worker-class",
+            "gthread",
+            "--workers",
+            "1",
+            "--threads",
+            "16",
+            "--keep-alive",
+            "60",
+            "--log-level",
+            "error",
         ],
-    )  # fmt: skip
+    )
 
 
 def fresh_interpreter() -> Rival:

@@ -43,8 +43,18 @@ class Effort:
     heaps_mb: tuple[int, ...]
 
 
-FULL = Effort(turns=6, cold=60, spawns=10, seconds=2.0, bursts=15, idle_workers=20, calls_each=1000, functions=200, heaps_mb=(20, 100, 500))  # fmt: skip
-SMOKE = Effort(turns=1, cold=10, spawns=3, seconds=0.3, bursts=2, idle_workers=4, calls_each=20, functions=5, heaps_mb=(20,))  # fmt: skip
+FULL = Effort(
+    turns=6,
+    cold=60,
+    spawns=10,
+    seconds=2.0,
+    bursts=15,
+    idle_workers=20,
+    calls_each=1000,
+    functions=200,
+    heaps_mb=(20, 100, 500),
+)
+SMOKE = Effort(turns=1, cold=10, spawns=3, seconds=0.3, bursts=2, idle_workers=4, calls_each=20, functions=5, heaps_mb=(20,))
 
 Turn = Callable[[], Measured]
 
@@ -105,10 +115,18 @@ def cold(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     only(seen["cold"], "cold")
     p50, fresh_p50 = seen["cold"].p(50), seen["fresh"].p(50)
     return [
-        Result("cold p50", ms(p50), "ms", bar=2.5, rival="fresh interpreter", rival_measured=ms(fresh_p50), notes={"phases p50, ms:": phases(seen["cold"])}),
+        Result(
+            "cold p50",
+            ms(p50),
+            "ms",
+            bar=2.5,
+            rival="fresh interpreter",
+            rival_measured=ms(fresh_p50),
+            notes={"phases p50, ms:": phases(seen["cold"])},
+        ),
         Result("cold p99", ms(seen["cold"].p(99)), "ms", bar=8.0),
         Result("cold, times faster than a fresh interpreter", round(fresh_p50 / p50, 1), "×", bar=30.0, at_least=True),
-    ]  # fmt: skip
+    ]
 
 
 def template_off(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
@@ -129,11 +147,24 @@ def parked(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     """Every request meets one parked worker that has never served: it serves once, another is parked in the pause."""
     daemon.deploy("parked", IMPORTS, REQUIREMENTS, reuse="once", scale={"parked": 1})
     seen = load.run(
-        daemon.address, f"POST {invoke_path('parked')}", body="{}", count=effort.cold * effort.turns, warm_up=3,
-        pause_ms=SETTLE_MS + 10, phases=True,
-    )  # fmt: skip
+        daemon.address,
+        f"POST {invoke_path('parked')}",
+        body="{}",
+        count=effort.cold * effort.turns,
+        warm_up=3,
+        pause_ms=SETTLE_MS + 10,
+        phases=True,
+    )
     only(seen, "warm")
-    return [Result("cold with one parked worker p50", ms(seen.p(50)), "ms", bar=0.6, notes={"p99": ms(seen.p(99)), "phases p50, ms:": phases(seen)})]
+    return [
+        Result(
+            "cold with one parked worker p50",
+            ms(seen.p(50)),
+            "ms",
+            bar=0.6,
+            notes={"p99": ms(seen.p(99)), "phases p50, ms:": phases(seen)},
+        )
+    ]
 
 
 def once(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
@@ -157,16 +188,31 @@ def burst(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         # The pool has to know how long the handler takes before it can judge how many workers a burst needs.
         load.run(daemon.address, f"POST {invoke_path(name)}", body=event, count=10)
         seen = load.run(
-            daemon.address, f"POST {invoke_path(name)}", body=event, burst=True, connections=50, count=effort.bursts,
-            before=f"POST {scale_path(name)}", before_body='{"workers":0}', header="content-type: application/json", pause_ms=200,
-        )  # fmt: skip
+            daemon.address,
+            f"POST {invoke_path(name)}",
+            body=event,
+            burst=True,
+            connections=50,
+            count=effort.bursts,
+            before=f"POST {scale_path(name)}",
+            before_body='{"workers":0}',
+            header="content-type: application/json",
+            pause_ms=200,
+        )
         what = "handler under 1 ms" if name == "fast" else "handler of 100 ms"
         results.append(
             Result(
-                f"50 at one instant, {what}: all answered, median", ms(percentile(seen.rounds, 50)), "ms", bar=bar,
-                notes={"worst": ms(max(seen.rounds)), "best": ms(min(seen.rounds)), "workers after": daemon.workers(name)["idle"]},
+                f"50 at one instant, {what}: all answered, median",
+                ms(percentile(seen.rounds, 50)),
+                "ms",
+                bar=bar,
+                notes={
+                    "worst": ms(max(seen.rounds)),
+                    "best": ms(min(seen.rounds)),
+                    "workers after": daemon.workers(name)["idle"],
+                },
             )
-        )  # fmt: skip
+        )
     return results
 
 
@@ -200,18 +246,27 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
             rival = one[theirs].p(percent)
             results.append(
                 Result(
-                    f"warm no-op ({ours}), one connection p{percent}", round(one[ours].p(percent), 1), "µs",
-                    bar=round(factor * rival, 1), rival="uvicorn", rival_measured=round(rival, 1),
+                    f"warm no-op ({ours}), one connection p{percent}",
+                    round(one[ours].p(percent), 1),
+                    "µs",
+                    bar=round(factor * rival, 1),
+                    rival="uvicorn",
+                    rival_measured=round(rival, 1),
                 )
-            )  # fmt: skip
+            )
     for ours, theirs in (("event", "uvicorn_event"), ("asgi", "uvicorn_asgi")):
         rival = many[theirs].per_second
         results.append(
             Result(
-                f"warm no-op ({ours}), 16 connections", round(many[ours].per_second), "/s", bar=round(0.6 * rival),
-                at_least=True, rival="uvicorn", rival_measured=round(rival),
+                f"warm no-op ({ours}), 16 connections",
+                round(many[ours].per_second),
+                "/s",
+                bar=round(0.6 * rival),
+                at_least=True,
+                rival="uvicorn",
+                rival_measured=round(rival),
             )
-        )  # fmt: skip
+        )
     results[0].notes = {"gunicorn (WSGI) p50 µs": round(one["gunicorn"].p(50), 1)}
     results[-1].notes = {"gunicorn (WSGI) /s": round(many["gunicorn"].per_second)}
     return results
@@ -241,17 +296,26 @@ def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     daemon.scale("memory", 4)
     daemon.wait_for_idle("memory", 4)
     load.run(
-        daemon.address, f"POST {invoke_path('memory')}", body='{"sleep_ms": 0.2}', connections=4,
+        daemon.address,
+        f"POST {invoke_path('memory')}",
+        body='{"sleep_ms": 0.2}',
+        connections=4,
         count=4 * effort.calls_each + effort.calls_each // 2,
-    )  # fmt: skip
+    )
     workers = daemon.workers("memory")["idle"]
     used = per_worker(workers)
     after = pss_bytes(daemon.pid)
     return [
         Result("PSS per idle worker, fresh", round(fresh, 2), "MB", bar=3.0),
-        Result(f"PSS per idle worker, after {effort.calls_each:,} calls each", round(used, 2), "MB", bar=5.0, notes={"workers": workers}),
+        Result(
+            f"PSS per idle worker, after {effort.calls_each:,} calls each",
+            round(used, 2),
+            "MB",
+            bar=5.0,
+            notes={"workers": workers},
+        ),
         Result("daemon's own PSS, after the calls", round(after / (1 << 20), 2), "MB"),
-    ]  # fmt: skip
+    ]
 
 
 def fork_cost(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
@@ -263,11 +327,13 @@ def fork_cost(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     seen = alternate(effort.turns, **{name: cold_turn(daemon, load, name, effort.cold // 2) for name, _ in names})
     return [
         Result(
-            f"cold p50 with a template of {megabytes} MB touched heap", ms(seen[name].p(50)), "ms",
+            f"cold p50 with a template of {megabytes} MB touched heap",
+            ms(seen[name].p(50)),
+            "ms",
             notes={"phases p50, ms:": phases(seen[name]), "p99": ms(seen[name].p(99))},
         )
         for name, megabytes in names
-    ]  # fmt: skip
+    ]
 
 
 def many_functions(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
@@ -295,11 +361,35 @@ def many_functions(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         for at in range(number - min(30, number), number)
     ]
     return [
-        Result(f"{number} functions, one environment: PSS of everything", round(everything), "MB", bar=1536, notes={"deploys took": f"{deployed:.1f} s"}),
-        Result("the oldest of them, untouched since their deploy: cold p50", ms(percentile(first, 50)), "ms", bar=30.0, notes={"p99": ms(percentile(first, 99)), "starts": json.dumps(_kinds(untouched))}),
-        Result("each one's first request after a restart: cold p50", ms(percentile(others, 50)), "ms", bar=30.0, notes={"max": ms(max(others))}),
-        Result(f"restart with {number} functions: first answer", round(median(starts) * 1000), "ms", bar=1000, notes={"ready after, ms": round(median(ready) * 1000)}),
-    ]  # fmt: skip
+        Result(
+            f"{number} functions, one environment: PSS of everything",
+            round(everything),
+            "MB",
+            bar=1536,
+            notes={"deploys took": f"{deployed:.1f} s"},
+        ),
+        Result(
+            "the oldest of them, untouched since their deploy: cold p50",
+            ms(percentile(first, 50)),
+            "ms",
+            bar=30.0,
+            notes={"p99": ms(percentile(first, 99)), "starts": json.dumps(_kinds(untouched))},
+        ),
+        Result(
+            "each one's first request after a restart: cold p50",
+            ms(percentile(others, 50)),
+            "ms",
+            bar=30.0,
+            notes={"max": ms(max(others))},
+        ),
+        Result(
+            f"restart with {number} functions: first answer",
+            round(median(starts) * 1000),
+            "ms",
+            bar=1000,
+            notes={"ready after, ms": round(median(ready) * 1000)},
+        ),
+    ]
 
 
 def _kinds(measured: list[Measured]) -> dict[str, int]:

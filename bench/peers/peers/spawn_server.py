@@ -10,7 +10,8 @@ import sys
 APP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "apps", "imports.py")
 
 
-def answer() -> bytes:
+def answer() -> tuple[bytes, int]:
+    """The response, and the child that is still to be waited for."""
     read, write = os.pipe()
     file_actions = [(os.POSIX_SPAWN_DUP2, write, 1), (os.POSIX_SPAWN_CLOSE, read)]
     child = os.posix_spawn(sys.executable, [sys.executable, APP], os.environ, file_actions=file_actions)

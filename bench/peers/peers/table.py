@@ -62,7 +62,10 @@ def render(results: list[Result]) -> str:
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = [
-        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(line, widths)))
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
         for line in lines
     ]
     text.insert(1, "  ".join("-" * width for width in widths))
