@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::api::{
@@ -168,6 +169,17 @@ impl Deployer {
         });
         if let Err(error) = tidied.await {
             tracing::warn!(%error, "what earlier runs left was not removed");
+        }
+    }
+
+    /// Removes what retired versions leave behind once the path has let go of them: looks every so often, and does nothing
+    /// while there is nothing to wait for. Never ends; drop it to stop.
+    pub async fn keep_tidy(&self, every: Duration) {
+        loop {
+            tokio::time::sleep(every).await;
+            if self.inner.state.waits_for_release() {
+                self.inner.sweep_aside().await;
+            }
         }
     }
 }

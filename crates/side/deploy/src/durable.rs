@@ -1,27 +1,40 @@
 //! Making files survive a lost power supply before the registry refers to them.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
-/// Writes a tree to disk: each file and folder, or, when there are many, everything of their file system with one syncfs(2),
-/// which is then far cheaper.
-pub(crate) fn sync_tree(root: &Path) -> io::Result<()> {
+/// Makes a finished tree what a version's files must be: readable by everybody, since workers are somebody else and the
+/// daemon's umask may be strict, and on disk.
+pub(crate) fn finish_tree(root: &Path) -> io::Result<()> {
     let mut found = vec![root.to_owned()];
     let mut next = 0;
     while let Some(path) = found.get(next).cloned() {
         next += 1;
-        if path.is_dir() {
-            let entries = std::fs::read_dir(&path)?;
-            found.extend(
-                entries
-                    .map(|entry| Ok(entry?.path()))
-                    .collect::<io::Result<Vec<PathBuf>>>()?,
-            );
+        let metadata = path.symlink_metadata()?;
+        let mode = metadata.permissions().mode();
+        let wanted = if metadata.is_dir() || mode & 0o100 != 0 {
+            mode | 0o555
+        } else {
+            mode | 0o444
+        };
+        if wanted != mode {
+            std::fs::set_permissions(&path, Permissions::from_mode(wanted))?;
         }
-        if found.len() > FSYNCS_MAX {
-            return nix::unistd::syncfs(File::open(root)?).map_err(io::Error::from);
+        if metadata.is_dir() {
+            for entry in std::fs::read_dir(&path)? {
+                let entry = entry?;
+                // An installed package may have links, perhaps to nowhere: they have no content and no mode.
+                if !entry.file_type()?.is_symlink() {
+                    found.push(entry.path());
+                }
+            }
         }
+    }
+    if found.len() > FSYNCS_MAX {
+        // One syncfs(2) for the whole file system is then far cheaper.
+        return nix::unistd::syncfs(File::open(root)?).map_err(io::Error::from);
     }
     found
         .iter()
@@ -45,6 +58,7 @@ pub(crate) fn settle(staged: &Path, place: &Path) -> io::Result<()> {
         .map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
+/// Most files and folders that are written to disk one by one.
 const FSYNCS_MAX: usize = 64;
 
 #[cfg(test)]
@@ -62,7 +76,7 @@ mod tests {
         for (path, text) in [(&first, "first"), (&second, "second")] {
             std::fs::create_dir(path).unwrap();
             std::fs::write(path.join("file"), text).unwrap();
-            sync_tree(path).unwrap();
+            finish_tree(path).unwrap();
         }
         settle(&first, &place).unwrap();
         settle(&second, &place).unwrap();
@@ -74,11 +88,30 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_of_many_files_is_synced_too() {
+    fn everybody_may_read_a_finished_tree() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("package");
+        std::fs::create_dir(&below).unwrap();
+        std::os::unix::fs::symlink("/nonexistent", below.join("link")).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        for (name, mode) in [("module.py", 0o600), ("tool", 0o700)] {
+            let path = below.join(name);
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        }
+        std::fs::set_permissions(&below, Permissions::from_mode(0o700)).unwrap();
+        finish_tree(folder.path()).unwrap();
+        assert_eq!(mode(&below), 0o755);
+        assert_eq!(mode(&below.join("module.py")), 0o644);
+        assert_eq!(mode(&below.join("tool")), 0o755);
+    }
+
+    #[test]
+    fn a_tree_of_many_files_is_finished_too() {
         let folder = tempfile::tempdir().unwrap();
         for at in 0..=FSYNCS_MAX {
             std::fs::write(folder.path().join(at.to_string()), "").unwrap();
         }
-        sync_tree(folder.path()).unwrap();
+        finish_tree(folder.path()).unwrap();
     }
 }

@@ -233,7 +233,7 @@ impl Environments {
         });
         let ended = process::run(command, self.config.install_time_max, |line| {
             if let Some(line) = progress(line) {
-                say(line.to_owned());
+                say(without_stage(line, code));
             }
         })
         .await
@@ -264,8 +264,7 @@ impl Environments {
         if ended.succeeded() {
             return Ok(());
         }
-        // Where the code is staged means nothing to anybody.
-        let tail = ended.tail.replace(&format!("{}/", code.display()), "");
+        let tail = without_stage(&ended.tail, code);
         Err(match ended.status {
             None => EnvironmentError::TooLong {
                 file: required.file,
@@ -379,10 +378,15 @@ async fn imports(
     })
 }
 
+/// Where the code is staged means nothing to anybody.
+fn without_stage(text: &str, code: &Path) -> String {
+    text.replace(&format!("{}/", code.display()), "")
+}
+
 fn keep(record: &Record, staged: &Path, place: &Path) -> io::Result<()> {
     let json = serde_json::to_vec_pretty(record)?;
     fs::write(staged.join(RECORD), json)?;
-    durable::sync_tree(staged)?;
+    durable::finish_tree(staged)?;
     durable::settle(staged, place)
 }
 

@@ -99,7 +99,7 @@ struct Raised {
 }
 
 impl Raised {
-    /// As Python prints a traceback, and then what the module had printed.
+    /// As Python prints a traceback, and then what the module had printed before it.
     fn detail(&self, output: &str) -> String {
         let mut text = String::new();
         if !self.stack_trace.is_empty() {
@@ -110,9 +110,12 @@ impl Raised {
             }
             text.push_str(&format!("{}: {}\n", self.error_type, self.error_message));
         }
-        if !output.is_empty() {
+        // The worker logs the exception as its last words, as Lambda does: once is enough.
+        let logged = format!("[ERROR] {}:", self.error_type);
+        let printed = output.rfind(&logged).map_or(output, |at| &output[..at]);
+        if !printed.trim().is_empty() {
             text.push_str("Output:\n");
-            text.push_str(output);
+            text.push_str(printed);
         }
         text
     }

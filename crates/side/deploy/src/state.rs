@@ -71,8 +71,9 @@ impl State {
 
     pub(crate) fn put(&self, name: FunctionName, function: Function) {
         let mut inner = self.inner.lock();
+        let kept: Vec<Arc<Version>> = function.versions().cloned().collect();
         if let Some(before) = inner.functions.insert(name, function) {
-            inner.retire(before);
+            inner.retire(&before, &kept);
         }
     }
 
@@ -82,7 +83,7 @@ impl State {
         let Some(function) = inner.functions.remove(name) else {
             return false;
         };
-        inner.retire(function);
+        inner.retire(&function, &[]);
         true
     }
 
@@ -97,6 +98,11 @@ impl State {
             state: Arc::clone(self),
             folder,
         }
+    }
+
+    /// Whether a sweep may have left something because the path still held a version.
+    pub(crate) fn waits_for_release(&self) -> bool {
+        !self.inner.lock().retired.is_empty()
     }
 
     /// Moves every folder directly below `shelves` that nobody needs into `rubbish`.
@@ -117,25 +123,34 @@ impl State {
     }
 }
 
+impl Function {
+    fn versions(&self) -> impl Iterator<Item = &Arc<Version>> {
+        self.older
+            .iter()
+            .chain([&self.live])
+            .map(|one| &one.version)
+    }
+}
+
 impl Inner {
-    /// Versions that are in the registry still are kept alive by it: watching them does no harm.
-    fn retire(&mut self, function: Function) {
-        let versions = function.older.into_iter().chain([function.live]);
-        self.retired
-            .extend(versions.map(|one| Arc::downgrade(&one.version)));
+    /// Watches the versions that are not kept.
+    fn retire(&mut self, function: &Function, kept: &[Arc<Version>]) {
+        let gone = function
+            .versions()
+            .filter(|version| !kept.iter().any(|one| Arc::ptr_eq(one, version)));
+        self.retired.extend(gone.map(Arc::downgrade));
     }
 
     fn needed(&mut self) -> HashSet<PathBuf> {
         let mut needed: HashSet<PathBuf> = self.reserved.keys().cloned().collect();
-        // Two passes, so that the temporary references of the first are not what keeps a version alive.
         self.retired.retain(|version| version.strong_count() > 0);
         let retired: Vec<Arc<Version>> = self.retired.iter().filter_map(Weak::upgrade).collect();
         for version in &retired {
             needed.extend(folders(version));
         }
         for function in self.functions.values() {
-            for one in function.older.iter().chain([&function.live]) {
-                needed.extend(folders(&one.version));
+            for version in function.versions() {
+                needed.extend(folders(version));
             }
         }
         needed

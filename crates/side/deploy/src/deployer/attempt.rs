@@ -73,7 +73,8 @@ impl Inner {
         let turn = self.turns.lock(name.as_str()).await;
         let staged = Arc::clone(&self).unpack(archive).await?;
         let Unpacked { files, bytes, .. } = staged.unpacked;
-        say.stage("unpack", format!("{files} files, {bytes} bytes"));
+        let plural = if files == 1 { "" } else { "s" };
+        say.stage("unpack", format!("{files} file{plural}, {bytes} bytes"));
 
         let plan = self
             .environments
@@ -221,7 +222,7 @@ impl Inner {
         Ok(deployed)
     }
 
-    async fn sweep_aside(self: &Arc<Self>) {
+    pub(super) async fn sweep_aside(self: &Arc<Self>) {
         let inner = Arc::clone(self);
         if let Err(error) = blocking(move || inner.sweep()).await {
             tracing::warn!(%error, "files that nothing needs are left until the next start");
@@ -248,7 +249,7 @@ impl Staged {
                 if replace && place.exists() {
                     std::fs::remove_dir_all(&place)?;
                 }
-                durable::sync_tree(&self.code)?;
+                durable::finish_tree(&self.code)?;
                 durable::settle(&self.code, &place)
             };
             let settled = settle().map_err(|source| DeployError::Internal {

@@ -288,7 +288,7 @@ async fn an_import_error_leaves_the_old_version_and_says_where() {
     let first = bench.deploy("f", APP_1).await.unwrap();
     *bench.platform.0.refuse.lock() = Some(StartError::Import {
         body: r#"{"errorType":"ZeroDivisionError","errorMessage":"division by zero","stackTrace":["  File \"/var/task/app.py\", line 1, in <module>\n    1/0\n"]}"#.to_owned(),
-        output: "printed before\n".to_owned(),
+        output: "printed before\n[ERROR] ZeroDivisionError: division by zero\nTraceback…\n".to_owned(),
     });
     let error = bench.deploy("f", APP_2).await.unwrap_err();
     let DeployError::Invalid {
@@ -499,6 +499,34 @@ async fn a_removed_function_takes_its_files_along() {
     assert_eq!(*bench.platform.0.removed.lock(), [name("f"), name("g")]);
     assert!(bench.observed.0.lock().contains(&name("g")));
     assert!(bench.deployer().list().is_empty());
+}
+
+#[tokio::test]
+async fn what_the_path_held_on_to_is_removed_once_it_lets_go() {
+    let bench = Bench::new();
+    bench.deploy("f", APP_1).await.unwrap();
+    bench.deploy("f", APP_2).await.unwrap();
+    assert!(
+        !bench.deployer().inner.state.waits_for_release(),
+        "the registry keeps both"
+    );
+    assert!(bench.deployer().remove(&name("f")).await.unwrap());
+    assert_eq!(bench.entries("code"), 2);
+    // From here on nothing outside is waited for, so the clock may jump.
+    tokio::time::pause();
+    let keeping = bench.deployer().keep_tidy(Duration::from_secs(60));
+    tokio::pin!(keeping);
+    let minutes = |count: u64| tokio::time::sleep(Duration::from_secs(60 * count + 1));
+    tokio::select! {
+        () = &mut keeping => {}
+        () = minutes(2) => assert_eq!(bench.entries("code"), 2),
+    }
+    bench.platform.0.activated.lock().clear();
+    bench.platform.0.tried.lock().clear();
+    tokio::select! {
+        () = &mut keeping => {}
+        () = minutes(2) => assert_eq!(bench.entries("code"), 0),
+    }
 }
 
 #[tokio::test]
