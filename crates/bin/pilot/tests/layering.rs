@@ -1,0 +1,257 @@
+//! The shelves: which crate may import which, and where unsafe code may be. What is asked is what Cargo will build, not what
+//! the files look like; ARCHITECTURE.md has the reasons.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+
+/// A crate of ours: `path/pool` is (`path`, `pool`). What lies outside `crates/` has its top folder for a shelf.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    shelf: String,
+    name: String,
+}
+
+impl Place {
+    fn new(shelf: &str, name: &str) -> Self {
+        Self {
+            shelf: shelf.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn is(&self, shelf: &str) -> bool {
+        self.shelf == shelf
+    }
+
+    fn at(&self, shelf: &str, name: &str) -> bool {
+        *self == Self::new(shelf, name)
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.shelf, self.name)
+    }
+}
+
+/// One crate of ours imports another.
+#[derive(Debug)]
+struct Import {
+    from: Place,
+    to: Place,
+    kind: DependencyKind,
+}
+
+/// What no import may do; `None`: it is fine.
+fn objection(import: &Import) -> Option<&'static str> {
+    let Import { from, to, kind } = import;
+    if to.at("base", "testkit") && *kind != DependencyKind::Development {
+        return Some("base/testkit is for tests: a dev-dependency");
+    }
+    if to.is("tests") {
+        let for_tests = from.is("bin") && *kind == DependencyKind::Development;
+        return (!for_tests).then_some("the harness is for the suites of bin/pilot");
+    }
+    match (from.shelf.as_str(), to.shelf.as_str()) {
+        (_, "bin" | "bench") => Some("nothing imports a program"),
+        ("tests" | "bench", _) => {
+            Some("what tests and measures from outside knows nothing of the inside")
+        }
+        ("base", "base") if from.name == "model" && *kind != DependencyKind::Development => {
+            Some("base/model imports nothing of ours")
+        }
+        ("base", "path" | "side") => Some("base imports base alone"),
+        ("path", "side") => Some("path never imports side"),
+        ("path", "path") if to.name <= from.name => {
+            Some("a request passes path/ in alphabetical order; nothing looks back")
+        }
+        ("side", "path") => Some("side never imports path"),
+        ("side", "side") => Some("side never imports another side"),
+        _ => None,
+    }
+}
+
+fn workspace() -> Metadata {
+    MetadataCommand::new()
+        .no_deps()
+        .other_options(["--offline".to_owned(), "--locked".to_owned()])
+        .exec()
+        .unwrap()
+}
+
+fn folder(package: &Package) -> PathBuf {
+    let manifest = package.manifest_path.as_std_path();
+    manifest.parent().unwrap().to_owned()
+}
+
+/// Where a folder of the workspace stands.
+fn place(root: &Path, folder: &Path) -> Place {
+    let relative = folder.strip_prefix(root).unwrap();
+    let parts: Vec<&str> = relative.iter().map(|part| part.to_str().unwrap()).collect();
+    match parts[..] {
+        ["crates", shelf @ ("bin" | "path" | "side" | "base"), name]
+        | [shelf @ ("tests" | "bench"), name] => Place::new(shelf, name),
+        _ => panic!("{} stands on no shelf", relative.display()),
+    }
+}
+
+fn imports(metadata: &Metadata) -> Vec<Import> {
+    let root = metadata.workspace_root.as_std_path();
+    let of = |package: &Package| {
+        let from = place(root, &folder(package));
+        let ours = package.dependencies.iter().filter_map(move |dependency| {
+            let folder = dependency.path.as_ref()?.as_std_path();
+            Some(Import {
+                from: from.clone(),
+                to: place(root, folder),
+                kind: dependency.kind,
+            })
+        });
+        ours.collect::<Vec<_>>()
+    };
+    metadata.packages.iter().flat_map(of).collect()
+}
+
+#[test]
+fn crates_import_only_what_their_shelf_may() {
+    let imports = imports(&workspace());
+    assert!(
+        imports.len() > 20,
+        "only {} imports were found",
+        imports.len()
+    );
+    let wrong: Vec<String> = imports
+        .iter()
+        .filter_map(|import| {
+            let objection = objection(import)?;
+            Some(format!(
+                "{} imports {}: {objection}",
+                import.from, import.to
+            ))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_rule_catches_its_breach() {
+    for (from, to, kind) in [
+        (("path", "pool"), ("side", "admin"), DependencyKind::Normal),
+        (
+            ("path", "pool"),
+            ("path", "invoke"),
+            DependencyKind::Development,
+        ),
+        (
+            ("side", "admin"),
+            ("path", "invoke"),
+            DependencyKind::Normal,
+        ),
+        (
+            ("side", "admin"),
+            ("side", "deploy"),
+            DependencyKind::Normal,
+        ),
+        (("base", "model"), ("base", "sys"), DependencyKind::Normal),
+        (("base", "sys"), ("path", "wire"), DependencyKind::Normal),
+        (
+            ("path", "pool"),
+            ("base", "testkit"),
+            DependencyKind::Normal,
+        ),
+        (("side", "deploy"), ("bin", "pilot"), DependencyKind::Normal),
+        (
+            ("side", "deploy"),
+            ("tests", "harness"),
+            DependencyKind::Development,
+        ),
+        (
+            ("tests", "harness"),
+            ("base", "model"),
+            DependencyKind::Normal,
+        ),
+    ] {
+        let import = Import {
+            from: Place::new(from.0, from.1),
+            to: Place::new(to.0, to.1),
+            kind,
+        };
+        assert!(objection(&import).is_some(), "{import:?} is not caught");
+    }
+}
+
+#[test]
+fn unsafe_code_is_forbidden_outside_base_sys() {
+    let metadata = workspace();
+    let root = metadata.workspace_root.as_std_path();
+    let read = |path: &Path| -> toml::Table { fs::read_to_string(path).unwrap().parse().unwrap() };
+    let manifest = read(&root.join("Cargo.toml"));
+    assert_eq!(
+        manifest["workspace"]["lints"]["rust"]["unsafe_code"].as_str(),
+        Some("forbid")
+    );
+    let own: BTreeMap<Place, bool> = metadata
+        .packages
+        .iter()
+        .map(|package| {
+            let folder = folder(package);
+            let inherits = read(&folder.join("Cargo.toml"))
+                .get("lints")
+                .and_then(|lints| lints.get("workspace"))
+                .and_then(toml::Value::as_bool);
+            (place(root, &folder), inherits != Some(true))
+        })
+        .collect();
+    let own: Vec<&Place> = own
+        .iter()
+        .filter(|(_, own)| **own)
+        .map(|(place, _)| place)
+        .collect();
+    assert_eq!(
+        own,
+        [&Place::new("base", "sys")],
+        "crates that do not inherit the workspace's lints"
+    );
+}
+
+/// Longer ones are read by nobody. Half of it is what to aim for.
+const LINES_MAX: usize = 800;
+
+/// Tables, in which one looks up a line: what hostile functions try, one after the other.
+const TABLES: [&str; 1] = ["tests/isolation/hostile.py"];
+
+#[test]
+fn no_source_file_is_longer_than_somebody_reads() {
+    let root = workspace().workspace_root.into_std_path_buf();
+    let mut folders = vec![
+        root.join("crates"),
+        root.join("tests"),
+        root.join("bench"),
+        root.join("python"),
+    ];
+    let mut long = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let hidden = path
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with('.'));
+            if path.is_dir() && !hidden {
+                folders.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|end| end == "rs" || end == "py")
+            {
+                let lines = fs::read_to_string(&path).unwrap().lines().count();
+                let table = TABLES.iter().any(|table| path.ends_with(table));
+                if lines > LINES_MAX && !table {
+                    long.push(format!("{}: {lines} lines", path.display()));
+                }
+            }
+        }
+    }
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
