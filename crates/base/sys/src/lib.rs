@@ -4,9 +4,13 @@
 //!
 //! Not here: policy. Which namespaces, which limits, which system calls is decided in `path/sandbox`.
 
+/// The templates' inner loop, a shared object for this machine's architecture (`native/fork_server.c`).
+pub const FORK_SERVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fork_server.so"));
+
 pub mod capability;
 pub mod clock;
 pub mod loopback;
+pub mod netlink;
 pub mod process;
 pub mod seccomp;
 pub mod seqpacket;

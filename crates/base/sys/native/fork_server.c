@@ -1,0 +1,391 @@
+// The inner loop of a template: waits, forks, reaps; and what a forked child does between the fork and its language runtime.
+//
+// Loaded into the interpreter as a shared object. Written in C, without a C library, because of where it runs:
+// - The template's pages are shared with its children. Every page it writes to after a fork is copied, at some 2 us each. The
+//   same loop in Python wrote to 250 pages per fork; this one writes to its stack and its table.
+// - A child that is not isolated yet runs nothing else: it allocates nothing, locks nothing and calls nothing but the kernel.
+//   (fork itself is the C library's, given as a pointer, for its pthread_atfork handlers.)
+//
+// What it does not do: parse JSON, start templates, import. A message that does not begin with the magic goes back to the
+// caller. The protocol is crates/path/wire/PROTOCOL.md, section 2.
+//
+// Single-threaded by contract. Every kernel interface used is cited by its man page.
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <asm/unistd.h>
+#include <linux/capability.h>
+#include <linux/prctl.h>
+#include <linux/seccomp.h>
+
+#define EINTR 4
+#define EAGAIN 11
+#define EINVAL 22
+#define ECONNRESET 104
+
+#define FDS_MAX 16
+#define CHILDREN_MAX 8192
+
+enum role { ROLE_CHANNEL, ROLE_LOG, ROLE_PID, ROLE_NAMESPACE, ROLE_CGROUP };
+
+enum result {
+    RESULT_CLOSED = 0,   // the daemon closed the control channel
+    RESULT_MESSAGE = 1,  // a message for the caller: message, message_len, fds, fd_count
+    RESULT_CHILD = 2,    // this is a child, isolated: channel, forked_ns, sandboxed_ns
+    RESULT_REFUSED = 3,  // this is a child, and a step failed: channel, step, error
+    RESULT_BROKEN = 4,   // the control channel or the signal descriptor failed: error
+};
+
+enum step { STEP_LOG = 1, STEP_CGROUP, STEP_NAMESPACE, STEP_DIRECTORY, STEP_CAPABILITIES, STEP_FILTER };
+
+// The beginning of a request to fork a worker of this template's own function; one role per descriptor follows.
+struct request {
+    uint8_t magic[4];  // "FORK"
+    uint32_t count;
+    uint64_t id;
+    uint8_t roles[FDS_MAX];
+};
+
+struct child {
+    int32_t pid;
+    uint64_t id;
+};
+
+// Shared with the caller (native.py); the order is theirs, too.
+struct fork_server {
+    int64_t (*fork)(void);
+    const char *directory;       // of a child; NULL: stays
+    const void *filter;          // struct sock_filter array; NULL: none
+    uint64_t filter_len;         // instructions
+    uint64_t bounding;           // capabilities to take out of the bounding set, a bit each
+    int32_t control;
+    int32_t signals;             // signalfd for SIGCHLD
+    uint8_t *message;
+    uint64_t message_max;
+    struct child *children;      // CHILDREN_MAX of them; pid 0 is free
+    // Out.
+    uint64_t message_len;
+    int32_t fds[FDS_MAX];
+    uint32_t fd_count;
+    int32_t channel;
+    uint64_t forked_ns;
+    uint64_t sandboxed_ns;
+    int32_t step;
+    int32_t error;
+    uint64_t signal_mask;          // what children get: that of before pilot_watch
+    uint8_t in_own_pid_namespace;  // 0 once children are born elsewhere
+};
+
+// ---- system calls ---------------------------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+static long call(long number, long a, long b, long c, long d, long e) {
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
+    return result;
+}
+#elif defined(__aarch64__)
+static long call(long number, long a, long b, long c, long d, long e) {
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
+    return x0;
+}
+#else
+#error "no system call sequence for this architecture: templates there use the loop in Python"
+#endif
+
+#define CALL1(n, a) call(n, (long)(a), 0, 0, 0, 0)
+#define CALL2(n, a, b) call(n, (long)(a), (long)(b), 0, 0, 0)
+#define CALL3(n, a, b, c) call(n, (long)(a), (long)(b), (long)(c), 0, 0)
+#define CALL4(n, a, b, c, d) call(n, (long)(a), (long)(b), (long)(c), (long)(d), 0)
+#define CALL5(n, a, b, c, d, e) call(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
+
+struct pollfd { int fd; short events; short revents; };
+struct iovec { void *base; size_t len; };
+struct msghdr { void *name; uint32_t name_len; struct iovec *iov; size_t iov_len; void *control; size_t control_len; int flags; };
+struct cmsghdr { size_t len; int level; int type; };
+struct timespec64 { int64_t sec; int64_t nsec; };
+struct filter_program { uint16_t len; const void *filter; };
+
+#define POLLIN 1
+#define SOL_SOCKET 1
+#define SCM_RIGHTS 1
+#define MSG_CMSG_CLOEXEC 0x40000000
+#define MSG_CTRUNC 0x8
+#define MSG_TRUNC 0x20
+#define MSG_NOSIGNAL 0x4000
+#define WNOHANG 1
+#define CLONE_NEWPID 0x20000000
+#define SIG_BLOCK 0
+#define SIG_SETMASK 2
+#define SFD_CLOEXEC 02000000
+#define SFD_NONBLOCK 04000
+#define SIGCHLD 17
+#define SIGNAL_SET_LEN 8
+#define CLOCK_MONOTONIC 1
+
+static uint64_t now_ns(void) {
+    struct timespec64 now = {0, 0};
+    CALL2(__NR_clock_gettime, CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.sec * 1000000000u + (uint64_t)now.nsec;
+}
+
+static void close_all(struct fork_server *s) {
+    for (uint32_t i = 0; i < s->fd_count; i++) CALL1(__NR_close, s->fds[i]);
+    s->fd_count = 0;
+}
+
+// The compiler may ask for these by name.
+void *memset(void *to, int byte, size_t len) {
+    volatile uint8_t *at = to;
+    while (len--) *at++ = (uint8_t)byte;
+    return to;
+}
+void *memcpy(void *to, const void *from, size_t len) {
+    volatile uint8_t *at = to;
+    const uint8_t *next = from;
+    while (len--) *at++ = *next++;
+    return to;
+}
+
+// ---- messages to the daemon -----------------------------------------------------------------------------------------
+
+static char *put_text(char *at, const char *text) {
+    while (*text) *at++ = *text++;
+    return at;
+}
+
+static char *put_number(char *at, uint64_t number) {
+    char digits[20];
+    int count = 0;
+    do digits[count++] = (char)('0' + number % 10); while (number /= 10);
+    while (count) *at++ = digits[--count];
+    return at;
+}
+
+static void tell(struct fork_server *s, const char *op, uint64_t id, const char *key, uint64_t value) {
+    char text[128];
+    char *at = put_text(text, "{\"op\":\"");
+    at = put_text(at, op);
+    at = put_text(at, "\",\"id\":");
+    at = put_number(at, id);
+    at = put_text(at, ",\"");
+    at = put_text(at, key);
+    at = put_text(at, "\":");
+    at = put_number(at, value);
+    at = put_text(at, "}");
+    // A daemon that has gone is noticed at the next receive.
+    while (CALL5(__NR_sendto, s->control, text, at - text, MSG_NOSIGNAL, 0) == -EINTR) {}
+}
+
+static void tell_failed(struct fork_server *s, uint64_t id, const char *what, long error) {
+    char text[160];
+    char *at = put_text(text, "{\"op\":\"fork_failed\",\"id\":");
+    at = put_number(at, id);
+    at = put_text(at, ",\"error\":\"");
+    at = put_text(at, what);
+    at = put_text(at, ": errno ");
+    at = put_number(at, (uint64_t)-error);
+    at = put_text(at, "\"}");
+    while (CALL5(__NR_sendto, s->control, text, at - text, MSG_NOSIGNAL, 0) == -EINTR) {}
+}
+
+// ---- signals --------------------------------------------------------------------------------------------------------
+
+// From now on ends of children are read from a descriptor. 0, or -errno.
+int pilot_watch(struct fork_server *s) {
+    uint64_t children = 1ull << (SIGCHLD - 1);
+    long error = CALL4(__NR_rt_sigprocmask, SIG_BLOCK, &children, &s->signal_mask, SIGNAL_SET_LEN);
+    if (error >= 0) error = CALL4(__NR_signalfd4, -1, &children, SIGNAL_SET_LEN, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (error < 0) return (int)error;
+    s->signals = (int32_t)error;
+    return 0;
+}
+
+// In a child: signals are as before pilot_watch.
+void pilot_unwatch(struct fork_server *s) {
+    CALL1(__NR_close, s->signals);
+    CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &s->signal_mask, 0, SIGNAL_SET_LEN);
+}
+
+// ---- children -------------------------------------------------------------------------------------------------------
+
+// Remembers a child; 0 when the table is full.
+int pilot_track(struct fork_server *s, int32_t pid, uint64_t id) {
+    for (int i = 0; i < CHILDREN_MAX; i++) {
+        if (s->children[i].pid == 0) {
+            s->children[i].pid = pid;
+            s->children[i].id = id;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void reap(struct fork_server *s) {
+    uint8_t ignored[128];  // struct signalfd_siginfo, signalfd(2)
+    while (CALL3(__NR_read, s->signals, ignored, sizeof ignored) > 0) {}
+    for (;;) {
+        int status = 0;
+        long pid = CALL4(__NR_wait4, -1, &status, WNOHANG, 0);
+        if (pid <= 0) return;
+        for (int i = 0; i < CHILDREN_MAX; i++) {
+            // Others are not ours: started by user code at import, or orphans of this PID namespace.
+            if (s->children[i].pid != pid) continue;
+            s->children[i].pid = 0;
+            int ended_by = status & 0x7f;  // WTERMSIG, WEXITSTATUS: wait(2)
+            if (ended_by) tell(s, "exited", s->children[i].id, "signal", (uint64_t)ended_by);
+            else tell(s, "exited", s->children[i].id, "code", (uint64_t)(status >> 8 & 0xff));
+            break;
+        }
+    }
+}
+
+// Everything that takes rights away, in the order in which the rights for it vanish. 0, or the step that failed.
+static int confine(struct fork_server *s, const struct request *r) {
+    long error = 0;
+    int step = STEP_LOG;
+    for (uint32_t i = 0; i < s->fd_count && error >= 0; i++) {
+        if (r->roles[i] != ROLE_LOG) continue;
+        error = CALL3(__NR_dup3, s->fds[i], 1, 0);
+        if (error >= 0) error = CALL3(__NR_dup3, s->fds[i], 2, 0);
+    }
+    for (uint32_t i = 0; i < s->fd_count && error >= 0; i++) {
+        if (r->roles[i] != ROLE_CGROUP) continue;
+        step = STEP_CGROUP;
+        error = CALL3(__NR_write, s->fds[i], "0", 1);
+    }
+    for (uint32_t i = 0; i < s->fd_count && error >= 0; i++) {
+        if (r->roles[i] != ROLE_NAMESPACE) continue;
+        step = STEP_NAMESPACE;
+        error = CALL2(__NR_setns, s->fds[i], 0);
+    }
+    if (error >= 0 && s->directory) {
+        step = STEP_DIRECTORY;
+        error = CALL1(__NR_chdir, s->directory);
+    }
+    if (error >= 0) {
+        step = STEP_CAPABILITIES;
+        // Without CAP_SETPCAP the bounding set stays, which no_new_privs makes harmless (capabilities(7)).
+        for (int i = 0; i < 64; i++)
+            if (s->bounding >> i & 1) CALL5(__NR_prctl, PR_CAPBSET_DROP, i, 0, 0, 0);
+        error = CALL5(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+        struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+        struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
+        if (error >= 0) error = CALL2(__NR_capset, &header, none);
+        if (error >= 0) error = CALL5(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        if (error >= 0) error = CALL5(__NR_prctl, PR_SET_DUMPABLE, 0, 0, 0, 0);
+    }
+    if (error >= 0 && s->filter) {
+        step = STEP_FILTER;
+        struct filter_program program = {(uint16_t)s->filter_len, s->filter};
+        error = CALL3(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+    }
+    s->error = error < 0 ? (int32_t)-error : 0;
+    return error < 0 ? step : 0;
+}
+
+static int become_child(struct fork_server *s, const struct request *r) {
+    s->forked_ns = now_ns();
+    CALL1(__NR_close, s->control);
+    pilot_unwatch(s);
+    s->channel = -1;
+    for (uint32_t i = 0; i < s->fd_count; i++)
+        if (r->roles[i] == ROLE_CHANNEL) s->channel = s->fds[i];
+    s->step = confine(s, r);
+    for (uint32_t i = 0; i < s->fd_count; i++)
+        if (s->fds[i] != s->channel) CALL1(__NR_close, s->fds[i]);
+    s->fd_count = 0;
+    s->sandboxed_ns = now_ns();
+    return s->step ? RESULT_REFUSED : RESULT_CHILD;
+}
+
+// True in the child.
+static int fork_one(struct fork_server *s, const struct request *r) {
+    int pid_namespace = -1, has_channel = 0;
+    for (uint32_t i = 0; i < s->fd_count; i++) {
+        if (r->roles[i] == ROLE_PID) pid_namespace = s->fds[i];
+        if (r->roles[i] == ROLE_CHANNEL) has_channel = 1;
+    }
+    long error = has_channel ? 0 : -EINVAL;
+    const char *what = "no channel";
+    if (pid_namespace >= 0) {
+        what = "setns";
+        error = CALL2(__NR_setns, pid_namespace, CLONE_NEWPID);
+        if (error >= 0) s->in_own_pid_namespace = 0;
+    } else if (!s->in_own_pid_namespace) {
+        what = "no pid namespace";  // it would be born in that of the child before
+        error = -EINVAL;
+    }
+    if (error < 0) {
+        tell_failed(s, r->id, what, error);
+        return 0;
+    }
+    int64_t pid = s->fork();
+    if (pid == 0) return 1;
+    if (pid < 0) tell_failed(s, r->id, "fork", -EAGAIN);  // the C library keeps the number to itself
+    else if (!pilot_track(s, (int32_t)pid, r->id)) tell_failed(s, r->id, "too many children", -EAGAIN);
+    return 0;
+}
+
+// ---- the loop -------------------------------------------------------------------------------------------------------
+
+// One message into the caller's buffers. Its length, 0 at the end, or -errno.
+static long receive(struct fork_server *s) {
+    union {
+        struct cmsghdr header;
+        uint8_t space[sizeof(struct cmsghdr) + FDS_MAX * sizeof(int32_t)];
+    } ancillary;
+    struct iovec part = {s->message, s->message_max};
+    struct msghdr header = {0, 0, &part, 1, &ancillary, sizeof ancillary, 0};
+    long len;
+    do len = CALL3(__NR_recvmsg, s->control, &header, MSG_CMSG_CLOEXEC); while (len == -EINTR);
+    s->fd_count = 0;
+    if (len > 0 && header.control_len >= sizeof(struct cmsghdr) && ancillary.header.level == SOL_SOCKET &&
+        ancillary.header.type == SCM_RIGHTS) {
+        const int32_t *given = (const int32_t *)(ancillary.space + sizeof(struct cmsghdr));
+        uint32_t count = (uint32_t)((ancillary.header.len - sizeof(struct cmsghdr)) / sizeof(int32_t));
+        for (uint32_t i = 0; i < count && i < FDS_MAX; i++) s->fds[s->fd_count++] = given[i];
+    }
+    if (len > 0 && header.flags & (MSG_TRUNC | MSG_CTRUNC)) len = 1;  // a byte that is no message: the caller refuses it
+    return len;
+}
+
+static int is_request(const struct fork_server *s, const struct request *r, uint64_t len) {
+    return len >= offsetof(struct request, roles) && r->magic[0] == 'F' && r->magic[1] == 'O' && r->magic[2] == 'R' &&
+           r->magic[3] == 'K' && r->count == s->fd_count && len == offsetof(struct request, roles) + r->count;
+}
+
+// Serves until there is something for the caller: see enum result.
+int pilot_serve(struct fork_server *s) {
+    for (;;) {
+        struct pollfd waiting[2] = {{s->control, POLLIN, 0}, {s->signals, POLLIN, 0}};
+        long ready = CALL5(__NR_ppoll, waiting, 2, 0, 0, 0);
+        if (ready == -EINTR) continue;
+        if (ready < 0) {
+            s->error = (int32_t)-ready;
+            return RESULT_BROKEN;
+        }
+        if (waiting[1].revents) reap(s);
+        if (!waiting[0].revents) continue;
+        long len = receive(s);
+        if (len == 0 || len == -ECONNRESET) return RESULT_CLOSED;
+        if (len < 0) {
+            s->error = (int32_t)-len;
+            return RESULT_BROKEN;
+        }
+        s->message_len = (uint64_t)len;
+        const struct request *r = (const struct request *)s->message;
+        if (!is_request(s, r, s->message_len)) return RESULT_MESSAGE;
+        if (fork_one(s, r)) return become_child(s, r);
+        close_all(s);
+    }
+}

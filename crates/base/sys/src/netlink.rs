@@ -1,0 +1,312 @@
+//! Netlink (netlink(7)): writes messages, sends them, reads what the kernel answers. A message carries the words for its
+//! step, so that an error says what could not be done.
+//!
+//! Not here: what messages mean; that is [`route`]'s and [`nftables`]'s. No policy either.
+//!
+//! A message is a header of 16 bytes, a fixed part, and attributes; everything is padded to 4 bytes and, unless an
+//! attribute says otherwise, in the machine's byte order (include/uapi/linux/netlink.h).
+
+pub mod nftables;
+pub mod route;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
+    setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+
+/// A step that the kernel refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {source}")]
+pub struct NetlinkError {
+    /// What could not be done.
+    pub step: &'static str,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// A request being written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    step: &'static str,
+    bytes: Vec<u8>,
+}
+
+impl Message {
+    /// A request of this type with its fixed part. `flags` beyond `NLM_F_REQUEST`.
+    #[must_use]
+    pub fn new(step: &'static str, kind: u16, flags: u16, fixed: &[u8]) -> Self {
+        let mut bytes = vec![0; HEADER_LEN];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
+        Self { step, bytes }.then(fixed)
+    }
+
+    /// Appends bytes and padding.
+    #[must_use]
+    pub fn then(mut self, bytes: &[u8]) -> Self {
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// Appends an attribute.
+    #[must_use]
+    pub fn with(self, kind: u16, value: &[u8]) -> Self {
+        self.with_nested(kind, |mut message| {
+            message.bytes.extend_from_slice(value);
+            message
+        })
+    }
+
+    /// Appends an attribute that is a string, with its NUL.
+    #[must_use]
+    pub fn with_text(self, kind: u16, value: &str) -> Self {
+        self.with(kind, &[value.as_bytes(), &[0]].concat())
+    }
+
+    /// Appends an attribute whose value `inside` appends; its length is without the padding (nla_put() in lib/nlattr.c).
+    #[must_use]
+    pub fn with_nested(mut self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 2]);
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        let mut message = inside(self);
+        let len = u16::try_from(message.bytes.len() - begin)
+            .expect("names, addresses and rules of a few hundred bytes");
+        message.bytes[begin..begin + 2].copy_from_slice(&len.to_ne_bytes());
+        message.then(&[])
+    }
+
+    /// The message as it is sent, but for its number.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.numbered(0)
+    }
+
+    fn numbered(&self, sequence: u32) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        let len = u32::try_from(bytes.len()).expect("attributes of at most 64 KiB each");
+        bytes[0..4].copy_from_slice(&len.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        bytes
+    }
+
+    /// Whether the kernel ends its answer with an acknowledgement, or with the end of a list.
+    fn is_answered(&self) -> bool {
+        let flags = u16::from_ne_bytes([self.bytes[6], self.bytes[7]]);
+        flags & NLM_F_ACK != 0 || flags & NLM_F_DUMP == NLM_F_DUMP
+    }
+}
+
+/// A message as received, without its header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Its type.
+    pub kind: u16,
+    /// Fixed part and attributes.
+    pub payload: Vec<u8>,
+}
+
+impl Answer {
+    /// The value of an attribute behind a fixed part of `fixed_len` bytes.
+    #[must_use]
+    pub fn attribute(&self, fixed_len: usize, wanted: u16) -> Option<&[u8]> {
+        let mut rest = self.payload.get(fixed_len..)?;
+        loop {
+            let len = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+            let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
+            let value = rest.get(4..len)?;
+            if kind & NLA_TYPE_MASK == wanted {
+                return Some(value);
+            }
+            rest = rest.get(len.next_multiple_of(4)..)?;
+        }
+    }
+
+    /// Four bytes of the fixed part as a number.
+    #[must_use]
+    pub fn number(&self, offset: usize) -> Option<u32> {
+        Some(u32::from_ne_bytes(
+            *self.payload.get(offset..)?.first_chunk()?,
+        ))
+    }
+}
+
+/// What to talk with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Links, addresses and routes (rtnetlink(7)).
+    Route,
+    /// Packet filters.
+    Netfilter,
+}
+
+/// A socket to the kernel, in the network namespace in which it was opened.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// The kernel's: no such protocol in this kernel.
+    pub fn open(protocol: Protocol) -> io::Result<Self> {
+        let socket = bound(protocol, SockFlag::empty(), 0)?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &ANSWER_TIME_MAX)?;
+        Ok(socket.into())
+    }
+
+    /// Sends messages as one and reads until the kernel has answered all that ask for it. What it gave, without the
+    /// acknowledgements.
+    ///
+    /// # Errors
+    /// The first step that was refused. The others may have been done, unless the protocol has transactions.
+    pub fn transact(&mut self, messages: &[Message]) -> Result<Vec<Answer>, NetlinkError> {
+        let refused = |step: &'static str| move |source: io::Error| NetlinkError { step, source };
+        let (Some(first), Some(last)) = (messages.first(), messages.last()) else {
+            return Ok(Vec::new());
+        };
+        let begin = self.sequence.wrapping_add(1);
+        let mut bytes = Vec::new();
+        let mut awaited = 0;
+        for message in messages {
+            self.sequence = self.sequence.wrapping_add(1);
+            bytes.extend(message.numbered(self.sequence));
+            awaited += usize::from(message.is_answered());
+        }
+        send(self.socket.as_raw_fd(), &bytes, MsgFlags::empty())
+            .map_err(io::Error::from)
+            .map_err(refused(first.step))?;
+        let mut given = Vec::new();
+        while awaited > 0 {
+            let bytes = receive(self.socket.as_fd()).map_err(refused(last.step))?;
+            for (sequence, answer) in split(&bytes) {
+                // Numbers of earlier transactions belong to answers nobody waited for.
+                let number = sequence.wrapping_sub(begin) as usize;
+                let Some(message) = messages.get(number) else {
+                    continue;
+                };
+                match answer.kind {
+                    NLMSG_ERROR | NLMSG_DONE => match error_of(&answer) {
+                        None => awaited -= usize::from(message.is_answered()),
+                        Some(error) => return Err(refused(message.step)(error)),
+                    },
+                    _ => given.push(answer),
+                }
+            }
+        }
+        Ok(given)
+    }
+}
+
+impl From<OwnedFd> for Netlink {
+    /// A socket made by [`Netlink::open`] that has changed hands.
+    fn from(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            sequence: 0,
+        }
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A socket that becomes readable whenever something of the multicast `groups` changes (bits, as in `RTMGRP_…`).
+///
+/// # Errors
+/// The kernel's.
+pub fn events(groups: u32) -> io::Result<OwnedFd> {
+    bound(Protocol::Route, SockFlag::SOCK_NONBLOCK, groups)
+}
+
+/// Reads away what is waiting on a socket of [`events`].
+pub fn drain(events: &OwnedFd) {
+    // Too many to keep (ENOBUFS) is an event as well: only an empty socket ends this.
+    while !matches!(receive(events.as_fd()), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    {
+    }
+}
+
+fn bound(protocol: Protocol, flags: SockFlag, groups: u32) -> io::Result<OwnedFd> {
+    let protocol = match protocol {
+        Protocol::Route => SockProtocol::NetlinkRoute,
+        Protocol::Netfilter => SockProtocol::NetlinkNetFilter,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | flags;
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+    Ok(socket)
+}
+
+fn receive(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; RECEIVE_LEN_MAX];
+    let len = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_TRUNC)?;
+    if len > bytes.len() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the kernel's answer of {len} bytes is over {RECEIVE_LEN_MAX}"),
+        ));
+    }
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+/// The messages in what was received, with their numbers. What is cut off is left out.
+fn split(mut bytes: &[u8]) -> Vec<(u32, Answer)> {
+    let mut answers = Vec::new();
+    while let Some(header) = bytes.first_chunk::<HEADER_LEN>() {
+        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+        let len = word(0) as usize;
+        let Some(payload) = bytes.get(HEADER_LEN..len) else {
+            break;
+        };
+        answers.push((
+            word(8),
+            Answer {
+                kind: u16::from_ne_bytes([header[4], header[5]]),
+                payload: payload.to_owned(),
+            },
+        ));
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    answers
+}
+
+/// Both an acknowledgement and the end of a list begin with an error number, negative, or 0.
+fn error_of(answer: &Answer) -> Option<io::Error> {
+    let code = answer.number(0).unwrap_or(0).cast_signed();
+    (code != 0).then(|| io::Error::from_raw_os_error(-code))
+}
+
+const HEADER_LEN: usize = 16;
+
+/// Lists come in pieces of at most this (netlink_dump() in net/netlink/af_netlink.c).
+const RECEIVE_LEN_MAX: usize = 32 * 1024;
+
+/// The kernel answers within the call to send; waiting longer would be for ever.
+const ANSWER_TIME_MAX: TimeVal = TimeVal::new(5, 0);
+
+const NLM_F_REQUEST: u16 = 0x1;
+pub(crate) const NLM_F_ACK: u16 = 0x4;
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
+pub(crate) const NLM_F_REPLACE: u16 = 0x100;
+pub(crate) const NLM_F_EXCL: u16 = 0x200;
+pub(crate) const NLM_F_CREATE: u16 = 0x400;
+pub(crate) const NLM_F_APPEND: u16 = 0x800;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLA_TYPE_MASK: u16 = 0x3fff;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,396 @@
+//! Packet filters (nf_tables; include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h): tables, chains and rules, written in
+//! transactions that the kernel takes whole or not at all.
+//!
+//! A rule is a list of expressions. Each loads something into register 1, compares what is there and ends the rule when it
+//! does not fit, or decides. Attributes are big-endian; what is loaded and compared is as the packet or the kernel has it.
+
+use super::{Message, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, Netlink, NetlinkError};
+
+/// Where a chain sees packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Hook {
+    /// Everything that comes in, before it is routed.
+    Prerouting = 0,
+    /// What is for this machine.
+    Input = 1,
+    /// What goes through it.
+    Forward = 2,
+    /// What it sends.
+    Output = 3,
+    /// Everything that leaves, after it is routed.
+    Postrouting = 4,
+}
+
+/// What a chain is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChainKind {
+    /// Accepting and dropping.
+    Filter,
+    /// Changing addresses.
+    Nat,
+}
+
+/// A property of a packet beside its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Meta {
+    /// Index of the interface it came in through, 4 bytes.
+    InIndex = 4,
+    /// That interface's name, 16 bytes.
+    InName = 6,
+    /// Name of the interface it leaves through, 16 bytes.
+    OutName = 7,
+    /// [`IPV4`] or another, 1 byte.
+    NetworkProtocol = 15,
+    /// [`TCP`], [`UDP`] or another, 1 byte.
+    TransportProtocol = 16,
+}
+
+/// [`Meta::NetworkProtocol`] of IPv4.
+pub const IPV4: u8 = 2;
+/// [`Meta::TransportProtocol`] of TCP.
+pub const TCP: u8 = 6;
+/// [`Meta::TransportProtocol`] of UDP.
+pub const UDP: u8 = 17;
+
+/// Bits of a connection's state.
+pub mod state {
+    /// Packets have passed in both directions.
+    pub const ESTABLISHED: u32 = 1 << 1;
+    /// New, but belonging to one that is not: ICMP errors.
+    pub const RELATED: u32 = 1 << 2;
+    /// The first packet.
+    pub const NEW: u32 = 1 << 3;
+}
+
+/// A step of a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expression {
+    /// Loads a property.
+    Load(Meta),
+    /// Loads bytes of the IP header.
+    LoadNetwork {
+        /// Where they begin.
+        offset: u32,
+        /// How many.
+        len: u32,
+    },
+    /// Loads bytes of the TCP or UDP header.
+    LoadTransport {
+        /// Where they begin.
+        offset: u32,
+        /// How many.
+        len: u32,
+    },
+    /// Loads the connection's state, a bit of [`state`].
+    LoadState,
+    /// Loads what kind of address the destination is: [`UNICAST`] or another, 4 bytes.
+    LoadDestinationKind,
+    /// Loads the index of the interface the packet came in through if its source is reached through it, else 0; 4 bytes.
+    LoadReversePath,
+    /// Keeps only these bits of what is loaded.
+    Mask(Vec<u8>),
+    /// Goes on if what is loaded begins with these bytes.
+    Is(Vec<u8>),
+    /// Goes on if it does not.
+    IsNot(Vec<u8>),
+    /// Replaces the source address by that of the interface the packet leaves through.
+    Masquerade,
+    /// This chain needs not look further.
+    Accept,
+    /// The packet is lost.
+    Drop,
+    /// Goes on in another chain, and comes back at its end.
+    Jump(&'static str),
+}
+
+/// [`Expression::LoadDestinationKind`] of an address of one other machine (`RTN_UNICAST`).
+pub const UNICAST: u32 = 1;
+
+/// Changes of one table, for IPv4 and IPv6, to be made at once.
+#[derive(Debug)]
+pub struct Transaction {
+    table: String,
+    messages: Vec<Message>,
+}
+
+impl Transaction {
+    /// One without a change.
+    #[must_use]
+    pub fn of(table: &str) -> Self {
+        let begin = batch("begin a transaction of nf_tables", NFNL_MSG_BATCH_BEGIN);
+        Self {
+            table: table.to_owned(),
+            messages: vec![begin],
+        }
+    }
+
+    /// Makes the table. It belongs to the socket: nobody else can change it (not even `nft flush ruleset`), and it is gone
+    /// when the socket's last descriptor is closed (nft_rcv_nl_event() in net/netfilter/nf_tables_api.c; Linux 5.12).
+    #[must_use]
+    pub fn make_owned_table(self) -> Self {
+        let message = request(
+            "make the table",
+            NFT_MSG_NEWTABLE,
+            NLM_F_CREATE | NLM_F_EXCL,
+        )
+        .with_text(NFTA_TABLE_NAME, &self.table)
+        .with_number(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
+        self.and(message)
+    }
+
+    /// Removes the table.
+    #[must_use]
+    pub fn remove_table(self) -> Self {
+        let message = request("remove the table", NFT_MSG_DELTABLE, 0)
+            .with_text(NFTA_TABLE_NAME, &self.table);
+        self.and(message)
+    }
+
+    /// Adds a chain that packets come to at a hook, those with the lowest `priority` first; at its end they are accepted.
+    #[must_use]
+    pub fn chain_at(self, name: &str, kind: ChainKind, hook: Hook, priority: i32) -> Self {
+        let kind = match kind {
+            ChainKind::Filter => "filter",
+            ChainKind::Nat => "nat",
+        };
+        let message = request("make a chain", NFT_MSG_NEWCHAIN, NLM_F_CREATE)
+            .with_text(NFTA_CHAIN_TABLE, &self.table)
+            .with_text(NFTA_CHAIN_NAME, name)
+            .with_text(NFTA_CHAIN_TYPE, kind)
+            .with_number(NFTA_CHAIN_POLICY, NF_ACCEPT)
+            .with_list(NFTA_CHAIN_HOOK, |place| {
+                place
+                    .with_number(NFTA_HOOK_HOOKNUM, hook as u32)
+                    .with_number(NFTA_HOOK_PRIORITY, priority.cast_unsigned())
+            });
+        self.and(message)
+    }
+
+    /// Adds a chain for [`Expression::Jump`].
+    #[must_use]
+    pub fn chain(self, name: &str) -> Self {
+        let message = request("make a chain", NFT_MSG_NEWCHAIN, NLM_F_CREATE)
+            .with_text(NFTA_CHAIN_TABLE, &self.table)
+            .with_text(NFTA_CHAIN_NAME, name);
+        self.and(message)
+    }
+
+    /// Adds a rule at a chain's end.
+    #[must_use]
+    pub fn rule(self, chain: &str, expressions: &[Expression]) -> Self {
+        let message = request("add a rule", NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND)
+            .with_text(NFTA_RULE_TABLE, &self.table)
+            .with_text(NFTA_RULE_CHAIN, chain)
+            .with_list(NFTA_RULE_EXPRESSIONS, |list| {
+                expressions.iter().fold(list, expression)
+            });
+        self.and(message)
+    }
+
+    /// Removes all rules of a chain.
+    #[must_use]
+    pub fn empty_chain(self, chain: &str) -> Self {
+        let message = request("empty a chain", NFT_MSG_DELRULE, 0)
+            .with_text(NFTA_RULE_TABLE, &self.table)
+            .with_text(NFTA_RULE_CHAIN, chain);
+        self.and(message)
+    }
+
+    fn and(mut self, message: Message) -> Self {
+        self.messages.push(message);
+        self
+    }
+
+    /// The messages, from begin to end.
+    #[must_use]
+    pub fn into_messages(mut self) -> Vec<Message> {
+        let end = batch("end a transaction of nf_tables", NFNL_MSG_BATCH_END);
+        self.messages.push(end);
+        self.messages
+    }
+
+    /// Makes the changes.
+    ///
+    /// # Errors
+    /// The first step that was refused; then nothing has changed.
+    pub fn commit(self, netfilter: &mut Netlink) -> Result<(), NetlinkError> {
+        netfilter.transact(&self.into_messages()).map(drop)
+    }
+}
+
+/// Begin and end are not answered: what fails is answered in their place.
+fn batch(step: &'static str, kind: u16) -> Message {
+    let [high, low] = NFNL_SUBSYS_NFTABLES.to_be_bytes();
+    Message::new(step, kind, 0, &[0, 0, high, low])
+}
+
+/// `struct nfgenmsg`: family, version, resource.
+fn request(step: &'static str, kind: u16, flags: u16) -> Message {
+    let kind = NFNL_SUBSYS_NFTABLES << 8 | kind;
+    Message::new(step, kind, flags | NLM_F_ACK, &[NFPROTO_INET, 0, 0, 0])
+}
+
+impl Message {
+    fn with_number(self, kind: u16, value: u32) -> Self {
+        self.with(kind, &value.to_be_bytes())
+    }
+
+    /// Unlike rtnetlink, nf_tables wants it said that there are attributes inside.
+    fn with_list(self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
+        self.with_nested(kind | NLA_F_NESTED, inside)
+    }
+}
+
+fn expression(list: Message, step: &Expression) -> Message {
+    let (name, data): (&str, &dyn Fn(Message) -> Message) = match step {
+        Expression::Load(key) => ("meta", &|data| {
+            data.with_number(NFTA_META_KEY, *key as u32)
+                .with_number(NFTA_META_DREG, REGISTER)
+        }),
+        Expression::LoadNetwork { offset, len } => ("payload", &|data| {
+            payload(data, NFT_PAYLOAD_NETWORK_HEADER, *offset, *len)
+        }),
+        Expression::LoadTransport { offset, len } => ("payload", &|data| {
+            payload(data, NFT_PAYLOAD_TRANSPORT_HEADER, *offset, *len)
+        }),
+        Expression::LoadState => ("ct", &|data| {
+            data.with_number(NFTA_CT_KEY, NFT_CT_STATE)
+                .with_number(NFTA_CT_DREG, REGISTER)
+        }),
+        Expression::LoadDestinationKind => ("fib", &|data| {
+            fib(data, NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR)
+        }),
+        Expression::LoadReversePath => ("fib", &|data| {
+            fib(data, NFT_FIB_RESULT_OIF, NFTA_FIB_F_SADDR | NFTA_FIB_F_IIF)
+        }),
+        Expression::Mask(mask) => ("bitwise", &|data| bitwise(data, mask)),
+        Expression::Is(value) => ("cmp", &|data| compare(data, NFT_CMP_EQ, value)),
+        Expression::IsNot(value) => ("cmp", &|data| compare(data, NFT_CMP_NEQ, value)),
+        Expression::Masquerade => ("masq", &|data| data),
+        Expression::Accept => ("immediate", &|data| verdict(data, NF_ACCEPT, None)),
+        Expression::Drop => ("immediate", &|data| verdict(data, NF_DROP, None)),
+        Expression::Jump(chain) => ("immediate", &|data| verdict(data, NFT_JUMP, Some(chain))),
+    };
+    list.with_list(NFTA_LIST_ELEM, |element| {
+        element
+            .with_text(NFTA_EXPR_NAME, name)
+            .with_list(NFTA_EXPR_DATA, data)
+    })
+}
+
+fn payload(data: Message, base: u32, offset: u32, len: u32) -> Message {
+    data.with_number(NFTA_PAYLOAD_DREG, REGISTER)
+        .with_number(NFTA_PAYLOAD_BASE, base)
+        .with_number(NFTA_PAYLOAD_OFFSET, offset)
+        .with_number(NFTA_PAYLOAD_LEN, len)
+}
+
+fn fib(data: Message, result: u32, flags: u32) -> Message {
+    data.with_number(NFTA_FIB_FLAGS, flags)
+        .with_number(NFTA_FIB_RESULT, result)
+        .with_number(NFTA_FIB_DREG, REGISTER)
+}
+
+fn bitwise(data: Message, mask: &[u8]) -> Message {
+    let len = u32::try_from(mask.len()).expect("at most a register's 16 bytes");
+    data.with_number(NFTA_BITWISE_SREG, REGISTER)
+        .with_number(NFTA_BITWISE_DREG, REGISTER)
+        .with_number(NFTA_BITWISE_LEN, len)
+        .with_list(NFTA_BITWISE_MASK, |value| value.with(NFTA_DATA_VALUE, mask))
+        .with_list(NFTA_BITWISE_XOR, |value| {
+            value.with(NFTA_DATA_VALUE, &vec![0; mask.len()])
+        })
+}
+
+fn compare(data: Message, operation: u32, with: &[u8]) -> Message {
+    data.with_number(NFTA_CMP_SREG, REGISTER)
+        .with_number(NFTA_CMP_OP, operation)
+        .with_list(NFTA_CMP_DATA, |value| value.with(NFTA_DATA_VALUE, with))
+}
+
+fn verdict(data: Message, code: u32, chain: Option<&str>) -> Message {
+    data.with_number(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT)
+        .with_list(NFTA_IMMEDIATE_DATA, |value| {
+            value.with_list(NFTA_DATA_VERDICT, |verdict| {
+                let verdict = verdict.with_number(NFTA_VERDICT_CODE, code);
+                match chain {
+                    Some(chain) => verdict.with_text(NFTA_VERDICT_CHAIN, chain),
+                    None => verdict,
+                }
+            })
+        })
+}
+
+/// `NFT_REG_1`, 16 bytes.
+const REGISTER: u32 = 1;
+const NFT_REG_VERDICT: u32 = 0;
+
+const NLA_F_NESTED: u16 = 0x8000;
+const NFPROTO_INET: u8 = 1;
+const NFNL_SUBSYS_NFTABLES: u16 = 10;
+const NFNL_MSG_BATCH_BEGIN: u16 = 16;
+const NFNL_MSG_BATCH_END: u16 = 17;
+const NFT_MSG_NEWTABLE: u16 = 0;
+const NFT_MSG_DELTABLE: u16 = 2;
+const NFT_MSG_NEWCHAIN: u16 = 3;
+const NFT_MSG_NEWRULE: u16 = 6;
+const NFT_MSG_DELRULE: u16 = 8;
+
+const NF_DROP: u32 = 0;
+const NF_ACCEPT: u32 = 1;
+const NFT_JUMP: u32 = (-3_i32).cast_unsigned();
+
+const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_TABLE_FLAGS: u16 = 2;
+const NFT_TABLE_F_OWNER: u32 = 2;
+const NFTA_CHAIN_TABLE: u16 = 1;
+const NFTA_CHAIN_NAME: u16 = 3;
+const NFTA_CHAIN_HOOK: u16 = 4;
+const NFTA_CHAIN_POLICY: u16 = 5;
+const NFTA_CHAIN_TYPE: u16 = 7;
+const NFTA_HOOK_HOOKNUM: u16 = 1;
+const NFTA_HOOK_PRIORITY: u16 = 2;
+const NFTA_RULE_TABLE: u16 = 1;
+const NFTA_RULE_CHAIN: u16 = 2;
+const NFTA_RULE_EXPRESSIONS: u16 = 4;
+const NFTA_LIST_ELEM: u16 = 1;
+const NFTA_EXPR_NAME: u16 = 1;
+const NFTA_EXPR_DATA: u16 = 2;
+
+const NFTA_META_DREG: u16 = 1;
+const NFTA_META_KEY: u16 = 2;
+const NFTA_PAYLOAD_DREG: u16 = 1;
+const NFTA_PAYLOAD_BASE: u16 = 2;
+const NFTA_PAYLOAD_OFFSET: u16 = 3;
+const NFTA_PAYLOAD_LEN: u16 = 4;
+const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
+const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
+const NFTA_CT_DREG: u16 = 1;
+const NFTA_CT_KEY: u16 = 2;
+const NFT_CT_STATE: u32 = 0;
+const NFTA_FIB_DREG: u16 = 1;
+const NFTA_FIB_RESULT: u16 = 2;
+const NFTA_FIB_FLAGS: u16 = 3;
+const NFT_FIB_RESULT_OIF: u32 = 1;
+const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
+const NFTA_FIB_F_SADDR: u32 = 1 << 0;
+const NFTA_FIB_F_DADDR: u32 = 1 << 1;
+const NFTA_FIB_F_IIF: u32 = 1 << 3;
+const NFTA_BITWISE_SREG: u16 = 1;
+const NFTA_BITWISE_DREG: u16 = 2;
+const NFTA_BITWISE_LEN: u16 = 3;
+const NFTA_BITWISE_MASK: u16 = 4;
+const NFTA_BITWISE_XOR: u16 = 5;
+const NFTA_CMP_SREG: u16 = 1;
+const NFTA_CMP_OP: u16 = 2;
+const NFTA_CMP_DATA: u16 = 3;
+const NFT_CMP_EQ: u32 = 0;
+const NFT_CMP_NEQ: u32 = 1;
+const NFTA_IMMEDIATE_DREG: u16 = 1;
+const NFTA_IMMEDIATE_DATA: u16 = 2;
+const NFTA_DATA_VALUE: u16 = 1;
+const NFTA_DATA_VERDICT: u16 = 2;
+const NFTA_VERDICT_CODE: u16 = 1;
+const NFTA_VERDICT_CHAIN: u16 = 2;
