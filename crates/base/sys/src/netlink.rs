@@ -216,6 +216,12 @@ impl From<OwnedFd> for Netlink {
     }
 }
 
+impl From<Netlink> for OwnedFd {
+    fn from(netlink: Netlink) -> Self {
+        netlink.socket
+    }
+}
+
 impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -232,9 +238,12 @@ pub fn events(groups: u32) -> io::Result<OwnedFd> {
 
 /// Reads away what is waiting on a socket of [`events`].
 pub fn drain(events: &OwnedFd) {
-    // Too many to keep (ENOBUFS) is an event as well: only an empty socket ends this.
-    while !matches!(receive(events.as_fd()), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-    {
+    for _ in 0..DRAIN_ROUNDS_MAX {
+        // Too many to keep (ENOBUFS) is an event as well: only an empty socket ends this.
+        match receive(events.as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            _ => {}
+        }
     }
 }
 
@@ -288,6 +297,9 @@ fn error_of(answer: &Answer) -> Option<io::Error> {
     let code = answer.number(0).unwrap_or(0).cast_signed();
     (code != 0).then(|| io::Error::from_raw_os_error(-code))
 }
+
+/// Many times what a socket keeps.
+const DRAIN_ROUNDS_MAX: usize = 10_000;
 
 const HEADER_LEN: usize = 16;
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use ipnet::Ipv4Net;
 use pilot_model::ports::{BoxFuture, Engine, StartError, TemplateMemory, TemplateReport, Worker};
 use pilot_model::timeline::Instant;
 use pilot_model::{EnvironmentId, Version, VersionId, WorkerId};
@@ -28,6 +29,7 @@ use crate::engine::nodes::{Base, Function};
 use crate::engine::slots::Slots;
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
+use crate::network::Outbound;
 use crate::runtime_files::RuntimeFiles;
 use crate::spawner::Spawner;
 use crate::worker::{Body, ForkedWorker, Output, Process};
@@ -43,6 +45,8 @@ pub struct EngineConfig {
     pub pids_max: u32,
     /// Memory limit of an interpreter's or environment's template, bytes. A function's template has its function's.
     pub template_memory_bytes: u64,
+    /// Where functions with `network = "outbound"` get their addresses from; see [`crate::OUTBOUND_CIDR_DEFAULT`].
+    pub outbound_cidr: Ipv4Net,
 }
 
 /// Forks workers from templates.
@@ -57,6 +61,7 @@ struct Shared {
     config: EngineConfig,
     spawner: Spawner,
     isolation: Isolation,
+    outbound: Outbound,
     files: RuntimeFiles,
     /// The workers' filter as the wire protocol has it.
     worker_filter: Vec<u8>,
@@ -98,7 +103,11 @@ impl ForkEngine {
             dir: config.dir.clone(),
             source,
         })?;
+        for feature in isolation.unavailable() {
+            tracing::warn!("not available on this machine: {feature}");
+        }
         let shared = Shared {
+            outbound: Outbound::new(config.outbound_cidr),
             config,
             spawner,
             isolation,

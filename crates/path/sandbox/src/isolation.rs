@@ -6,6 +6,7 @@ use std::path::Path;
 use nix::unistd::geteuid;
 
 use crate::cgroup::Hierarchy;
+use crate::network::{self, Resolver};
 
 /// Whether something is enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Isolation {
     user_namespace: UserNamespace,
     cgroups: Option<Hierarchy>,
     findings: Vec<(&'static str, Enforcement)>,
+    /// Whether functions may have links to other hosts, or why not.
+    outbound: Result<(), String>,
 }
 
 /// The user namespace in which sandboxes live.
@@ -39,7 +42,8 @@ pub(crate) enum UserNamespace {
 }
 
 impl Isolation {
-    /// Looks at the machine. `id_base`: first of the 65,536 host user ids given to sandboxes.
+    /// Looks at the machine. `id_base`: first of the 65,536 host user ids given to sandboxes. Must be called while the
+    /// process has one thread.
     #[must_use]
     pub fn probe(id_base: u32) -> Self {
         let root = geteuid().is_root();
@@ -88,6 +92,7 @@ impl Isolation {
             user_namespace,
             cgroups: cgroups.ok(),
             findings,
+            outbound: network::probe(),
         }
     }
 
@@ -99,6 +104,29 @@ impl Isolation {
                 Enforcement::Full => None,
                 Enforcement::Missing(why) => Some(format!("{what}: {why}")),
             })
+    }
+
+    /// What functions cannot have here, a sentence each: the deployment of one that asks for it fails. Nothing is less
+    /// enforced for it.
+    pub fn unavailable(&self) -> impl Iterator<Item = String> + '_ {
+        let refused = self.outbound.as_ref().err();
+        let refused = refused.map(|why| format!("network = \"outbound\": {why}"));
+        let unresolved = || {
+            let resolvers = Resolver::find().out_of_reach?;
+            Some(format!(
+                "names of other hosts for network = \"outbound\": the resolvers of this machine ({resolvers}) are on the \
+                 machine itself, which functions do not reach; name one on another host in /etc/resolv.conf"
+            ))
+        };
+        refused.or_else(unresolved).into_iter()
+    }
+
+    /// Whether `network = "outbound"` is to be had.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub(crate) fn outbound(&self) -> Result<(), &str> {
+        self.outbound.as_ref().map(|()| ()).map_err(String::as_str)
     }
 
     pub(crate) fn user_namespace(&self) -> UserNamespace {

@@ -22,6 +22,7 @@ mod init;
 pub mod isolation;
 mod memory;
 mod message;
+mod network;
 mod rootfs;
 mod runtime_files;
 mod sandbox;
@@ -31,4 +32,5 @@ mod worker;
 
 pub use engine::{EngineConfig, ForkEngine};
 pub use isolation::{Enforcement, Isolation};
+pub use network::OUTBOUND_CIDR_DEFAULT;
 pub use spawner::Spawner;

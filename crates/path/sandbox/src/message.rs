@@ -3,7 +3,18 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::network::MakeLink;
 use crate::rootfs::RootSpec;
+
+/// Daemon → spawner.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub(crate) enum SpawnerRequest {
+    /// Make a sandbox.
+    Sandbox(MakeSandbox),
+    /// Give a function's network namespace its link.
+    Link(MakeLink),
+}
 
 /// Daemon → spawner. Descriptors: the new init's control socket; then, if `nested`, the PID namespace it goes into.
 /// The answer comes from the new init on its own control socket.
@@ -85,3 +96,6 @@ pub(crate) enum InitReply {
 
 /// The namespaces an init hands out, by the names of `/proc/self/ns`.
 pub(crate) const NAMESPACES: [&str; 5] = ["pid", "mnt", "ipc", "uts", "net"];
+
+/// Where in [`NAMESPACES`] the network's is.
+pub(crate) const NETWORK: usize = 4;

@@ -24,8 +24,8 @@ pub(crate) struct RootSpec {
     pub(crate) shown: Vec<(PathBuf, PathBuf)>,
     /// User id inside, for `/etc/passwd`.
     pub(crate) user: u32,
-    /// Whether names are resolved as on the host.
-    pub(crate) resolver: bool,
+    /// The host's file to be shown as `/etc/resolv.conf`, where names of other hosts are resolved.
+    pub(crate) resolver: Option<PathBuf>,
 }
 
 /// A step that failed.
@@ -176,10 +176,11 @@ fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
         let path = root.join("etc").join(name);
         step("write", &path, || fs::write(&path, text))?;
     }
-    let resolver = spec.resolver.then_some("resolv.conf");
-    for name in ETC_SHOWN.into_iter().chain(resolver) {
+    let shown = ETC_SHOWN.map(|name| (Path::new("/etc").join(name), name));
+    let resolver = spec.resolver.clone().map(|file| (file, "resolv.conf"));
+    for (host, name) in shown.into_iter().chain(resolver) {
         // Links are followed: /etc/localtime and /etc/resolv.conf often are ones.
-        if let Ok(host) = fs::canonicalize(Path::new("/etc").join(name)) {
+        if let Ok(host) = fs::canonicalize(host) {
             show(&host, &root.join("etc").join(name))?;
         }
     }

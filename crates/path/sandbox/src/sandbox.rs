@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::cgroup::Cgroup;
 use crate::channel::Channel;
-use crate::message::{ExecSpec, InitReply, InitRequest, MakeSandbox, NAMESPACES};
+use crate::message::{ExecSpec, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK};
 use crate::spawner::Spawner;
 
 /// Namespaces, writable places and limits, ready for a process to enter or to be executed in.
@@ -24,7 +24,7 @@ pub(crate) struct Sandbox {
 }
 
 /// Longest that an init may take to come up, or to answer. They do nothing that waits.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 impl Sandbox {
     /// One with a root of its own; its PID namespace lies within that of `nested_in`, whose templates can therefore
@@ -39,7 +39,7 @@ impl Sandbox {
         let (control, theirs) = Channel::pair().map_err(refused("a socket"))?;
         let parent = nested_in.map(|sandbox| &sandbox.namespaces[0]);
         spawner
-            .make(&request, theirs, parent)
+            .make(request, theirs, parent)
             .map_err(refused("ask the spawner"))?;
         Self::come_up(control, cgroup, tmp_bytes_max).await
     }
@@ -142,6 +142,10 @@ impl Sandbox {
         self.cgroup
             .iter()
             .flat_map(|cgroup| cgroup.join_files().iter().map(AsFd::as_fd))
+    }
+
+    pub(crate) fn network_namespace(&self) -> BorrowedFd<'_> {
+        self.namespaces[NETWORK].as_fd()
     }
 
     pub(crate) fn cgroup(&self) -> Option<&Cgroup> {

@@ -9,16 +9,22 @@ mod process;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use pilot_sys::netlink::{Netlink, Protocol};
 use pilot_sys::seqpacket;
 
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
-use crate::message::MakeSandbox;
+use crate::message::{MakeSandbox, SpawnerRequest};
+use crate::network::MakeLink;
+use crate::network::host::HostNetwork;
 
 /// The daemon's end.
 #[derive(Debug)]
 pub struct Spawner {
     socket: OwnedFd,
+    /// What the packet filter's table belongs to. It is the spawner's to use; as long as either process lives, so do
+    /// the rules.
+    _netfilter: Option<OwnedFd>,
 }
 
 /// Why there is no spawner.
@@ -40,27 +46,51 @@ impl Spawner {
     pub fn launch(isolation: &Isolation) -> Result<Self, SpawnerError> {
         let filters = Filters::compile()?;
         let (here, there) = seqpacket::pair()?;
+        let netfilter = match isolation.outbound() {
+            Ok(()) => Some(OwnedFd::from(Netlink::open(Protocol::Netfilter)?)),
+            Err(_) => None,
+        };
+        let daemon = std::process::id();
         match pilot_sys::process::fork_with(nix::sched::CloneFlags::empty())? {
             pilot_sys::process::Side::Child => {
                 let user_namespace = isolation.user_namespace();
-                pilot_sys::process::child_main(vec![there], |mut kept| {
-                    process::run(kept.pop(), &filters, user_namespace)
+                let kept = [Some(there), netfilter].into_iter().flatten().collect();
+                pilot_sys::process::child_main(kept, |kept| {
+                    let mut kept = kept.into_iter();
+                    let socket = kept.next();
+                    let network = HostNetwork::new(daemon, kept.next());
+                    process::run(socket, &filters, user_namespace, network)
                 })
             }
-            pilot_sys::process::Side::Parent(_) => Ok(Self { socket: here }),
+            pilot_sys::process::Side::Parent(_) => Ok(Self {
+                socket: here,
+                _netfilter: netfilter,
+            }),
         }
     }
 
     /// Asks for a sandbox. The answer comes on the other end of `control`.
     pub(crate) fn make(
         &self,
-        request: &MakeSandbox,
+        request: MakeSandbox,
         control: impl AsFd,
         nested_in: Option<&OwnedFd>,
     ) -> io::Result<()> {
-        let bytes = serde_json::to_vec(request)?;
+        let bytes = serde_json::to_vec(&SpawnerRequest::Sandbox(request))?;
         let mut fds = vec![control.as_fd()];
         fds.extend(nested_in.map(AsFd::as_fd));
+        seqpacket::send(self.socket.as_fd(), &bytes, &fds)
+    }
+
+    /// Asks for a link into a network namespace. The answer comes on the other end of `control`.
+    pub(crate) fn make_link(
+        &self,
+        request: MakeLink,
+        control: impl AsFd,
+        namespace: impl AsFd,
+    ) -> io::Result<()> {
+        let bytes = serde_json::to_vec(&SpawnerRequest::Link(request))?;
+        let fds = [control.as_fd(), namespace.as_fd()];
         seqpacket::send(self.socket.as_fd(), &bytes, &fds)
     }
 }

@@ -51,6 +51,7 @@ fn main() {
             tmp_bytes_max: 64 << 20,
             pids_max: 64,
             template_memory_bytes: 2 << 30,
+            outbound_cidr: pilot_sandbox::OUTBOUND_CIDR_DEFAULT,
         };
         let engine = ForkEngine::new(config, spawner, isolation).expect("an engine");
         run(&engine, dir.path()).await;

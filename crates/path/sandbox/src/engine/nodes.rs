@@ -16,6 +16,7 @@ use crate::cgroup::{Cgroup, Limits};
 use crate::channel::Channel;
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, MakeSandbox};
+use crate::network::{Link, OF_THE_HOST, Resolver};
 use crate::rootfs::RootSpec;
 use crate::runtime_files::PYTHON_WORKER_INSIDE;
 use crate::sandbox::{Sandbox, SharedSandbox};
@@ -62,6 +63,8 @@ pub(super) struct Function {
     template: Option<Template>,
     spec: TemplateSpec,
     report: TemplateReport,
+    /// Its way to other hosts, kept while it is up.
+    _link: Option<Link>,
     /// Sandboxes that nobody is in. Guards nothing else.
     spares: Mutex<Vec<Sandbox>>,
 }
@@ -151,6 +154,8 @@ impl Shared {
 
     async fn build_function(&self, version: &Arc<Version>) -> Result<Function, StartError> {
         let begun = WallInstant::now();
+        let network = version.config.network;
+        let resolver = self.resolver(version)?;
         let base = self.environment(&version.environment).await?;
         let user = self.isolation.has_users().then(|| {
             let number = self
@@ -158,11 +163,10 @@ impl Shared {
                 .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             FUNCTION_USERS.0 + number % FUNCTION_USERS.1
         });
-        let network = version.config.network;
         let mut root = self.root(&version.environment, user);
         root.shown
             .push((version.code_dir.clone(), PathBuf::from(specs::CODE_INSIDE)));
-        root.resolver = network != Network::None;
+        root.resolver = resolver;
         let request = MakeSandbox {
             root,
             nested: true,
@@ -172,6 +176,10 @@ impl Shared {
         let cgroup = self.cgroup(&self.function_limits(version))?;
         let above = Some(base.template.sandbox().as_ref());
         let sandbox = Arc::new(Sandbox::with_root(&self.spawner, request, above, cgroup).await?);
+        let link = match network {
+            Network::Outbound => Some(self.outbound.connect(&self.spawner, &sandbox).await?),
+            Network::None | Network::Host => None,
+        };
         let spec = specs::of_function(version, user, &self.worker_filter);
         let (template, ready) = match (version.config.template, base.forks_from()) {
             (TemplateMode::On, Some(parent)) => {
@@ -190,7 +198,24 @@ impl Shared {
             spec,
             report,
             spares: Mutex::default(),
+            _link: link,
         })
+    }
+
+    /// The host's file that tells the function where names are resolved. Refuses what this machine cannot give.
+    fn resolver(&self, version: &Version) -> Result<Option<PathBuf>, StartError> {
+        match version.config.network {
+            Network::None => Ok(None),
+            Network::Host => Ok(Some(PathBuf::from(OF_THE_HOST))),
+            Network::Outbound => match self.isolation.outbound() {
+                Ok(()) => Ok(Some(Resolver::find().file)),
+                Err(why) => Err(StartError::Sandbox {
+                    problem: format!(
+                        "network = \"outbound\" is not available on this machine: {why}"
+                    ),
+                }),
+            },
+        }
     }
 
     async fn environment(&self, environment: &Environment) -> Result<Arc<Base>, StartError> {
@@ -301,7 +326,7 @@ impl Shared {
             mount_point: self.config.dir.join("root"),
             shown,
             user: user.unwrap_or(0),
-            resolver: false,
+            resolver: None,
         }
     }
 

@@ -6,9 +6,11 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
+use nix::sys::wait::waitpid;
 use nix::unistd::{Gid, Uid, getegid, geteuid, read, setgroups, setresgid, setresuid, write};
 use pilot_sys::process::{self, Side};
 use pilot_sys::seqpacket;
@@ -16,7 +18,8 @@ use pilot_sys::seqpacket;
 use crate::filter::Filters;
 use crate::init::{self, OWN_NAMESPACES, OwnNetwork};
 use crate::isolation::UserNamespace;
-use crate::message::{InitReply, MakeSandbox};
+use crate::message::{InitReply, MakeSandbox, SpawnerRequest};
+use crate::network::host::HostNetwork;
 use crate::rootfs;
 
 /// Runs the spawner on its socket.
@@ -24,15 +27,22 @@ pub(super) fn run(
     socket: Option<OwnedFd>,
     filters: &Filters,
     user_namespace: UserNamespace,
+    network: HostNetwork,
 ) -> Infallible {
-    let status = match socket.map(|socket| serve(&socket, filters, user_namespace)) {
+    let served = socket.map(|socket| serve(&socket, filters, user_namespace, network));
+    let status = match served {
         Some(Ok(())) => 0,
         Some(Err(_)) | None => 1,
     };
     process::exit_now(status)
 }
 
-fn serve(socket: &OwnedFd, filters: &Filters, wanted: UserNamespace) -> io::Result<()> {
+fn serve(
+    socket: &OwnedFd,
+    filters: &Filters,
+    wanted: UserNamespace,
+    mut network: HostNetwork,
+) -> io::Result<()> {
     // Inits come to us when their helper ends, and are reaped by the kernel.
     prctl::set_child_subreaper(true)?;
     // A terminal's Ctrl-C is for the daemon, which drains and then closes our socket.
@@ -51,12 +61,22 @@ fn serve(socket: &OwnedFd, filters: &Filters, wanted: UserNamespace) -> io::Resu
             return refuse_all(socket, &format!("make the user namespace: {error}"));
         }
     };
-    while let Some(message) = seqpacket::receive(socket)? {
+    loop {
+        network.wait_for(socket)?;
+        let Some(message) = seqpacket::receive(socket)? else {
+            break;
+        };
         let mut fds = message.fds.into_iter();
         let Some(control) = fds.next() else { continue };
-        let nested_in = fds.next();
-        let request: MakeSandbox = match serde_json::from_slice(&message.bytes) {
-            Ok(request) => request,
+        let namespace = fds.next();
+        let request = match serde_json::from_slice(&message.bytes) {
+            Ok(SpawnerRequest::Sandbox(request)) => request,
+            Ok(SpawnerRequest::Link(request)) => {
+                if let Some(namespace) = namespace {
+                    network.link(&request, &control, &namespace);
+                }
+                continue;
+            }
             Err(error) => {
                 fail(&control, &format!("a request is not understood: {error}"));
                 continue;
@@ -67,7 +87,7 @@ fn serve(socket: &OwnedFd, filters: &Filters, wanted: UserNamespace) -> io::Resu
                 if let Err(problem) = help(
                     &request,
                     &control,
-                    nested_in.as_ref(),
+                    namespace.as_ref(),
                     user_namespace.as_ref(),
                     filters,
                 ) {
@@ -79,6 +99,12 @@ fn serve(socket: &OwnedFd, filters: &Filters, wanted: UserNamespace) -> io::Resu
             Err(error) => fail(&control, &format!("fork: {error}")),
         }
     }
+    if network.is_running() {
+        // The rules stay until nobody is left whom they keep in: our children are the outermost inits, which end after all
+        // that is in them. With SIGCHLD ignored this returns when there are none any more (wait(2)).
+        while !matches!(waitpid(None, None), Err(Errno::ECHILD)) {}
+    }
+    network.close();
     Ok(())
 }
 

@@ -1,0 +1,157 @@
+//! The spawner's side of links: it has the host's privileges, and outlives both daemon and sandboxes, so that it can put
+//! everything back however they end.
+//!
+//! Nothing is done before the first link is asked for: on a machine whose functions use no network, nobody's connections
+//! are tracked.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::CloneFlags;
+use pilot_sys::netlink::route::{ADDRESS_EVENTS, FORWARDING_EVENTS, Route};
+use pilot_sys::netlink::{self, Netlink};
+use pilot_sys::process::{self, Side};
+use pilot_sys::seqpacket;
+
+use super::forwarding::Forwarding;
+use super::table::Table;
+use super::{LinkReply, MakeLink, link};
+
+/// The host's part of all links of a daemon.
+#[derive(Debug)]
+pub(crate) struct HostNetwork {
+    table: Table,
+    /// `None`: this machine cannot, which the daemon knows as well.
+    netfilter: Option<Netlink>,
+    running: Option<Running>,
+}
+
+/// From the first link on.
+#[derive(Debug)]
+struct Running {
+    route: Route,
+    events: OwnedFd,
+    forwarding: Forwarding,
+}
+
+impl HostNetwork {
+    /// `daemon`: its process id. The table will be that of `netfilter`.
+    pub(crate) fn new(daemon: u32, netfilter: Option<OwnedFd>) -> Self {
+        Self {
+            table: Table::of(daemon),
+            netfilter: netfilter.map(Netlink::from),
+            running: None,
+        }
+    }
+
+    /// Waits until `socket` has something to read, and follows the machine's interfaces meanwhile.
+    pub(crate) fn wait_for(&mut self, socket: &OwnedFd) -> std::io::Result<()> {
+        loop {
+            let changed = {
+                let events = self.running.as_ref().map(|running| running.events.as_fd());
+                let mut fds: Vec<PollFd<'_>> = [Some(socket.as_fd()), events]
+                    .into_iter()
+                    .flatten()
+                    .map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::POLLIN))
+                    .collect();
+                match poll(&mut fds, PollTimeout::NONE) {
+                    Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                let mut ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
+                if ready.next() == Some(true) {
+                    return Ok(());
+                }
+                ready.next() == Some(true)
+            };
+            if changed {
+                // Interfaces come and go while they are looked at; what comes next is another event.
+                let _ = self.follow();
+            }
+        }
+    }
+
+    /// Makes a link; the answer goes to `control`.
+    pub(crate) fn link(&mut self, request: &MakeLink, control: &OwnedFd, namespace: &OwnedFd) {
+        let problem = match self.run() {
+            Err(problem) => problem,
+            // A process of its own: it enters the function's namespace, and devices take the kernel a while.
+            Ok(()) => match process::fork_with(CloneFlags::empty()) {
+                Ok(Side::Parent(_)) => return,
+                Ok(Side::Child) => {
+                    let device = self.table.device(request.number);
+                    let reply = match link::make(&device, request.address, namespace.as_fd()) {
+                        Ok(()) => LinkReply::Up,
+                        Err(problem) => LinkReply::Failed { problem },
+                    };
+                    answer(control, &reply);
+                    process::exit_now(0)
+                }
+                Err(error) => format!("fork: {error}"),
+            },
+        };
+        answer(control, &LinkReply::Failed { problem });
+    }
+
+    /// Rules first, then switches; both before the first link.
+    pub(super) fn run(&mut self) -> Result<(), String> {
+        if self.running.is_some() {
+            return self.follow();
+        }
+        let Some(netfilter) = &mut self.netfilter else {
+            return Err("this machine has no packet filter to keep functions in".to_owned());
+        };
+        let io = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
+        let route = Route::open().map_err(io("open a netlink socket"))?;
+        let groups = ADDRESS_EVENTS | FORWARDING_EVENTS;
+        let events = netlink::events(groups).map_err(io("listen for changes of interfaces"))?;
+        self.table
+            .make()
+            .commit(netfilter)
+            .map_err(|error| error.to_string())?;
+        self.running = Some(Running {
+            route,
+            events,
+            forwarding: Forwarding::default(),
+        });
+        self.follow()
+    }
+
+    fn follow(&mut self) -> Result<(), String> {
+        let (Some(running), Some(netfilter)) = (&mut self.running, &mut self.netfilter) else {
+            return Ok(());
+        };
+        netlink::drain(&running.events);
+        running
+            .forwarding
+            .follow(&mut running.route, &self.table, netfilter)
+    }
+
+    /// Puts everything back, once nothing of a sandbox runs any more.
+    pub(crate) fn close(mut self) {
+        let (Some(mut running), Some(netfilter)) = (self.running.take(), &mut self.netfilter)
+        else {
+            return;
+        };
+        // The namespaces go a moment after their last process, and their devices with them.
+        if let Ok(links) = running.route.links() {
+            for (index, _) in links.iter().filter(|(_, name)| self.table.has(name)) {
+                let _ = running.route.apply(netlink::route::remove_link(*index));
+            }
+        }
+        running.forwarding.undo();
+        let _ = self.table.remove().commit(netfilter);
+    }
+
+    /// Whether there is anything to put back.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+}
+
+fn answer(control: &OwnedFd, reply: &LinkReply) {
+    // The daemon sees the closed socket where even this fails.
+    if let Ok(bytes) = serde_json::to_vec(reply) {
+        let _ = seqpacket::send(control.as_fd(), &bytes, &[]);
+    }
+}

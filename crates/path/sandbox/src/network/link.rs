@@ -1,0 +1,87 @@
+//! One link: a pair of devices, of which one end goes into the function's network namespace. Done by a process of its own,
+//! which enters that namespace and never comes back.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sched::{CloneFlags, setns};
+use pilot_sys::netlink::route::{self, Route, Veth};
+
+/// What the function sees.
+const INSIDE: &str = "eth0";
+
+/// The function's way out. Nobody has this address: without ARP nobody is asked for it (`route::Veth`).
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+
+/// Makes the link, from the host's device to the default route inside. On an error nothing is left. Leaves this process in
+/// the function's network namespace.
+pub(super) fn make(
+    device: &str,
+    address: Ipv4Addr,
+    namespace: BorrowedFd<'_>,
+) -> Result<(), String> {
+    let mut host = Route::open().map_err(|error| format!("open a netlink socket: {error}"))?;
+    let [a, b, c, d] = address.octets();
+    let pair = route::make_veth(&Veth {
+        here: device,
+        there: INSIDE,
+        there_namespace: namespace.as_fd(),
+        // Locally administered, one machine's (IEEE 802, 8.4).
+        hardware_address: [0x02, b'p', a, b, c, d],
+    });
+    host.apply(pair).map_err(|error| error.to_string())?;
+    let index = host.index_of(device).map_err(|error| error.to_string())?;
+    let made = here(&mut host, device, index, address).and_then(|()| there(namespace, address));
+    if made.is_err() {
+        // Its other end goes with it. The socket is still the host's.
+        let _ = host.apply(route::remove_link(index));
+    }
+    made
+}
+
+fn here(host: &mut Route, device: &str, index: u32, address: Ipv4Addr) -> Result<(), String> {
+    without_ipv6(device)?;
+    set(&forwarding(device), "1")?;
+    for message in [route::switch_on(index), route::add_route_to(address, index)] {
+        host.apply(message).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+fn there(namespace: BorrowedFd<'_>, address: Ipv4Addr) -> Result<(), String> {
+    setns(namespace, CloneFlags::CLONE_NEWNET)
+        .map_err(|error| format!("enter the function's network namespace: {error}"))?;
+    let mut inside = Route::open().map_err(|error| format!("open a netlink socket: {error}"))?;
+    let index = inside.index_of(INSIDE).map_err(|error| error.to_string())?;
+    without_ipv6(INSIDE)?;
+    for message in [
+        route::add_address(index, address, 32),
+        route::switch_on(index),
+        route::add_default_route(GATEWAY, index),
+    ] {
+        inside.apply(message).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Otherwise both ends would get a link-local IPv6 address as they are switched on.
+fn without_ipv6(device: &str) -> Result<(), String> {
+    let switch = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+    match fs::write(&switch, "1") {
+        // A kernel without IPv6.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done.map_err(|error| format!("write {switch}: {error}")),
+    }
+}
+
+/// The switch that lets packets which come in through a device go on to another.
+pub(super) fn forwarding(device: &str) -> String {
+    format!("/proc/sys/net/ipv4/conf/{device}/forwarding")
+}
+
+/// Writes a switch of the network namespace that this process is in.
+pub(super) fn set(switch: &str, value: &str) -> Result<(), String> {
+    fs::write(switch, value).map_err(|error| format!("write {switch}: {error}"))
+}

@@ -1,0 +1,58 @@
+//! Whether this machine can give functions a link: everything is tried once, in an empty network namespace.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::sched::CloneFlags;
+use nix::unistd::geteuid;
+use pilot_sys::netlink::{Netlink, Protocol};
+use pilot_sys::process::{self, Side};
+use pilot_sys::seqpacket;
+
+use super::host::HostNetwork;
+use super::{MakeLink, OUTBOUND_CIDR_DEFAULT, link};
+
+/// Why `network = "outbound"` is not to be had, if so. Must be called while the process has one thread.
+pub(crate) fn probe() -> Result<(), String> {
+    if !geteuid().is_root() {
+        return Err("the daemon is not root, and only root may make links and rules".to_owned());
+    }
+    let (ours, theirs) = seqpacket::pair().map_err(|error| error.to_string())?;
+    match process::fork_with(CloneFlags::CLONE_NEWNET)
+        .map_err(|error| format!("make a network namespace to try in: {error}"))?
+    {
+        Side::Child => {
+            // Silence would be taken for a failure, so success speaks, too.
+            let said = attempt().err().unwrap_or_else(|| FINE.to_owned());
+            let _ = seqpacket::send(theirs.as_fd(), said.as_bytes(), &[]);
+            process::exit_now(0)
+        }
+        Side::Parent(child) => {
+            drop(theirs);
+            let said = seqpacket::receive(&ours).map_err(|error| error.to_string())?;
+            let _ = nix::sys::wait::waitpid(child, None);
+            match said.map(|message| String::from_utf8_lossy(&message.bytes).into_owned()) {
+                Some(said) if said == FINE => Ok(()),
+                Some(problem) => Err(problem),
+                None => Err("the attempt to make a link ended early".to_owned()),
+            }
+        }
+    }
+}
+
+const FINE: &str = "fine";
+
+/// The devices end with the namespace, and the table with the socket.
+fn attempt() -> Result<(), String> {
+    let netfilter = Netlink::open(Protocol::Netfilter)
+        .map_err(|error| format!("the kernel has no nf_tables: {error}"))?;
+    let mut host = HostNetwork::new(1, Some(OwnedFd::from(netfilter)));
+    host.run()?;
+    let namespace = File::open("/proc/self/ns/net")
+        .map_err(|error| format!("open /proc/self/ns/net: {error}"))?;
+    let request = MakeLink {
+        number: 0,
+        address: OUTBOUND_CIDR_DEFAULT.network(),
+    };
+    link::make("pilot", request.address, namespace.as_fd())
+}

@@ -1,0 +1,221 @@
+//! The rules for all links of a daemon, as data: one table of nf_tables, which goes with the socket it was made through.
+//!
+//! What a function sends is looked at where it comes in, before anybody else's rules may give it another destination
+//! (`arriving`); what is for the machine itself after that is dropped as well (`input`). What goes through the machine is
+//! either a function's, to anywhere but a function, or an answer to it (`forward`). The host does not connect to
+//! functions either (`output`).
+
+use pilot_sys::netlink::nftables::{
+    ChainKind, Expression, Hook, IPV4, Meta, TCP, Transaction, UDP, UNICAST, state,
+};
+
+/// All devices of all daemons begin with this.
+pub(super) const DEVICES: &str = "pilot";
+
+/// A daemon's table.
+#[derive(Debug, Clone)]
+pub(super) struct Table {
+    name: String,
+    /// What the names of this daemon's devices begin with.
+    devices: String,
+}
+
+impl Table {
+    /// That of the daemon with this process id.
+    pub(super) fn of(daemon: u32) -> Self {
+        Self {
+            name: format!("pilotlight_{daemon}"),
+            devices: format!("{DEVICES}{}-", base36(daemon)),
+        }
+    }
+
+    /// The name of a link's device: at most 15 bytes, of which a process id (below 2^22) takes 5 and a number 4.
+    pub(super) fn device(&self, number: u32) -> String {
+        format!("{}{}", self.devices, base36(number % NUMBERS))
+    }
+
+    /// Whether a device is one of ours.
+    pub(super) fn has(&self, device: &str) -> bool {
+        device.starts_with(&self.devices)
+    }
+
+    /// Makes it.
+    pub(super) fn make(&self) -> Transaction {
+        let from_function = |rest: &[Expression]| self.begins(Meta::InName, rest);
+        let to_function = |rest: &[Expression]| self.begins(Meta::OutName, rest);
+        let answers = [in_state(state::ESTABLISHED | state::RELATED), accept()].concat();
+        let any = in_state(state::NEW | state::ESTABLISHED | state::RELATED);
+        let mut all = Transaction::of(&self.name)
+            .make_owned_table()
+            .chain_at(
+                "prerouting",
+                ChainKind::Filter,
+                Hook::Prerouting,
+                BEFORE_NAT,
+            )
+            .chain_at("input", ChainKind::Filter, Hook::Input, FILTER)
+            .chain_at("forward", ChainKind::Filter, Hook::Forward, FILTER)
+            .chain_at("output", ChainKind::Filter, Hook::Output, FILTER)
+            .chain_at("postrouting", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT)
+            .chain(ARRIVING)
+            .chain(GUARD)
+            .rule("prerouting", &from_function(&[Expression::Jump(ARRIVING)]))
+            .rule("input", &from_function(&drop()))
+            .rule("forward", &from_function(&to_function(&drop())))
+            .rule("forward", &from_function(&[any, accept()].concat()))
+            .rule("forward", &from_function(&drop()))
+            .rule("forward", &to_function(&answers))
+            .rule("forward", &to_function(&drop()))
+            .rule("forward", &[Expression::Jump(GUARD)])
+            .rule("output", &to_function(&answers))
+            .rule("output", &to_function(&drop()))
+            .rule("postrouting", &from_function(&[Expression::Masquerade]));
+        for rule in arriving() {
+            all = all.rule(ARRIVING, &rule);
+        }
+        all
+    }
+
+    /// Sets through which interfaces packets come in that are forwarded to functions alone. Another daemon's functions
+    /// have its rules.
+    pub(super) fn guard(&self, interfaces: impl Iterator<Item = u32>) -> Transaction {
+        let begin = Transaction::of(&self.name).empty_chain(GUARD);
+        interfaces.fold(begin, |transaction, interface| {
+            let rule = [
+                Expression::Load(Meta::InIndex),
+                Expression::Is(interface.to_ne_bytes().into()),
+                Expression::Load(Meta::OutName),
+                Expression::IsNot(DEVICES.into()),
+                Expression::Drop,
+            ];
+            transaction.rule(GUARD, &rule)
+        })
+    }
+
+    /// Removes it.
+    pub(super) fn remove(&self) -> Transaction {
+        Transaction::of(&self.name).remove_table()
+    }
+
+    /// A rule for packets whose device in this direction is one of ours.
+    fn begins(&self, name: Meta, rest: &[Expression]) -> Vec<Expression> {
+        let ours = [
+            Expression::Load(name),
+            Expression::Is(self.devices.clone().into()),
+        ];
+        [&ours, rest].concat()
+    }
+}
+
+/// What a function may send at all: IPv4 from its own address to another machine's.
+fn arriving() -> Vec<Vec<Expression>> {
+    let link_local = [
+        // The destination's first two bytes.
+        Expression::LoadNetwork { offset: 16, len: 2 },
+        Expression::Is(vec![169, 254]),
+    ];
+    let names = |protocol: u8| {
+        let to_port = [
+            Expression::Load(Meta::TransportProtocol),
+            Expression::Is(vec![protocol]),
+            Expression::LoadTransport { offset: 2, len: 2 },
+            Expression::Is(DNS.to_be_bytes().into()),
+            Expression::Accept,
+        ];
+        [&link_local[..], &to_port].concat()
+    };
+    vec![
+        vec![
+            Expression::Load(Meta::NetworkProtocol),
+            Expression::IsNot(vec![IPV4]),
+            Expression::Drop,
+        ],
+        vec![
+            Expression::LoadReversePath,
+            Expression::Is(vec![0; 4]),
+            Expression::Drop,
+        ],
+        // None of the host's own addresses, no broadcast, no multicast.
+        vec![
+            Expression::LoadDestinationKind,
+            Expression::IsNot(UNICAST.to_ne_bytes().into()),
+            Expression::Drop,
+        ],
+        // Link-local addresses are not to be forwarded (RFC 3927, 7). Clouds give the machine's credentials to whoever asks
+        // at one; some of them answer for names there as well.
+        names(UDP),
+        names(TCP),
+        [&link_local[..], &[Expression::Drop]].concat(),
+    ]
+}
+
+fn in_state(wanted: u32) -> Vec<Expression> {
+    vec![
+        Expression::LoadState,
+        Expression::Mask(wanted.to_ne_bytes().into()),
+        Expression::IsNot(vec![0; 4]),
+    ]
+}
+
+fn accept() -> Vec<Expression> {
+    vec![Expression::Accept]
+}
+
+fn drop() -> Vec<Expression> {
+    vec![Expression::Drop]
+}
+
+fn base36(mut number: u32) -> String {
+    let mut digits = Vec::new();
+    loop {
+        digits.extend(char::from_digit(number % 36, 36));
+        number /= 36;
+        if number == 0 {
+            return digits.iter().rev().collect();
+        }
+    }
+}
+
+/// How many links a daemon can name: four digits.
+const NUMBERS: u32 = 36 * 36 * 36 * 36;
+
+const ARRIVING: &str = "arriving";
+const GUARD: &str = "guard";
+const DNS: u16 = 53;
+
+/// Behind connection tracking, before destinations are changed (`NF_IP_PRI_MANGLE`, include/uapi/linux/netfilter_ipv4.h).
+const BEFORE_NAT: i32 = -150;
+/// `NF_IP_PRI_FILTER`.
+const FILTER: i32 = 0;
+/// `NF_IP_PRI_NAT_SRC`.
+const SOURCE_NAT: i32 = 100;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn devices_have_names_of_at_most_15_bytes_and_their_own_daemon(
+            daemon in 0_u32..1 << 22,
+            other in 0_u32..1 << 22,
+            number: u32,
+        ) {
+            let table = Table::of(daemon);
+            let device = table.device(number);
+            prop_assert!(device.len() <= pilot_sys::netlink::route::NAME_LEN_MAX, "{}", device);
+            prop_assert!(table.has(&device));
+            prop_assert_eq!(Table::of(other).has(&device), other == daemon);
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_in_36_digits() {
+        assert_eq!(base36(0), "0");
+        assert_eq!(base36(35), "z");
+        assert_eq!(base36(36), "10");
+        assert_eq!(base36(4_194_303), "2hwcf");
+    }
+}
