@@ -90,6 +90,8 @@ fn processes_of_a_killed_daemon_end_with_it() {
     eventually("templates and workers are gone", || {
         children.iter().all(|pid| is_gone(*pid)).then_some(())
     });
+    // The next daemon takes away what the killed one could not: nothing is left after this test.
+    daemon.resume();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Deploys that must be refused: each says what to change, and the version before goes on serving.
 
-use pilot_harness::{ArchiveEntry, Daemon, Project, archive};
+use pilot_harness::{ArchiveEntry, Daemon, Project, archive, needs_root};
 use serde_json::{Value, json};
 
 use crate::{ECHO, answer, daemon, plain};
@@ -117,6 +117,37 @@ fn a_module_that_kills_itself_while_it_is_imported() {
     refused(
         &Project::function("lab", "import os\nos.kill(os.getpid(), 9)\n", ""),
         &["lab"],
+    );
+}
+
+#[test]
+fn a_module_that_takes_all_memory_while_it_is_imported() {
+    needs_root!();
+    refused(
+        &Project::function(
+            "lab",
+            "x = bytearray(3 << 30)\nfor at in range(0, len(x), 4096):\n    x[at] = 1\n",
+            "memory_mb = 64",
+        ),
+        &["memory"],
+    );
+}
+
+#[test]
+fn a_module_that_ends_before_its_children_while_it_is_imported() {
+    let began = std::time::Instant::now();
+    refused(
+        &Project::function(
+            "lab",
+            "import os, time\nif os.fork() == 0:\n    time.sleep(100)\nos._exit(4)\n",
+            "",
+        ),
+        &["exit"],
+    );
+    assert!(
+        began.elapsed().as_secs() < 20,
+        "noticed after {:?}",
+        began.elapsed()
     );
 }
 
