@@ -1,18 +1,20 @@
 //! Which system calls code in a sandbox may make: an allow-list. Everything else fails with `EPERM`, except where programs
 //! ask in order to fall back (`ENOSYS`).
 //!
-//! Two filters are stacked. The template's, installed before the interpreter is executed, is inherited by all it forks: it is
+//! Filters are stacked. The template's, installed before the interpreter is executed, is inherited by all it forks: it is
 //! the bound that not even code that took a template over can leave. The worker's takes away what a template needs.
 
 use pilot_sys::seccomp::{Argument, Filter, Rule, Verdict};
 
 pub use pilot_sys::seccomp::FilterError;
 
-/// Both filters, compiled.
+/// The filters, compiled.
 #[derive(Debug)]
 pub struct Filters {
     /// For every process in a sandbox.
     pub(crate) template: Filter,
+    /// For every process as well, installed after it: of two errors the later filter's is given (seccomp(2)).
+    pub(crate) absent: Filter,
     /// For workers, on top.
     pub(crate) worker: Filter,
 }
@@ -35,9 +37,25 @@ impl Filters {
         let refused = Verdict::Errno(libc::EPERM.unsigned_abs());
         Ok(Self {
             template: Filter::compile(&rules, Verdict::Allow, refused)?,
+            absent: Filter::compile(
+                &absent(),
+                Verdict::Errno(libc::ENOSYS.unsigned_abs()),
+                Verdict::Allow,
+            )?,
             worker: Filter::compile(&worker_takes_away(), refused, Verdict::Allow)?,
         })
     }
+}
+
+/// What programs try first, and do without only where the kernel does not know it: the C library starts threads with clone3,
+/// and changes modes with fchmodat2.
+fn absent() -> Vec<Rule> {
+    [libc::SYS_clone3, libc::SYS_fchmodat2]
+        .map(|call| Rule {
+            call,
+            when: Vec::new(),
+        })
+        .into()
 }
 
 /// What a template may and its workers may not: entering namespaces.
@@ -73,7 +91,7 @@ fn conditional() -> Vec<Rule> {
     };
     let mut rules = vec![Rule {
         // Processes and threads, without new namespaces. clone3, whose flags lie in memory where a filter cannot look,
-        // is not on the list: libraries fall back to clone.
+        // is not on the list: libraries fall back to clone when told that there is none.
         call: libc::SYS_clone,
         when: vec![Argument::Without {
             index: 0,

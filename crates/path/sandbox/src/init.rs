@@ -246,6 +246,7 @@ impl Init<'_> {
         capability::keep_only(kept)?;
         prctl::set_no_new_privs()?;
         self.filters.template.install()?;
+        self.filters.absent.install()?;
         if !spec.template {
             self.filters.worker.install()?;
         }
