@@ -91,6 +91,10 @@ class Control:
     def close(self) -> None:
         os.close(self.socket.detach())
 
+    def forget(self) -> None:
+        """In a child whose descriptor is closed already."""
+        self.socket.detach()
+
     def receive(self) -> Optional[Tuple[bytes, List[int]]]:
         """One message and its descriptors (close-on-exec), None when the daemon has closed the channel."""
         try:

@@ -2,25 +2,40 @@
 
 Only what a fork really shares, and only in modules that are loaded. What need not be secret is renewed in the template just
 before it forks, where no page has to be copied for it; secrets are renewed in the child, because siblings inherit the
-template's memory. Left out on purpose: `random` (it reseeds itself with os.register_at_fork), `secrets`, `uuid.uuid4` and
+template's memory. Left out on purpose: `secrets`, `uuid.uuid4` and
 `numpy.random.default_rng()` (they ask the kernel each time). Generators that user code made at import are its own business:
 that is what `register_after_restore` is for.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import random
+import struct
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, List, Optional, Tuple
 
 _RANDOM_NODE_BIT = 1 << 40  # uuid sets it in a node that it made up, RFC 4122 section 4.5
 _MT19937_WORDS = 624
 
+# Set where a child must not rely on its template for `random`.
+_is_random_reseeded_in_child = [False]
+
 
 def before_fork() -> None:
+    """For a single fork."""
+    before_forks()
+    mtrand = sys.modules.get("numpy.random.mtrand")
+    if mtrand is not None:
+        _reseed_numpy(mtrand)
+
+
+def before_forks() -> None:
+    """For any number of forks: what is made afresh on demand is taken away."""
     modules = sys.modules
     uuid = modules.get("uuid")
     if uuid is not None:
@@ -28,12 +43,55 @@ def before_fork() -> None:
     tempfile: Any = modules.get("tempfile")
     if tempfile is not None:
         tempfile._name_sequence = None  # it goes by the process id, which in namespaces may be the same
-    mtrand = modules.get("numpy.random.mtrand")
-    if mtrand is not None:
-        _reseed_numpy(mtrand)
+
+
+def before_native_forks() -> List[Tuple[int, int]]:
+    """For forks that a child leaves without Python: memory (address, length) to be filled with randomness in each child."""
+    before_forks()
+    regions = []
+    for region in (_random_region(), _numpy_region()):
+        if region is not None:
+            regions.append(region)
+    return regions
+
+
+def _random_region() -> Optional[Tuple[int, int]]:
+    """The state of `random`'s generator, at its end so that the next number is made from new words. Where it lies is looked up
+    by its content; when it is not found there (another implementation), it is reseeded as it does by itself."""
+    generator = random._inst
+    version, words, _gauss = generator.getstate()
+    generator.setstate((version, (*words[:-1], _MT19937_WORDS), None))
+    state = struct.pack("=624I", *words[:-1])
+    found = ctypes.string_at(id(generator), generator.__sizeof__()).find(state)
+    if found < 0:
+        _is_random_reseeded_in_child[0] = True
+        return None
+    return id(generator) + found, len(state)
+
+
+def _numpy_region() -> Optional[Tuple[int, int]]:
+    """The same of numpy's legacy global generator; numpy says where it lies."""
+    legacy: Any = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
+    if legacy is None:
+        return None
+    try:
+        generator = legacy._bit_generator
+        state = generator.state
+        state["state"]["pos"] = _MT19937_WORDS
+        generator.state = state
+        return generator.ctypes.state_address, 4 * _MT19937_WORDS
+    except (AttributeError, KeyError, TypeError):
+        return None  # not the generator that numpy begins with: the user's business
+
+
+def after_fork() -> None:
+    """In the child of a single fork."""
+    random.seed()
 
 
 def in_child() -> None:
+    if _is_random_reseeded_in_child[0]:
+        random.seed()
     ssl = sys.modules.get("_ssl")
     if ssl is not None:
         # OpenSSL notices a fork by a changed process id. In process id namespaces parent and child can have the same one.

@@ -10,7 +10,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List
+    from typing import List, Tuple
 
 CLONE_NEWPID = 0x20000000
 
@@ -77,6 +77,10 @@ class SeccompProgram:
         self._program = _SockFprog(len(instructions) // _SOCK_FILTER_LEN, ctypes.addressof(self._instructions))
         self._address = ctypes.addressof(self._program)
 
+    def instructions(self) -> Tuple[int, int]:
+        """Address and number of the instructions, for who installs them without Python."""
+        return ctypes.addressof(self._instructions), self._program.len
+
     def install(self) -> None:
         """seccomp(2); needs CAP_SYS_ADMIN or no_new_privs."""
         _checked(_libc.syscall(self._number, SECCOMP_SET_MODE_FILTER, 0, self._address), "seccomp")
@@ -128,6 +132,13 @@ def bounding_capabilities() -> List[int]:
         except OSError:
             break
     return held
+
+
+def checked_errno(result: int, call: str) -> int:
+    """`result` of a function that gives -errno when it fails."""
+    if result < 0:
+        raise OSError(-result, f"{call}: {os.strerror(-result)}")
+    return result
 
 
 def _checked(result: int, call: str) -> int:

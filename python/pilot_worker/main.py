@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import fork, hooks, kernel, output, worker
+from . import fork, hooks, kernel, native, output, worker
 from .channel import Channel
 from .spec import TemplateSpec
 from .template import Template
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FIRST_FD = 3
 SPEC_FD = 4
-USAGE = "usage: python3 -I -s pilot_worker template|worker   (started by the daemon; see PROTOCOL.md)"
+USAGE = "usage: python3 -I -S pilot_worker template|worker   (started by the daemon; see PROTOCOL.md)"
 
 # What nearly every function imports; in the first template, all workers of the machine share one copy.
 _PREIMPORTED = ("base64", "datetime", "json", "random", "re", "traceback", "urllib.parse", "uuid")
@@ -42,10 +42,22 @@ def run(argv: List[str], started_ns: int) -> NoReturn:
     hooks.offer()
     del sys.argv[1:]
     if role == "worker":
+        _name_what_site_names()
         _run_alone(started_ns)
+    _name_what_site_names()
     for name in _PREIMPORTED:
         __import__(name)
     _run_template(Template(FIRST_FD, None))
+
+
+def _name_what_site_names() -> None:
+    """`exit` and its like. Nothing else of `site`: with -S the host's own packages are out of sight, and its .pth files,
+    which may import anything, are not run."""
+    import site
+
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
 
 
 def _run_template(template: Template) -> NoReturn:
@@ -53,6 +65,8 @@ def _run_template(template: Template) -> NoReturn:
         request = template.serve()
         if request is None:
             os._exit(0)
+        if isinstance(request, native.NativeChild):
+            _run_native(template, request)
         if request.role == "worker":
             _run_forked(template, request)
         template = _become_template(template, request)
@@ -82,6 +96,14 @@ def _run_forked(template: Template, request: ForkRequest) -> NoReturn:
         worker.fail(channel, error)
     stamps = worker.Stamps(template.forked_ns, time.monotonic_ns())
     worker.run(channel, template.function if request.spec is None else None, spec, stamps)
+
+
+def _run_native(template: Template, child: native.NativeChild) -> NoReturn:
+    prepared = template.prepared
+    assert prepared is not None, "made with the native loop"
+    if child.problem:
+        worker.fail(prepared.channel, fork.SandboxError(child.problem))
+    worker.run_prepared(prepared, child.forked_ns, child.sandboxed_ns)
 
 
 def _run_alone(started_ns: int) -> NoReturn:

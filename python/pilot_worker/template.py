@@ -8,6 +8,7 @@ this loop and not in the handler, `exited` never comes before `forked`.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # C half of signal, in every CPython; mypy has no stub for it
+import functools
 import gc
 import json
 import os
@@ -15,13 +16,14 @@ import select
 import sys
 import time
 
-from . import entropy, errors, handler, hooks, imports, kernel
+from . import entropy, errors, handler, hooks, imports, kernel, native, worker
+from .channel import Channel
 from .control import Control, ForkRequest, RequestError, close_all
 from .spec import SpecError, TemplateSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Union
 
 
 class Template:
@@ -38,6 +40,8 @@ class Template:
         self._is_elsewhere = False  # the next child would be born in another pid namespace than the template's
         self._threads = 1
         self._wakeup = (-1, -1)
+        self._native: Optional[native.ForkServer] = None
+        self.prepared: Optional[worker.Prepared] = None
         self._previous_sigchld: Any = _signal.SIG_DFL
 
     def prepare(self) -> bool:
@@ -58,6 +62,8 @@ class Template:
         self._threads = report["threads"] = _count_threads()
         report["imports"] = timer.slowest()
         report["python"] = sys.version.split()[0]
+        self._native = self._load_native()
+        report["native"] = self._native is not None
         self._freeze()
         self._watch_children()
         self._control.send(report)
@@ -69,8 +75,25 @@ class Template:
         report = {"op": "ready", "threads": 1, "imports": [], "failed": [], "python": sys.version.split()[0], "error": body}
         self._control.send(report)
 
-    def serve(self) -> Optional[ForkRequest]:
+    def serve(self) -> Union[ForkRequest, native.NativeChild, None]:
         """Carries out messages. In a child: the request that it comes from. In the template: None, when the daemon closes."""
+        if self._native is not None:
+            return self._serve_native(self._native)
+        return self._serve_here()
+
+    def _serve_native(self, server: native.ForkServer) -> Union[ForkRequest, native.NativeChild, None]:
+        """The loop in machine code, but for what it hands over."""
+        while True:
+            result = server.serve()
+            if result in (native.CHILD, native.REFUSED):
+                return server.child()
+            if result != native.MESSAGE:
+                return None
+            request = self._carry_out(*server.message())
+            if request is not None:
+                return request
+
+    def _serve_here(self) -> Optional[ForkRequest]:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wakeup[0], select.POLLIN)
@@ -109,6 +132,8 @@ class Template:
             self._enter_pid_namespace(request.pid)
             entropy.before_fork()
             child = os.fork()
+            if child == 0:
+                entropy.after_fork()
         except OSError as error:
             request.close()
             self._fail(request.id, error)
@@ -117,15 +142,21 @@ class Template:
             self.forked_ns = time.monotonic_ns()
             self._leave()
             return request
-        self._children[child] = request.id
+        if self._native is not None:
+            self._native.track(child, request.id)
+        else:
+            self._children[child] = request.id
         self._control.send({"op": "forked", "id": request.id})
         request.close()
         return None
 
     def _leave(self) -> None:
         """In the child: gives up what is the template's alone."""
-        _signal.set_wakeup_fd(-1)
-        _signal.signal(_signal.SIGCHLD, self._previous_sigchld)  # without signal's enumerations: 60 page faults
+        if self._native is not None:
+            self._native.leave()
+        else:
+            _signal.set_wakeup_fd(-1)
+            _signal.signal(_signal.SIGCHLD, self._previous_sigchld)  # without signal's enumerations: 60 page faults
         self._control.close()
         for fd in (*self._wakeup, self._own_pid_namespace):
             if fd >= 0:
@@ -133,20 +164,48 @@ class Template:
 
     def _enter_pid_namespace(self, fd: int) -> None:
         """It concerns the children only, and lasts: so a child without one of its own is sent back to the template's."""
+        if self._native is not None:
+            self._is_elsewhere = self._native.is_elsewhere()
         if fd >= 0:
-            if self._own_pid_namespace < 0:
-                self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            self._pid_namespace()
             kernel.setns(fd, kernel.CLONE_NEWPID)
             self._is_elsewhere = True
+            if self._native is not None:
+                self._native.entered_pid_namespace(False)
         elif self._is_elsewhere:
-            kernel.setns(self._own_pid_namespace, kernel.CLONE_NEWPID)
+            kernel.setns(self._pid_namespace(), kernel.CLONE_NEWPID)
             self._is_elsewhere = False
+            if self._native is not None:
+                self._native.entered_pid_namespace(True)
+
+    def _pid_namespace(self) -> int:
+        if self._own_pid_namespace < 0:
+            self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        return self._own_pid_namespace
 
     def _fail(self, fork_id: object, error: Exception) -> None:
         self._control.send({"op": "fork_failed", "id": fork_id, "error": f"{type(error).__name__}: {error}"})
 
+    def _load_native(self) -> Optional[native.ForkServer]:
+        """Also in a template that will not be forked from: it says so itself when asked."""
+        library = _native_library()
+        if library is None or self._threads > 1:
+            return None
+        try:
+            server = native.ForkServer(library, self._control.fileno(), self.spec, self.bounding)
+        except OSError:
+            return None
+        if self.function is not None:
+            # A socket object cannot be made for a descriptor that is not open; that it is another one then does not matter.
+            os.dup2(self._control.fileno(), native.CHANNEL_FD)
+            self.prepared = worker.Prepared(Channel(native.CHANNEL_FD), self.function)
+            os.close(native.CHANNEL_FD)
+        return server
+
     def _watch_children(self) -> None:
         """After the imports, because user code may have had its own idea of SIGCHLD: its children get that back."""
+        if self._native is not None:
+            return  # it does so itself
         self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         _signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
         self._previous_sigchld = _signal.signal(_signal.SIGCHLD, _ignore_signal)
@@ -174,6 +233,11 @@ class Template:
         gc.collect()
         gc.freeze()
         kernel.release_free_memory()
+
+
+@functools.cache
+def _native_library() -> Any:
+    return native.load()
 
 
 def _object(text: bytes) -> Dict[str, Any]:

@@ -10,12 +10,12 @@ import atexit
 import os
 import time
 
-from . import aio, asgi, entropy, errors, events, handler, hooks, imports, output, threads, wire, wsgi
+from . import aio, asgi, atfork, entropy, errors, events, handler, hooks, imports, output, threads, wire, wsgi
 from .channel import Channel, ChannelClosed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn, Optional
+    from typing import Callable, NoReturn, Optional
 
     from .spec import TemplateSpec
 
@@ -30,9 +30,46 @@ class Stamps:
         self.sandboxed_ns = sandboxed_ns
 
 
+class Prepared:
+    """What a template lays out for its workers, so that they need not make it: every object made is a page copied."""
+
+    __slots__ = ("channel", "function", "call")
+
+    def __init__(self, channel: Channel, function: handler.Function) -> None:
+        self.channel = channel
+        self.function = function
+        self.call: Optional[Callable[[int, int, bytes, bytes], None]] = None
+        if not function.is_async:
+            self.call = _call(function, channel)
+
+
+def run_prepared(prepared: Prepared, forked_ns: int, sandboxed_ns: int) -> NoReturn:
+    """Serves what the template has prepared. Ends the process."""
+    channel = prepared.channel
+    try:
+        atfork.now_a_worker()
+        entropy.in_child()
+        hooks.run_after_restore()
+    except SystemExit as error:
+        _end_with(error)
+    except BaseException as error:  # user code in a hook: reported in place of READY
+        fail(channel, error)
+    try:
+        call = prepared.call
+        if call is None or prepared.function.spec.concurrency > 1:
+            _serve(channel, prepared.function, Stamps(forked_ns, sandboxed_ns))
+        else:
+            ready(channel, Stamps(forked_ns, sandboxed_ns))
+            _serve_one_by_one(channel, call)
+    except BaseException as error:  # functions' errors are answered where they are called: these end the worker
+        _end_with(error)
+    end(0)
+
+
 def run(channel: Channel, function: Optional[handler.Function], spec: Optional[TemplateSpec], stamps: Stamps) -> NoReturn:
     """Serves `function`; when it is None, it is loaded as `spec` says. Ends the process."""
     try:
+        atfork.now_a_worker()
         entropy.in_child()
         if function is None:
             assert spec is not None, "checked when the request was read"
@@ -77,12 +114,20 @@ def _serve(channel: Channel, function: handler.Function, stamps: Stamps) -> None
     if function.is_async:
         _serve_async(channel, function, stamps)
         return
-    kind = wsgi.WsgiCall if function.spec.interface == "wsgi" else events.EventCall
-    call = kind(function, channel)
+    call = _call(function, channel)
     ready(channel, stamps)
     if function.spec.concurrency > 1:
         threads.Pool(function.spec.concurrency, call, _end_with).serve(channel)
         return
+    _serve_one_by_one(channel, call)
+
+
+def _call(function: handler.Function, channel: Channel) -> Callable[[int, int, bytes, bytes], None]:
+    kind = wsgi.WsgiCall if function.spec.interface == "wsgi" else events.EventCall
+    return kind(function, channel)
+
+
+def _serve_one_by_one(channel: Channel, call: Callable[[int, int, bytes, bytes], None]) -> None:
     while True:
         frame = channel.read()
         if frame is None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import Log, Process, Stream, Template
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Functions:
@@ -74,6 +78,16 @@ class Functions:
     def close(self) -> None:
         for each in self._open:
             each.close()
+
+
+def pytest_configure() -> None:
+    """Compiles the native loop beside the package, as the binary unpacks it. Without a compiler its tests cannot run."""
+    source = REPOSITORY / "crates/base/sys/native/fork_server.c"
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.exit("no C compiler (cc): the templates' native loop cannot be tested", returncode=2)
+    flags = ["-O2", "-std=c11", "-ffreestanding", "-fno-stack-protector", "-nostdlib", "-shared", "-fPIC"]
+    subprocess.run([compiler, *flags, "-o", str(REPOSITORY / "python/fork_server.so"), str(source)], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -131,6 +132,10 @@ def http_meta(**meta: Any) -> dict[str, Any]:
     }
 
 
+# PROTOCOL.md, the short form of a fork request.
+SHORT_ROLES = {"channel": 0, "log": 1, "pid": 2, "mnt": 3, "ipc": 3, "uts": 3, "net": 3, "cgroup": 4}
+
+
 class Template:
     """The daemon's end of a control channel. `logs` collects what the children print."""
 
@@ -140,6 +145,7 @@ class Template:
         self.report: dict[str, Any] = {}
         self._next = 1
         self._unread: list[dict[str, Any]] = []
+        self._is_elsewhere = False
 
     def send(self, message: dict[str, Any] | bytes, fds: Iterable[int] = ()) -> None:
         text = message if isinstance(message, bytes) else json.dumps(message).encode()
@@ -173,12 +179,25 @@ class Template:
                 names.append(name)
                 numbers.append(fd)
         fork_id, self._next = self._next, self._next + 1
+        if self.takes_short_form(role, spec, names):
+            roles = bytes(SHORT_ROLES[name] for name in names)
+            self.send(b"FORK" + struct.pack("<IQ", len(names), fork_id) + roles, numbers)
+            theirs.close()
+            return fork_id, ours
         message: dict[str, Any] = {"op": "fork", "id": fork_id, "as": role, "fds": names}
         if spec is not None:
             message["spec"] = spec
         self.send(message, numbers)
         theirs.close()
         return fork_id, ours
+
+    def takes_short_form(self, role: str, spec: dict[str, Any] | None, names: Iterable[str]) -> bool:
+        """As the daemon decides: a worker of the template's own function, when its loop is the native one."""
+        known = all(name in SHORT_ROLES for name in names)
+        self._is_elsewhere = self._is_elsewhere or "pid" in names
+        if self._is_elsewhere and "pid" not in names:
+            return False  # back into the template's own PID namespace: only the long form can say that
+        return role == "worker" and spec is None and bool(self.report.get("native")) and known
 
     def template(self, spec: dict[str, Any], **fds: int | list[int]) -> Template:
         """A child template that has said `ready` without an error."""
@@ -192,7 +211,8 @@ class Template:
     def worker(self, spec: dict[str, Any] | None = None, **fds: int | list[int]) -> Stream:
         """A worker that has been forked; its READY is yet to be read."""
         fork_id, sock = self.fork("worker", spec, **fds)
-        self.message("forked", fork_id)
+        if not self.takes_short_form("worker", spec, fds):
+            self.message("forked", fork_id)
         return Stream(sock)
 
     def close(self) -> None:
@@ -218,7 +238,7 @@ class Process:
             os.closerange(3 + len(fds), 1024)  # what the test runner itself was started with
 
         self.process = subprocess.Popen(
-            [PYTHON, "-I", "-s", str(WORKER), role],
+            [PYTHON, "-I", "-S", str(WORKER), role],
             stdin=subprocess.DEVNULL,
             stdout=log_write,
             stderr=log_write,

@@ -213,10 +213,19 @@ def test_exits_are_reported_though_many_children_end_at_once(functions: Function
 
 def test_forked_comes_before_exited(functions: Functions) -> None:
     template = functions.template("def handler(event, context): pass\n")
+    spec = functions.spec()
+    for _ in range(20):
+        fork_id, sock = template.fork("worker", spec)
+        sock.close()
+        assert [template.message()["op"], template.message()["op"]] == ["forked", "exited"], fork_id
+
+
+def test_the_short_form_is_answered_by_exited_alone(functions: Functions) -> None:
+    template = functions.template("def handler(event, context): pass\n")
     for _ in range(20):
         fork_id, sock = template.fork("worker")
         sock.close()
-        assert [template.message()["op"], template.message()["op"]] == ["forked", "exited"], fork_id
+        assert template.message() == {"op": "exited", "id": fork_id, "code": 0}
 
 
 def test_a_template_ends_with_its_control_channel(functions: Functions) -> None:

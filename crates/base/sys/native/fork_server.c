@@ -26,6 +26,7 @@
 
 #define FDS_MAX 16
 #define CHILDREN_MAX 8192
+#define REGIONS_MAX 4
 
 enum role { ROLE_CHANNEL, ROLE_LOG, ROLE_PID, ROLE_NAMESPACE, ROLE_CGROUP };
 
@@ -37,7 +38,7 @@ enum result {
     RESULT_BROKEN = 4,   // the control channel or the signal descriptor failed: error
 };
 
-enum step { STEP_LOG = 1, STEP_CGROUP, STEP_NAMESPACE, STEP_DIRECTORY, STEP_CAPABILITIES, STEP_FILTER };
+enum step { STEP_LOG = 1, STEP_CGROUP, STEP_NAMESPACE, STEP_DIRECTORY, STEP_CAPABILITIES, STEP_FILTER, STEP_RANDOM };
 
 // The beginning of a request to fork a worker of this template's own function; one role per descriptor follows.
 struct request {
@@ -45,6 +46,12 @@ struct request {
     uint32_t count;
     uint64_t id;
     uint8_t roles[FDS_MAX];
+};
+
+// Memory that every child fills with randomness of its own: the state of a generator that siblings must not share.
+struct region {
+    uint8_t *at;
+    uint64_t len;
 };
 
 struct child {
@@ -64,6 +71,9 @@ struct fork_server {
     uint8_t *message;
     uint64_t message_max;
     struct child *children;      // CHILDREN_MAX of them; pid 0 is free
+    struct region regions[REGIONS_MAX];
+    uint64_t region_count;
+    int32_t channel_at;          // the descriptor a child finds its channel as; free in the template
     // Out.
     uint64_t message_len;
     int32_t fds[FDS_MAX];
@@ -127,6 +137,7 @@ struct filter_program { uint16_t len; const void *filter; };
 #define SIG_BLOCK 0
 #define SIG_SETMASK 2
 #define SFD_CLOEXEC 02000000
+#define O_CLOEXEC 02000000
 #define SFD_NONBLOCK 04000
 #define SIGCHLD 17
 #define SIGNAL_SET_LEN 8
@@ -289,6 +300,15 @@ static int confine(struct fork_server *s, const struct request *r) {
         struct filter_program program = {(uint16_t)s->filter_len, s->filter};
         error = CALL3(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
     }
+    for (uint64_t i = 0; i < s->region_count && error >= 0; i++) {
+        // Up to 256 bytes come whole (getrandom(2)).
+        for (uint64_t done = 0; done < s->regions[i].len && error >= 0;) {
+            uint64_t len = s->regions[i].len - done;
+            step = STEP_RANDOM;
+            error = CALL3(__NR_getrandom, s->regions[i].at + done, len < 256 ? len : 256, 0);
+            if (error > 0) done += (uint64_t)error;
+        }
+    }
     s->error = error < 0 ? (int32_t)-error : 0;
     return error < 0 ? step : 0;
 }
@@ -301,9 +321,9 @@ static int become_child(struct fork_server *s, const struct request *r) {
     for (uint32_t i = 0; i < s->fd_count; i++)
         if (r->roles[i] == ROLE_CHANNEL) s->channel = s->fds[i];
     s->step = confine(s, r);
-    for (uint32_t i = 0; i < s->fd_count; i++)
-        if (s->fds[i] != s->channel) CALL1(__NR_close, s->fds[i]);
-    s->fd_count = 0;
+    CALL3(__NR_dup3, s->channel, s->channel_at, O_CLOEXEC);
+    s->channel = s->channel_at;
+    close_all(s);
     s->sandboxed_ns = now_ns();
     return s->step ? RESULT_REFUSED : RESULT_CHILD;
 }

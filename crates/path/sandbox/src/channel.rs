@@ -38,8 +38,12 @@ impl Channel {
         message: &impl Serialize,
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let bytes = serde_json::to_vec(message)?;
-        let send = || seqpacket::send(self.socket.as_fd(), &bytes, fds);
+        self.send_bytes(&serde_json::to_vec(message)?, fds).await
+    }
+
+    /// Sends a message as it is.
+    pub(crate) async fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let send = || seqpacket::send(self.socket.as_fd(), bytes, fds);
         // First without asking the runtime: the socket is nearly always writable.
         match send() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use include_dir::{Dir, include_dir};
+use pilot_sys::FORK_SERVER;
 use sha2::{Digest, Sha256};
 
 static PYTHON_WORKER: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../../python/pilot_worker");
@@ -24,6 +25,8 @@ impl RuntimeFiles {
     pub(crate) fn unpack(dir: &Path) -> io::Result<Self> {
         let mut sources = Vec::new();
         collect(&PYTHON_WORKER, &mut sources);
+        // Beside the package, where it looks for it.
+        sources.push((PathBuf::from("../fork_server.so"), FORK_SERVER));
         let mut hash = Sha256::new();
         for (path, text) in &sources {
             hash.update(path.to_string_lossy().as_bytes());
@@ -41,7 +44,10 @@ impl RuntimeFiles {
             // Written beside and renamed, so that a half-written one is never taken for whole.
             let staging = dir.join(format!("python-{id}.{}", std::process::id()));
             for (path, text) in &sources {
-                let file = staging.join("pilot_worker").join(path);
+                let file = match path.strip_prefix("..") {
+                    Ok(beside) => staging.join(beside),
+                    Err(_) => staging.join("pilot_worker").join(path),
+                };
                 if let Some(parent) = file.parent() {
                     fs::create_dir_all(parent)?;
                 }

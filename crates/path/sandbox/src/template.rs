@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::ports::StartError;
-use pilot_wire::control::{Reply, Request, Role, TemplateReady, TemplateSpec};
+use pilot_wire::control::{Reply, Request, Role, TemplateReady, TemplateSpec, short_fork};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -150,15 +150,27 @@ impl Template {
                 .chain(sandbox.entrance())
                 .unzip();
         let id = self.next_child.fetch_add(1, Ordering::Relaxed);
-        let request = Request::Fork {
-            id,
-            r#as: role,
-            fds: &names,
-            spec,
-        };
         let (sender, end) = oneshot::channel();
         self.children.waiting.lock().insert(id, sender);
-        if let Err(error) = self.control.send(&request, &fds).await {
+        let sent = match (role, spec) {
+            (Role::Worker, None) if self.ready.native => {
+                let request = short_fork(id, &names).map_err(std::io::Error::other);
+                match request {
+                    Ok(request) => self.control.send_bytes(&request, &fds).await,
+                    Err(error) => Err(error),
+                }
+            }
+            _ => {
+                let request = Request::Fork {
+                    id,
+                    r#as: role,
+                    fds: &names,
+                    spec,
+                };
+                self.control.send(&request, &fds).await
+            }
+        };
+        if let Err(error) = sent {
             self.children.end();
             return Err(StartError::Runtime {
                 problem: format!("the template cannot be asked to fork: {error}"),

@@ -1,1 +1,391 @@
-fn main() {}
+//! Functions with `network = "outbound"` on the real machine, in a world of network namespaces of its own: what they reach
+//! and what not, who reaches them, and that nothing is left of it, however the daemon ends. Its own harness, because
+//! daemons must be forked from a process with one thread. Skips, loudly, where it is not root.
+
+#[path = "outbound/world.rs"]
+mod world;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{Pid, Uid, geteuid, setresuid};
+use pilot_model::ports::{Answer, Call, CallKind, Engine, StartError, Worker};
+use pilot_model::{Environment, EnvironmentId, FunctionSpec, Version, VersionId, WorkerId};
+use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, OUTBOUND_CIDR_DEFAULT, Spawner};
+use pilot_sys::process::{self, Side};
+use serde_json::{Value, json};
+use world::{DNS, HOST, HOST_IN_LAN, METADATA, NEIGHBOUR, PORT, ROUTER, SERVER, World};
+
+fn main() {
+    if !geteuid().is_root() {
+        println!("SKIPPED: only root may make network namespaces to try in");
+        return;
+    }
+    // Daemons' spawners come to this process when the daemon ends, and can be waited for.
+    prctl::set_child_subreaper(true).expect("a subreaper");
+    let resolvers = tempfile::NamedTempFile::new().expect("a temporary file");
+    let world = world::enter(resolvers.path());
+    let before = world::inventory();
+    println!("before: {before:?}");
+
+    let (said, daemon) = daemon(|_| {
+        let engine = Daemon::start();
+        engine.run(reaches(&engine, &world));
+    });
+    drop(said);
+    assert!(matches!(
+        waitpid(daemon, None),
+        Ok(WaitStatus::Exited(_, 0))
+    ));
+    spawner_ends();
+    let after: Vec<String> = world::inventory();
+    assert_eq!(
+        before,
+        after
+            .into_iter()
+            .filter(|name| name != world::LAN)
+            .collect::<Vec<_>>()
+    );
+    println!("a daemon that ends leaves nothing");
+
+    let (mut said, daemon) = self::daemon(|mut say| {
+        let engine = Daemon::start();
+        engine.run(async {
+            let _function = engine.function("left", "outbound").await;
+            say.write_all(b"!").expect("somebody listens");
+            std::future::pending().await
+        });
+    });
+    said.read_exact(&mut [0]).expect("the daemon came up");
+    let during = world::inventory();
+    assert!(
+        during.contains(&format!("table pilotlight_{daemon}\0")),
+        "{during:?}"
+    );
+    assert!(
+        during.contains(&format!("{} forwards", world::UPLINK)),
+        "{during:?}"
+    );
+    kill(daemon, Signal::SIGKILL).expect("it lives");
+    assert!(matches!(
+        waitpid(daemon, None),
+        Ok(WaitStatus::Signaled(..))
+    ));
+    spawner_ends();
+    let after = world::inventory();
+    assert_eq!(
+        before,
+        after
+            .into_iter()
+            .filter(|name| name != world::LAN)
+            .collect::<Vec<_>>()
+    );
+    println!("a daemon that is killed leaves nothing");
+
+    let (said, daemon) = self::daemon(|_| {
+        let nobody = Uid::from_raw(65_534);
+        setresuid(nobody, nobody, nobody).expect("another user");
+        let engine = Daemon::start();
+        engine.run(is_refused(&engine));
+    });
+    drop(said);
+    assert!(matches!(
+        waitpid(daemon, None),
+        Ok(WaitStatus::Exited(_, 0))
+    ));
+    println!("a machine that cannot do it says so");
+    println!("3 passed, 0 failed");
+}
+
+/// Forks a daemon. What it says comes through the socket.
+fn daemon(body: impl FnOnce(UnixStream)) -> (UnixStream, Pid) {
+    let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+    match process::fork_with(nix::sched::CloneFlags::empty()).expect("a process") {
+        Side::Parent(daemon) => (ours, daemon),
+        Side::Child => {
+            drop(ours);
+            let ended = catch_unwind(AssertUnwindSafe(|| body(theirs)));
+            process::exit_now(i32::from(ended.is_err()))
+        }
+    }
+}
+
+/// Waits for what the daemon has left to this process: its spawner, which ends last, and places it has made, which are
+/// killed.
+fn spawner_ends() {
+    while !matches!(
+        waitpid(None, None).expect("a spawner"),
+        WaitStatus::Exited(_, 0)
+    ) {}
+}
+
+struct Daemon {
+    engine: ForkEngine,
+    dir: tempfile::TempDir,
+    runtime: tokio::runtime::Runtime,
+    workers: AtomicU64,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let isolation = Isolation::probe(1_900_000_000);
+        for feature in isolation.unavailable() {
+            println!("not available here: {feature}");
+        }
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        std::fs::create_dir_all(dir.path().join("run/root")).expect("a folder");
+        let spawner = Spawner::launch(&isolation).expect("a spawner");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let config = EngineConfig {
+            dir: dir.path().join("run"),
+            tmp_bytes_max: 64 << 20,
+            pids_max: 64,
+            template_memory_bytes: 2 << 30,
+            outbound_cidr: OUTBOUND_CIDR_DEFAULT,
+        };
+        let entered = runtime.enter();
+        let engine = ForkEngine::new(config, spawner, isolation).expect("an engine");
+        drop(entered);
+        Self {
+            engine,
+            dir,
+            runtime,
+            workers: AtomicU64::new(0),
+        }
+    }
+
+    fn run(&self, checks: impl Future<Output = ()>) {
+        self.runtime.block_on(checks);
+        assert!(self.runtime.block_on(self.engine.close()), "all has ended");
+    }
+
+    async fn function(&self, name: &str, network: &str) -> Function<'_> {
+        let version = version(self.dir.path(), name, network);
+        self.engine.prepare(&version).await.expect("a template");
+        Function {
+            worker: self.worker(&version).await,
+            version,
+            daemon: self,
+        }
+    }
+
+    async fn worker(&self, version: &Arc<Version>) -> Arc<dyn Worker> {
+        let id = WorkerId(self.workers.fetch_add(1, Ordering::Relaxed));
+        self.engine.start(version, id).await.expect("a worker")
+    }
+}
+
+struct Function<'a> {
+    daemon: &'a Daemon,
+    version: Arc<Version>,
+    worker: Arc<dyn Worker>,
+}
+
+impl Function<'_> {
+    /// What an attempt has seen, or why it failed.
+    async fn attempt(&self, kind: &str, with: Value) -> Result<Value, String> {
+        call(&self.worker, kind, with).await
+    }
+
+    async fn reaches(&self, address: impl Into<IpAddr>) -> bool {
+        let to = json!({"host": address.into(), "port": PORT});
+        self.attempt("tcp", to).await.is_ok()
+    }
+}
+
+/// Everything a function does while its daemon lives.
+async fn reaches(daemon: &Daemon, world: &World) {
+    let World {
+        host,
+        internet,
+        lan,
+    } = world;
+
+    let one = daemon.function("one", "outbound").await;
+    println!("during: {:?}", world::inventory());
+
+    let seen = one
+        .attempt("network", json!({}))
+        .await
+        .expect("its network");
+    assert_eq!(seen["devices"], json!(["eth0", "lo"]));
+    // Loopback's own at most.
+    assert!(!seen["inet6"].to_string().contains("eth0"), "{seen}");
+    assert_eq!(seen["resolv"], json!(format!("nameserver {SERVER}\n")));
+
+    // Out, as the host.
+    for address in [SERVER, ROUTER] {
+        let to = json!({"host": address, "port": PORT, "size": 300_000});
+        assert_eq!(one.attempt("tcp", to).await, Ok(json!(HOST)), "{address}");
+        let to = json!({"host": address, "port": PORT});
+        assert_eq!(one.attempt("udp", to).await, Ok(json!(HOST)), "{address}");
+    }
+    let name = one.attempt("name", json!({"host": "server.example"})).await;
+    assert_eq!(name, Ok(json!(SERVER)));
+    println!("a function reaches other hosts, by name too");
+
+    // Not the host, by none of its addresses. It does serve there.
+    assert!(host.reaches(Ipv4Addr::LOCALHOST.into(), PORT));
+    assert!(host.reaches(HOST.into(), PORT) && internet.reaches(HOST.into(), PORT));
+    let gateway = Ipv4Addr::new(169, 254, 1, 1);
+    for address in [
+        Ipv4Addr::LOCALHOST,
+        HOST,
+        gateway,
+        Ipv4Addr::new(10, 213, 0, 0),
+    ] {
+        assert!(!one.reaches(address).await, "{address}");
+        let to = json!({"host": address, "port": PORT});
+        one.attempt("udp", to).await.expect_err("no answer");
+    }
+    for address in ["255.255.255.255", "198.51.100.255"] {
+        let to = json!({"host": address, "port": PORT});
+        one.attempt("broadcast", to).await.expect_err("no answer");
+    }
+    // Nor with another's address.
+    for source in [HOST, Ipv4Addr::new(10, 213, 0, 2)] {
+        let to = json!({"host": SERVER, "port": PORT, "source": source});
+        one.attempt("udp", to).await.expect_err("no answer");
+    }
+    println!("a function does not reach its host");
+
+    // Names, but no credentials.
+    assert!(host.reaches(METADATA.into(), PORT));
+    assert!(!one.reaches(METADATA).await);
+    let to = json!({"host": METADATA, "port": DNS});
+    one.attempt("udp", to)
+        .await
+        .expect("an answer that is too short");
+    println!("a function does not reach link-local addresses");
+
+    // No other function, and nobody in.
+    let two = daemon.function("two", "outbound").await;
+    let listening = two.attempt("listen", json!({"port": PORT})).await;
+    let address: Ipv4Addr =
+        serde_json::from_value(listening.expect("it listens")).expect("an address");
+    assert!(OUTBOUND_CIDR_DEFAULT.contains(&address));
+    let beside = two.daemon.worker(&two.version).await;
+    let to = json!({"host": address, "port": PORT});
+    call(&beside, "tcp", to)
+        .await
+        .expect("a worker of the same function reaches it");
+    assert!(two.reaches(SERVER).await);
+    assert!(!one.reaches(address).await, "from another function");
+    assert!(!host.reaches(address.into(), PORT), "from the host");
+    assert!(!internet.reaches(address.into(), PORT), "from outside");
+    println!("nobody reaches a function");
+
+    let none = daemon.function("none", "none").await;
+    assert!(!none.reaches(SERVER).await);
+    println!("a function without network reaches nothing");
+
+    // A net that comes later, and the machine is no router for others.
+    world.attach_lan();
+    let to = json!({"host": NEIGHBOUR, "port": PORT, "patience": 5});
+    assert_eq!(one.attempt("tcp", to).await, Ok(json!(HOST_IN_LAN)));
+    assert!(!internet.reaches(NEIGHBOUR.into(), PORT));
+    assert!(!lan.reaches(address.into(), PORT));
+    println!("a net that comes later is reached, by functions alone");
+
+    // Until its owner wants it to be one.
+    let router = "/proc/sys/net/ipv4/ip_forward";
+    std::fs::write(router, "1").expect("a switch");
+    assert!(internet.reaches(NEIGHBOUR.into(), PORT));
+    assert!(!one.reaches(HOST).await && !one.reaches(address).await && one.reaches(SERVER).await);
+    assert!(!internet.reaches(address.into(), PORT));
+    std::fs::write(router, "0").expect("a switch");
+    let to = json!({"host": SERVER, "port": PORT, "patience": 5});
+    assert_eq!(one.attempt("tcp", to).await, Ok(json!(HOST)));
+    assert!(!internet.reaches(NEIGHBOUR.into(), PORT));
+    println!("a machine that is a router stays one");
+
+    // Its devices go with the function.
+    drop((two, beside));
+    daemon.engine.forget(&one.version);
+}
+
+async fn is_refused(daemon: &Daemon) {
+    let version = version(daemon.dir.path(), "refused", "outbound");
+    let error = daemon
+        .engine
+        .prepare(&version)
+        .await
+        .expect_err("a refusal");
+    let StartError::Sandbox { problem } = error else {
+        panic!("{error:?}");
+    };
+    assert!(
+        problem.starts_with("network = \"outbound\" is not available on this machine: "),
+        "{problem}"
+    );
+}
+
+async fn call(worker: &Arc<dyn Worker>, kind: &str, with: Value) -> Result<Value, String> {
+    let meta = r#"{"id":"1","arn":"arn:aws:lambda:local:000000000000:function:f","version":"1","deadline_ms":99999999999999}"#;
+    let event = json!({"kind": kind, "with": with}).to_string();
+    let call = Call {
+        stream: 1,
+        kind: CallKind::Event,
+        meta: Bytes::from_static(meta.as_bytes()),
+        body: event.clone().into(),
+    };
+    match worker.call(call).await.expect("an answer") {
+        Answer::Result(body, _) => {
+            let answer: Value = serde_json::from_slice(&body).expect("JSON");
+            println!("  {event} {answer}");
+            match answer["reached"].as_bool() {
+                Some(true) => Ok(answer["seen"].clone()),
+                _ => Err(answer["seen"].to_string()),
+            }
+        }
+        Answer::Error(body, _) => panic!("{event}: {}", String::from_utf8_lossy(&body)),
+        Answer::Http { .. } => panic!("an HTTP answer to an event"),
+    }
+}
+
+fn version(dir: &Path, name: &str, network: &str) -> Arc<Version> {
+    let code_dir = dir.join("code").join(name);
+    std::fs::create_dir_all(&code_dir).expect("a folder");
+    std::fs::write(code_dir.join("app.py"), include_str!("outbound/app.py")).expect("a file");
+    let python = |expression: &str| {
+        let script = format!("import sys, os; print({expression})");
+        let output = Command::new("python3")
+            .args(["-I", "-c", &script])
+            .output()
+            .expect("python3");
+        PathBuf::from(String::from_utf8(output.stdout).expect("text").trim())
+    };
+    let spec = FunctionSpec {
+        network: Some(network.to_owned()),
+        ..FunctionSpec::default()
+    };
+    Arc::new(Version {
+        id: VersionId::from_hex(name),
+        number: 1,
+        config: spec
+            .check(&name.parse().expect("a name"))
+            .expect("a configuration"),
+        code_dir,
+        environment: Environment {
+            id: EnvironmentId::from_hex("none"),
+            python: python("os.path.realpath(sys.executable)"),
+            python_prefix: python("sys.base_prefix"),
+            packages_dir: None,
+            imports: Vec::new(),
+        },
+    })
+}

@@ -22,6 +22,40 @@ pub enum Request<'a> {
     },
 }
 
+/// The short form of [`Request::Fork`] for a worker of a template's own function: what a template with a native loop reads
+/// without its interpreter. Names of descriptors are as in the long form.
+///
+/// # Errors
+/// A name that has no short form.
+pub fn short_fork(id: u64, fds: &[&str]) -> Result<Vec<u8>, UnknownDescriptor> {
+    let mut message = Vec::with_capacity(16 + fds.len());
+    message.extend_from_slice(b"FORK");
+    message.extend_from_slice(&u32::try_from(fds.len()).unwrap_or(u32::MAX).to_le_bytes());
+    message.extend_from_slice(&id.to_le_bytes());
+    for name in fds {
+        message.push(match *name {
+            "channel" => 0,
+            "log" => 1,
+            "pid" => 2,
+            "mnt" | "ipc" | "uts" | "net" => 3,
+            "cgroup" => 4,
+            other => {
+                return Err(UnknownDescriptor {
+                    name: other.to_owned(),
+                });
+            }
+        });
+    }
+    Ok(message)
+}
+
+/// A descriptor's name that the protocol does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the protocol has no descriptor named {name}")]
+pub struct UnknownDescriptor {
+    name: String,
+}
+
 /// What a forked child becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -126,6 +160,9 @@ pub struct TemplateReady {
     /// The interpreter's version.
     #[serde(default)]
     pub python: String,
+    /// Whether it takes the short form of a fork request.
+    #[serde(default)]
+    pub native: bool,
     /// Lambda's error body, when the handler would not import.
     #[serde(default)]
     pub error: Option<serde_json::Value>,
@@ -147,4 +184,19 @@ pub struct FailedImport {
     pub module: String,
     /// The exception, one line.
     pub error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_form_is_magic_count_id_and_a_role_each() {
+        let message = short_fork(7, &["channel", "log", "pid", "mnt", "cgroup"]).unwrap();
+        assert_eq!(
+            message,
+            b"FORK\x05\0\0\0\x07\0\0\0\0\0\0\0\x00\x01\x02\x03\x04"
+        );
+        assert!(short_fork(7, &["user"]).is_err());
+    }
 }

@@ -360,7 +360,7 @@ fn python_program(environment: &Environment, role: &str, user: Option<u32>) -> E
     let worker = format!("{PYTHON_WORKER_INSIDE}/pilot_worker");
     ExecSpec {
         path: environment.python.display().to_string(),
-        arguments: ["-I", "-s", &worker, role].map(str::to_owned).into(),
+        arguments: ["-I", "-S", &worker, role].map(str::to_owned).into(),
         environment: specs::base_variables().into_iter().collect(),
         user,
         cgroup_files: 0,

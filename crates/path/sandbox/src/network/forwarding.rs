@@ -33,10 +33,12 @@ impl Forwarding {
         table: &Table,
         netfilter: &mut Netlink,
     ) -> Result<(), String> {
+        let names = route.links().map_err(|error| error.to_string())?;
+        let names: HashMap<u32, String> = names.into_iter().collect();
         let wanted = if is_on(MACHINE) {
             BTreeMap::new()
         } else {
-            self.needed(route)?
+            self.needed(route, &names)?
         };
         if wanted != self.switched_on {
             // The guard is up before a switch is on.
@@ -45,7 +47,9 @@ impl Forwarding {
                 .commit(netfilter)
                 .map_err(|error| error.to_string())?;
         }
-        for name in wanted.values() {
+        // Links have theirs on from the beginning, until somebody switches off the whole machine's.
+        let links = names.values().filter(|name| table.has(name));
+        for name in wanted.values().chain(links) {
             let switch = forwarding(name);
             // One that went away meanwhile needs none.
             if !is_on(&switch) && fs::exists(&switch).unwrap_or(false) {
@@ -57,12 +61,11 @@ impl Forwarding {
     }
 
     /// Interfaces that lead to other hosts and do not forward but for us.
-    fn needed(&self, route: &mut Route) -> Result<BTreeMap<u32, String>, String> {
-        let names: HashMap<u32, String> = route
-            .links()
-            .map_err(|error| error.to_string())?
-            .into_iter()
-            .collect();
+    fn needed(
+        &self,
+        route: &mut Route,
+        names: &HashMap<u32, String>,
+    ) -> Result<BTreeMap<u32, String>, String> {
         let addresses = route.addresses().map_err(|error| error.to_string())?;
         Ok(addresses
             .into_iter()

@@ -1,0 +1,184 @@
+"""The template's inner loop in machine code: `crates/base/sys/native/fork_server.c`, where the reasons stand.
+
+This is the ctypes side. Where the shared object is missing, or made for another machine, `load` gives None and `template.py`
+serves in Python. The library is called with the interpreter's lock held: a fork must find it so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from . import entropy, kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional, Tuple
+
+    from .spec import TemplateSpec
+
+LIBRARY = "fork_server.so"
+
+CLOSED, MESSAGE, CHILD, REFUSED, BROKEN = range(5)
+# What a child was at when it failed, by `enum step`.
+STEPS = (
+    "",
+    "take the log",
+    "enter the cgroup",
+    "enter the namespace",
+    "change the directory",
+    "drop capabilities",
+    "install the filter",
+    "get randomness",
+)
+
+MESSAGE_LEN_MAX = 64 * 1024
+_FDS_MAX = 16
+_CHILDREN_MAX = 8192
+_REGIONS_MAX = 4
+
+# Where a child finds its channel, so that the template can make the object for it. Above what a template has open.
+CHANNEL_FD = 99
+
+
+class _Child(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_int32), ("id", ctypes.c_uint64)]
+
+
+class _Region(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("len", ctypes.c_uint64)]
+
+
+class _Server(ctypes.Structure):
+    """`struct fork_server`, field by field."""
+
+    _fields_ = [
+        ("fork", ctypes.c_void_p),
+        ("directory", ctypes.c_char_p),
+        ("filter", ctypes.c_void_p),
+        ("filter_len", ctypes.c_uint64),
+        ("bounding", ctypes.c_uint64),
+        ("control", ctypes.c_int32),
+        ("signals", ctypes.c_int32),
+        ("message", ctypes.c_void_p),
+        ("message_max", ctypes.c_uint64),
+        ("children", ctypes.c_void_p),
+        ("regions", _Region * _REGIONS_MAX),
+        ("region_count", ctypes.c_uint64),
+        ("channel_at", ctypes.c_int32),
+        ("message_len", ctypes.c_uint64),
+        ("fds", ctypes.c_int32 * _FDS_MAX),
+        ("fd_count", ctypes.c_uint32),
+        ("channel", ctypes.c_int32),
+        ("forked_ns", ctypes.c_uint64),
+        ("sandboxed_ns", ctypes.c_uint64),
+        ("step", ctypes.c_int32),
+        ("error", ctypes.c_int32),
+        ("signal_mask", ctypes.c_uint64),
+        ("in_own_pid_namespace", ctypes.c_uint8),
+    ]
+
+
+class NativeChild:
+    """A worker that has just been forked and isolated."""
+
+    __slots__ = ("forked_ns", "sandboxed_ns", "problem")
+
+    def __init__(self, forked_ns: int, sandboxed_ns: int, problem: str) -> None:
+        self.forked_ns = forked_ns
+        self.sandboxed_ns = sandboxed_ns
+        self.problem = problem
+
+
+def load() -> Optional[ctypes.PyDLL]:
+    """The library, from beside the package. Once, in the first template: its children have it mapped."""
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), LIBRARY)
+    try:
+        library = ctypes.PyDLL(path)
+    except OSError:
+        return None
+    for function in (library.pilot_serve, library.pilot_watch, library.pilot_unwatch):
+        function.argtypes = (ctypes.c_void_p,)
+    library.pilot_unwatch.restype = None
+    library.pilot_track.argtypes = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint64)
+    return library
+
+
+class ForkServer:
+    """One template's loop. Everything that a child needs is laid out here, before the first fork."""
+
+    def __init__(self, library: ctypes.PyDLL, control: int, spec: Optional[TemplateSpec], bounding: List[int]) -> None:
+        self._library = library
+        self._message = ctypes.create_string_buffer(MESSAGE_LEN_MAX)
+        self._children = (_Child * _CHILDREN_MAX)()
+        self._directory = None if spec is None or spec.cwd is None else os.fsencode(spec.cwd)
+        self._filter = None if spec is None else spec.filter
+        server = _Server()
+        server.fork = ctypes.cast(ctypes.CDLL(None).fork, ctypes.c_void_p).value
+        server.directory = self._directory
+        if self._filter is not None:
+            server.filter, server.filter_len = self._filter.instructions()
+        server.bounding = sum(1 << capability for capability in bounding)
+        server.control = control
+        server.message = ctypes.addressof(self._message)
+        server.message_max = MESSAGE_LEN_MAX
+        server.children = ctypes.addressof(self._children)
+        server.in_own_pid_namespace = 1
+        server.channel_at = CHANNEL_FD
+        self._server = server
+        self._address = ctypes.addressof(server)
+        self._before_fork = ctypes.pythonapi.PyOS_BeforeFork
+        self._after_fork_child = ctypes.pythonapi.PyOS_AfterFork_Child
+        self._after_fork_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
+        for function in (self._before_fork, self._after_fork_child, self._after_fork_parent):
+            function.restype = None
+        kernel.checked_errno(library.pilot_watch(self._address), "signalfd")
+
+    def serve(self) -> int:
+        """Forks until there is something for the caller. In a child it returns `CHILD` or `REFUSED`."""
+        regions = entropy.before_native_forks()
+        server = self._server
+        server.region_count = 0
+        for address, length in regions[:_REGIONS_MAX]:
+            server.regions[server.region_count] = _Region(address, length)
+            server.region_count += 1
+        self._before_fork()
+        result: int = self._library.pilot_serve(self._address)
+        if result in (CHILD, REFUSED):
+            self._after_fork_child()
+        else:
+            self._after_fork_parent()
+        return result
+
+    def message(self) -> Tuple[bytes, List[int]]:
+        """What came with `MESSAGE`: bytes that are not a native request, and descriptors, now the caller's."""
+        server = self._server
+        text = self._message.raw[: server.message_len]
+        fds = list(server.fds[: server.fd_count])
+        server.fd_count = 0
+        return text, fds
+
+    def child(self) -> NativeChild:
+        """In a child: what it is."""
+        server = self._server
+        problem = ""
+        if server.step:
+            problem = f"cannot {STEPS[server.step]}: {os.strerror(server.error)}"
+        return NativeChild(server.forked_ns, server.sandboxed_ns, problem)
+
+    def track(self, pid: int, fork_id: int) -> None:
+        """A child that the caller has forked itself is to be reaped and reported here."""
+        if not self._library.pilot_track(self._address, pid, fork_id):
+            raise OSError(f"a template has at most {_CHILDREN_MAX} children")
+
+    def leave(self) -> None:
+        """In a child that the caller has forked itself."""
+        self._library.pilot_unwatch(self._address)
+
+    def is_elsewhere(self) -> bool:
+        """Whether the next child would be born in another PID namespace than the template's."""
+        return not self._server.in_own_pid_namespace
+
+    def entered_pid_namespace(self, is_own: bool) -> None:
+        """The caller has changed where children are born."""
+        self._server.in_own_pid_namespace = 1 if is_own else 0

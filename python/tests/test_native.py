@@ -1,0 +1,86 @@
+"""The native loop: what is particular to it. The rest of the suite runs over it as well (harness.py takes the short form)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from conftest import Functions
+from harness import Stream
+
+Start = Callable[..., Stream]
+
+RANDOM = """
+import random
+def handler(event, context):
+    return [random.random() for _ in range(3)]
+"""
+
+NUMPY = """
+import os, sys
+try:
+    import numpy
+    numpy.random.seed(1)
+except ImportError:
+    numpy = None
+def handler(event, context):
+    return None if numpy is None else numpy.random.rand(3).tolist()
+"""
+
+FORKS = """
+import logging, os, threading
+def handler(event, context):
+    threading.Thread(target=lambda: None).start()
+    logging.getLogger().warning("before")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        logging.getLogger().warning("in the child")
+        os.write(write, str(len(threading.enumerate())).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return os.read(read, 9).decode()
+"""
+
+
+def answers(functions: Functions, source: str, count: int) -> list[Any]:
+    template = functions.template(source)
+    assert template.report["native"]
+    results = []
+    for _ in range(count):
+        worker = template.worker()
+        worker.ready()
+        results.append(worker.result({}))
+        worker.close()
+    return results
+
+
+def test_siblings_draw_different_numbers_from_random(functions: Functions) -> None:
+    first, second, third = answers(functions, RANDOM, 3)
+    assert first != second != third != first
+    assert all(0 <= number < 1 for number in first)
+
+
+def test_siblings_draw_different_numbers_from_numpy(functions: Functions) -> None:
+    first, second = answers(functions, NUMPY, 2)
+    assert first is None or first != second
+
+
+def test_a_fork_in_a_worker_is_as_everywhere(functions: Functions) -> None:
+    assert answers(functions, FORKS, 1) == ["1"]
+
+
+def test_a_short_request_that_does_not_fit_its_descriptors_is_refused(functions: Functions) -> None:
+    template = functions.template(RANDOM)
+    template.send(b"FORK" + struct.pack("<IQ", 2, 7) + bytes([0, 1]))
+    assert "fork_failed" in template.message("fork_failed")["op"]
+    worker = template.worker()
+    worker.ready()
+    assert len(worker.result({})) == 3
+
+
+def test_a_short_request_without_a_channel_is_refused(functions: Functions) -> None:
+    template = functions.template(RANDOM)
+    template.send(b"FORK" + struct.pack("<IQ", 0, 7))
+    assert template.message("fork_failed", 7)["error"].startswith("no channel")
