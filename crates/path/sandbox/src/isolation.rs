@@ -126,7 +126,10 @@ impl Isolation {
     /// # Errors
     /// Why not, in words.
     pub(crate) fn outbound(&self) -> Result<(), &str> {
-        self.outbound.as_ref().map(|()| ()).map_err(String::as_str)
+        match &self.outbound {
+            Ok(()) => Ok(()),
+            Err(why) => Err(why),
+        }
     }
 
     pub(crate) fn user_namespace(&self) -> UserNamespace {
