@@ -38,21 +38,31 @@ struct Data {
 /// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 capabilities.
 const VERSION_3: u32 = 0x2008_0522;
 
-/// Keeps exactly `kept` in this thread's permitted, effective, inheritable, bounding and ambient sets, so that they
-/// outlive an `execve` by a user other than root. Call it after the change of user.
+/// Takes everything but `kept` out of this thread's bounding set. Call it before the change of user, which takes the effective
+/// capability away that it needs.
 ///
 /// # Errors
-/// The kernel's, when one of `kept` is not held.
-pub fn keep_only(kept: &[Capability]) -> io::Result<()> {
+/// The kernel's.
+pub fn bound_to(kept: &[Capability]) -> io::Result<()> {
     for number in 0..=LAST_TRIED {
         if kept.iter().any(|capability| *capability as u32 == number) {
             continue;
         }
-        // A number the kernel does not know gives EINVAL, and then there are no more.
-        if prctl(libc::PR_CAPBSET_DROP, number, 0).is_err() {
-            break;
+        match prctl(libc::PR_CAPBSET_DROP, number, 0) {
+            // A number the kernel does not know: there are no more.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
+            done => done?,
         }
     }
+    Ok(())
+}
+
+/// Keeps exactly `kept` in this thread's permitted, effective, inheritable and ambient sets, so that they outlive an `execve`
+/// by a user other than root. Call it after the change of user.
+///
+/// # Errors
+/// The kernel's, when one of `kept` is not held.
+pub fn keep_only(kept: &[Capability]) -> io::Result<()> {
     prctl(
         libc::PR_CAP_AMBIENT,
         libc::PR_CAP_AMBIENT_CLEAR_ALL as u32,

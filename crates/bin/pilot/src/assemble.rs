@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use pilot_admin::{
     Admin, AdminConfig, AdminParts, Observations, Observer, ObserverConfig, Readiness, Token,
 };
-use pilot_deploy::{DeployConfig, Deployer};
+use pilot_deploy::{DeployConfig, Deployer, VERSIONS_KEPT};
 use pilot_gateway::{Control, GatewayConfig, InvokeToken};
 use pilot_invoke::Invoker;
 use pilot_model::Instant;
@@ -73,6 +73,7 @@ pub(crate) fn assemble(
         clock,
         pilot_invoke::Limits {
             queue_max: limits.queue,
+            older_versions_max: VERSIONS_KEPT - 1,
             memory_bytes_max: (limits.memory_mb > 0).then_some(limits.memory_mb << 20),
             ..pilot_invoke::Limits::default()
         },

@@ -73,9 +73,16 @@ async fn serve(
         env!("CARGO_PKG_VERSION"),
     );
     let stop = stop_signal()?;
+    let followed = daemon.observations.clone();
+    let stop = async move {
+        stop.await;
+        // Or those who follow a log would hold up the drain.
+        tokio::task::block_in_place(|| followed.logs().close());
+    };
     let tidy = async {
         daemon.deployer.tidy().await;
         tokio::task::block_in_place(|| daemon.forget_the_removed());
+        daemon.deployer.keep_tidy(TIDY_EVERY).await;
     };
     let serving = Gateway::serve(
         listener,
@@ -84,7 +91,10 @@ async fn serve(
         daemon.control(),
         stop,
     );
-    let (drained, ()) = tokio::join!(serving, tidy);
+    let drained = tokio::select! {
+        drained = serving => drained,
+        () = tidy => unreachable!("keeping tidy does not end"),
+    };
     tracing::info!(
         connections = drained.connections,
         cut = drained.cut,
@@ -98,6 +108,9 @@ async fn serve(
     daemon.observations.stop();
     Ok(())
 }
+
+/// What an invocation still held when its version was replaced is removed this much later.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
 
 /// The gateway has waited for its requests; what still runs was cut off from its client.
 const LAST_INVOCATIONS: Duration = Duration::from_secs(1);

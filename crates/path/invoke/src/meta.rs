@@ -12,7 +12,7 @@ use crate::request::{HttpRequest, Request};
 struct InvokeMeta<'a> {
     id: &'a str,
     arn: &'a str,
-    version: &'a str,
+    version: String,
     deadline_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     client_context: Option<&'a str>,
@@ -62,7 +62,7 @@ fn meta<'a>(request: &'a Request, deadline_ms: u64, http: Option<HttpMeta<'a>>) 
     InvokeMeta {
         id: request.id.as_str(),
         arn: &request.arn,
-        version: request.version.id.as_str(),
+        version: request.version.number.to_string(),
         deadline_ms,
         client_context: request.client_context.as_deref(),
         trace: request.trace.as_deref(),

@@ -32,7 +32,7 @@ use crate::isolation::Isolation;
 use crate::network::Outbound;
 use crate::runtime_files::RuntimeFiles;
 use crate::spawner::Spawner;
-use crate::worker::{Body, ForkedWorker, Output, Process};
+use crate::worker::{Body, ForkedWorker, Output};
 
 /// What an engine needs to know.
 #[derive(Debug, Clone)]
@@ -214,11 +214,11 @@ impl Shared {
         let process = match function.forks_from() {
             Some((template, spec)) => {
                 let child = template.fork(Role::Worker, &sandbox, &theirs, &log, spec);
-                Process::Forked(child.await?)
+                child.await?
             }
             None => {
                 self.exec_worker(function, &sandbox, &theirs, &log).await?;
-                Process::Executed
+                sandbox.program()
             }
         };
         // Closed here before the worker's end is waited for, or it would never be seen.

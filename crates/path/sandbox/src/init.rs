@@ -231,6 +231,12 @@ impl Init<'_> {
             let (soft, hard) = getrlimit(resource)?;
             setrlimit(resource, most.min(soft), most.min(hard))?;
         }
+        let kept: &[Capability] = if spec.template {
+            &TEMPLATE_CAPABILITIES
+        } else {
+            &[]
+        };
+        capability::bound_to(kept)?;
         capability::keep_across_setuid()?;
         if let Some(user) = spec.user {
             setgroups(&[])?;
@@ -238,11 +244,6 @@ impl Init<'_> {
             setresgid(group, group, group)?;
             setresuid(user, user, user)?;
         }
-        let kept: &[Capability] = if spec.template {
-            &TEMPLATE_CAPABILITIES
-        } else {
-            &[]
-        };
         capability::keep_only(kept)?;
         prctl::set_no_new_privs()?;
         self.filters.template.install()?;

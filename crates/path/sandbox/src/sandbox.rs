@@ -12,11 +12,13 @@ use crate::cgroup::Cgroup;
 use crate::channel::Channel;
 use crate::message::{ExecSpec, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK};
 use crate::spawner::Spawner;
+use crate::template::{Child, ChildEnd};
 
 /// Namespaces, writable places and limits, ready for a process to enter or to be executed in.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
-    control: Channel,
+    /// Shared with the one task that waits for a program's end, which does not outlive the program's [`Child`].
+    control: Arc<Channel>,
     /// In the order of [`NAMESPACES`].
     namespaces: Vec<OwnedFd>,
     cgroup: Option<Cgroup>,
@@ -68,7 +70,7 @@ impl Sandbox {
         let (reply, namespaces) = answer(&control).await?;
         match reply {
             InitReply::Ready if namespaces.len() == NAMESPACES.len() => Ok(Self {
-                control,
+                control: Arc::new(control),
                 namespaces,
                 cgroup,
                 tmp_bytes_max,
@@ -99,15 +101,23 @@ impl Sandbox {
         }
     }
 
-    /// How the program started by [`Sandbox::exec`] ended: (exit status, signal). Waits for it. `None`: the sandbox itself
-    /// has ended.
-    pub(crate) async fn program_exit(&self) -> Option<(Option<i32>, Option<i32>)> {
-        loop {
-            let message = self.control.receive().await.ok()??;
-            if let Ok(InitReply::Exited { code, signal }) = serde_json::from_slice(&message.bytes) {
-                return Some((code, signal));
+    /// The program started by [`Sandbox::exec`]. Nothing else may be asked of the sandbox until it has ended.
+    pub(crate) fn program(&self) -> Child {
+        let control = Arc::clone(&self.control);
+        Child::watched(async move {
+            while let Ok(Some(message)) = control.receive().await {
+                if let Ok(InitReply::Exited { code, signal }) =
+                    serde_json::from_slice(&message.bytes)
+                {
+                    return match (code, signal) {
+                        (Some(code), _) => ChildEnd::Exited(code),
+                        (None, Some(signal)) => ChildEnd::Signalled(signal),
+                        (None, None) => ChildEnd::Unknown,
+                    };
+                }
             }
-        }
+            ChildEnd::Unknown
+        })
     }
 
     /// Makes it as new after a use whose process has ended. On an error it is to be dropped.

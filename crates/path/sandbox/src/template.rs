@@ -9,10 +9,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pilot_model::ports::StartError;
 use pilot_wire::control::{Reply, Request, Role, TemplateReady, TemplateSpec, short_fork};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::sync::SetOnce;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 
+use crate::cgroup::Cgroup;
 use crate::channel::Channel;
 use crate::sandbox::{Sandbox, SharedSandbox};
 use crate::worker::Output;
@@ -31,7 +32,7 @@ pub(crate) struct Template {
 #[derive(Debug)]
 struct Children {
     /// Guards who is told of which child's end.
-    waiting: Mutex<HashMap<u64, oneshot::Sender<ChildEnd>>>,
+    waiting: Mutex<HashMap<u64, Arc<SetOnce<ChildEnd>>>>,
     alive: AtomicBool,
 }
 
@@ -48,23 +49,76 @@ pub(crate) enum ChildEnd {
     Unknown,
 }
 
-/// A child that was asked for.
+/// A process of a sandbox, as far as its end is concerned.
 #[derive(Debug)]
 pub(crate) struct Child {
-    end: oneshot::Receiver<ChildEnd>,
+    end: Arc<SetOnce<ChildEnd>>,
+    /// Who listens for the end, when that is a task of its own.
+    watcher: Option<AbortHandle>,
 }
 
 impl Child {
-    /// Whether it has ended, as far as its template has said.
-    pub(crate) fn has_ended(&self) -> bool {
-        !self.end.is_empty()
+    /// One whose end `watch` finds out.
+    pub(crate) fn watched(watch: impl Future<Output = ChildEnd> + Send + 'static) -> Self {
+        let end = Arc::new(SetOnce::new());
+        let told = Arc::clone(&end);
+        let watcher = tokio::spawn(async move {
+            // Nobody else sets it.
+            let _ = told.set(watch.await);
+        });
+        Self {
+            end,
+            watcher: Some(watcher.abort_handle()),
+        }
     }
 
     /// How it ended; waits for that.
-    pub(crate) async fn end(self) -> ChildEnd {
-        self.end.await.unwrap_or(ChildEnd::Unknown)
+    pub(crate) async fn end(&self) -> ChildEnd {
+        self.end.wait().await.clone()
+    }
+
+    /// What [`Child::end`] waits for, to be waited for without the child.
+    pub(crate) fn end_watch(&self) -> Arc<SetOnce<ChildEnd>> {
+        Arc::clone(&self.end)
     }
 }
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if let Some(watcher) = &self.watcher {
+            watcher.abort();
+        }
+    }
+}
+
+impl ChildEnd {
+    /// "the worker …"
+    pub(crate) fn in_words(&self) -> String {
+        match self {
+            Self::Exited(code) => format!("exited with status {code}"),
+            Self::Signalled(signal) => format!("was ended by signal {signal}"),
+            Self::ForkFailed(error) => format!("could not be forked: {error}"),
+            Self::Unknown => "ended".to_owned(),
+        }
+    }
+}
+
+/// `work`, unless the process it waits for ends first. A closed socket does not show that: a child of the process may hold it
+/// open. What the process had sent before it ended still counts.
+pub(crate) async fn or_end<T>(
+    work: impl Future<Output = T>,
+    end: impl Future<Output = ChildEnd>,
+) -> Result<T, ChildEnd> {
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        biased;
+        done = &mut work => Ok(done),
+        end = end => timeout(LAST_WORDS, work).await.map_err(|_| end),
+    }
+}
+
+/// What has been sent is in the socket already: this is for the runtime to hear of it.
+const LAST_WORDS: Duration = Duration::from_millis(20);
 
 /// Longest that a template may import.
 const IMPORT_TIME_MAX: Duration = Duration::from_secs(120);
@@ -76,24 +130,28 @@ impl Template {
         control: Channel,
         sandbox: SharedSandbox,
         output: &mut Output,
-        ended: impl Future<Output = String>,
+        ended: impl Future<Output = ChildEnd>,
     ) -> Result<Self, StartError> {
         let runtime = |problem: String, output: &mut Output| StartError::Runtime {
             problem,
             output: output.take_text(),
         };
-        let message = match timeout(IMPORT_TIME_MAX, output.drain_while(control.receive())).await {
-            Ok(Ok(Some(message))) => message,
-            Ok(Ok(None)) => {
-                let how = timeout(Duration::from_secs(5), ended)
-                    .await
-                    .unwrap_or_else(|_| "ended, nobody knows how".to_owned());
-                return Err(runtime(
-                    format!("the template {how} while importing"),
-                    output,
-                ));
+        let received = output.drain_while(or_end(control.receive(), ended));
+        let message = match timeout(IMPORT_TIME_MAX, received).await {
+            Ok(Ok(Ok(Some(message)))) => message,
+            Ok(Ok(Ok(None))) => {
+                return Err(runtime("the template ended while importing".into(), output));
             }
-            Ok(Err(error)) => return Err(runtime(error.to_string(), output)),
+            Ok(Err(end)) => {
+                let problem = match (&end, sandbox.cgroup().map_or(0, Cgroup::oom_kills)) {
+                    (ChildEnd::Signalled(_), 1..) => {
+                        "importing took more memory than memory_mb allows; give it more".to_owned()
+                    }
+                    _ => format!("the template {} while importing", end.in_words()),
+                };
+                return Err(runtime(problem, output));
+            }
+            Ok(Ok(Err(error))) => return Err(runtime(error.to_string(), output)),
             Err(_) => {
                 let seconds = IMPORT_TIME_MAX.as_secs();
                 return Err(runtime(
@@ -150,8 +208,8 @@ impl Template {
                 .chain(sandbox.entrance())
                 .unzip();
         let id = self.next_child.fetch_add(1, Ordering::Relaxed);
-        let (sender, end) = oneshot::channel();
-        self.children.waiting.lock().insert(id, sender);
+        let end = Arc::new(SetOnce::new());
+        self.children.waiting.lock().insert(id, Arc::clone(&end));
         let sent = match (role, spec) {
             (Role::Worker, None) if self.ready.native => {
                 let request = short_fork(id, &names).map_err(std::io::Error::other);
@@ -177,7 +235,7 @@ impl Template {
                 output: String::new(),
             });
         }
-        Ok(Child { end })
+        Ok(Child { end, watcher: None })
     }
 
     /// What it found when it came up.
@@ -210,13 +268,15 @@ impl Children {
     /// The template has ended: whoever waits for a child's end is told that nobody knows.
     fn end(&self) {
         self.alive.store(false, Ordering::Relaxed);
-        self.waiting.lock().clear();
+        for (_, waiting) in self.waiting.lock().drain() {
+            let _ = waiting.set(ChildEnd::Unknown);
+        }
     }
 
     fn tell(&self, id: u64, end: ChildEnd) {
         if let Some(waiting) = self.waiting.lock().remove(&id) {
-            // Nobody may be listening any more: the worker was dropped.
-            let _ = waiting.send(end);
+            // Said once: the entry is gone.
+            let _ = waiting.set(end);
         }
     }
 }

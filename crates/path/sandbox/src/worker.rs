@@ -7,6 +7,7 @@ mod output;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use pilot_model::{FunctionConfig, WorkerId};
 use pilot_wire::Kind;
 use pilot_wire::meta::ReadyMeta;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex as AsyncMutex, OnceCell};
+use tokio::sync::{Mutex as AsyncMutex, SetOnce};
 use tokio::time::timeout;
 
 use exchange::{Connection, Exchanged};
@@ -29,7 +30,7 @@ pub(crate) use output::Output;
 use crate::cgroup::Cgroup;
 use crate::memory;
 use crate::sandbox::Sandbox;
-use crate::template::{Child, ChildEnd};
+use crate::template::{Child, ChildEnd, or_end};
 
 /// A forked (or freshly executed) process in a sandbox.
 pub(crate) struct ForkedWorker {
@@ -37,8 +38,12 @@ pub(crate) struct ForkedWorker {
     stamps: StartStamps,
     memory_bytes_max: u64,
     link: Link,
-    /// How it ended, once somebody had to know.
-    end: OnceCell<(ChildEnd, OutOfMemory)>,
+    /// Set when its process has been reaped.
+    end: Arc<SetOnce<ChildEnd>>,
+    /// It was told to end.
+    killed: AtomicBool,
+    /// The kernel has killed a process of the sandbox for want of memory.
+    out_of_memory: AtomicBool,
     /// Taken when it is killed, or given back to be used again.
     body: Mutex<Option<Body>>,
     /// Where its sandbox goes when it has ended.
@@ -55,15 +60,7 @@ enum Link {
 /// What ends with the worker.
 pub(crate) struct Body {
     pub(crate) sandbox: Sandbox,
-    pub(crate) process: Process,
-}
-
-/// How a worker's end is learned.
-pub(crate) enum Process {
-    /// Its template reaps it.
-    Forked(Child),
-    /// Its sandbox's init reaps it.
-    Executed,
+    pub(crate) process: Child,
 }
 
 /// Takes back a sandbox whose worker has been let go.
@@ -100,17 +97,24 @@ impl ForkedWorker {
             problem,
             output: connection.output().take_text(),
         };
-        let frame = match connection.frame().await {
-            Ok(frame) => frame,
-            Err(Exchanged::Closed) => {
-                let end = body.end().await;
-                let how = in_words(&end);
-                return Err(runtime(
-                    format!("the worker {how} before it was ready"),
-                    &mut connection,
-                ));
+        let frame = match or_end(connection.frame(), body.process.end()).await {
+            Ok(Ok(frame)) => frame,
+            Ok(Err(Exchanged::Broken(problem))) => return Err(runtime(problem, &mut connection)),
+            ended @ (Ok(Err(Exchanged::Closed)) | Err(_)) => {
+                let end = match ended {
+                    Err(end) => end,
+                    Ok(_) => timeout(END_TIME_MAX, body.process.end())
+                        .await
+                        .unwrap_or(ChildEnd::Unknown),
+                };
+                let problem = match (&end, body.sandbox.cgroup().map_or(0, Cgroup::oom_kills)) {
+                    (ChildEnd::Signalled(_), 1..) => {
+                        "starting took more memory than memory_mb allows; give it more".to_owned()
+                    }
+                    _ => format!("the worker {} before it was ready", end.in_words()),
+                };
+                return Err(runtime(problem, &mut connection));
             }
-            Err(Exchanged::Broken(problem)) => return Err(runtime(problem, &mut connection)),
         };
         match frame.kind {
             Kind::Ready => {
@@ -129,7 +133,9 @@ impl ForkedWorker {
                         1 => Link::OneAtATime(AsyncMutex::new(connection)),
                         _ => Link::Several(Mux::new(connection)),
                     },
-                    end: OnceCell::new(),
+                    end: body.process.end_watch(),
+                    killed: AtomicBool::new(false),
+                    out_of_memory: AtomicBool::new(false),
                     body: Mutex::new(Some(body)),
                     home,
                 })
@@ -149,89 +155,57 @@ impl ForkedWorker {
 impl Body {
     /// The sandbox, once its process has ended. `None`: it did not end in time, or nobody can tell.
     pub(crate) async fn vacated(self) -> Option<Sandbox> {
-        let ended = match self.process {
-            Process::Forked(child) => timeout(END_TIME_MAX, child.end()).await.ok()?,
-            Process::Executed => {
-                timeout(END_TIME_MAX, self.sandbox.program_exit())
-                    .await
-                    .ok()??;
-                ChildEnd::Exited(0)
-            }
-        };
-        match ended {
-            ChildEnd::Exited(_) | ChildEnd::Signalled(_) => Some(self.sandbox),
-            ChildEnd::ForkFailed(_) | ChildEnd::Unknown => None,
+        match timeout(END_TIME_MAX, self.process.end()).await {
+            Ok(ChildEnd::Exited(_) | ChildEnd::Signalled(_)) => Some(self.sandbox),
+            _ => None,
         }
-    }
-
-    /// Waits, for a while, until the process has been reaped, and says how it ended.
-    async fn end(self) -> ChildEnd {
-        let end = async {
-            match self.process {
-                Process::Forked(child) => child.end().await,
-                Process::Executed => match self.sandbox.program_exit().await {
-                    Some((Some(code), _)) => ChildEnd::Exited(code),
-                    Some((None, Some(signal))) => ChildEnd::Signalled(signal),
-                    _ => ChildEnd::Unknown,
-                },
-            }
-        };
-        timeout(END_TIME_MAX, end)
-            .await
-            .unwrap_or(ChildEnd::Unknown)
     }
 }
 
 /// A process that has closed its channel is as good as dead; reaping takes its template a moment.
 const END_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// "the worker …"
-pub(crate) fn in_words(end: &ChildEnd) -> String {
-    match end {
-        ChildEnd::Exited(code) => format!("exited with status {code}"),
-        ChildEnd::Signalled(signal) => format!("was ended by signal {signal}"),
-        ChildEnd::ForkFailed(error) => format!("could not be forked: {error}"),
-        ChildEnd::Unknown => "ended".to_owned(),
-    }
-}
-
 impl ForkedWorker {
-    /// The process is gone, or of no more use: finds out why, for the callers of the exchanges under way.
+    /// `work`, unless the process ends first.
+    async fn while_alive<T>(
+        &self,
+        work: impl Future<Output = Result<T, Exchanged>>,
+    ) -> Result<T, Exchanged> {
+        let end = async { self.end.wait().await.clone() };
+        or_end(work, end).await.unwrap_or(Err(Exchanged::Closed))
+    }
+
+    /// The process is gone, or of no more use: finds out why, for the callers of the exchanges under way, and ends what is left
+    /// in its sandbox.
     async fn fault(&self, what: Exchanged, output: Bytes) -> WorkerFault {
+        let body = self.body.lock().take();
+        self.killed.store(true, Ordering::Relaxed);
+        let oom_kills = |body: &Body| body.sandbox.cgroup().map_or(0, Cgroup::oom_kills);
+        if body.as_ref().is_some_and(|body| oom_kills(body) > 0) {
+            self.out_of_memory.store(true, Ordering::Relaxed);
+        }
         if let Exchanged::Broken(problem) = what {
-            drop(self.body.lock().take());
             return WorkerFault::Protocol { problem, output };
         }
-        let end = self.end.get_or_init(|| async {
-            let Some(body) = self.body.lock().take() else {
-                return (ChildEnd::Unknown, OutOfMemory::No);
-            };
-            let memory = match body.sandbox.cgroup().map_or(0, Cgroup::oom_kills) {
-                0 => OutOfMemory::No,
-                _ => OutOfMemory::Yes,
-            };
-            (body.end().await, memory)
-        });
-        match end.await.clone() {
-            (ChildEnd::Exited(code), _) => WorkerFault::Exited { code, output },
-            (ChildEnd::Signalled(SIGKILL), OutOfMemory::Yes) => WorkerFault::OutOfMemory {
-                limit_bytes: self.memory_bytes_max,
-                output,
-            },
-            (ChildEnd::Signalled(signal), _) => WorkerFault::Signalled { signal, output },
-            (end, _) => WorkerFault::Protocol {
-                problem: format!("the worker {}", in_words(&end)),
+        let end = match timeout(END_TIME_MAX, self.end.wait()).await {
+            Ok(end) => end.clone(),
+            Err(_) => ChildEnd::Unknown,
+        };
+        match end {
+            ChildEnd::Exited(code) => WorkerFault::Exited { code, output },
+            ChildEnd::Signalled(SIGKILL) if self.out_of_memory.load(Ordering::Relaxed) => {
+                WorkerFault::OutOfMemory {
+                    limit_bytes: self.memory_bytes_max,
+                    output,
+                }
+            }
+            ChildEnd::Signalled(signal) => WorkerFault::Signalled { signal, output },
+            end => WorkerFault::Protocol {
+                problem: format!("the worker {}", end.in_words()),
                 output,
             },
         }
     }
-}
-
-/// Whether the kernel has killed a process of the sandbox for want of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OutOfMemory {
-    Yes,
-    No,
 }
 
 const SIGKILL: i32 = 9;
@@ -250,7 +224,7 @@ impl Worker for ForkedWorker {
             match &self.link {
                 Link::OneAtATime(connection) => {
                     let mut connection = connection.lock().await;
-                    match connection.call(&call).await {
+                    match self.while_alive(connection.call(&call)).await {
                         Ok(answer) => Ok(answer),
                         Err(what) => {
                             let output = connection.output().take();
@@ -258,7 +232,7 @@ impl Worker for ForkedWorker {
                         }
                     }
                 }
-                Link::Several(mux) => match mux.call(&call).await {
+                Link::Several(mux) => match self.while_alive(mux.call(&call)).await {
                     Ok(answer) => Ok(answer),
                     Err(what) => Err(self.fault(what, Bytes::new()).await),
                 },
@@ -271,7 +245,7 @@ impl Worker for ForkedWorker {
             match &self.link {
                 Link::OneAtATime(connection) => {
                     let mut connection = connection.lock().await;
-                    match connection.next_part(stream).await {
+                    match self.while_alive(connection.next_part(stream)).await {
                         Ok(part) => Ok(part),
                         Err(what) => {
                             let output = connection.output().take();
@@ -279,7 +253,7 @@ impl Worker for ForkedWorker {
                         }
                     }
                 }
-                Link::Several(mux) => match mux.next_part(stream).await {
+                Link::Several(mux) => match self.while_alive(mux.next_part(stream)).await {
                     Ok(part) => Ok(part),
                     Err(what) => Err(self.fault(what, Bytes::new()).await),
                 },
@@ -288,16 +262,11 @@ impl Worker for ForkedWorker {
     }
 
     fn is_alive(&self) -> bool {
-        self.body
-            .lock()
-            .as_ref()
-            .is_some_and(|body| match &body.process {
-                Process::Forked(child) => !child.has_ended(),
-                Process::Executed => true,
-            })
+        !self.end.initialized() && !self.killed.load(Ordering::Relaxed)
     }
 
     fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
         // The sandbox's init sees its socket close, ends, and the kernel ends everything in its PID namespace.
         drop(self.body.lock().take());
     }

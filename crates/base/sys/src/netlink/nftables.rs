@@ -95,6 +95,14 @@ pub enum Expression {
     Is(Vec<u8>),
     /// Goes on if it does not.
     IsNot(Vec<u8>),
+    /// Goes on if more than `most` connections, this one included, have had the same 4 bytes loaded here; those that are
+    /// closed are not counted.
+    MoreConnectionsThan {
+        /// The set of [`Transaction::counting_set`] to count in.
+        set: &'static str,
+        /// How many are no more than that.
+        most: u32,
+    },
     /// Replaces the source address by that of the interface the packet leaves through.
     Masquerade,
     /// This chain needs not look further.
@@ -174,6 +182,22 @@ impl Transaction {
         let message = request("make a chain", NFT_MSG_NEWCHAIN, NLM_F_CREATE)
             .with_text(NFTA_CHAIN_TABLE, &self.table)
             .with_text(NFTA_CHAIN_NAME, name);
+        self.and(message)
+    }
+
+    /// Adds a set to count by in, for [`Expression::MoreConnectionsThan`]; at most `most` different 4 bytes. There may be one.
+    #[must_use]
+    pub fn counting_set(self, name: &str, most: u32) -> Self {
+        let message = request("make a set", NFT_MSG_NEWSET, NLM_F_CREATE)
+            .with_text(NFTA_SET_TABLE, &self.table)
+            .with_text(NFTA_SET_NAME, name)
+            .with_number(NFTA_SET_FLAGS, NFT_SET_EVAL)
+            .with_number(NFTA_SET_KEY_TYPE, TYPE_IFACE_INDEX)
+            .with_number(NFTA_SET_KEY_LEN, 4)
+            .with_number(NFTA_SET_ID, COUNTING_SET)
+            .with_list(NFTA_SET_DESC, |description| {
+                description.with_number(NFTA_SET_DESC_SIZE, most)
+            });
         self.and(message)
     }
 
@@ -268,6 +292,9 @@ fn expression(list: Message, step: &Expression) -> Message {
         Expression::Mask(mask) => ("bitwise", &|data| bitwise(data, mask)),
         Expression::Is(value) => ("cmp", &|data| compare(data, NFT_CMP_EQ, value)),
         Expression::IsNot(value) => ("cmp", &|data| compare(data, NFT_CMP_NEQ, value)),
+        Expression::MoreConnectionsThan { set, most } => {
+            ("dynset", &|data| more_connections_than(data, set, *most))
+        }
         Expression::Masquerade => ("masq", &|data| data),
         Expression::Accept => ("immediate", &|data| verdict(data, NF_ACCEPT, None)),
         Expression::Drop => ("immediate", &|data| verdict(data, NF_DROP, None)),
@@ -278,6 +305,21 @@ fn expression(list: Message, step: &Expression) -> Message {
             .with_text(NFTA_EXPR_NAME, name)
             .with_list(NFTA_EXPR_DATA, data)
     })
+}
+
+fn more_connections_than(data: Message, set: &str, most: u32) -> Message {
+    data.with_number(NFTA_DYNSET_SREG_KEY, REGISTER)
+        .with_number(NFTA_DYNSET_OP, NFT_DYNSET_OP_ADD)
+        .with_text(NFTA_DYNSET_SET_NAME, set)
+        .with_number(NFTA_DYNSET_SET_ID, COUNTING_SET)
+        .with_list(NFTA_DYNSET_EXPR, |counter| {
+            counter
+                .with_text(NFTA_EXPR_NAME, "connlimit")
+                .with_list(NFTA_EXPR_DATA, |data| {
+                    data.with_number(NFTA_CONNLIMIT_COUNT, most)
+                        .with_number(NFTA_CONNLIMIT_FLAGS, NFT_CONNLIMIT_F_INV)
+                })
+        })
 }
 
 fn payload(data: Message, base: u32, offset: u32, len: u32) -> Message {
@@ -337,6 +379,32 @@ const NFT_MSG_DELTABLE: u16 = 2;
 const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_DELRULE: u16 = 8;
+
+const NFT_MSG_NEWSET: u16 = 9;
+
+const NFTA_SET_TABLE: u16 = 1;
+const NFTA_SET_NAME: u16 = 2;
+const NFTA_SET_FLAGS: u16 = 3;
+const NFTA_SET_KEY_TYPE: u16 = 4;
+const NFTA_SET_KEY_LEN: u16 = 5;
+const NFTA_SET_DESC: u16 = 9;
+const NFTA_SET_ID: u16 = 10;
+const NFTA_SET_DESC_SIZE: u16 = 1;
+const NFT_SET_EVAL: u32 = 0x20;
+/// What nft shows keys as; the kernel only keeps it.
+const TYPE_IFACE_INDEX: u32 = 20;
+/// By what rules of the same transaction know the set.
+const COUNTING_SET: u32 = 1;
+const NFTA_DYNSET_SET_NAME: u16 = 1;
+const NFTA_DYNSET_SET_ID: u16 = 2;
+const NFTA_DYNSET_OP: u16 = 3;
+const NFTA_DYNSET_SREG_KEY: u16 = 4;
+const NFTA_DYNSET_EXPR: u16 = 7;
+const NFT_DYNSET_OP_ADD: u32 = 0;
+const NFTA_CONNLIMIT_COUNT: u16 = 1;
+const NFTA_CONNLIMIT_FLAGS: u16 = 2;
+/// Over the count, rather than not over it.
+const NFT_CONNLIMIT_F_INV: u32 = 1;
 
 const NF_DROP: u32 = 0;
 const NF_ACCEPT: u32 = 1;

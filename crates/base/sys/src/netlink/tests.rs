@@ -168,6 +168,36 @@ mod recorded {
         }
     }
 
+    #[test]
+    fn connections_are_counted_as_nft_does() {
+        let messages = Transaction::of("t")
+            .counting_set("links", 65_536)
+            .rule(
+                "b",
+                &[
+                    Expression::LoadState,
+                    Expression::Mask(state::NEW.to_ne_bytes().to_vec()),
+                    Expression::IsNot(vec![0; 4]),
+                    Expression::Load(Meta::InIndex),
+                    Expression::MoreConnectionsThan {
+                        set: "links",
+                        most: 4096,
+                    },
+                    Expression::Drop,
+                ],
+            )
+            .into_messages();
+        // Without what nft keeps for itself (NFTA_SET_USERDATA, 16 bytes).
+        let set = messages[1].clone().with(13, &[0, 4, 1, 0, 0, 0]);
+        let set = bytes_with(&set, &[0, 4, 1, 0, 0, 0], &[0, 4, 1, 0, 0, 0]);
+        let mut recorded = include_str!("tests/nft_count.hex").lines();
+        assert_eq!(
+            hex(&set[HEADER_LEN..]),
+            hex(&bytes(recorded.next().unwrap())[HEADER_LEN..])
+        );
+        assert_recorded(&messages[2], recorded.next().unwrap());
+    }
+
     /// `nft -f` of a table `t` with these chains and rules, a message a line.
     const RECORDED_TRANSACTION: &str = include_str!("tests/nft.hex");
 }

@@ -21,7 +21,7 @@ use crate::rootfs::RootSpec;
 use crate::runtime_files::PYTHON_WORKER_INSIDE;
 use crate::sandbox::{Sandbox, SharedSandbox};
 use crate::template::Template;
-use crate::worker::{Output, in_words};
+use crate::worker::Output;
 
 /// An interpreter's or environment's node.
 #[derive(Debug)]
@@ -286,13 +286,8 @@ impl Shared {
         let fds = [null.as_fd(), log.as_fd(), log.as_fd(), theirs.as_fd()];
         sandbox.exec(program, &fds).await?;
         drop((theirs, log));
-        let ended = async {
-            match sandbox.program_exit().await {
-                Some((Some(code), _)) => format!("exited with status {code}"),
-                Some((_, Some(signal))) => format!("was ended by signal {signal}"),
-                _ => "ended".to_owned(),
-            }
-        };
+        let program = sandbox.program();
+        let ended = program.end();
         Template::come_up(control, Arc::clone(&sandbox), &mut output, ended).await
     }
 
@@ -379,7 +374,7 @@ async fn fork_template(
         .fork(Role::Template, sandbox, &theirs, &log, Some(spec))
         .await?;
     drop((theirs, log));
-    let ended = async { in_words(&child.end().await) };
+    let ended = child.end();
     Template::come_up(control, Arc::clone(sandbox), &mut output, ended).await
 }
 
