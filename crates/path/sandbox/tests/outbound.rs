@@ -104,7 +104,7 @@ fn main() {
         Ok(WaitStatus::Exited(_, 0))
     ));
     println!("a machine that cannot do it says so");
-    println!("3 passed, 0 failed");
+    println!("11 passed, 0 failed");
 }
 
 /// Forks a daemon. What it says comes through the socket.
@@ -209,25 +209,27 @@ impl Function<'_> {
 
 /// Everything a function does while its daemon lives.
 async fn reaches(daemon: &Daemon, world: &World) {
-    let World {
-        host,
-        internet,
-        lan,
-    } = world;
-
     let one = daemon.function("one", "outbound").await;
     println!("during: {:?}", world::inventory());
+    reaches_others(&one).await;
+    reaches_no_host(&one, world).await;
+    let (two, address) = nobody_reaches(&one, world).await;
+    takes_its_share(&one).await;
+    leaves_the_machine_no_router(&one, address, world).await;
+    let none = daemon.function("none", "none").await;
+    assert!(!none.reaches(SERVER).await);
+    println!("a function without network reaches nothing");
+    takes_its_device_along(two);
+}
 
-    let seen = one
-        .attempt("network", json!({}))
-        .await
-        .expect("its network");
+/// Out, as the host.
+async fn reaches_others(one: &Function<'_>) {
+    let seen = one.attempt("network", json!({})).await;
+    let seen = seen.expect("its network");
     assert_eq!(seen["devices"], json!(["eth0", "lo"]));
     // Loopback's own at most.
     assert!(!seen["inet6"].to_string().contains("eth0"), "{seen}");
     assert_eq!(seen["resolv"], json!(format!("nameserver {SERVER}\n")));
-
-    // Out, as the host.
     for address in [SERVER, ROUTER] {
         let to = json!({"host": address, "port": PORT, "size": 300_000});
         assert_eq!(one.attempt("tcp", to).await, Ok(json!(HOST)), "{address}");
@@ -237,17 +239,15 @@ async fn reaches(daemon: &Daemon, world: &World) {
     let name = one.attempt("name", json!({"host": "server.example"})).await;
     assert_eq!(name, Ok(json!(SERVER)));
     println!("a function reaches other hosts, by name too");
+}
 
-    // Not the host, by none of its addresses. It does serve there.
+/// By none of the host's addresses, though it serves at all of them.
+async fn reaches_no_host(one: &Function<'_>, World { host, internet, .. }: &World) {
     assert!(host.reaches(Ipv4Addr::LOCALHOST.into(), PORT));
     assert!(host.reaches(HOST.into(), PORT) && internet.reaches(HOST.into(), PORT));
     let gateway = Ipv4Addr::new(169, 254, 1, 1);
-    for address in [
-        Ipv4Addr::LOCALHOST,
-        HOST,
-        gateway,
-        Ipv4Addr::new(10, 213, 0, 0),
-    ] {
+    let range = OUTBOUND_CIDR_DEFAULT.network();
+    for address in [Ipv4Addr::LOCALHOST, HOST, gateway, range] {
         assert!(!one.reaches(address).await, "{address}");
         let to = json!({"host": address, "port": PORT});
         one.attempt("udp", to).await.expect_err("no answer");
@@ -262,60 +262,84 @@ async fn reaches(daemon: &Daemon, world: &World) {
         one.attempt("udp", to).await.expect_err("no answer");
     }
     println!("a function does not reach its host");
-
     // Names, but no credentials.
     assert!(host.reaches(METADATA.into(), PORT));
     assert!(!one.reaches(METADATA).await);
     let to = json!({"host": METADATA, "port": DNS});
-    one.attempt("udp", to)
-        .await
-        .expect("an answer that is too short");
+    let answer = one.attempt("udp", to).await;
+    answer.expect("an answer, to what was no question");
     println!("a function does not reach link-local addresses");
+}
 
-    // No other function, and nobody in.
-    let two = daemon.function("two", "outbound").await;
+/// A second function, which listens, and its address.
+async fn nobody_reaches<'a>(
+    one: &Function<'a>,
+    World { host, internet, .. }: &World,
+) -> (Function<'a>, Ipv4Addr) {
+    let two = one.daemon.function("two", "outbound").await;
     let listening = two.attempt("listen", json!({"port": PORT})).await;
-    let address: Ipv4Addr =
-        serde_json::from_value(listening.expect("it listens")).expect("an address");
+    let address = listening.expect("it listens");
+    let address: Ipv4Addr = serde_json::from_value(address).expect("an address");
     assert!(OUTBOUND_CIDR_DEFAULT.contains(&address));
-    let beside = two.daemon.worker(&two.version).await;
+    let beside = one.daemon.worker(&two.version).await;
     let to = json!({"host": address, "port": PORT});
-    call(&beside, "tcp", to)
-        .await
-        .expect("a worker of the same function reaches it");
+    let answer = call(&beside, "tcp", to).await;
+    answer.expect("a worker of the same function reaches it");
     assert!(two.reaches(SERVER).await);
     assert!(!one.reaches(address).await, "from another function");
     assert!(!host.reaches(address.into(), PORT), "from the host");
     assert!(!internet.reaches(address.into(), PORT), "from outside");
     println!("nobody reaches a function");
+    (two, address)
+}
 
-    let none = daemon.function("none", "none").await;
-    assert!(!none.reaches(SERVER).await);
-    println!("a function without network reaches nothing");
+async fn takes_its_share(one: &Function<'_>) {
+    let greedy = one.daemon.function("greedy", "outbound").await;
+    let few = json!({"host": SERVER, "count": 3_000});
+    greedy.attempt("flood", few).await.expect("an answer");
+    let many = json!({"host": SERVER, "count": 5_000});
+    greedy.attempt("flood", many).await.expect_err("no answer");
+    assert!(one.reaches(SERVER).await && !greedy.reaches(SERVER).await);
+    println!("a function does not take all connections");
+}
 
-    // A net that comes later, and the machine is no router for others.
+/// A net that comes later is another function's, too; the machine does not lead others there, until its owner wants it to.
+async fn leaves_the_machine_no_router(one: &Function<'_>, listens: Ipv4Addr, world: &World) {
+    let World { internet, lan, .. } = world;
     world.attach_lan();
     let to = json!({"host": NEIGHBOUR, "port": PORT, "patience": 5});
     assert_eq!(one.attempt("tcp", to).await, Ok(json!(HOST_IN_LAN)));
     assert!(!internet.reaches(NEIGHBOUR.into(), PORT));
-    assert!(!lan.reaches(address.into(), PORT));
+    assert!(!lan.reaches(listens.into(), PORT));
     println!("a net that comes later is reached, by functions alone");
-
-    // Until its owner wants it to be one.
     let router = "/proc/sys/net/ipv4/ip_forward";
     std::fs::write(router, "1").expect("a switch");
     assert!(internet.reaches(NEIGHBOUR.into(), PORT));
-    assert!(!one.reaches(HOST).await && !one.reaches(address).await && one.reaches(SERVER).await);
-    assert!(!internet.reaches(address.into(), PORT));
+    assert!(!one.reaches(HOST).await && !one.reaches(listens).await && one.reaches(SERVER).await);
+    assert!(!internet.reaches(listens.into(), PORT));
     std::fs::write(router, "0").expect("a switch");
     let to = json!({"host": SERVER, "port": PORT, "patience": 5});
     assert_eq!(one.attempt("tcp", to).await, Ok(json!(HOST)));
     assert!(!internet.reaches(NEIGHBOUR.into(), PORT));
-    println!("a machine that is a router stays one");
+    println!("a machine that is a router stays one, and one that is none does not become one");
+}
 
-    // Its devices go with the function.
-    drop((two, beside));
-    daemon.engine.forget(&one.version);
+fn takes_its_device_along(two: Function<'_>) {
+    let devices = || {
+        world::inventory()
+            .into_iter()
+            .filter(|name| name.starts_with("pilot"))
+            .count()
+    };
+    // A device and that it forwards.
+    let before = devices();
+    let changes = world::device_changes();
+    two.daemon.engine.forget(&two.version);
+    drop(two);
+    while devices() > before - 2 {
+        world::wait_for(&changes);
+    }
+    println!("a function that is forgotten takes its device along");
 }
 
 async fn is_refused(daemon: &Daemon) {

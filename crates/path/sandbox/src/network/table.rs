@@ -2,7 +2,7 @@
 //!
 //! What a function sends is looked at where it comes in, before anybody else's rules may give it another destination
 //! (`arriving`); what is for the machine itself after that is dropped as well (`input`). What goes through the machine is
-//! either a function's, to anywhere but a function, or an answer to it (`forward`). The host does not connect to
+//! either a function's, to anywhere but a function and not too many connections at once, or an answer (`forward`). The host does not connect to
 //! functions either (`output`).
 
 use pilot_sys::netlink::nftables::{
@@ -59,9 +59,11 @@ impl Table {
             .chain_at("postrouting", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT)
             .chain(ARRIVING)
             .chain(GUARD)
+            .counting_set(LINKS, LINKS_MAX)
             .rule("prerouting", &from_function(&[Expression::Jump(ARRIVING)]))
             .rule("input", &from_function(&drop()))
             .rule("forward", &from_function(&to_function(&drop())))
+            .rule("forward", &from_function(&too_many()))
             .rule("forward", &from_function(&[any, accept()].concat()))
             .rule("forward", &from_function(&drop()))
             .rule("forward", &to_function(&answers))
@@ -149,6 +151,19 @@ fn arriving() -> Vec<Vec<Expression>> {
     ]
 }
 
+/// New connections beyond what a function may have under way: the machine keeps all connections in one table, of which no
+/// function shall take all.
+fn too_many() -> Vec<Expression> {
+    let counted = [
+        Expression::Load(Meta::InIndex),
+        Expression::MoreConnectionsThan {
+            set: LINKS,
+            most: CONNECTIONS_MAX,
+        },
+    ];
+    [&in_state(state::NEW)[..], &counted, &drop()].concat()
+}
+
 fn in_state(wanted: u32) -> Vec<Expression> {
     vec![
         Expression::LoadState,
@@ -178,6 +193,13 @@ fn base36(mut number: u32) -> String {
 
 /// How many links a daemon can name: four digits.
 const NUMBERS: u32 = 36 * 36 * 36 * 36;
+
+/// Connections and exchanges of datagrams that a function may have under way, those that are closed not counted. The
+/// kernel's table has 65,536 places on a machine of 1 GiB (nf_conntrack_init_start() in net/netfilter/nf_conntrack_core.c).
+const CONNECTIONS_MAX: u32 = 4_096;
+
+const LINKS: &str = "links";
+const LINKS_MAX: u32 = 65_536;
 
 const ARRIVING: &str = "arriving";
 const GUARD: &str = "guard";

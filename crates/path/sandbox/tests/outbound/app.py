@@ -44,6 +44,14 @@ def broadcast(host, port):
         return peer.recvfrom(1000)[0].decode().strip()
 
 
+def flood(host, count):
+    """Begins as many exchanges, and then tries whether another one works."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        for number in range(count):
+            peer.sendto(b"hello\n", (host, 10_000 + number))
+    return udp(host, 8000)
+
+
 def name(host):
     return socket.gethostbyname(host)
 

@@ -12,13 +12,14 @@ use std::thread;
 use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use pilot_sys::loopback;
 use pilot_sys::netlink::route::{self, Route, Veth};
-use pilot_sys::netlink::{Message, Netlink, Protocol};
+use pilot_sys::netlink::{self, Message, Netlink, Protocol};
 use pilot_sys::process::{self, Side};
 
 /// The host, as the internet sees it.
@@ -268,6 +269,20 @@ fn resolve(question: &[u8]) -> Vec<u8> {
     answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
     answer.extend(SERVER.octets());
     answer
+}
+
+/// Becomes readable when a device comes or goes.
+pub(crate) fn device_changes() -> OwnedFd {
+    const LINK_EVENTS: u32 = 1;
+    netlink::events(LINK_EVENTS).expect("a socket")
+}
+
+/// Waits for the next change.
+pub(crate) fn wait_for(changes: &OwnedFd) {
+    let mut fds = [PollFd::new(changes.as_fd(), PollFlags::POLLIN)];
+    let ready = poll(&mut fds, PollTimeout::from(10_000_u16)).expect("a socket");
+    assert!(ready > 0, "nothing has changed for 10 s");
+    netlink::drain(changes);
 }
 
 /// What there is of network on the host: devices, tables of nf_tables, devices that forward.
