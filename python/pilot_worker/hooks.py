@@ -34,6 +34,10 @@ def run_before_snapshot() -> None:
         function(*args, **kwargs)
 
 
+def has_after_restore() -> bool:
+    return NAME in sys.modules and bool(_registry("get_after_restore"))
+
+
 def run_after_restore() -> None:
     """In the worker, first registered first."""
     if NAME in sys.modules:

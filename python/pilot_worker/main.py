@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import fork, hooks, kernel, native, output, worker
+from . import fork, hooks, kernel, output, worker
 from .channel import Channel
 from .spec import TemplateSpec
 from .template import Template
@@ -65,8 +65,6 @@ def _run_template(template: Template) -> NoReturn:
         request = template.serve()
         if request is None:
             os._exit(0)
-        if isinstance(request, native.NativeChild):
-            _run_native(template, request)
         if request.role == "worker":
             _run_forked(template, request)
         template = _become_template(template, request)
@@ -96,14 +94,6 @@ def _run_forked(template: Template, request: ForkRequest) -> NoReturn:
         worker.fail(channel, error)
     stamps = worker.Stamps(template.forked_ns, time.monotonic_ns())
     worker.run(channel, template.function if request.spec is None else None, spec, stamps)
-
-
-def _run_native(template: Template, child: native.NativeChild) -> NoReturn:
-    prepared = template.prepared
-    assert prepared is not None, "made with the native loop"
-    if child.problem:
-        worker.fail(prepared.channel, fork.SandboxError(child.problem))
-    worker.run_prepared(prepared, child.forked_ns, child.sandboxed_ns)
 
 
 def _run_alone(started_ns: int) -> NoReturn:

@@ -13,7 +13,7 @@ from . import entropy, kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional, Tuple
+    from typing import Callable, List, Optional, Tuple
 
     from .spec import TemplateSpec
 
@@ -76,18 +76,8 @@ class _Server(ctypes.Structure):
         ("error", ctypes.c_int32),
         ("signal_mask", ctypes.c_uint64),
         ("in_own_pid_namespace", ctypes.c_uint8),
+        ("says_ready", ctypes.c_uint8),
     ]
-
-
-class NativeChild:
-    """A worker that has just been forked and isolated."""
-
-    __slots__ = ("forked_ns", "sandboxed_ns", "problem")
-
-    def __init__(self, forked_ns: int, sandboxed_ns: int, problem: str) -> None:
-        self.forked_ns = forked_ns
-        self.sandboxed_ns = sandboxed_ns
-        self.problem = problem
 
 
 def load() -> Optional[ctypes.PyDLL]:
@@ -134,20 +124,23 @@ class ForkServer:
             function.restype = None
         kernel.checked_errno(library.pilot_watch(self._address), "signalfd")
 
-    def serve(self) -> int:
-        """Forks until there is something for the caller. In a child it returns `CHILD` or `REFUSED`."""
-        regions = entropy.before_native_forks()
+    def serve(self, become: Callable[[int, int, str], None]) -> int:
+        """Forks until there is something for the caller. In a child `become` is called, with its stamps and what went wrong if
+        something did; it does not return."""
         server = self._server
         server.region_count = 0
-        for address, length in regions[:_REGIONS_MAX]:
+        for address, length in entropy.before_native_forks()[:_REGIONS_MAX]:
             server.regions[server.region_count] = _Region(address, length)
             server.region_count += 1
         self._before_fork()
         result: int = self._library.pilot_serve(self._address)
-        if result in (CHILD, REFUSED):
+        if result == CHILD:
             self._after_fork_child()
-        else:
-            self._after_fork_parent()
+            become(server.forked_ns, server.sandboxed_ns, "")
+        if result == REFUSED:
+            self._after_fork_child()
+            become(server.forked_ns, server.sandboxed_ns, f"cannot {STEPS[server.step]}: {os.strerror(server.error)}")
+        self._after_fork_parent()
         return result
 
     def message(self) -> Tuple[bytes, List[int]]:
@@ -158,13 +151,9 @@ class ForkServer:
         server.fd_count = 0
         return text, fds
 
-    def child(self) -> NativeChild:
-        """In a child: what it is."""
-        server = self._server
-        problem = ""
-        if server.step:
-            problem = f"cannot {STEPS[server.step]}: {os.strerror(server.error)}"
-        return NativeChild(server.forked_ns, server.sandboxed_ns, problem)
+    def say_ready(self) -> None:
+        """Children are to say READY before the interpreter runs: nothing of the user's comes before it."""
+        self._server.says_ready = 1
 
     def track(self, pid: int, fork_id: int) -> None:
         """A child that the caller has forked itself is to be reaped and reported here."""

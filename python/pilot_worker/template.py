@@ -23,7 +23,7 @@ from .spec import SpecError, TemplateSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Union
+    from typing import Any, Dict, List, NoReturn, Optional
 
 
 class Template:
@@ -75,18 +75,17 @@ class Template:
         report = {"op": "ready", "threads": 1, "imports": [], "failed": [], "python": sys.version.split()[0], "error": body}
         self._control.send(report)
 
-    def serve(self) -> Union[ForkRequest, native.NativeChild, None]:
+    def serve(self) -> Optional[ForkRequest]:
         """Carries out messages. In a child: the request that it comes from. In the template: None, when the daemon closes."""
         if self._native is not None:
             return self._serve_native(self._native)
         return self._serve_here()
 
-    def _serve_native(self, server: native.ForkServer) -> Union[ForkRequest, native.NativeChild, None]:
-        """The loop in machine code, but for what it hands over."""
+    def _serve_native(self, server: native.ForkServer) -> Optional[ForkRequest]:
+        """The loop in machine code, but for what it hands over. Its workers do not come back here."""
+        become = _not_a_worker if self.prepared is None else self.prepared.run
         while True:
-            result = server.serve()
-            if result in (native.CHILD, native.REFUSED):
-                return server.child()
+            result = server.serve(become)
             if result != native.MESSAGE:
                 return None
             request = self._carry_out(*server.message())
@@ -200,6 +199,9 @@ class Template:
             os.dup2(self._control.fileno(), native.CHANNEL_FD)
             self.prepared = worker.Prepared(Channel(native.CHANNEL_FD), self.function)
             os.close(native.CHANNEL_FD)
+            if self.prepared.can_say_ready_at_once():
+                server.say_ready()
+                self.prepared.has_said_ready = True
         return server
 
     def _watch_children(self) -> None:
@@ -233,6 +235,10 @@ class Template:
         gc.collect()
         gc.freeze()
         kernel.release_free_memory()
+
+
+def _not_a_worker(forked_ns: int, sandboxed_ns: int, problem: str) -> NoReturn:
+    os._exit(1)  # a request for a worker of a template without a function
 
 
 @functools.cache

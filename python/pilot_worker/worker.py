@@ -10,7 +10,7 @@ import atexit
 import os
 import time
 
-from . import aio, asgi, atfork, entropy, errors, events, handler, hooks, imports, output, threads, wire, wsgi
+from . import aio, asgi, atfork, entropy, errors, events, fork, handler, hooks, imports, output, threads, wire, wsgi
 from .channel import Channel, ChannelClosed
 
 TYPE_CHECKING = False
@@ -33,37 +33,43 @@ class Stamps:
 class Prepared:
     """What a template lays out for its workers, so that they need not make it: every object made is a page copied."""
 
-    __slots__ = ("channel", "function", "call")
+    __slots__ = ("channel", "function", "has_said_ready", "call")
 
     def __init__(self, channel: Channel, function: handler.Function) -> None:
         self.channel = channel
         self.function = function
+        self.has_said_ready = False
         self.call: Optional[Callable[[int, int, bytes, bytes], None]] = None
-        if not function.is_async:
+        if not function.is_async and function.spec.concurrency == 1:
             self.call = _call(function, channel)
 
+    def can_say_ready_at_once(self) -> bool:
+        """Whether a worker is as good as initialised when it is forked: no hooks, no lifespan."""
+        return self.call is not None and not hooks.has_after_restore()
 
-def run_prepared(prepared: Prepared, forked_ns: int, sandboxed_ns: int) -> NoReturn:
-    """Serves what the template has prepared. Ends the process."""
-    channel = prepared.channel
-    try:
-        atfork.now_a_worker()
-        entropy.in_child()
-        hooks.run_after_restore()
-    except SystemExit as error:
-        _end_with(error)
-    except BaseException as error:  # user code in a hook: reported in place of READY
-        fail(channel, error)
-    try:
-        call = prepared.call
-        if call is None or prepared.function.spec.concurrency > 1:
-            _serve(channel, prepared.function, Stamps(forked_ns, sandboxed_ns))
-        else:
-            ready(channel, Stamps(forked_ns, sandboxed_ns))
-            _serve_one_by_one(channel, call)
-    except BaseException as error:  # functions' errors are answered where they are called: these end the worker
-        _end_with(error)
-    end(0)
+    def run(self, forked_ns: int, sandboxed_ns: int, problem: str) -> NoReturn:
+        """In a worker: serves, and ends the process. `problem`: what kept it from being isolated."""
+        channel = self.channel
+        try:
+            if problem:
+                raise fork.SandboxError(problem)
+            atfork.now_a_worker()
+            entropy.in_child()
+            hooks.run_after_restore()
+        except SystemExit as error:
+            _end_with(error)
+        except BaseException as error:  # user code in a hook: reported in place of READY
+            fail(channel, error)
+        try:
+            if self.call is None:
+                _serve(channel, self.function, Stamps(forked_ns, sandboxed_ns))
+            else:
+                if not self.has_said_ready:
+                    ready(channel, Stamps(forked_ns, sandboxed_ns))
+                _serve_one_by_one(channel, self.call)
+        except BaseException as error:  # functions' errors are answered where they are called: these end the worker
+            _end_with(error)
+        end(0)
 
 
 def run(channel: Channel, function: Optional[handler.Function], spec: Optional[TemplateSpec], stamps: Stamps) -> NoReturn:

@@ -24,6 +24,8 @@
 #define EINVAL 22
 #define ECONNRESET 104
 
+#define FRAME_READY 16
+
 #define FDS_MAX 16
 #define CHILDREN_MAX 8192
 #define REGIONS_MAX 4
@@ -85,6 +87,7 @@ struct fork_server {
     int32_t error;
     uint64_t signal_mask;          // what children get: that of before pilot_watch
     uint8_t in_own_pid_namespace;  // 0 once children are born elsewhere
+    uint8_t says_ready;            // nothing of the user's is left to be run before READY: it is said here
 };
 
 // ---- system calls ---------------------------------------------------------------------------------------------------
@@ -313,6 +316,26 @@ static int confine(struct fork_server *s, const struct request *r) {
     return error < 0 ? step : 0;
 }
 
+// READY, section 1 of the protocol. Said from here, the daemon's answer to it, the first invocation, travels while the
+// interpreter comes to itself. 0, or -errno.
+static long say_ready(struct fork_server *s) {
+    char frame[16 + 128];
+    char *at = put_text(frame + 16, "{\"forked_ns\":");
+    at = put_number(at, s->forked_ns);
+    at = put_text(at, ",\"sandboxed_ns\":");
+    at = put_number(at, s->sandboxed_ns);
+    at = put_text(at, ",\"initialised_ns\":");
+    at = put_number(at, s->sandboxed_ns);
+    at = put_text(at, "}");
+    uint64_t len = (uint64_t)(at - frame);
+    memset(frame, 0, 16);
+    frame[0] = (char)(len - 16);  // meta_len, little-endian, below 256
+    frame[12] = FRAME_READY;
+    long written;
+    do written = CALL5(__NR_sendto, s->channel, frame, len, MSG_NOSIGNAL, 0); while (written == -EINTR);
+    return written < 0 ? written : 0;
+}
+
 static int become_child(struct fork_server *s, const struct request *r) {
     s->forked_ns = now_ns();
     CALL1(__NR_close, s->control);
@@ -325,6 +348,8 @@ static int become_child(struct fork_server *s, const struct request *r) {
     s->channel = s->channel_at;
     close_all(s);
     s->sandboxed_ns = now_ns();
+    // A daemon that has gone shows when the channel is read.
+    if (!s->step && s->says_ready) say_ready(s);
     return s->step ? RESULT_REFUSED : RESULT_CHILD;
 }
 
