@@ -289,6 +289,20 @@ async fn nobody_reaches<'a>(
     assert!(!one.reaches(address).await, "from another function");
     assert!(!host.reaches(address.into(), PORT), "from the host");
     assert!(!internet.reaches(address.into(), PORT), "from outside");
+    // Not even when no answer has to come back.
+    let port = PORT + 1;
+    let hears = two.attempt("hear", json!({"port": port})).await;
+    hears.expect("it listens");
+    let say = |word: &str| json!({"host": address, "port": port, "word": word});
+    let said = one.attempt("say", say("from another function")).await;
+    said.expect("it does not see that it is lost");
+    let host = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    host.send_to(b"from the host", (address, port))
+        .expect_err("a refusal");
+    let said = call(&beside, "say", say("from itself")).await;
+    said.expect("a worker of the same function reaches it");
+    let heard = two.attempt("heard", json!({"until": "from itself"})).await;
+    assert_eq!(heard, Ok(json!(["from itself"])));
     println!("nobody reaches a function");
     (two, address)
 }

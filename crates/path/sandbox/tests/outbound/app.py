@@ -75,6 +75,29 @@ def listen(port):
     return own_address()
 
 
+EARS = []
+
+
+def hear(port):
+    ear = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    ear.bind(("0.0.0.0", port))
+    EARS.append(ear)
+
+
+def say(host, port, word):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mouth:
+        mouth.sendto(word.encode(), (host, port))
+
+
+def heard(until):
+    """What has been said, up to that word."""
+    EARS[0].settimeout(10)
+    words = []
+    while until not in words:
+        words.append(EARS[0].recv(100).decode())
+    return words
+
+
 def network():
     text = pathlib.Path
     return {
