@@ -16,7 +16,7 @@ import select
 import sys
 import time
 
-from . import entropy, errors, handler, hooks, imports, kernel, native, worker
+from . import entropy, errors, handler, hooks, imports, kernel, native, rehearsal, worker
 from .channel import Channel
 from .control import Control, ForkRequest, RequestError, close_all
 from .spec import SpecError, TemplateSpec
@@ -199,6 +199,7 @@ class Template:
             os.dup2(self._control.fileno(), native.CHANNEL_FD)
             self.prepared = worker.Prepared(Channel(native.CHANNEL_FD), self.function)
             os.close(native.CHANNEL_FD)
+            rehearsal.play(self.function)
             if self.prepared.can_say_ready_at_once():
                 server.say_ready()
                 self.prepared.has_said_ready = True
