@@ -1,6 +1,11 @@
 //! The shelves: which crate may import which, and where unsafe code may be. What is asked is what Cargo will build, not what
 //! the files look like; ARCHITECTURE.md has the reasons.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "test code, its shared functions included: a panic is how a test fails"
+)]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

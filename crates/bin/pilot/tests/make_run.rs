@@ -1,5 +1,10 @@
 //! `make run`, as a newcomer runs it, but for the release build: on a free port, with data of its own, the binary given.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "test code, its shared functions included: a panic is how a test fails"
+)]
+
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -5,6 +5,11 @@
 //! of the benchmark, or an escape attempt's name as it stands in the source. A path alone is a program that is itself the
 //! proof.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "test code, its shared functions included: a panic is how a test fails"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
