@@ -24,7 +24,7 @@ use pilot_model::{Environment, EnvironmentId, FunctionSpec, Version, VersionId, 
 use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, OUTBOUND_CIDR_DEFAULT, Spawner};
 use pilot_sys::process::{self, Side};
 use serde_json::{Value, json};
-use world::{DNS, HOST, HOST_IN_LAN, METADATA, NEIGHBOUR, PORT, ROUTER, SERVER, World};
+use world::{DNS, HOST, HOST_IN_LAN, METADATA, MTU, NEIGHBOUR, PORT, ROUTER, SERVER, World};
 
 fn main() {
     if !geteuid().is_root() {
@@ -236,6 +236,8 @@ async fn reaches_others(one: &Function<'_>) {
         let to = json!({"host": address, "port": PORT});
         assert_eq!(one.attempt("udp", to).await, Ok(json!(HOST)), "{address}");
     }
+    let to = json!({"host": SERVER, "port": PORT});
+    assert_eq!(one.attempt("path_mtu", to).await, Ok(json!(MTU)));
     let name = one.attempt("name", json!({"host": "server.example"})).await;
     assert_eq!(name, Ok(json!(SERVER)));
     println!("a function reaches other hosts, by name too");

@@ -44,6 +44,20 @@ def broadcast(host, port):
         return peer.recvfrom(1000)[0].decode().strip()
 
 
+def path_mtu(host, port):
+    """What the host says that the path carries, when a whole packet is too much for it (ip(7), IP_MTU_DISCOVER)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.settimeout(GIVE_UP_S)
+        peer.setsockopt(socket.SOL_IP, 10, 2)
+        peer.connect((host, port))
+        try:
+            peer.send(bytes(1450))
+            peer.recv(1)
+        except OSError:
+            pass
+        return peer.getsockopt(socket.SOL_IP, 14)
+
+
 def flood(host, count):
     """Begins as many exchanges, and then tries whether another one works."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:

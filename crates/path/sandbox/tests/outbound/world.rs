@@ -124,6 +124,7 @@ fn attach(place: &Place, device: &str, (here, there): (Ipv4Addr, &[Ipv4Addr]), d
         Route::open().and_then(|mut route| route.index_of(device).map_err(io::Error::other));
     let index = index.expect("the device");
     apply(route::add_address(index, here, 24));
+    apply(mtu(index));
     apply(route::switch_on(index));
     // The other end is the place's own to switch on.
     let mut control = &place.control;
@@ -192,6 +193,7 @@ fn settle(address: Ipv4Addr) -> io::Result<()> {
     let index = route.index_of("eth0").map_err(io::Error::other)?;
     for message in [
         route::add_address(index, address, 32),
+        mtu(index),
         route::switch_on(index),
         route::add_default_route(HOST, index),
     ] {
@@ -200,6 +202,16 @@ fn settle(address: Ipv4Addr) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Sets what a link carries to less than functions' links do (RTM_NEWLINK with IFLA_MTU), as tunnels and clouds have it.
+fn mtu(index: u32) -> Message {
+    let mut fixed = [0; 16];
+    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+    Message::new("set the MTU", 16, 4, &fixed).with(4, &MTU.to_ne_bytes())
+}
+
+/// Bytes of a packet between host and world.
+pub(crate) const MTU: u32 = 1400;
 
 /// Longer than a lost packet takes to be sent again.
 const PATIENCE: Duration = Duration::from_millis(2_000);
