@@ -13,7 +13,7 @@ from . import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Callable, Optional
 
 # Made at import, that is in the template: a worker pays only for the pages that its events fill.
 _buffer = bytearray(64 * 1024)
@@ -33,6 +33,7 @@ class Channel:
         self._decoder = wire.Decoder()
         self._is_buffered = False
         self._writing = threading.Lock()
+        self.when_idle: Optional[Callable[[], None]] = None
 
     def read(self) -> Optional[wire.Frame]:
         """The next frame, or None when the daemon has closed the channel between two frames."""
@@ -67,8 +68,18 @@ class Channel:
     def _receive(self) -> int:
         try:
             return self.socket.recv_into(_buffer)
+        except BlockingIOError:
+            return self._receive_after_idling()
         except ConnectionError:
             return 0
+
+    def _receive_after_idling(self) -> int:
+        """The native loop gave the socket a time limit (SO_RCVTIMEO, socket(7)), which has passed. It is lifted: it was for the
+        first wait."""
+        self.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, bytes(16))
+        if self.when_idle is not None:
+            self.when_idle()
+        return self._receive()
 
     def write(self, kind: int, stream: int, meta: bytes, body: bytes) -> None:
         """Sends one frame."""

@@ -10,7 +10,7 @@ import atexit
 import os
 import time
 
-from . import aio, asgi, atfork, entropy, errors, events, fork, handler, hooks, imports, output, threads, wire, wsgi
+from . import aio, asgi, atfork, entropy, errors, events, fork, handler, hooks, imports, output, rehearsal, threads, wire, wsgi
 from .channel import Channel, ChannelClosed
 
 TYPE_CHECKING = False
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from typing import Callable, NoReturn, Optional
 
     from .spec import TemplateSpec
+
+
+# Those of logging and the like: they flush what is not buffered here.
+_OWN_ATEXIT_FUNCTIONS = atexit._ncallbacks()
 
 
 class Stamps:
@@ -42,6 +46,8 @@ class Prepared:
         self.call: Optional[Callable[[int, int, bytes, bytes], None]] = None
         if not function.is_async and function.spec.concurrency == 1:
             self.call = _call(function, channel)
+            # Nobody waits then: the pages of the first invocation are copied beforehand.
+            channel.when_idle = lambda: rehearsal.play(function, 1)
 
     def can_say_ready_at_once(self) -> bool:
         """Whether a worker is as good as initialised when it is forked: no hooks, no lifespan."""
@@ -115,6 +121,14 @@ def end(status: int) -> NoReturn:
     os._exit(status)
 
 
+def _end_between_invocations() -> NoReturn:
+    """When the daemon closes the channel: everything is flushed, and what only user code could have asked for is looked for
+    before it is done."""
+    if atexit._ncallbacks() == _OWN_ATEXIT_FUNCTIONS:
+        os._exit(0)
+    end(0)
+
+
 def _serve(channel: Channel, function: handler.Function, stamps: Stamps) -> None:
     """Says READY and serves. Which loop: coroutines need asyncio, concurrency needs threads, all else is served in place."""
     if function.is_async:
@@ -137,7 +151,7 @@ def _serve_one_by_one(channel: Channel, call: Callable[[int, int, bytes, bytes],
     while True:
         frame = channel.read()
         if frame is None:
-            return
+            _end_between_invocations()
         call(*frame)
 
 

@@ -131,6 +131,8 @@ struct filter_program { uint16_t len; const void *filter; };
 #define POLLIN 1
 #define SOL_SOCKET 1
 #define SCM_RIGHTS 1
+#define SO_RCVTIMEO 20
+#define IDLE_AFTER_US 5000
 #define MSG_CMSG_CLOEXEC 0x40000000
 #define MSG_CTRUNC 0x8
 #define MSG_TRUNC 0x20
@@ -348,6 +350,9 @@ static int become_child(struct fork_server *s, const struct request *r) {
     s->channel = s->channel_at;
     close_all(s);
     s->sandboxed_ns = now_ns();
+    // Who has no invocation by then was not started for one, and uses the time (channel.py).
+    struct timespec64 idle = {0, IDLE_AFTER_US};  // a struct timeval: socket(7)
+    CALL5(__NR_setsockopt, s->channel, SOL_SOCKET, SO_RCVTIMEO, &idle, sizeof idle);
     // A daemon that has gone shows when the channel is read.
     if (!s->step && s->says_ready) say_ready(s);
     return s->step ? RESULT_REFUSED : RESULT_CHILD;

@@ -1,6 +1,7 @@
 //! Keeps sandboxes ready for functions that are in use, off the path: makes new ones, and cleans those that workers leave.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
@@ -14,6 +15,9 @@ const SPARES: usize = 2;
 
 /// Sandboxes kept when workers come and go: as many as were in use at once, up to this.
 const SPARES_MAX: usize = 32;
+
+/// How long after a start sandboxes are made for the next.
+const REFILL_AFTER: Duration = Duration::from_millis(4);
 
 /// Work waiting; beyond it a function is not refilled, a sandbox is not cleaned but dropped.
 const WAITING_MAX: usize = 1024;
@@ -41,10 +45,12 @@ impl Keeper {
 
     /// A function's worker has started: have sandboxes ready for the next.
     pub(super) fn refill(&self, shared: &Arc<Shared>, function: &Arc<Function>) {
-        if function.spares().lock().len() < SPARES {
+        if function.spares().lock().len() < SPARES && function.begin_refill() {
             let work = Work::Refill(Arc::downgrade(shared), Arc::downgrade(function));
-            // Full: the next start makes its own.
-            let _ = self.work.try_send(work);
+            if self.work.try_send(work).is_err() {
+                // Full: the next start makes its own.
+                function.end_refill();
+            }
         }
     }
 
@@ -82,22 +88,26 @@ impl Home for FunctionHome {
 }
 
 async fn keep(mut work: mpsc::Receiver<Work>) {
-    let mut recycling = JoinSet::new();
+    let mut jobs = JoinSet::new();
     loop {
         tokio::select! {
             next = work.recv() => match next {
                 None => return,
-                Some(Work::Refill(shared, function)) => refill(&shared, &function).await,
+                Some(Work::Refill(shared, function)) => {
+                    jobs.spawn(refill(shared, function));
+                }
                 Some(Work::Recycle(function, body)) => {
-                    recycling.spawn(recycle(function, body));
+                    jobs.spawn(recycle(function, body));
                 }
             },
-            Some(_) = recycling.join_next() => {}
+            Some(_) = jobs.join_next() => {}
         }
     }
 }
 
-async fn refill(shared: &Weak<Shared>, function: &Weak<Function>) {
+async fn refill(shared: Weak<Shared>, function: Weak<Function>) {
+    // The invocation that the worker was started for is under way: not beside it, on a machine of few CPUs.
+    tokio::time::sleep(REFILL_AFTER).await;
     let (Some(shared), Some(function)) = (shared.upgrade(), function.upgrade()) else {
         return;
     };
@@ -106,10 +116,11 @@ async fn refill(shared: &Weak<Shared>, function: &Weak<Function>) {
             Ok(sandbox) => function.spares().lock().push(sandbox),
             Err(error) => {
                 tracing::warn!(%error, function = %function.version().config.name, "no sandbox could be made ahead");
-                return;
+                break;
             }
         }
     }
+    function.end_refill();
 }
 
 /// The process is ending: its channel is closed. What cannot be cleaned is dropped, which ends it.

@@ -4,6 +4,7 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant as WallInstant;
 
 use parking_lot::Mutex;
@@ -67,6 +68,8 @@ pub(super) struct Function {
     _link: Option<Link>,
     /// Sandboxes that nobody is in. Guards nothing else.
     spares: Mutex<Vec<Sandbox>>,
+    /// Somebody is making spares.
+    refilling: AtomicBool,
 }
 
 impl Function {
@@ -88,6 +91,15 @@ impl Function {
 
     pub(super) fn take_spare(&self) -> Option<Sandbox> {
         self.spares.lock().pop()
+    }
+
+    /// True: the caller is the one to make spares, until [`Function::end_refill`].
+    pub(super) fn begin_refill(&self) -> bool {
+        !self.refilling.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn end_refill(&self) {
+        self.refilling.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn spares(&self) -> &Mutex<Vec<Sandbox>> {
@@ -158,9 +170,7 @@ impl Shared {
         let resolver = self.resolver(version)?;
         let base = self.environment(&version.environment).await?;
         let user = self.isolation.has_users().then(|| {
-            let number = self
-                .next_user
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let number = self.next_user.fetch_add(1, Ordering::Relaxed);
             FUNCTION_USERS.0 + number % FUNCTION_USERS.1
         });
         let mut root = self.root(&version.environment, user);
@@ -198,6 +208,7 @@ impl Shared {
             spec,
             report,
             spares: Mutex::default(),
+            refilling: AtomicBool::new(false),
             _link: link,
         })
     }
