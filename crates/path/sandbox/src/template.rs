@@ -1,6 +1,7 @@
 //! A template as the daemon holds it: a process that has imported something and does nothing but fork.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::ports::StartError;
+use pilot_sys::seqpacket::Message;
 use pilot_wire::control::{Reply, Request, Role, TemplateReady, TemplateSpec, short_fork};
 use tokio::sync::SetOnce;
 use tokio::task::{AbortHandle, JoinHandle};
@@ -117,6 +119,9 @@ pub(crate) async fn or_end<T>(
     }
 }
 
+/// A process that has closed its channel is as good as dead; reaping it takes its parent a moment.
+pub(crate) const END_TIME_MAX: Duration = Duration::from_secs(2);
+
 /// What has been sent is in the socket already: this is for the runtime to hear of it.
 const LAST_WORDS: Duration = Duration::from_millis(20);
 
@@ -136,28 +141,22 @@ impl Template {
             problem,
             output: output.take_text(),
         };
-        let received = output.drain_while(or_end(control.receive(), ended));
-        let message = match timeout(IMPORT_TIME_MAX, received).await {
-            Ok(Ok(Ok(Some(message)))) => message,
-            Ok(Ok(Ok(None))) => {
-                return Err(runtime("the template ended while importing".into(), output));
-            }
-            Ok(Err(end)) => {
+        let message = match output.drain_while(first_message(&control, ended)).await {
+            Ok(message) => message,
+            Err(end) => {
                 let problem = match (&end, sandbox.cgroup().map_or(0, Cgroup::oom_kills)) {
-                    (ChildEnd::Signalled(_), 1..) => {
+                    (Silence::Ended(ChildEnd::Signalled(_)), 1..) => {
                         "importing took more memory than memory_mb allows; give it more".to_owned()
                     }
-                    _ => format!("the template {} while importing", end.in_words()),
+                    (Silence::Ended(end), _) => {
+                        format!("the template {} while importing", end.in_words())
+                    }
+                    (Silence::Failed(error), _) => error.to_string(),
+                    (Silence::TooLong, _) => {
+                        format!("the imports took over {} s", IMPORT_TIME_MAX.as_secs())
+                    }
                 };
                 return Err(runtime(problem, output));
-            }
-            Ok(Ok(Err(error))) => return Err(runtime(error.to_string(), output)),
-            Err(_) => {
-                let seconds = IMPORT_TIME_MAX.as_secs();
-                return Err(runtime(
-                    format!("the imports took over {seconds} s"),
-                    output,
-                ));
             }
         };
         let ready = match serde_json::from_slice(&message.bytes) {
@@ -212,7 +211,7 @@ impl Template {
         self.children.waiting.lock().insert(id, Arc::clone(&end));
         let sent = match (role, spec) {
             (Role::Worker, None) if self.ready.native => {
-                let request = short_fork(id, &names).map_err(std::io::Error::other);
+                let request = short_fork(id, &names).map_err(io::Error::other);
                 match request {
                     Ok(request) => self.control.send_bytes(&request, &fds).await,
                     Err(error) => Err(error),
@@ -278,6 +277,34 @@ impl Children {
             // Said once: the entry is gone.
             let _ = waiting.set(end);
         }
+    }
+}
+
+/// Why a template has said nothing.
+enum Silence {
+    Ended(ChildEnd),
+    Failed(io::Error),
+    TooLong,
+}
+
+/// A new template's first message, or why there is none.
+async fn first_message(
+    control: &Channel,
+    ended: impl Future<Output = ChildEnd>,
+) -> Result<Message, Silence> {
+    let mut ended = std::pin::pin!(ended);
+    let received = timeout(IMPORT_TIME_MAX, or_end(control.receive(), &mut ended));
+    match received.await {
+        Ok(Ok(Ok(Some(message)))) => Ok(message),
+        // Closed by the process's end, of which we shall hear in a moment.
+        Ok(Ok(Ok(None))) => Err(Silence::Ended(
+            timeout(END_TIME_MAX, ended)
+                .await
+                .unwrap_or(ChildEnd::Unknown),
+        )),
+        Ok(Ok(Err(error))) => Err(Silence::Failed(error)),
+        Ok(Err(end)) => Err(Silence::Ended(end)),
+        Err(_) => Err(Silence::TooLong),
     }
 }
 

@@ -8,7 +8,6 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -30,7 +29,7 @@ pub(crate) use output::Output;
 use crate::cgroup::Cgroup;
 use crate::memory;
 use crate::sandbox::Sandbox;
-use crate::template::{Child, ChildEnd, or_end};
+use crate::template::{Child, ChildEnd, END_TIME_MAX, or_end};
 
 /// A forked (or freshly executed) process in a sandbox.
 pub(crate) struct ForkedWorker {
@@ -161,9 +160,6 @@ impl Body {
         }
     }
 }
-
-/// A process that has closed its channel is as good as dead; reaping takes its template a moment.
-const END_TIME_MAX: Duration = Duration::from_secs(2);
 
 impl ForkedWorker {
     /// `work`, unless the process ends first.
