@@ -76,6 +76,11 @@ pub trait Worker: Send + Sync + Debug {
     /// Ends the process, and everything it started, at once.
     fn kill(&self);
 
+    /// Lets it go between invocations: it ends soon, and what it leaves may be cleaned and used again. The caller drops it.
+    fn retire(&self) {
+        self.kill();
+    }
+
     /// Memory in use and its peak; reads `/proc` and the cgroup, so not for the path.
     fn memory(&self) -> WorkerMemory;
 }

@@ -328,7 +328,11 @@ impl Pool {
                         worker: seat.worker.id(),
                         reason,
                     });
-                    self.shared.chore(Chore::End(seat));
+                    self.shared.chore(match reason {
+                        "idle" | "once" | "pressure" | "retired" | "scaled" => Chore::Retire(seat),
+                        // Mid-way through something, or nobody knows through what.
+                        _ => Chore::Kill(seat),
+                    });
                 }
             }
         }

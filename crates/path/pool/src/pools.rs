@@ -58,7 +58,9 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) enum Chore {
     /// End a worker.
-    End(Arc<Seat>),
+    Kill(Arc<Seat>),
+    /// Lets a worker go.
+    Retire(Arc<Seat>),
     /// Give a version's template up.
     Forget(Arc<Version>),
     /// The task of a start was ended.
@@ -152,7 +154,9 @@ impl Shared {
 
     /// Leaves something to the task off the path; does it here if that has ended.
     pub(crate) fn chore(&self, chore: Chore) {
-        if let Err(mpsc::error::SendError(Chore::End(seat))) = self.chores.send(chore) {
+        if let Err(mpsc::error::SendError(Chore::Kill(seat) | Chore::Retire(seat))) =
+            self.chores.send(chore)
+        {
             seat.worker.kill();
         }
     }
@@ -196,7 +200,8 @@ impl Shared {
 async fn do_chores(mut inbox: mpsc::UnboundedReceiver<Chore>, shared: Weak<Shared>) {
     while let Some(chore) = inbox.recv().await {
         match chore {
-            Chore::End(seat) => seat.worker.kill(),
+            Chore::Kill(seat) => seat.worker.kill(),
+            Chore::Retire(seat) => seat.worker.retire(),
             Chore::Forget(version) => {
                 if let Some(shared) = shared.upgrade() {
                     shared.engine.forget(&version);

@@ -224,7 +224,13 @@ impl Init<'_> {
             write(file, b"0")?;
         }
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-        for ignored in [Signal::SIGCHLD, Signal::SIGPIPE] {
+        for ignored in [
+            Signal::SIGHUP,
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGCHLD,
+            Signal::SIGPIPE,
+        ] {
             process::default_signal(ignored)?;
         }
         for (resource, most) in LIMITS {

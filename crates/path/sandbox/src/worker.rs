@@ -267,6 +267,14 @@ impl Worker for ForkedWorker {
         drop(self.body.lock().take());
     }
 
+    fn retire(&self) {
+        self.killed.store(true, Ordering::Relaxed);
+        let body = self.body.lock().take();
+        if let Some(body) = body {
+            self.home.take_back(body);
+        }
+    }
+
     fn memory(&self) -> WorkerMemory {
         let body = self.body.lock();
         let Some(cgroup) = body.as_ref().and_then(|body| body.sandbox.cgroup()) else {
