@@ -131,6 +131,8 @@ struct Init<'a> {
 impl Init<'_> {
     /// Serves until the control socket closes.
     fn serve(&mut self) -> io::Result<()> {
+        // The spawner ignores it, so that the kernel reaps; here it is needed to learn how programs end.
+        process::default_signal(Signal::SIGCHLD)?;
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGCHLD);
         sigprocmask(SigmaskHow::SIG_BLOCK, Some(&mask), None)?;
