@@ -62,7 +62,7 @@ pub(crate) fn assemble(
             tmp_bytes_max: limits.tmp_mb << 20,
             pids_max: limits.pids,
             template_memory_bytes: limits.template_memory_mb << 20,
-            outbound_cidr: pilot_sandbox::OUTBOUND_CIDR_DEFAULT,
+            outbound_cidr: config.outbound_cidr,
         },
         spawner,
         isolation,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ipnet::Ipv4Net;
 use pilot_model::manifest::with_nearest_key;
 use pilot_telemetry::LogFormat;
 use serde::Deserialize;
@@ -26,6 +27,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) control_token: Option<String>,
     /// What callers of functions must show.
     pub(crate) invoke_token: Option<String>,
+    /// Where functions with `network = "outbound"` get their addresses from.
+    pub(crate) outbound_cidr: Ipv4Net,
     /// How the daemon's own log is written.
     pub(crate) log_format: LogFormat,
     /// What it tells.
@@ -85,6 +88,7 @@ struct File {
     strict: bool,
     control_token: Option<String>,
     invoke_token: Option<String>,
+    outbound_cidr: Option<Ipv4Net>,
     log: Log,
     limits: Limits,
 }
@@ -127,6 +131,9 @@ impl DaemonConfig {
             strict: args.strict || file.strict,
             control_token: file.control_token,
             invoke_token: file.invoke_token,
+            outbound_cidr: file
+                .outbound_cidr
+                .unwrap_or(pilot_sandbox::OUTBOUND_CIDR_DEFAULT),
             log_format,
             log_level: level.unwrap_or_else(|| "info".to_owned()),
             limits: file.limits,
@@ -215,6 +222,13 @@ mod tests {
         assert_eq!(config.listen.port(), 1);
         assert_eq!(config.data_dir, PathBuf::from("/d"));
         assert_eq!(config.limits, Limits::default());
+    }
+
+    #[test]
+    fn the_range_of_outbound_functions_is_read_or_refused() {
+        let file = parse("outbound_cidr = \"10.9.0.0/16\"\n", Path::new("f")).unwrap();
+        assert_eq!(file.outbound_cidr.unwrap().prefix_len(), 16);
+        assert!(parse("outbound_cidr = \"10.9\"\n", Path::new("f")).is_err());
     }
 
     #[test]
