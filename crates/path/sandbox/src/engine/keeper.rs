@@ -19,6 +19,9 @@ const SPARES_MAX: usize = 32;
 /// How long after a start sandboxes are made for the next.
 const REFILL_AFTER: Duration = Duration::from_millis(4);
 
+/// Of the sandboxes kept beyond [`SPARES`], those that nobody needed for this long are given up.
+const TRIM_AFTER: Duration = Duration::from_secs(10);
+
 /// Work waiting; beyond it a function is not refilled, a sandbox is not cleaned but dropped.
 const WAITING_MAX: usize = 1024;
 
@@ -45,7 +48,7 @@ impl Keeper {
 
     /// A function's worker has started: have sandboxes ready for the next.
     pub(super) fn refill(&self, shared: &Arc<Shared>, function: &Arc<Function>) {
-        if function.spares().lock().len() < SPARES && function.begin_refill() {
+        if function.spare_count() < SPARES && function.begin_refill() {
             let work = Work::Refill(Arc::downgrade(shared), Arc::downgrade(function));
             if self.work.try_send(work).is_err() {
                 // Full: the next start makes its own.
@@ -77,7 +80,7 @@ struct FunctionHome {
 
 impl Home for FunctionHome {
     fn take_back(&self, body: Body) {
-        if self.function.spares().lock().len() < SPARES_MAX {
+        if self.function.spare_count() < SPARES_MAX {
             // Full: dropped, which ends it.
             let _ = self.work.try_send(Work::Recycle(
                 Arc::downgrade(&self.function),
@@ -111,9 +114,9 @@ async fn refill(shared: Weak<Shared>, function: Weak<Function>) {
     let (Some(shared), Some(function)) = (shared.upgrade(), function.upgrade()) else {
         return;
     };
-    while function.spares().lock().len() < SPARES {
+    while function.spare_count() < SPARES {
         match shared.worker_sandbox(&function).await {
-            Ok(sandbox) => function.spares().lock().push(sandbox),
+            Ok(sandbox) => function.keep_spare(sandbox, SPARES_MAX),
             Err(error) => {
                 tracing::warn!(%error, function = %function.version().config.name, "no sandbox could be made ahead");
                 break;
@@ -132,9 +135,25 @@ async fn recycle(function: Weak<Function>, body: Box<Body>) {
         return;
     }
     if let Some(function) = function.upgrade() {
-        let mut spares = function.spares().lock();
-        if spares.len() < SPARES_MAX {
-            spares.push(sandbox);
+        function.keep_spare(sandbox, SPARES_MAX);
+        if function.spare_count() <= SPARES || !function.begin_trim() {
+            return;
+        }
+    }
+    trim(function).await;
+}
+
+/// Gives up, little by little, what is kept beyond [`SPARES`] and not needed. The function may go meanwhile.
+async fn trim(function: Weak<Function>) {
+    loop {
+        tokio::time::sleep(TRIM_AFTER).await;
+        let Some(function) = function.upgrade() else {
+            return;
+        };
+        function.trim_spares(SPARES);
+        if function.spare_count() <= SPARES {
+            function.end_trim();
+            return;
         }
     }
 }

@@ -66,10 +66,19 @@ pub(super) struct Function {
     report: TemplateReport,
     /// Its way to other hosts, kept while it is up.
     _link: Option<Link>,
-    /// Sandboxes that nobody is in. Guards nothing else.
-    spares: Mutex<Vec<Sandbox>>,
+    spares: Mutex<Spares>,
     /// Somebody is making spares.
     refilling: AtomicBool,
+    /// Somebody looks whether there are too many.
+    trimming: AtomicBool,
+}
+
+/// Sandboxes that nobody is in.
+#[derive(Debug, Default)]
+struct Spares {
+    ready: Vec<Sandbox>,
+    /// The fewest there were since they were last trimmed.
+    fewest: usize,
 }
 
 impl Function {
@@ -90,7 +99,41 @@ impl Function {
     }
 
     pub(super) fn take_spare(&self) -> Option<Sandbox> {
-        self.spares.lock().pop()
+        let mut spares = self.spares.lock();
+        let spare = spares.ready.pop();
+        spares.fewest = spares.fewest.min(spares.ready.len());
+        spare
+    }
+
+    pub(super) fn spare_count(&self) -> usize {
+        self.spares.lock().ready.len()
+    }
+
+    /// Keeps a sandbox for the next worker, if there are fewer than `most`; otherwise it ends.
+    pub(super) fn keep_spare(&self, sandbox: Sandbox, most: usize) {
+        let mut spares = self.spares.lock();
+        if spares.ready.len() < most {
+            spares.ready.push(sandbox);
+        }
+    }
+
+    /// True: the caller is the one to trim spares, until [`Function::end_trim`].
+    pub(super) fn begin_trim(&self) -> bool {
+        !self.trimming.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn end_trim(&self) {
+        self.trimming.store(false, Ordering::Relaxed);
+    }
+
+    /// Gives up those beyond `kept` that were not needed since the last time.
+    pub(super) fn trim_spares(&self, kept: usize) {
+        let mut spares = self.spares.lock();
+        let needless = spares.fewest.saturating_sub(kept);
+        let gone: Vec<Sandbox> = spares.ready.drain(..needless).collect();
+        spares.fewest = spares.ready.len();
+        drop(spares);
+        drop(gone);
     }
 
     /// True: the caller is the one to make spares, until [`Function::end_refill`].
@@ -100,10 +143,6 @@ impl Function {
 
     pub(super) fn end_refill(&self) {
         self.refilling.store(false, Ordering::Relaxed);
-    }
-
-    pub(super) fn spares(&self) -> &Mutex<Vec<Sandbox>> {
-        &self.spares
     }
 
     /// The template its workers come from, with the spec they need when that is not its own. `None`: from a fresh
@@ -209,6 +248,7 @@ impl Shared {
             report,
             spares: Mutex::default(),
             refilling: AtomicBool::new(false),
+            trimming: AtomicBool::new(false),
             _link: link,
         })
     }
