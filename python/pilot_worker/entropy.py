@@ -1,10 +1,11 @@
 """Gives every forked child its own randomness (PROTOCOL.md, section 3, step 5).
 
-Only what a fork really shares, and only in modules that are loaded. What need not be secret is renewed in the template just
-before it forks, where no page has to be copied for it; secrets are renewed in the child, because siblings inherit the
-template's memory. Left out on purpose: `secrets`, `uuid.uuid4` and
-`numpy.random.default_rng()` (they ask the kernel each time). Generators that user code made at import are its own business:
-that is what `register_after_restore` is for.
+Only what a fork really shares, and only in modules that are loaded. What is made afresh on demand is taken away in the
+template before it forks, where no page has to be copied for it; the state of `random` and of numpy's global generator is filled
+by the native loop in each child (`before_native_forks`), or here when the fork is Python's; secrets are renewed in the child,
+because siblings inherit the template's memory. Left out on purpose: `secrets`, `uuid.uuid4` and `numpy.random.default_rng()`
+(they ask the kernel each time). Generators that user code made at import are its own business: that is what
+`register_after_restore` is for.
 """
 
 from __future__ import annotations
@@ -75,11 +76,11 @@ def _numpy_region() -> Optional[Tuple[int, int]]:
     if legacy is None:
         return None
     try:
-        generator = legacy._bit_generator
-        state = generator.state
+        state = legacy.get_state(legacy=False)
         state["state"]["pos"] = _MT19937_WORDS
-        generator.state = state
-        return generator.ctypes.state_address, 4 * _MT19937_WORDS
+        state["has_gauss"] = 0  # half of a pair of normal numbers, which siblings would share
+        legacy.set_state(state)
+        return legacy._bit_generator.ctypes.state_address, 4 * _MT19937_WORDS
     except (AttributeError, KeyError, TypeError):
         return None  # not the generator that numpy begins with: the user's business
 

@@ -1,7 +1,8 @@
 """A template: a process that has imported what its children need, and then does nothing but fork them.
 
-`serve` returns only in a child. It waits with poll for the control channel and for the pipe that Python's C-level signal
-handler writes to: a SIGCHLD that arrives just before the system call then wakes it too, and since children are reaped in
+`serve` returns only in a child. The loop is the native one (`native.py`) where that can be loaded, which hands over what it
+does not know. The loop here waits with poll for the control channel and for the pipe that Python's C-level signal handler
+writes to: a SIGCHLD that arrives just before the system call then wakes it too, and since children are reaped in
 this loop and not in the handler, `exited` never comes before `forked`.
 """
 

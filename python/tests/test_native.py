@@ -22,10 +22,11 @@ import os, sys
 try:
     import numpy
     numpy.random.seed(1)
+    numpy.random.randn()
 except ImportError:
     numpy = None
 def handler(event, context):
-    return None if numpy is None else numpy.random.rand(3).tolist()
+    return None if numpy is None else numpy.random.randn(3).tolist()
 """
 
 FORKS = """

@@ -1,6 +1,6 @@
 //! The operating system, as far as Pilotlight needs more of it than std and nix give: the only crate with `unsafe`.
-//! Each module wraps one thing in a safe function; what cannot be made safe (going on after a fork) says what its
-//! caller must keep.
+//! Each module wraps one thing in a safe function; what a forked child may not do is kept from it by how the functions
+//! are made ([`process::child_main`] never returns). The templates' inner loop (`native/`) is here as well, in C.
 //!
 //! Not here: policy. Which namespaces, which limits, which system calls is decided in `path/sandbox`.
 

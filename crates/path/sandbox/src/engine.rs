@@ -223,7 +223,7 @@ impl Shared {
         };
         // Closed here before the worker's end is waited for, or it would never be seen.
         drop((theirs, log));
-        let home = self.keeper.home(self, function);
+        let home = self.keeper.home(function);
         let config = &function.version().config;
         let body = Body { sandbox, process };
         ForkedWorker::come_up(id, asked, config, channel, output, body, home).await

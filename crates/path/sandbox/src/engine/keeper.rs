@@ -58,7 +58,7 @@ impl Keeper {
     }
 
     /// Where a worker's sandbox goes.
-    pub(super) fn home(&self, _shared: &Arc<Shared>, function: &Arc<Function>) -> Arc<dyn Home> {
+    pub(super) fn home(&self, function: &Arc<Function>) -> Arc<dyn Home> {
         Arc::new(FunctionHome {
             work: self.work.clone(),
             function: Arc::clone(function),
