@@ -6,6 +6,7 @@
 pub mod api;
 pub mod config;
 pub mod event;
+pub mod forecast;
 pub mod ids;
 pub mod manifest;
 pub mod ports;

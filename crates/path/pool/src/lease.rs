@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use crate::pool::{Pool, Refusal};
-use crate::state::{Ending, Key, WaiterId};
+use pilot_rules::{Ending, Key, WaiterId};
 
 /// A worker with what the pool notes about it.
 #[derive(Debug)]

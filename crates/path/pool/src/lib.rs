@@ -1,7 +1,7 @@
-//! Workers: state machine, leases, sizing, keep-alive, eviction under pressure.
+//! Workers: leases, starts, keep-alive, eviction under pressure.
 //!
-//! A [`Pool`] holds the workers of one version. Its decisions are a pure state machine ([`state`]); around it lies a shell
-//! with one mutex, which is never held across an await. [`Pools`] owns what all pools share: one timer task, one sampler
+//! A [`Pool`] holds the workers of one version. Its decisions are a pure state machine ([`pilot_rules::State`]); around it
+//! lies a shell with one mutex, which is never held across an await. [`Pools`] owns what all pools share: one timer task, one sampler
 //! of memory, one task that ends workers off the path. Starts workers through the [`Engine`](pilot_model::ports::Engine)
 //! port; what a worker is asked is not this crate's business.
 
@@ -9,7 +9,6 @@ mod lease;
 mod memory;
 mod pool;
 mod pools;
-pub mod state;
 mod tasks;
 
 pub use lease::{Lease, Waiting};

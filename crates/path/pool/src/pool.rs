@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::lease::{Lease, Seat, Waiting};
 use crate::pools::{Chore, Shared};
-use crate::state::{Action, Arrival, Ending, Key, Settings, StartFault, State, WaiterId};
+use pilot_rules::{Action, Arrival, Ending, Key, Settings, StartFault, State, WaiterId};
 
 type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
 type Todo = Vec<Action<Arc<Seat>, Waiter>>;

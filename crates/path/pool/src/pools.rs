@@ -12,8 +12,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::lease::Seat;
 use crate::memory;
 use crate::pool::Pool;
-use crate::state::Key;
 use crate::tasks::Tasks;
+use pilot_rules::Key;
 
 /// Bounds of all pools.
 #[derive(Debug, Clone, PartialEq, Eq)]

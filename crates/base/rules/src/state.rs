@@ -7,7 +7,9 @@
 //! never retired.
 
 mod estimate;
+mod keeping;
 mod sizing;
+mod starts;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -18,7 +20,6 @@ use std::time::Duration;
 use pilot_model::{Instant, Reuse, StartKind};
 
 use estimate::{Mean, StartTimes, nanos};
-use sizing::{Demand, Prospect, start_pays};
 pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, WaiterId};
 
 /// One pool's state.
@@ -40,8 +41,22 @@ pub struct State<W, Q> {
     failures: u32,
     /// No worker is started ahead of demand before this.
     hold_until: Instant,
-    /// `min`, or less after [`State::scale`] until the next request.
+    /// What the forecast wants, the busy ones among them.
+    target: u32,
+    /// How long an idle worker is kept beyond the floor: `idle_s`, or what the forecast says.
+    idle: Duration,
+    /// Set by [`State::scale`] until the next request: no more than so many are kept ready.
+    cap: u32,
+    /// `min` or the target, whichever is more, within the cap.
     floor: u32,
+    /// Leases out, over all workers.
+    leased: u32,
+    /// Most leases and waiting requests at one instant since [`State::observe`].
+    demand_max: u32,
+    /// Requests since [`State::observe`].
+    arrivals: u64,
+    /// When [`State::observe`] was last called.
+    observed: Option<Instant>,
     mode: Mode,
     due: Instant,
 }
@@ -96,8 +111,6 @@ impl<W: Clone, Q> State<W, Q> {
     const REFILL_AFTER: Duration = Duration::from_millis(2);
     /// After eviction, nothing is started ahead of demand for so long.
     const PRESSURE_HOLD: Duration = Duration::from_secs(30);
-    const REVIEW_MIN: u64 = 1_000_000;
-    const REVIEW_MAX: u64 = 50_000_000;
     const NEVER: Instant = Instant(u64::MAX);
 
     /// An empty pool. Nothing is started before [`State::tick`], or a request.
@@ -105,6 +118,13 @@ impl<W: Clone, Q> State<W, Q> {
     pub fn new(settings: Settings) -> Self {
         let floor = settings.min;
         Self {
+            target: 0,
+            idle: settings.idle,
+            cap: u32::MAX,
+            leased: 0,
+            demand_max: 0,
+            arrivals: 0,
+            observed: None,
             settings,
             places: Vec::new(),
             vacant: Vec::new(),
@@ -135,7 +155,11 @@ impl<W: Clone, Q> State<W, Q> {
             return Arrival::Closed;
         }
         self.last_arrival = Some(now);
-        self.floor = self.settings.min;
+        self.arrivals += 1;
+        if self.cap != u32::MAX {
+            self.cap = u32::MAX;
+            self.update_floor();
+        }
         if let Some(&key) = self.free.last()
             && let Some(worker) = self.lease(now, key)
         {
@@ -156,6 +180,7 @@ impl<W: Clone, Q> State<W, Q> {
             hoped: false,
             failures: 0,
         });
+        self.demand_max = self.demand_max.max(self.demand());
         self.order_starts(now, Some(id), actions);
         if let Some(waiter) = self.queue.back_mut() {
             // With nobody at work, all hope is in what starts.
@@ -269,6 +294,7 @@ impl<W: Clone, Q> State<W, Q> {
             Ending::Reusable | Ending::Unused => {}
         }
         let (unused, doomed) = (*leases == 0, *doomed);
+        self.leased = self.leased.saturating_sub(1);
         self.sample(now, since, ending);
         match doomed {
             Some(reason) => {
@@ -309,29 +335,12 @@ impl<W: Clone, Q> State<W, Q> {
         self.due
     }
 
-    /// Retires idle workers beyond `workers`, or starts some up to it. Fewer than `min` stay so until the next request.
-    pub fn scale(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
-        if self.mode != Mode::Live {
-            return;
-        }
-        self.floor = self.settings.min.min(workers);
-        if workers == 0 {
-            self.last_arrival = None;
-        }
-        while self.total() > workers
-            && let Some(key) = self.coldest_idle()
-        {
-            self.retire(key, "scaled", actions);
-        }
-        while self.total() < workers.min(self.settings.max) {
-            self.start(now, None, actions);
-        }
-    }
-
     /// Another version takes over: keeps nothing ready any more. Who waits or comes is still served.
     pub fn retire_all(&mut self, actions: &mut Vec<Action<W, Q>>) {
         if self.mode == Mode::Live {
             self.mode = Mode::Retired;
+            self.target = 0;
+            self.update_floor();
         }
         while let Some(key) = self.coldest_idle() {
             self.retire(key, "retired", actions);
@@ -409,124 +418,6 @@ impl<W: Clone, Q> State<W, Q> {
         self.last_arrival
     }
 
-    // --- Starts ---------------------------------------------------------------------------------------------------
-
-    /// Orders every start that pays. The first is caused by `arrived`, or else by the oldest request that caused none.
-    fn order_starts(
-        &mut self,
-        now: Instant,
-        arrived: Option<WaiterId>,
-        actions: &mut Vec<Action<W, Q>>,
-    ) {
-        if self.queue.is_empty() {
-            return;
-        }
-        let mut cause = arrived;
-        while self.total() < self.settings.max && self.one_more_pays(now) {
-            let cause = cause.take().or_else(|| self.oldest_without_start());
-            self.start(now, cause, actions);
-        }
-        // Starts serve the front of the queue: whoever stands there hopes for them.
-        let slots = self.starting.saturating_mul(self.settings.concurrency) as usize;
-        for waiter in self.queue.iter_mut().take(slots) {
-            waiter.hoped = true;
-        }
-        if self.total() < self.settings.max {
-            let pause = self
-                .start_times
-                .latency()
-                .clamp(Self::REVIEW_MIN, Self::REVIEW_MAX);
-            self.want(Instant(now.0.saturating_add(pause)));
-        }
-    }
-
-    fn one_more_pays(&self, now: Instant) -> bool {
-        let demand = Demand {
-            waiting: self.queue.len() as u64,
-            service: self.service.value(),
-            start: self.start_times.expected(self.starting),
-            once: self.settings.reuse == Reuse::Once,
-        };
-        let slots = self.settings.concurrency;
-        let prospects = self
-            .places
-            .iter()
-            .flatten()
-            .filter_map(|place| match place {
-                Place::Starting { expected, .. } => Some(Prospect::Starting {
-                    ready_in: nanos(expected.since(now)),
-                    slots,
-                }),
-                Place::Up {
-                    doomed: Some(_), ..
-                }
-                | Place::Up { leases: 0, .. } => None,
-                Place::Up {
-                    leases, since_sum, ..
-                } => {
-                    let since = u64::try_from(since_sum / u128::from(*leases)).unwrap_or(now.0);
-                    Some(Prospect::Busy {
-                        age: nanos(now.since(Instant(since))),
-                        leases: *leases,
-                    })
-                }
-            });
-        start_pays(demand, prospects)
-    }
-
-    fn oldest_without_start(&self) -> Option<WaiterId> {
-        self.queue
-            .iter()
-            .find(|waiter| !waiter.caused)
-            .or(self.queue.front())
-            .map(|waiter| waiter.id)
-    }
-
-    fn start(&mut self, now: Instant, cause: Option<WaiterId>, actions: &mut Vec<Action<W, Q>>) {
-        if let Some(waiter) = cause.and_then(|id| self.waiter(id)) {
-            waiter.caused = true;
-        }
-        let expected = self.start_times.expected(self.starting);
-        let place = Place::Starting {
-            asked: now,
-            expected: Instant(now.0.saturating_add(expected)),
-            alone: self.starting == 0,
-            cause,
-        };
-        self.starting += 1;
-        let key = self.vacant.pop().unwrap_or_else(|| {
-            self.places.push(None);
-            // A pool has at most `scale.max` workers, 10,000.
-            Key(u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX))
-        });
-        self.places[key.0 as usize] = Some(place);
-        actions.push(Action::Start(key));
-    }
-
-    /// A failed start counts against whom it was ordered for; the last attempt's error is his.
-    fn charge_failure(&mut self, cause: Option<WaiterId>, actions: &mut Vec<Action<W, Q>>) {
-        let still_waits = cause.filter(|id| self.waiter(*id).is_some());
-        let Some(id) = still_waits.or(self.queue.front().map(|waiter| waiter.id)) else {
-            return;
-        };
-        if let Some(waiter) = self.waiter(id) {
-            waiter.failures += 1;
-            if waiter.failures >= Self::ATTEMPTS_MAX {
-                actions.extend(self.abandon(id).map(Action::Fail));
-            }
-        }
-    }
-
-    fn waiter(&mut self, id: WaiterId) -> Option<&mut Waiter<Q>> {
-        let at = self
-            .queue
-            .binary_search_by_key(&id, |waiter| waiter.id)
-            .ok()?;
-        self.queue.get_mut(at)
-    }
-
-    // --- Leases ---------------------------------------------------------------------------------------------------
-
     /// One more lease on the worker at the end of `free`.
     fn lease(&mut self, now: Instant, key: Key) -> Option<W> {
         let full_at = self.settings.concurrency;
@@ -542,6 +433,8 @@ impl<W: Clone, Q> State<W, Q> {
         *leases += 1;
         *since_sum += u128::from(now.0);
         let (worker, full) = (worker.clone(), *leases >= full_at);
+        self.leased += 1;
+        self.demand_max = self.demand_max.max(self.leased);
         if full {
             self.free.pop();
         }
@@ -591,97 +484,14 @@ impl<W: Clone, Q> State<W, Q> {
         }
     }
 
-    // --- Keeping and ending ---------------------------------------------------------------------------------------
-
-    /// After a worker came up or was released: what becomes of it if nobody wants it.
-    fn settle(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
-        if let Some(Place::Up { leases: 0, .. }) = self.place(key) {
-            if self.mode == Mode::Live {
-                self.want(now.after(self.settings.idle));
-            } else {
-                self.retire(key, "retired", actions);
-            }
-        }
-        if self.settings.parked > 0 || self.floor > 0 {
-            self.refill(now, actions);
-        }
-    }
-
-    /// Starts what `min` and `parked` ask for beyond demand.
-    fn refill(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
-        if self.mode != Mode::Live || !self.queue.is_empty() {
-            return;
-        }
-        let mut missing = self.floor.saturating_sub(self.total());
-        if self.settings.parked > 0 && self.is_hot(now) {
-            let ahead = self.counts().idle + self.starting;
-            missing = missing.max(self.settings.parked.saturating_sub(ahead));
-        }
-        let missing = missing.min(self.settings.max.saturating_sub(self.total()));
-        if missing > 0 && now < self.hold_until {
-            self.want(self.hold_until);
-            return;
-        }
-        for _ in 0..missing {
-            self.start(now, None, actions);
-        }
-    }
-
-    /// Ends who has been idle for long, the coldest first, but not those that `min` and `parked` keep.
-    fn reap(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
-        let hot = self.is_hot(now);
-        let keep = if hot { self.settings.parked } else { 0 };
-        let mut idle: Vec<(Instant, Key)> = self
-            .idle_workers()
-            .map(|(key, touched, _)| (touched, key))
-            .collect();
-        idle.sort_unstable_by_key(|(touched, _)| *touched);
-        let spare = idle.len().saturating_sub(keep as usize);
-        let above_floor = self.total().saturating_sub(self.floor) as usize;
-        for (touched, key) in idle.iter().take(spare.min(above_floor)) {
-            let end = touched.after(self.settings.idle);
-            if end > now {
-                self.want(end);
-                break;
-            }
-            self.retire(*key, "idle", actions);
-        }
-        if hot
-            && keep > 0
-            && !idle.is_empty()
-            && let Some(last) = self.last_arrival
-        {
-            self.want(last.after(self.settings.idle));
-        }
-    }
-
-    fn is_hot(&self, now: Instant) -> bool {
-        self.last_arrival
-            .is_some_and(|last| now < last.after(self.settings.idle))
-    }
-
-    fn coldest_idle(&self) -> Option<Key> {
-        self.idle_workers()
-            .min_by_key(|(_, touched, _)| *touched)
-            .map(|(key, _, _)| key)
-    }
-
-    fn retire(&mut self, key: Key, reason: &'static str, actions: &mut Vec<Action<W, Q>>) {
-        if let Some(Place::Up { worker, .. }) = self.vacate(key) {
-            self.up -= 1;
-            self.free.retain(|free| *free != key);
-            actions.push(Action::Retire(worker, reason));
-        }
-    }
-
-    fn vacate(&mut self, key: Key) -> Option<Place<W>> {
-        let place = self.places.get_mut(key.0 as usize)?.take();
-        self.vacant.extend(place.is_some().then_some(key));
-        place
-    }
-
     fn total(&self) -> u32 {
         self.starting + self.up
+    }
+
+    /// Invocations that run or wait.
+    fn demand(&self) -> u32 {
+        self.leased
+            .saturating_add(u32::try_from(self.queue.len()).unwrap_or(u32::MAX))
     }
 
     fn want(&mut self, at: Instant) {

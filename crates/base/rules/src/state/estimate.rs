@@ -71,7 +71,12 @@ impl StartTimes {
         latency.saturating_add(spacing.saturating_mul(u64::from(ahead)))
     }
 
-    /// T.
+    /// T as measured; `None`: no worker has come up yet.
+    pub(crate) fn measured(self) -> Option<u64> {
+        self.latency.value()
+    }
+
+    /// T, or a guess.
     pub(crate) fn latency(self) -> u64 {
         self.latency.value().unwrap_or(Self::LATENCY_FIRST)
     }

@@ -1,0 +1,174 @@
+//! What is kept ready beyond demand (`min`, `parked`, a forecast's target) and what is given up.
+
+use std::time::Duration;
+
+use pilot_model::Instant;
+use pilot_model::forecast::{Target, Tick};
+
+use super::words::{Action, Key};
+use super::{Mode, Place, State};
+
+impl<W: Clone, Q> State<W, Q> {
+    /// Retires idle workers beyond `workers`, or starts some up to it. Fewer than `min` stay so until the next request.
+    pub fn scale(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
+        if self.mode != Mode::Live {
+            return;
+        }
+        self.cap = workers;
+        self.update_floor();
+        if workers == 0 {
+            self.last_arrival = None;
+        }
+        while self.total() > workers
+            && let Some(key) = self.coldest_idle()
+        {
+            self.retire(key, "scaled", actions);
+        }
+        while self.total() < workers.min(self.settings.max) {
+            self.start(now, None, actions);
+        }
+    }
+
+    /// What a forecaster is told. Begins a new span. `worker_bytes` is the mean memory of a worker, where it was measured.
+    pub fn observe(&mut self, now: Instant, worker_bytes: Option<u64>) -> Tick {
+        let demand = self.demand();
+        let tick = Tick {
+            now,
+            span: self
+                .observed
+                .map_or(Duration::ZERO, |before| now.since(before)),
+            arrivals: self.arrivals,
+            last_arrival: self.last_arrival,
+            demand,
+            demand_max: self.demand_max.max(demand),
+            workers: self.total(),
+            concurrency: self.settings.concurrency,
+            service: self.service.value().map(Duration::from_nanos),
+            start: self.start_times.measured().map(Duration::from_nanos),
+            worker_bytes,
+        };
+        self.observed = Some(now);
+        self.arrivals = 0;
+        self.demand_max = demand;
+        tick
+    }
+
+    /// Follows a forecast: starts what is missing, reaps what it does not want kept. After [`State::scale`] with fewer
+    /// workers it is not followed beyond them until the next request.
+    pub fn aim(&mut self, now: Instant, target: Target, actions: &mut Vec<Action<W, Q>>) {
+        if self.mode != Mode::Live {
+            return;
+        }
+        self.target = target.workers.min(self.settings.max);
+        self.idle = target.idle.unwrap_or(self.settings.idle);
+        self.update_floor();
+        self.fill_floor(now, actions);
+        self.reap(now, actions);
+    }
+
+    /// After a worker came up or was released: what becomes of it if nobody wants it.
+    pub(super) fn settle(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
+        if let Some(Place::Up { leases: 0, .. }) = self.place(key) {
+            if self.mode == Mode::Live {
+                self.want(now.after(self.idle));
+            } else {
+                self.retire(key, "retired", actions);
+            }
+        }
+        if self.settings.parked > 0 || self.floor > 0 {
+            self.refill(now, actions);
+        }
+    }
+
+    /// Starts what `min`, `parked` and the forecast ask for, once nobody waits any more.
+    pub(super) fn refill(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
+        if self.mode != Mode::Live || !self.queue.is_empty() {
+            return;
+        }
+        self.fill_floor(now, actions);
+        if self.settings.parked > 0 && self.is_hot(now) {
+            let ahead = self.counts().idle + self.starting;
+            self.start_ahead(now, self.settings.parked.saturating_sub(ahead), actions);
+        }
+    }
+
+    /// Starts workers up to the floor.
+    fn fill_floor(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
+        self.start_ahead(now, self.floor.saturating_sub(self.total()), actions);
+    }
+
+    /// Starts so many workers ahead of demand, or as many as may be; none soon after starts failed or memory was short.
+    fn start_ahead(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
+        let workers = workers.min(self.settings.max.saturating_sub(self.total()));
+        if workers > 0 && now < self.hold_until {
+            self.want(self.hold_until);
+            return;
+        }
+        for _ in 0..workers {
+            self.start(now, None, actions);
+        }
+    }
+
+    /// The workers that are kept whatever happens, until a request lifts the cap of [`State::scale`].
+    pub(super) fn update_floor(&mut self) {
+        self.floor = self.settings.min.max(self.target).min(self.cap);
+    }
+
+    /// Ends who has been idle for long, the coldest first, but not those that `min` and `parked` keep.
+    pub(super) fn reap(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
+        let hot = self.is_hot(now);
+        let keep = if hot { self.settings.parked } else { 0 };
+        let mut idle: Vec<(Instant, Key)> = self
+            .idle_workers()
+            .map(|(key, touched, _)| (touched, key))
+            .collect();
+        idle.sort_unstable_by_key(|(touched, _)| *touched);
+        let spare = idle.len().saturating_sub(keep as usize);
+        let above_floor = self.total().saturating_sub(self.floor) as usize;
+        for (touched, key) in idle.iter().take(spare.min(above_floor)) {
+            let end = touched.after(self.idle);
+            if end > now {
+                self.want(end);
+                break;
+            }
+            self.retire(*key, "idle", actions);
+        }
+        if hot
+            && keep > 0
+            && !idle.is_empty()
+            && let Some(last) = self.last_arrival
+        {
+            self.want(last.after(self.settings.idle));
+        }
+    }
+
+    pub(super) fn is_hot(&self, now: Instant) -> bool {
+        self.last_arrival
+            .is_some_and(|last| now < last.after(self.settings.idle))
+    }
+
+    pub(super) fn coldest_idle(&self) -> Option<Key> {
+        self.idle_workers()
+            .min_by_key(|(_, touched, _)| *touched)
+            .map(|(key, _, _)| key)
+    }
+
+    pub(super) fn retire(
+        &mut self,
+        key: Key,
+        reason: &'static str,
+        actions: &mut Vec<Action<W, Q>>,
+    ) {
+        if let Some(Place::Up { worker, .. }) = self.vacate(key) {
+            self.up -= 1;
+            self.free.retain(|free| *free != key);
+            actions.push(Action::Retire(worker, reason));
+        }
+    }
+
+    pub(super) fn vacate(&mut self, key: Key) -> Option<Place<W>> {
+        let place = self.places.get_mut(key.0 as usize)?.take();
+        self.vacant.extend(place.is_some().then_some(key));
+        place
+    }
+}

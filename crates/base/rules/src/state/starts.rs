@@ -1,0 +1,136 @@
+//! Which starts are ordered because somebody waits, and whose cause they are.
+
+use pilot_model::{Instant, Reuse};
+
+use super::estimate::nanos;
+use super::sizing::{Demand, Prospect, start_pays};
+use super::words::{Action, Key, WaiterId};
+use super::{Place, State, Waiter};
+
+impl<W: Clone, Q> State<W, Q> {
+    const REVIEW_MIN: u64 = 1_000_000;
+    const REVIEW_MAX: u64 = 50_000_000;
+
+    /// Orders every start that pays. The first is caused by `arrived`, or else by the oldest request that caused none.
+    pub(super) fn order_starts(
+        &mut self,
+        now: Instant,
+        arrived: Option<WaiterId>,
+        actions: &mut Vec<Action<W, Q>>,
+    ) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let mut cause = arrived;
+        while self.total() < self.settings.max && self.one_more_pays(now) {
+            let cause = cause.take().or_else(|| self.oldest_without_start());
+            self.start(now, cause, actions);
+        }
+        // Starts serve the front of the queue: whoever stands there hopes for them.
+        let slots = self.starting.saturating_mul(self.settings.concurrency) as usize;
+        for waiter in self.queue.iter_mut().take(slots) {
+            waiter.hoped = true;
+        }
+        if self.total() < self.settings.max {
+            let pause = self
+                .start_times
+                .latency()
+                .clamp(Self::REVIEW_MIN, Self::REVIEW_MAX);
+            self.want(Instant(now.0.saturating_add(pause)));
+        }
+    }
+
+    pub(super) fn one_more_pays(&self, now: Instant) -> bool {
+        let demand = Demand {
+            waiting: self.queue.len() as u64,
+            service: self.service.value(),
+            start: self.start_times.expected(self.starting),
+            once: self.settings.reuse == Reuse::Once,
+        };
+        let slots = self.settings.concurrency;
+        let prospects = self
+            .places
+            .iter()
+            .flatten()
+            .filter_map(|place| match place {
+                Place::Starting { expected, .. } => Some(Prospect::Starting {
+                    ready_in: nanos(expected.since(now)),
+                    slots,
+                }),
+                Place::Up {
+                    doomed: Some(_), ..
+                }
+                | Place::Up { leases: 0, .. } => None,
+                Place::Up {
+                    leases, since_sum, ..
+                } => {
+                    let since = u64::try_from(since_sum / u128::from(*leases)).unwrap_or(now.0);
+                    Some(Prospect::Busy {
+                        age: nanos(now.since(Instant(since))),
+                        leases: *leases,
+                    })
+                }
+            });
+        start_pays(demand, prospects)
+    }
+
+    pub(super) fn oldest_without_start(&self) -> Option<WaiterId> {
+        self.queue
+            .iter()
+            .find(|waiter| !waiter.caused)
+            .or(self.queue.front())
+            .map(|waiter| waiter.id)
+    }
+
+    pub(super) fn start(
+        &mut self,
+        now: Instant,
+        cause: Option<WaiterId>,
+        actions: &mut Vec<Action<W, Q>>,
+    ) {
+        if let Some(waiter) = cause.and_then(|id| self.waiter(id)) {
+            waiter.caused = true;
+        }
+        let expected = self.start_times.expected(self.starting);
+        let place = Place::Starting {
+            asked: now,
+            expected: Instant(now.0.saturating_add(expected)),
+            alone: self.starting == 0,
+            cause,
+        };
+        self.starting += 1;
+        let key = self.vacant.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            // A pool has at most `scale.max` workers, 10,000.
+            Key(u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX))
+        });
+        self.places[key.0 as usize] = Some(place);
+        actions.push(Action::Start(key));
+    }
+
+    /// A failed start counts against whom it was ordered for; the last attempt's error is his.
+    pub(super) fn charge_failure(
+        &mut self,
+        cause: Option<WaiterId>,
+        actions: &mut Vec<Action<W, Q>>,
+    ) {
+        let still_waits = cause.filter(|id| self.waiter(*id).is_some());
+        let Some(id) = still_waits.or(self.queue.front().map(|waiter| waiter.id)) else {
+            return;
+        };
+        if let Some(waiter) = self.waiter(id) {
+            waiter.failures += 1;
+            if waiter.failures >= Self::ATTEMPTS_MAX {
+                actions.extend(self.abandon(id).map(Action::Fail));
+            }
+        }
+    }
+
+    pub(super) fn waiter(&mut self, id: WaiterId) -> Option<&mut Waiter<Q>> {
+        let at = self
+            .queue
+            .binary_search_by_key(&id, |waiter| waiter.id)
+            .ok()?;
+        self.queue.get_mut(at)
+    }
+}
