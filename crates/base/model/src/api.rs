@@ -188,6 +188,18 @@ pub struct PoolStatus {
     pub memory_bytes: u64,
 }
 
+/// What a function's forecaster says.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ForecastStatus {
+    /// Workers it wants, the busy ones among them.
+    pub target: u32,
+    /// Idle workers beyond them are reaped after this, seconds; `None`: after the function's `idle_s`.
+    pub idle_s: Option<f64>,
+    /// Why.
+    pub reason: String,
+}
+
 /// `POST …/scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use crate::config::ScaleConfig;
 use crate::timeline::Instant;
 
 /// What one version's pool saw since the tick before. Measured values are `None` until there was something to measure.
@@ -54,3 +55,6 @@ pub trait Forecaster: Send + Debug {
     /// Why the newest target is what it is: one line for `pilot describe`.
     fn reason(&self) -> String;
 }
+
+/// Makes the forecaster that a function's configuration asks for; `None`: it asks for none.
+pub type MakeForecaster = fn(&ScaleConfig) -> Option<Box<dyn Forecaster>>;

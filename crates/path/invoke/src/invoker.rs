@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::api::PoolStatus;
+use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, Engine, EventSink, Platform, StartError, TemplateReport};
 use pilot_model::{BoxFuture, Event, FunctionName, Instant, Outcome, StartKind, Version};
 use pilot_pool::{Lease, Leased, Pool, PoolLimits, Pools, Refusal};
@@ -54,12 +55,14 @@ impl Invoker {
         engine: Arc<dyn Engine>,
         sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
+        forecaster: MakeForecaster,
         limits: Limits,
     ) -> Arc<Self> {
         let pools = Pools::new(
             Arc::clone(&engine),
             Arc::clone(&sink),
             Arc::clone(&clock),
+            forecaster,
             PoolLimits {
                 queue_max: limits.queue_max,
                 start_wait_max: limits.start_wait_max,
@@ -213,6 +216,7 @@ impl Platform for Invoker {
                 Some(at) => function.older.remove(at),
                 None => self.desk.pools.open(version),
             };
+            live.inherit_forecast(&function.live);
             live.revive();
             let replaced = std::mem::replace(&mut function.live, live);
             function.older.insert(0, Arc::clone(&replaced));

@@ -5,6 +5,7 @@
 //! of memory, one task that ends workers off the path. Starts workers through the [`Engine`](pilot_model::ports::Engine)
 //! port; what a worker is asked is not this crate's business.
 
+mod forecasting;
 mod lease;
 mod memory;
 mod pool;

@@ -39,6 +39,7 @@ pub(crate) async fn sample(shared: Weak<Shared>, every: Duration) {
         let Ok((workers, templates)) = measured.await else {
             continue;
         };
+        pools.iter().for_each(|pool| pool.note_memory());
         if let (Some(budget), Some(templates)) = (budget, templates)
             && !relieve(&pools, workers, &templates, budget)
         {

@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::api::PoolStatus;
+use pilot_model::api::{ForecastStatus, PoolStatus};
+use pilot_model::forecast::{Forecaster, Target};
 use pilot_model::ports::{StartError, Worker};
-use pilot_model::{Event, Instant, StartKind, Version};
+use pilot_model::{Event, Instant, ScaleConfig, StartKind, Version};
 use tokio::sync::oneshot;
 
+use crate::forecasting::Forecasting;
 use crate::lease::{Lease, Seat, Waiting};
 use crate::pools::{Chore, Shared};
 use pilot_rules::{Action, Arrival, Ending, Key, Settings, StartFault, State, WaiterId};
@@ -31,6 +33,11 @@ pub struct Pool {
     due: AtomicU64,
     /// The engine may hold a template of this version.
     templated: AtomicBool,
+    /// Guards the forecaster while it ticks; taken before `state`, never on the path of a request.
+    forecasting: Mutex<Option<Forecasting>>,
+    epochs: AtomicU64,
+    /// Mean memory of a worker as last sampled, bytes; 0: not yet.
+    worker_bytes: AtomicU64,
 }
 
 /// What a request for a worker gives.
@@ -69,6 +76,9 @@ impl Pool {
             shared,
             state: Mutex::new(state),
             templated: AtomicBool::new(true),
+            forecasting: Mutex::new(None),
+            epochs: AtomicU64::new(0),
+            worker_bytes: AtomicU64::new(0),
         }
     }
 
@@ -123,14 +133,81 @@ impl Pool {
         self.change(|state, now, todo| state.scale(now, workers, todo));
     }
 
+    /// Has another forecaster, as `scale` says, from now on.
+    pub fn start_forecast(self: &Arc<Self>, scale: ScaleConfig) {
+        match (self.shared.forecaster)(&scale) {
+            Some(forecaster) => self.follow(scale, forecaster),
+            None => {
+                self.stop_forecast();
+                self.change(|state, now, todo| state.aim(now, Target::default(), todo));
+            }
+        }
+    }
+
+    /// Takes over the forecaster of the version before, with what it has learned, if it was made from the same settings.
+    pub fn inherit_forecast(self: &Arc<Self>, before: &Self) {
+        let scale = &self.version.config.scale;
+        let theirs = before.forecasting.lock().take();
+        if let Some(theirs) = theirs.filter(|theirs| theirs.scale == *scale) {
+            self.follow(theirs.scale, theirs.forecaster);
+        }
+    }
+
+    /// What is predicted, and why; `None`: nothing is.
+    #[must_use]
+    pub fn forecast_status(&self) -> Option<ForecastStatus> {
+        let forecasting = self.forecasting.lock();
+        forecasting.as_ref().map(|forecasting| ForecastStatus {
+            target: forecasting.target.workers,
+            idle_s: forecasting.target.idle.map(|idle| idle.as_secs_f64()),
+            reason: forecasting.forecaster.reason(),
+        })
+    }
+
+    fn follow(self: &Arc<Self>, scale: ScaleConfig, forecaster: Box<dyn Forecaster>) {
+        let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
+        *self.forecasting.lock() = Some(Forecasting {
+            scale,
+            forecaster,
+            target: Target::default(),
+            epoch,
+        });
+        let shared = &self.shared;
+        shared.ticking.follow(&shared.clock, self, epoch);
+    }
+
+    pub(crate) fn stop_forecast(&self) {
+        self.forecasting.lock().take();
+    }
+
+    /// A tick: observes, predicts, follows. How long until the next; `None`: this forecaster predicts no longer.
+    pub(crate) fn forecast(self: &Arc<Self>, epoch: u64) -> Option<Duration> {
+        let bytes = self.worker_bytes.load(Ordering::Relaxed);
+        let mut forecasting = self.forecasting.lock();
+        let current = forecasting
+            .as_mut()
+            .filter(|forecasting| forecasting.epoch == epoch)?;
+        let bytes = (bytes > 0).then_some(bytes);
+        let tick = self.state.lock().observe(self.now(), bytes);
+        let target = current.forecaster.tick(&tick);
+        let interval = current.forecaster.interval();
+        current.target = target;
+        self.change(|state, now, todo| state.aim(now, target, todo));
+        Some(interval)
+    }
+
     /// Another version takes over: who runs or waits is served, nothing is kept ready any more.
     pub fn retire(self: &Arc<Self>) {
+        self.stop_forecast();
         self.change(|state, _, todo| state.retire_all(todo));
     }
 
     /// This version is the live one again.
     pub fn revive(self: &Arc<Self>) {
         self.change(|state, _, _| state.revive());
+        if self.forecasting.lock().is_none() {
+            self.start_forecast(self.version.config.scale.clone());
+        }
     }
 
     /// Serves nobody any more: idle workers are ended, and leased ones when their lease ends.
@@ -210,6 +287,18 @@ impl Pool {
 
     pub(crate) fn seats(&self) -> Vec<Arc<Seat>> {
         self.state.lock().workers().map(Arc::clone).collect()
+    }
+
+    /// Memory was sampled: notes the mean of a worker, which stands until there are workers again.
+    pub(crate) fn note_memory(&self) {
+        let state = self.state.lock();
+        let sampled = state.workers().map(|seat| seat.pss.load(Ordering::Relaxed));
+        let (count, sum) = sampled
+            .filter(|bytes| *bytes > 0)
+            .fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
+        if let Some(mean) = u64::checked_div(sum, count) {
+            self.worker_bytes.store(mean, Ordering::Relaxed);
+        }
     }
 
     /// Idle workers with when each was last used and its memory.

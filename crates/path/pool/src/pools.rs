@@ -5,10 +5,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, Engine, EventSink};
 use pilot_model::{Instant, Version, WorkerId};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::forecasting::Ticking;
 use crate::lease::Seat;
 use crate::memory;
 use crate::pool::Pool;
@@ -40,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) forecaster: MakeForecaster,
+    pub(crate) ticking: Ticking,
     pub(crate) limits: PoolLimits,
     pub(crate) tasks: Tasks,
     /// Guards the list; pools are locked only after it is let go.
@@ -76,6 +80,7 @@ impl Pools {
         engine: Arc<dyn Engine>,
         sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
+        forecaster: MakeForecaster,
         limits: PoolLimits,
     ) -> Self {
         let (chores, inbox) = mpsc::unbounded_channel();
@@ -84,6 +89,8 @@ impl Pools {
             engine,
             sink,
             clock,
+            forecaster,
+            ticking: Ticking::new(),
             limits,
             tasks: Tasks::new(),
             pools: Mutex::new(Vec::new()),
@@ -105,6 +112,7 @@ impl Pools {
     pub fn open(&self, version: Arc<Version>) -> Arc<Pool> {
         let pool = Arc::new(Pool::new(version, Arc::clone(&self.shared)));
         self.shared.pools.lock().push(Arc::downgrade(&pool));
+        pool.start_forecast(pool.version().config.scale.clone());
         self.shared.stir();
         self.shared.wake_ticker_by(pool.due());
         pool

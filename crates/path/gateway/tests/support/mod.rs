@@ -100,7 +100,7 @@ impl Daemon {
         let clock = Arc::new(TokioClock::new());
         let engine = FakeEngine::new(clock.clone());
         let sink = Arc::new(RecordingSink::default());
-        let invoker = Invoker::new(engine.clone(), sink, clock, setup.limits);
+        let invoker = Invoker::new(engine.clone(), sink, clock, |_| None, setup.limits);
         let mut behaviours = HashMap::new();
         for function in setup.functions {
             behaviours.insert(function.version.config.name.to_string(), function.behaviour);

@@ -30,7 +30,7 @@ impl House {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
         let engine = FakeEngine::new(Arc::clone(&clock));
         let sink = Arc::new(RecordingSink::default());
-        let invoker = Invoker::new(engine.clone(), sink.clone(), clock, limits);
+        let invoker = Invoker::new(engine.clone(), sink.clone(), clock, |_| None, limits);
         Self {
             invoker,
             engine,
