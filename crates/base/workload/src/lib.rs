@@ -1,0 +1,28 @@
+//! Workloads: profiles and traces as a stream of arrivals. `pilot bench load` sends a request at each, the simulator lets one
+//! happen.
+//!
+//! It is pure: files are read by [`Profile::read`] alone, time is what the arrivals say, chance comes from the profile's seed.
+//! The same file gives the same arrivals on every machine; a function's arrivals do not depend on which others were chosen.
+//!
+//! ```no_run
+//! let profile = pilot_workload::Profile::read("bursty-ramp.toml".as_ref())?;
+//! for arrival in profile.arrivals() {
+//!     println!("{:?} {}", arrival.at, profile.functions()[arrival.function as usize].name);
+//! }
+//! # Ok::<(), pilot_workload::WorkloadError>(())
+//! ```
+
+mod arrivals;
+mod azure;
+mod error;
+mod file;
+mod profile;
+mod random;
+mod schedule;
+mod service;
+
+pub use arrivals::{Arrival, Arrivals};
+pub use error::WorkloadError;
+pub use profile::{Overrides, Phase, Profile, WorkloadFunction};
+pub use schedule::Spacing;
+pub use service::ServiceTimes;
