@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::FunctionName;
+use crate::policy::Policy;
 
 /// What a version does and may use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,6 +57,9 @@ pub struct ScaleConfig {
     #[serde(rename = "idle_s", with = "crate::seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub idle: Duration,
+    /// How their number follows the traffic. Configurations stored before there were policies have none.
+    #[serde(default)]
+    pub policy: Policy,
 }
 
 /// How a version's code is run.

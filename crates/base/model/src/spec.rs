@@ -10,6 +10,7 @@ use crate::config::{
     FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
 };
 use crate::ids::FunctionName;
+use crate::policy::{Policy, PolicySpec};
 
 /// One function's keys, Lambda's words. `path` is for the client alone: where the code lies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -74,6 +75,9 @@ pub struct ScaleSpec {
     /// Idle workers are reaped after this, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<f64>,
+    /// How their number follows the traffic: a policy's name, or a table with its name and its constants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicySpec>,
 }
 
 /// A key whose value does not do. `key` is its path below the function.
@@ -175,11 +179,17 @@ impl ScaleSpec {
             .map_err(|problem| fail("scale.parked", problem))?;
         let idle_s = in_range(self.idle_s.unwrap_or(60.0), 0.0, 86_400.0)
             .map_err(|problem| fail("scale.idle_s", problem))?;
+        let policy = self.policy.as_ref().map_or(Ok(Policy::Demand), |policy| {
+            policy
+                .check()
+                .map_err(|error| fail(error.key, error.problem))
+        })?;
         Ok(ScaleConfig {
             min,
             max,
             parked,
             idle: Duration::from_secs_f64(idle_s),
+            policy,
         })
     }
 }

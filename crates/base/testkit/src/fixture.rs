@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pilot_model::{
     Environment, EnvironmentId, FunctionConfig, FunctionName, Interface, Network, Reuse, Runtime,
-    ScaleConfig, TemplateMode, Version, VersionId,
+    Policy, ScaleConfig, TemplateMode, Version, VersionId,
 };
 
 /// The configuration of an empty `[functions.NAME]` with a timeout of one second.
@@ -35,6 +35,7 @@ pub fn config(name: &str) -> FunctionConfig {
             max: 64,
             parked: 0,
             idle: Duration::from_secs(60),
+            policy: Policy::Demand,
         },
     }
 }

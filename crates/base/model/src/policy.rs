@@ -1,0 +1,165 @@
+//! The policy of a function: which arrival model sizes its pool, with that model's constants. What a user types is a
+//! [`PolicySpec`] (one line such as `cusum:h=6,k=4`, or a table); [`PolicySpec::check`] makes a [`Policy`] of it.
+//!
+//! Not here: the models themselves (`side/forecast`).
+
+mod constants;
+mod spec;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub use constants::{
+    AdaptiveCusumPolicy, ArimaPolicy, AutoPolicy, CusumPolicy, HistogramPolicy, ReactivePolicy,
+    Reading, SmoothingMarkovPolicy, StaticPolicy,
+};
+pub use spec::{ConstantSpec, PolicyError, PolicySpec};
+
+use constants::{Constants, Fault};
+
+/// How the number of workers follows the traffic. In JSON: `{"name": "cusum", "alpha": 0.2, …}`; constants that are left
+/// out have their defaults.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(tag = "name", rename_all = "kebab-case")]
+pub enum Policy {
+    /// No forecast: a worker starts when somebody waits, and is kept for `idle_s`.
+    #[default]
+    Demand,
+    /// As many workers, always.
+    Static(StaticPolicy),
+    /// Little's law on the rate of the last tick.
+    Reactive(ReactivePolicy),
+    /// EWMA baseline and a CUSUM alarm on the deviation from it.
+    Cusum(CusumPolicy),
+    /// The same on the deviation in units of its own running mean.
+    AdaptiveCusum(AdaptiveCusumPolicy),
+    /// ARIMA(2,1,2), fitted at every tick.
+    Arima(ArimaPolicy),
+    /// Exponential smoothing with a Markov chain's correction.
+    SmoothingMarkov(SmoothingMarkovPolicy),
+    /// Pre-warming and keep-alive windows from the idle times seen.
+    Histogram(HistogramPolicy),
+    /// Weighs what a wait costs against what a worker costs.
+    Auto(AutoPolicy),
+}
+
+impl Policy {
+    /// The word it is chosen by.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Demand => "demand",
+            Self::Static(_) => "static",
+            Self::Reactive(_) => "reactive",
+            Self::Cusum(_) => "cusum",
+            Self::AdaptiveCusum(_) => "adaptive-cusum",
+            Self::Arima(_) => "arima",
+            Self::SmoothingMarkov(_) => "smoothing-markov",
+            Self::Histogram(_) => "histogram",
+            Self::Auto(_) => "auto",
+        }
+    }
+
+    /// Every policy with its default constants.
+    #[must_use]
+    pub fn all() -> [Self; 9] {
+        [
+            Self::Demand,
+            Self::Static(StaticPolicy::default()),
+            Self::Reactive(ReactivePolicy::default()),
+            Self::Cusum(CusumPolicy::default()),
+            Self::AdaptiveCusum(AdaptiveCusumPolicy::default()),
+            Self::Arima(ArimaPolicy::default()),
+            Self::SmoothingMarkov(SmoothingMarkovPolicy::default()),
+            Self::Histogram(HistogramPolicy::default()),
+            Self::Auto(AutoPolicy::default()),
+        ]
+    }
+
+    fn constants(&self) -> Option<&dyn Constants> {
+        Some(match self {
+            Self::Demand => return None,
+            Self::Static(constants) => constants,
+            Self::Reactive(constants) => constants,
+            Self::Cusum(constants) => constants,
+            Self::AdaptiveCusum(constants) => constants,
+            Self::Arima(constants) => constants,
+            Self::SmoothingMarkov(constants) => constants,
+            Self::Histogram(constants) => constants,
+            Self::Auto(constants) => constants,
+        })
+    }
+
+    fn constants_mut(&mut self) -> Option<&mut dyn Constants> {
+        Some(match self {
+            Self::Demand => return None,
+            Self::Static(constants) => constants,
+            Self::Reactive(constants) => constants,
+            Self::Cusum(constants) => constants,
+            Self::AdaptiveCusum(constants) => constants,
+            Self::Arima(constants) => constants,
+            Self::SmoothingMarkov(constants) => constants,
+            Self::Histogram(constants) => constants,
+            Self::Auto(constants) => constants,
+        })
+    }
+
+    /// Gives the constant `key` the value `value`.
+    fn set(&mut self, key: &str, value: &ConstantSpec) -> Result<(), PolicyError> {
+        let name = self.name();
+        let Some(constants) = self.constants_mut() else {
+            return Err(PolicyError::new(format!("{name} has no constants")));
+        };
+        match constants.set(key, value) {
+            Ok(()) => Ok(()),
+            Err(Fault::Value { key, problem }) => Err(PolicyError { key, problem }),
+            Err(Fault::Unknown) => {
+                let known = constants.keys();
+                let hint = crate::manifest::nearest(key, known.iter().copied())
+                    .map_or_else(String::new, |near| format!(", did you mean \"{near}\"?"));
+                Err(PolicyError::new(format!(
+                    "{name} has no constant \"{}\"{hint} (its constants: {})",
+                    key.escape_default(),
+                    known.join(", ")
+                )))
+            }
+        }
+    }
+}
+
+/// The form that [`Policy::from_str`] reads back: the name, and those constants that are not the default.
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        let Some(constants) = self.constants() else {
+            return Ok(());
+        };
+        let mut before = ':';
+        for (key, value, is_default) in constants.values() {
+            if constants.positional() == Some(key) {
+                write!(f, "{before}{value}")?;
+            } else if is_default {
+                continue;
+            } else {
+                write!(f, "{before}{key}={value}")?;
+            }
+            before = ',';
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    /// Reads `cusum`, `static:15` or `cusum:h=6,k=4`.
+    fn from_str(line: &str) -> Result<Self, PolicyError> {
+        PolicySpec::Line(line.to_owned()).check()
+    }
+}
+
+#[cfg(test)]
+mod tests;
