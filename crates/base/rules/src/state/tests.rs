@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use pilot_model::forecast::Target;
+
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -31,6 +33,8 @@ enum Step {
     Abandon(usize),
     Pass(u64),
     Scale(u32),
+    Aim(u32, Option<u64>),
+    Observe,
     Retire,
     Revive,
     Evict(usize),
@@ -53,6 +57,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any::<usize>().prop_map(Step::Abandon),
         15 => (0_u64..300 * MS).prop_map(Step::Pass),
         2 => (0_u32..8).prop_map(Step::Scale),
+        4 => (0_u32..9, prop::option::of(0_u64..900 * MS)).prop_map(|(workers, idle)| Step::Aim(workers, idle)),
+        2 => Just(Step::Observe),
         1 => Just(Step::Retire),
         2 => Just(Step::Revive),
         3 => any::<usize>().prop_map(Step::Evict),
@@ -91,6 +97,8 @@ struct World {
     workers: BTreeMap<u64, Vec<(Key, Instant)>>,
     waiting: Vec<(WaiterId, u64)>,
     requests: u64,
+    /// Since the newest [`Step::Observe`].
+    arrivals: u64,
     next_worker: u64,
     served_last: Option<u64>,
     closed: bool,
@@ -106,6 +114,7 @@ impl World {
             workers: BTreeMap::new(),
             waiting: Vec::new(),
             requests: 0,
+            arrivals: 0,
             next_worker: 0,
             served_last: None,
             closed: false,
@@ -171,6 +180,7 @@ impl World {
             Step::Arrive | Step::FoundDead => {
                 let request = self.requests;
                 self.requests += 1;
+                self.arrivals += u64::from(!self.closed);
                 match self.state.arrive(self.now, || request, &mut actions) {
                     Arrival::Leased(key, _) if matches!(step, Step::FoundDead) => {
                         self.state.found_dead(self.now, key, &mut actions);
@@ -230,6 +240,18 @@ impl World {
                 }
             }
             Step::Scale(workers) => self.state.scale(self.now, workers, &mut actions),
+            Step::Aim(workers, idle) => {
+                let idle = idle.map(Duration::from_nanos);
+                let target = Target { workers, idle };
+                self.state.aim(self.now, target, &mut actions);
+            }
+            Step::Observe => {
+                let tick = self.state.observe(self.now, None);
+                let demand = self.leases().len() + self.waiting.len();
+                assert_eq!(tick.demand as usize, demand);
+                assert!(tick.demand_max >= tick.demand);
+                assert_eq!(tick.arrivals, std::mem::take(&mut self.arrivals));
+            }
             Step::Retire => self.state.retire_all(&mut actions),
             Step::Revive => self.state.revive(),
             Step::Evict(at) => {
@@ -324,6 +346,7 @@ proptest! {
         for step in &steps {
             world.take(step);
         }
+        world.take(&Step::Aim(0, None));
         // Starts succeed, invocations end, time passes.
         for _ in 0..400 {
             world.take(&Step::Ready(0));
@@ -355,6 +378,39 @@ fn kinds(actions: &[Action<u64, u64>]) -> Vec<StartKind> {
         _ => None,
     };
     actions.iter().filter_map(kind).collect()
+}
+
+#[test]
+fn a_target_is_started_at_once_kept_for_as_long_as_it_stands_and_reaped_by_its_own_idle_time() {
+    let mut world = World::new(settings());
+    let target = |workers, idle_ms: Option<u64>| Step::Aim(workers, idle_ms.map(|ms| ms * MS));
+    world.take(&target(3, None));
+    assert_eq!(world.starting.len(), 3);
+    (0..3).for_each(|_| world.take(&Step::Ready(0)));
+    world.take(&Step::Pass(3_600_000 * MS));
+    assert_eq!(world.workers.len(), 3, "no idle one is reaped below it");
+    world.take(&target(1, Some(50)));
+    assert_eq!(world.workers.len(), 1, "idle for an hour already");
+    world.take(&Step::Arrive);
+    world.take(&target(0, Some(50)));
+    world.take(&Step::Release(0, Ending::Reusable));
+    world.take(&Step::Pass(49 * MS));
+    assert_eq!(world.workers.len(), 1);
+    world.take(&Step::Pass(MS));
+    assert_eq!(world.workers.len(), 0);
+}
+
+#[test]
+fn after_scaling_down_a_forecast_is_not_followed_until_the_next_request() {
+    let mut world = World::new(settings());
+    world.take(&Step::Aim(2, None));
+    (0..2).for_each(|_| world.take(&Step::Ready(0)));
+    world.take(&Step::Scale(0));
+    world.take(&Step::Aim(2, None));
+    assert_eq!(world.workers.len() + world.starting.len(), 0);
+    world.take(&Step::Arrive);
+    world.take(&Step::Aim(2, None));
+    assert_eq!(world.starting.len(), 2);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use pilot_invoke::{
     HttpRequest, InvokeError, Invoker, Limits, Payload, Request, Response, ResponseBody,
 };
+use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, Platform};
 use pilot_model::{FunctionConfig, InvocationId, Version};
 use pilot_testkit::{FakeEngine, RecordingSink, TokioClock};
@@ -27,10 +28,18 @@ impl House {
     }
 
     pub(crate) fn with(limits: Limits) -> Self {
+        Self::build(|_| None, limits)
+    }
+
+    pub(crate) fn predicted(forecaster: MakeForecaster) -> Self {
+        Self::build(forecaster, Limits::default())
+    }
+
+    fn build(forecaster: MakeForecaster, limits: Limits) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
         let engine = FakeEngine::new(Arc::clone(&clock));
         let sink = Arc::new(RecordingSink::default());
-        let invoker = Invoker::new(engine.clone(), sink.clone(), clock, |_| None, limits);
+        let invoker = Invoker::new(engine.clone(), sink.clone(), clock, forecaster, limits);
         Self {
             invoker,
             engine,

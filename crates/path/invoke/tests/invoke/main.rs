@@ -9,6 +9,7 @@ mod house;
 
 mod cold_and_warm;
 mod failures;
+mod forecasts;
 mod hang_up;
 mod keeping;
 mod queue;

@@ -176,3 +176,24 @@ async fn a_worker_that_ends_in_the_middle_breaks_the_body_off() {
     assert_eq!(error, InvokeError::BodyBroken { fault });
     assert_eq!(house.sink.records()[0].outcome, Outcome::Crash);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_application_that_raises_in_the_middle_breaks_the_body_off_and_serves_on() {
+    let house = House::new();
+    let raised = Bytes::from_static(br#"{"errorType":"ValueError","errorMessage":"late"}"#);
+    deploy(
+        &house,
+        head(&[]),
+        "a",
+        vec![(1, Deal::Raise(raised.clone()))],
+    );
+    let mut body = body(house.http("GET").await.unwrap());
+    body.next().await.unwrap().unwrap();
+    let error = body.next().await.unwrap().unwrap_err();
+    assert_eq!(error, InvokeError::BodyRaised { body: raised });
+    assert!(body.next().await.is_none());
+    let records = house.sink.records();
+    assert_eq!(records[0].outcome, Outcome::FunctionError);
+    assert_eq!(records[0].output, "[ERROR]\n");
+    assert_eq!((house.workers().idle, house.engine.alive()), (1, 1));
+}

@@ -1,0 +1,93 @@
+//! Pools with a forecaster: in real time, because forecasts have a thread of their own.
+
+use std::time::Duration;
+
+use pilot_model::forecast::{Forecaster, Target, Tick};
+use pilot_model::ports::Platform;
+use pilot_testkit::version_with;
+
+use crate::house::House;
+
+/// Wants a worker for every invocation it has ever heard of.
+#[derive(Debug, Default)]
+struct Tally(u64);
+
+impl Forecaster for Tally {
+    fn interval(&self) -> Duration {
+        Duration::from_millis(5)
+    }
+
+    fn tick(&mut self, tick: &Tick) -> Target {
+        self.0 += tick.arrivals;
+        Target {
+            workers: u32::try_from(self.0).unwrap(),
+            idle: Some(Duration::ZERO),
+        }
+    }
+
+    fn reason(&self) -> String {
+        format!("{} came", self.0)
+    }
+}
+
+/// Until `done`, at most for ten seconds.
+async fn until(what: &str, done: impl Fn() -> bool) {
+    let wait = async {
+        while !done() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(10), wait).await;
+    assert!(waited.is_ok(), "waited in vain for {what}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_follows_its_forecaster_and_the_next_version_takes_over_what_it_has_learned() {
+    let house = House::predicted(|_| Some(Box::<Tally>::default()));
+    house.deploy(|_| {});
+    for _ in 0..3 {
+        house.call().await.unwrap();
+    }
+    until("three idle workers", || house.workers().idle == 3).await;
+
+    let next = version_with("f", 2, |_| {});
+    house.invoker.activate(next);
+    until("three workers of version 2", || {
+        house.workers().idle == 3 && house.engine.starts() >= 6
+    })
+    .await;
+
+    // Other settings: another forecaster, which has not heard of anything.
+    let next = version_with("f", 3, |config| config.scale.max = 5);
+    house.invoker.activate(next);
+    until("no worker", || house.workers().idle == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forecaster_that_panics_takes_nothing_with_it() {
+    #[derive(Debug)]
+    struct Broken;
+    impl Forecaster for Broken {
+        fn interval(&self) -> Duration {
+            Duration::from_millis(1)
+        }
+        fn tick(&mut self, _: &Tick) -> Target {
+            panic!("a forecaster of a test panics")
+        }
+        fn reason(&self) -> String {
+            String::new()
+        }
+    }
+    let house = House::predicted(|scale| match scale.max {
+        7 => Some(Box::new(Broken)),
+        _ => Some(Box::<Tally>::default()),
+    });
+    house.deploy(|config| config.scale.max = 7);
+    house.call().await.unwrap();
+    house.invoker.activate(version_with("f", 2, |_| {}));
+    house.call().await.unwrap();
+    until("the other forecaster's worker", || {
+        house.workers().idle == 1
+    })
+    .await;
+}
