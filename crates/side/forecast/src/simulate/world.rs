@@ -1,0 +1,350 @@
+//! The event loop: arrivals and events in the order of time, each told to a pool's rules, whose actions become events again.
+//! Nothing is allocated per event.
+
+use pilot_model::{Instant, StartKind};
+use pilot_rules::{Action, Ending, Key};
+use std::iter::Peekable;
+
+use super::events::{Event, Events, What};
+use super::outcome::{WaitCount, gigabyte_seconds, nanos, seconds};
+use super::pool::{Pool, Waiting, Worker};
+use super::{Arrival, Load, MakeForecaster, Outcome, Simulation};
+
+pub(super) fn run<I>(
+    simulation: &Simulation,
+    load: Load<I>,
+    forecaster: &MakeForecaster<'_>,
+) -> Outcome
+where
+    I: IntoIterator<Item = Arrival>,
+{
+    let functions = (0_u32..).zip(&load.functions);
+    let pools = functions
+        .map(|(index, function)| Pool::new(simulation, *function, index, forecaster))
+        .collect();
+    let begin = nanos(simulation.lead);
+    let mut world = World {
+        simulation,
+        pools,
+        events: Events::default(),
+        actions: Vec::new(),
+        now: 0,
+        begin,
+        running: 0,
+        count: Count::new(),
+    };
+    world.open();
+    world.pass(load.arrivals.into_iter().peekable());
+    let end = begin
+        .saturating_add(nanos(load.span))
+        .max(world.count.answered);
+    world.close(end)
+}
+
+struct World<'a> {
+    simulation: &'a Simulation,
+    pools: Vec<Pool>,
+    events: Events,
+    /// Used again and again.
+    actions: Vec<Action<Worker, Waiting>>,
+    /// Nanoseconds since the functions were deployed.
+    now: u64,
+    /// When the load begins.
+    begin: u64,
+    /// Requests that wait or are served.
+    running: u64,
+    count: Count,
+}
+
+/// Sums over all functions.
+struct Count {
+    invocations: u64,
+    refused: u64,
+    cold: u64,
+    cold_shared: u64,
+    cold_wait: u128,
+    queued: u64,
+    queue_wait: u128,
+    waits: WaitCount,
+    busy: u128,
+    forks: u64,
+    ticks: u64,
+    workers: u64,
+    workers_max: u64,
+    memory: u64,
+    memory_max: u64,
+    /// When the newest answer was given.
+    answered: u64,
+}
+
+impl Count {
+    fn new() -> Self {
+        Self {
+            invocations: 0,
+            refused: 0,
+            cold: 0,
+            cold_shared: 0,
+            cold_wait: 0,
+            queued: 0,
+            queue_wait: 0,
+            waits: WaitCount::new(),
+            busy: 0,
+            forks: 0,
+            ticks: 0,
+            workers: 0,
+            workers_max: 0,
+            memory: 0,
+            memory_max: 0,
+            answered: 0,
+        }
+    }
+}
+
+impl World<'_> {
+    /// Functions are deployed: their forecasters tick for the first time, `min` is started.
+    fn open(&mut self) {
+        for function in (0_u32..).take(self.pools.len()) {
+            if self.pools[function as usize].forecaster.is_some() {
+                self.events.push_tick(0, function);
+            }
+            self.arm(function);
+        }
+    }
+
+    /// Lets everything happen, until the load is over and everyone has an answer.
+    fn pass(&mut self, mut arrivals: Peekable<impl Iterator<Item = Arrival>>) {
+        loop {
+            let next = self.events.next_at();
+            match arrivals.peek() {
+                Some(arrival) => {
+                    let at = self.begin.saturating_add(nanos(arrival.at)).max(self.now);
+                    if next > at {
+                        self.arrive(at, *arrival);
+                        arrivals.next();
+                        continue;
+                    }
+                }
+                None if self.running == 0 => return,
+                None => {}
+            }
+            let Some(event) = self.events.pop() else {
+                return;
+            };
+            self.happen(event);
+        }
+    }
+
+    /// The load is over at `end`: what would still have happened until then, and the last count.
+    fn close(mut self, end: u64) -> Outcome {
+        while self.events.next_at() <= end
+            && let Some(event) = self.events.pop()
+        {
+            self.happen(event);
+        }
+        let begin = self.begin;
+        for (function, asked) in self.events.starting() {
+            self.pools[function as usize].lived += lived(begin, asked, end);
+        }
+        for pool in &mut self.pools {
+            let left = pool.state.workers();
+            let sum: u128 = left.map(|worker| lived(begin, worker.asked, end)).sum();
+            pool.lived += sum;
+        }
+        self.outcome(u128::from(end.saturating_sub(begin)))
+    }
+
+    fn outcome(&self, span: u128) -> Outcome {
+        let (pools, count) = (&self.pools, &self.count);
+        let worker_gb_s: f64 = pools
+            .iter()
+            .map(|pool| gigabyte_seconds(pool.worker_bytes, pool.lived))
+            .sum();
+        let template_gb_s =
+            gigabyte_seconds(self.simulation.costs.template_bytes, span) * pools.len() as f64;
+        Outcome {
+            invocations: count.invocations,
+            refused: count.refused,
+            cold: count.cold,
+            cold_shared: count.cold_shared,
+            cold_wait_s: seconds(count.cold_wait),
+            queued: count.queued,
+            queue_wait_s: seconds(count.queue_wait),
+            wait: count.waits.waits(),
+            gb_s: worker_gb_s + template_gb_s,
+            template_gb_s,
+            memory_max_bytes: count.memory_max,
+            worker_s: seconds(pools.iter().map(|pool| pool.lived).sum()),
+            busy_s: seconds(count.busy),
+            forks: count.forks,
+            workers_max: count.workers_max,
+            ticks: count.ticks,
+            span_s: seconds(span),
+        }
+    }
+
+    fn arrive(&mut self, at: u64, arrival: Arrival) {
+        self.now = at;
+        let Some(pool) = self.pools.get_mut(arrival.function as usize) else {
+            return;
+        };
+        let service = match arrival.service {
+            Some(service) => nanos(service),
+            None => self.simulation.costs.service.draw(&mut pool.services),
+        };
+        let waiting = Waiting {
+            arrived: at,
+            service,
+        };
+        let answer = pool
+            .state
+            .arrive(Instant(at), || waiting, &mut self.actions);
+        self.running += 1;
+        match answer {
+            pilot_rules::Arrival::Leased(key, _) => {
+                self.count.waits.none();
+                self.serve(arrival.function, key, service);
+            }
+            pilot_rules::Arrival::Queued(_) => {}
+            pilot_rules::Arrival::Full | pilot_rules::Arrival::Closed => {
+                self.running -= 1;
+                self.count.refused += 1;
+            }
+        }
+        self.follow(arrival.function);
+    }
+
+    fn happen(&mut self, event: Event) {
+        self.now = event.at;
+        let now = Instant(event.at);
+        let pool = &mut self.pools[event.function as usize];
+        let actions = &mut self.actions;
+        match event.what {
+            What::End { key, since } => {
+                self.count.answered = event.at;
+                self.running -= 1;
+                let ending = Ending::Reusable;
+                pool.state
+                    .release(now, key, Instant(since), ending, actions);
+            }
+            What::Ready { key, asked } => pool.state.ready(now, key, Worker { asked }, actions),
+            What::Due => {
+                if pool.told == event.at {
+                    pool.told = u64::MAX;
+                }
+                if pool.state.due() <= now {
+                    pool.state.tick(now, actions);
+                }
+            }
+            What::Tick => {
+                let Some(forecaster) = &mut pool.forecaster else {
+                    return;
+                };
+                let tick = pool.state.observe(now, Some(pool.worker_bytes));
+                let target = forecaster.tick(&tick);
+                pool.state.aim(now, target, actions);
+                self.count.ticks += 1;
+                if let Some(interval) = pool.interval() {
+                    let at = event.at.saturating_add(interval);
+                    self.events.push_tick(at, event.function);
+                }
+            }
+        }
+        self.follow(event.function);
+    }
+
+    /// Does what the pool has decided, and orders that it be told the time when it wants to.
+    fn follow(&mut self, function: u32) {
+        if !self.actions.is_empty() {
+            let mut actions = std::mem::take(&mut self.actions);
+            for action in actions.drain(..) {
+                self.act(function, action);
+            }
+            self.actions = actions;
+        }
+        self.arm(function);
+    }
+
+    fn act(&mut self, function: u32, action: Action<Worker, Waiting>) {
+        let pool = &mut self.pools[function as usize];
+        match action {
+            Action::Start(key) => {
+                let takes = self.simulation.costs.start.draw(&mut pool.starts);
+                let asked = self.now;
+                self.events.push(Event {
+                    at: asked.saturating_add(takes),
+                    what: What::Ready { key, asked },
+                    function,
+                });
+                let count = &mut self.count;
+                count.forks += 1;
+                count.workers += 1;
+                count.workers_max = count.workers_max.max(count.workers);
+                count.memory = count.memory.saturating_add(pool.worker_bytes);
+                count.memory_max = count.memory_max.max(count.memory);
+            }
+            Action::Give { to, key, kind, .. } => {
+                let waited = self.now - to.arrived;
+                self.count.give(kind, waited);
+                self.serve(function, key, to.service);
+            }
+            Action::Fail(_) => {
+                self.running -= 1;
+                self.count.refused += 1;
+            }
+            Action::Retire(worker, _) => {
+                pool.lived += lived(self.begin, worker.asked, self.now);
+                self.count.workers -= 1;
+                self.count.memory = self.count.memory.saturating_sub(pool.worker_bytes);
+            }
+        }
+    }
+
+    /// An invocation begins.
+    fn serve(&mut self, function: u32, key: Key, service: u64) {
+        self.count.invocations += 1;
+        self.count.busy += u128::from(service);
+        let since = self.now;
+        self.events.push(Event {
+            at: since.saturating_add(service),
+            what: What::End { key, since },
+            function,
+        });
+    }
+
+    /// Orders an event for when the pool wants to be told the time, unless one is ordered that comes no later.
+    fn arm(&mut self, function: u32) {
+        let pool = &mut self.pools[function as usize];
+        let due = pool.state.due().0;
+        if due < pool.told {
+            let at = due.max(self.now);
+            pool.told = at;
+            self.events.push(Event {
+                at,
+                what: What::Due,
+                function,
+            });
+        }
+    }
+}
+
+impl Count {
+    /// A wait is over.
+    fn give(&mut self, kind: StartKind, waited: u64) {
+        self.waits.add(waited);
+        match kind {
+            StartKind::Cold => self.cold += 1,
+            StartKind::ColdShared => self.cold_shared += 1,
+            StartKind::Warm => {
+                self.queued += 1;
+                self.queue_wait += u128::from(waited);
+                return;
+            }
+        }
+        self.cold_wait += u128::from(waited);
+    }
+}
+
+/// How long a worker lived of the time that counts, nanoseconds.
+fn lived(begin: u64, asked: u64, end: u64) -> u128 {
+    u128::from(end.saturating_sub(asked.max(begin)))
+}
