@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use csv::{Reader, StringRecord};
-use pilot_model::manifest::nearest;
 
 use crate::arrivals::Stream;
 use crate::error::WorkloadError;
@@ -146,9 +145,7 @@ fn position<T: Candidate>(all: &[T], name: &str, path: &Path) -> Result<usize, W
     match beginning[..] {
         [at] => Ok(at),
         [] => {
-            let hint = nearest(name, all.iter().map(Candidate::name))
-                .map_or_else(String::new, |near| format!(", the nearest is '{near}'"));
-            let problem = format!("there is no function '{name}', or it was named twice{hint}");
+            let problem = format!("there is no function '{name}', or it is in the list twice");
             Err(data_error(path, None, problem))
         }
         _ => {
