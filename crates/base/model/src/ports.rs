@@ -141,6 +141,8 @@ pub enum Part {
     Chunk(Bytes),
     /// The last of it, may be empty.
     End(Bytes, Done),
+    /// The application raised, and there is no more: Lambda's error body, JSON. The worker serves on.
+    Error(Bytes, Done),
 }
 
 /// What is known once an exchange is over.

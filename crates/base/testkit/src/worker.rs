@@ -34,6 +34,8 @@ pub enum Deal {
     Chunk(Bytes),
     /// The last part.
     End(Bytes),
+    /// The application raises: Lambda's error body.
+    Raise(Bytes),
     /// The worker ends.
     Die(WorkerFault),
 }
@@ -187,19 +189,23 @@ impl FakeWorker {
         };
         match (deal, stamps) {
             (Deal::Chunk(bytes), _) => Ok(Part::Chunk(bytes)),
-            (Deal::End(bytes), Some((started, first_byte))) => Ok(Part::End(
-                bytes,
-                self.done(started, first_byte, Bytes::new()),
-            )),
-            (Deal::End(bytes), None) => {
-                let now = self.clock.now();
-                Ok(Part::End(bytes, self.done(now, now, Bytes::new())))
+            (Deal::End(bytes), stamps) => Ok(Part::End(bytes, self.ended(stamps, Bytes::new()))),
+            (Deal::Raise(body), stamps) => {
+                let printed = Bytes::from_static(b"[ERROR]\n");
+                Ok(Part::Error(body, self.ended(stamps, printed)))
             }
             (Deal::Die(fault), _) => {
                 self.die();
                 Err(fault)
             }
         }
+    }
+
+    /// The end of a stream, with the stamps of its start where they are known.
+    fn ended(&self, stamps: Option<(Instant, Instant)>, printed: Bytes) -> Done {
+        let now = self.clock.now();
+        let (started, first_byte) = stamps.unwrap_or((now, now));
+        self.done(started, first_byte, printed)
     }
 
     /// Does something, or learns that the worker was killed.

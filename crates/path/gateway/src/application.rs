@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use pilot_invoke::{HttpBody, HttpRequest};
+use pilot_invoke::{HttpBody, HttpRequest, InvokeError};
 use pilot_model::ports::HttpHead;
 
 use crate::errors::{AnswerError, RequestError};
@@ -40,8 +40,8 @@ pub(crate) fn request(
 /// The application's response to a request with `method`.
 ///
 /// # Errors
-/// [`AnswerError::Malformed`] for a head that HTTP does not allow, as the inner result; a body that fails before its first
-/// byte goes out, as the outer one.
+/// [`AnswerError::Malformed`] for a head that HTTP does not allow, [`AnswerError::Function`] for an application that raised
+/// before anything of its response went out, as the inner result; a body that fails otherwise before that, as the outer one.
 pub(crate) async fn reply(
     method: &Method,
     head: HttpHead,
@@ -62,7 +62,10 @@ pub(crate) async fn reply(
     let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let whole_len = body.complete().map(Bytes::len);
     let body = if bodiless || *method == Method::HEAD {
-        read_to_end(body).await?;
+        match read_to_end(body).await {
+            Err(InvokeError::BodyRaised { body }) => return Ok(Err(AnswerError::raised(&body))),
+            ended => ended?,
+        }
         ReplyBody::empty()
     } else {
         ReplyBody::application(body)
@@ -105,7 +108,7 @@ fn is_length(value: &HeaderValue) -> bool {
 }
 
 /// Lets an application finish whose body nobody wants; to drop it would be to kill its worker.
-async fn read_to_end(mut body: HttpBody) -> Result<(), RequestError> {
+async fn read_to_end(mut body: HttpBody) -> Result<(), InvokeError> {
     while let Some(part) = body.next().await {
         part?;
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::Version;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
@@ -34,18 +35,32 @@ pub(crate) enum Phase {
 pub(crate) struct Usage {
     used: AtomicBool,
     body_unread: AtomicBool,
+    ends_by_closing: AtomicBool,
+    broke_off: AtomicBool,
 }
 
 impl Usage {
     /// A request's head was read.
-    pub(crate) fn request_began(&self, has_body: bool) {
+    pub(crate) fn request_began(&self, version: Version, has_body: bool) {
         self.used.store(true, Ordering::Relaxed);
         self.body_unread.store(has_body, Ordering::Relaxed);
+        self.ends_by_closing
+            .store(version < Version::HTTP_11, Ordering::Relaxed);
     }
 
     /// Its body was read to the end.
     pub(crate) fn body_was_read(&self) {
         self.body_unread.store(false, Ordering::Relaxed);
+    }
+
+    /// A response's body failed in the middle.
+    fn response_broke_off(&self) {
+        self.broke_off.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an orderly close would make half a response look whole: HTTP/1.0 knows no other end of a stream.
+    fn must_reset(&self) -> bool {
+        self.broke_off.load(Ordering::Relaxed) && self.ends_by_closing.load(Ordering::Relaxed)
     }
 
     fn is_used(&self) -> bool {
@@ -99,6 +114,9 @@ pub(crate) async fn serve(
         }
     };
     if let Err(error) = ended {
+        if error.is_user() {
+            usage.response_broke_off();
+        }
         tracing::debug!(%peer, %error, "connection ended");
     }
 }

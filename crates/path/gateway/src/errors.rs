@@ -9,7 +9,7 @@ use http::{HeaderValue, StatusCode};
 use pilot_invoke::InvokeError;
 use pilot_model::InvocationId;
 use pilot_model::ports::StartError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
@@ -252,6 +252,7 @@ fn invoke_row(error: &InvokeError) -> Row {
         // Most often these break off a response whose status is out; the rows are for one that has not begun.
         InvokeError::BodyTimedOut { .. } => Row::user(S::BAD_GATEWAY, "Sandbox.Timedout"),
         InvokeError::BodyBroken { .. } => Row::user(S::BAD_GATEWAY, "Runtime.ExitError"),
+        InvokeError::BodyRaised { .. } => Row::user(S::BAD_GATEWAY, "FunctionError"),
         InvokeError::ShuttingDown => {
             Row::service(S::SERVICE_UNAVAILABLE, "ServiceException").retry_after(1)
         }
@@ -259,6 +260,24 @@ fn invoke_row(error: &InvokeError) -> Row {
 }
 
 impl AnswerError {
+    /// What the function's error body says: Lambda's, as far as it is one.
+    pub(crate) fn raised(body: &[u8]) -> Self {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Raised {
+            error_type: String,
+            error_message: String,
+        }
+        let Raised {
+            error_type,
+            error_message,
+        } = serde_json::from_slice(body).unwrap_or_default();
+        Self::Function {
+            error_type,
+            error_message,
+        }
+    }
+
     /// More headers than [`headers::COUNT_MAX`].
     pub(crate) fn too_many_headers() -> Self {
         Self::Malformed {

@@ -72,7 +72,7 @@ pub(crate) async fn answer(
     usage: &Usage,
 ) -> Reply {
     let received = gate.invoker.now();
-    usage.request_began(!request.body().is_end_stream());
+    usage.request_began(request.version(), !request.body().is_end_stream());
     let (mut head, body) = request.into_parts();
     if head.method == Method::CONNECT {
         // Not a proxy; and hyper would take a 2xx for the beginning of a tunnel.

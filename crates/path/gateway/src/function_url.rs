@@ -9,7 +9,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use pilot_invoke::{Payload, Request, Response, ResponseBody};
 use pilot_model::Interface;
-use serde::Deserialize;
 
 use crate::application;
 use crate::body::Whole;
@@ -117,7 +116,7 @@ async fn reply(response: Response, exchange: &Exchange<'_>) -> Result<Reply, Req
             Err(AnswerError::TooLarge { limit })
         }
         ResponseBody::Result(output) => answer::parse(output),
-        ResponseBody::FunctionError(error) => Err(function_error(&error)),
+        ResponseBody::FunctionError(error) => Err(AnswerError::raised(&error)),
         ResponseBody::Http { head, body } => {
             application::reply(&exchange.head.method, head, body).await?
         }
@@ -131,21 +130,6 @@ async fn reply(response: Response, exchange: &Exchange<'_>) -> Result<Reply, Req
         exchange.gate.invoker.now(),
     );
     Ok(reply)
-}
-
-/// Lambda's error body, as far as it is one.
-fn function_error(body: &[u8]) -> AnswerError {
-    #[derive(Default, Deserialize)]
-    #[serde(rename_all = "camelCase", default)]
-    struct ErrorBody {
-        error_type: String,
-        error_message: String,
-    }
-    let body: ErrorBody = serde_json::from_slice(body).unwrap_or_default();
-    AnswerError::Function {
-        error_type: body.error_type,
-        error_message: body.error_message,
-    }
 }
 
 /// Now, by the wall clock: what an event tells the function.

@@ -36,7 +36,8 @@ impl ReplyBody {
         Self::Full(Bytes::new())
     }
 
-    /// An application's body. Its failing cuts the connection, which is how HTTP/1.1 says that a body is not complete.
+    /// An application's body. Its failing cuts the connection, which is how HTTP/1.1 says that a body is not complete; what came
+    /// before goes out first.
     pub(crate) fn application(body: HttpBody) -> Self {
         if let Some(whole) = body.complete() {
             return Self::Full(whole.clone());
@@ -45,6 +46,10 @@ impl ReplyBody {
             body,
             |mut body| async {
                 let part = body.next().await?;
+                if part.is_err() {
+                    // hyper writes what it holds, the head at least, when a body has nothing for it: it has not, for a moment.
+                    tokio::task::yield_now().await;
+                }
                 Some((part.map_err(Into::into), body))
             },
         )))

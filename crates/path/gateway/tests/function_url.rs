@@ -334,6 +334,50 @@ async fn a_body_that_breaks_off_breaks_the_connection_off() {
     assert!(client.try_answer("GET").await.is_none());
 }
 
+/// Sends the head and "begun", then raises. Serves on.
+fn raises_late() -> Function {
+    Function::application("app", |_| {
+        let raised = Bytes::from_static(br#"{"errorType":"ValueError","errorMessage":"late"}"#);
+        let rest = vec![(Duration::ZERO, Deal::Raise(raised))];
+        Deed::Http(head(200, &[]), Bytes::from_static(b"begun"), rest)
+    })
+}
+
+#[tokio::test]
+async fn an_application_that_raises_in_the_middle_is_cut_off_behind_what_it_sent() {
+    let daemon = Daemon::with(vec![raises_late()]).await;
+    for _ in 0..2 {
+        let mut client = daemon.client().await;
+        client.send("GET /fn/app HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        let (sent, _) = client.to_the_end().await;
+        let sent = String::from_utf8(sent).unwrap();
+        assert!(sent.starts_with("HTTP/1.1 200 OK\r\n"), "{sent}");
+        assert!(sent.ends_with("\r\n5\r\nbegun\r\n"), "{sent}");
+    }
+    assert_eq!(daemon.engine.starts(), 1, "the worker serves on");
+}
+
+#[tokio::test]
+async fn to_http_1_0_a_body_that_breaks_off_ends_with_a_reset() {
+    let daemon = Daemon::with(vec![raises_late()]).await;
+    let mut client = daemon.client().await;
+    client.send("GET /fn/app HTTP/1.0\r\n\r\n").await;
+    let (_, end) = client.to_the_end().await;
+    assert_eq!(
+        end.unwrap_err().kind(),
+        std::io::ErrorKind::ConnectionReset,
+        "an orderly end would look whole"
+    );
+}
+
+#[tokio::test]
+async fn an_application_that_raises_where_nobody_wants_its_body_is_an_error() {
+    let daemon = Daemon::with(vec![raises_late()]).await;
+    let answer = daemon.ask("HEAD", "/fn/app", "", b"").await;
+    assert_eq!(answer.status, 502);
+    assert_eq!(answer.header("x-amz-function-error"), Some("Unhandled"));
+}
+
 #[tokio::test]
 async fn a_client_that_leaves_a_stream_frees_the_worker() {
     let begun = Arc::new(Notify::new());

@@ -1,12 +1,12 @@
 //! The body of an application's HTTP response: in one piece, or streamed from the worker.
 //!
-//! A streamed body owns the invocation's lease. Its end gives the worker back; dropped before, the worker is ended and the
-//! invocation recorded as cancelled. An HTTP server stops reading once `content-length` bytes are written (or at once, for
+//! A streamed body owns the invocation's lease. Its end gives the worker back, and so does an application that raises in the
+//! middle; dropped before, the worker is ended and the invocation recorded as cancelled. An HTTP server stops reading once `content-length` bytes are written (or at once, for
 //! `HEAD`, 204 and 304), so a body dropped there was not cancelled: what is left of the exchange is waited for in a task.
 
 use bytes::Bytes;
 use pilot_model::Outcome;
-use pilot_model::ports::{HttpHead, Part, WorkerFault};
+use pilot_model::ports::{Done, HttpHead, Part, WorkerFault};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout_at};
 
@@ -70,18 +70,18 @@ impl HttpBody {
     /// The next part, not empty; `None` at the end. After an error there is no more.
     ///
     /// # Errors
-    /// [`InvokeError::BodyTimedOut`] and [`InvokeError::BodyBroken`].
+    /// [`InvokeError::BodyTimedOut`], [`InvokeError::BodyBroken`] and [`InvokeError::BodyRaised`].
     pub async fn next(&mut self) -> Option<Result<Bytes, InvokeError>> {
         if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
             return Some(Ok(self.hand_out(first)));
         }
         loop {
-            let part = self.rest.as_mut()?.next().await;
-            if !matches!(part, Ok(Part::Chunk(_))) {
+            let heard = self.rest.as_mut()?.next().await;
+            if !matches!(heard, Ok(Heard::More(_))) {
                 self.rest = None;
             }
-            match part {
-                Ok(Part::Chunk(bytes) | Part::End(bytes, _)) if !bytes.is_empty() => {
+            match heard {
+                Ok(Heard::More(bytes) | Heard::Last(bytes)) if !bytes.is_empty() => {
                     return Some(Ok(self.hand_out(bytes)));
                 }
                 Ok(_) => {}
@@ -102,7 +102,7 @@ impl Drop for HttpBody {
         if let Some(mut rest) = self.rest.take().filter(|_| enough) {
             let desk = std::sync::Arc::clone(rest.invocation().desk());
             desk.pools
-                .spawn(async move { while let Ok(Part::Chunk(_)) = rest.next().await {} });
+                .spawn(async move { while let Ok(Heard::More(_)) = rest.next().await {} });
         }
     }
 }
@@ -115,6 +115,12 @@ pub(crate) struct Streaming {
     invocation: Invocation,
     stream: u32,
     deadline: Deadline,
+}
+
+/// What comes of a body.
+enum Heard {
+    More(Bytes),
+    Last(Bytes),
 }
 
 impl Streaming {
@@ -137,7 +143,7 @@ impl Streaming {
     }
 
     /// The next part. After the end or an error it must not be asked again.
-    async fn next(&mut self) -> Result<Part, InvokeError> {
+    async fn next(&mut self) -> Result<Heard, InvokeError> {
         let Some(lease) = &self.lease else {
             return Err(InvokeError::BodyBroken {
                 fault: WorkerFault::Protocol {
@@ -149,10 +155,7 @@ impl Streaming {
         let part = timeout_at(self.deadline, lease.worker().next(self.stream)).await;
         let id = &self.invocation.id;
         let (failure, error) = match part {
-            Ok(Ok(part)) => {
-                self.took(&part);
-                return Ok(part);
-            }
+            Ok(Ok(part)) => return self.took(part),
             Ok(Err(fault)) => (
                 Failure::fault(id, &fault),
                 InvokeError::BodyBroken { fault },
@@ -173,16 +176,31 @@ impl Streaming {
         Err(error)
     }
 
-    fn took(&mut self, part: &Part) {
-        let (Part::Chunk(bytes) | Part::End(bytes, _)) = part;
-        self.invocation.bytes_out += bytes.len() as u64;
-        if let Part::End(_, done) = part {
-            let now = self.invocation.now();
-            if let Some(lease) = self.lease.take() {
-                lease.finish(now);
+    fn took(&mut self, part: Part) -> Result<Heard, InvokeError> {
+        match part {
+            Part::Chunk(bytes) => {
+                self.invocation.bytes_out += bytes.len() as u64;
+                Ok(Heard::More(bytes))
             }
-            self.invocation.done(done, now);
-            self.invocation.end(now, Outcome::Ok, done.output.clone());
+            Part::End(bytes, done) => {
+                self.invocation.bytes_out += bytes.len() as u64;
+                self.over(Outcome::Ok, done);
+                Ok(Heard::Last(bytes))
+            }
+            Part::Error(body, done) => {
+                self.over(Outcome::FunctionError, done);
+                Err(InvokeError::BodyRaised { body })
+            }
         }
+    }
+
+    /// The exchange is over, and its worker free.
+    fn over(&mut self, outcome: Outcome, done: Done) {
+        let now = self.invocation.now();
+        if let Some(lease) = self.lease.take() {
+            lease.finish(now);
+        }
+        self.invocation.done(&done, now);
+        self.invocation.end(now, outcome, done.output);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use pilot_model::FunctionName;
 use pilot_model::ports::{StartError, WorkerFault};
 
@@ -59,6 +60,14 @@ pub enum InvokeError {
     BodyBroken {
         /// How it ended.
         fault: WorkerFault,
+    },
+    /// The application raised while its body was streamed; the worker serves on.
+    #[error(
+        "the response body broke off: the application raised an exception, see the function's log"
+    )]
+    BodyRaised {
+        /// Lambda's error body, JSON.
+        body: Bytes,
     },
     /// The daemon is stopping.
     #[error("the daemon is shutting down: try again once it is back")]

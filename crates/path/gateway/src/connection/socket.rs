@@ -1,8 +1,9 @@
-//! A TCP stream as hyper uses it, with two things that hyper leaves to us:
+//! A TCP stream as hyper uses it, with three things that hyper leaves to us:
 //! - a client that does not take its response is cut off after a while: until then it would hold memory, and of a streamed
 //!   response a worker;
 //! - a connection that closes while the client still sends lingers a moment, as nginx's `lingering_close`: with unread bytes
-//!   in its buffer the kernel answers a close with RST, and the client may lose the response that says why (tcp(7), RFC 9112 §9.6).
+//!   in its buffer the kernel answers a close with RST, and the client may lose the response that says why (tcp(7), RFC 9112 §9.6);
+//! - a response of HTTP/1.0 that breaks off ends with RST: there a close says that it is whole (RFC 9112 §6.3).
 
 use std::future::Future;
 use std::io;
@@ -134,6 +135,15 @@ impl Write for Socket {
             }
         }
         self.poll_linger(cx).map(Ok)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.usage.must_reset() {
+            // Fails only on a socket that is gone.
+            let _ = self.io.inner().set_zero_linger();
+        }
     }
 }
 

@@ -153,6 +153,9 @@ fn request_errors() -> Vec<RequestError> {
                     output: Bytes::new(),
                 },
             },
+            InvokeError::BodyRaised {
+                body: Bytes::from_static(b"{}"),
+            },
             InvokeError::ShuttingDown,
         ]
         .map(RequestError::Invoke),

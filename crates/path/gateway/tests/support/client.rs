@@ -115,6 +115,13 @@ impl Client {
         Some((length > 0).then_some(chunk))
     }
 
+    /// Everything up to the end of the connection, and how it ended.
+    pub async fn to_the_end(mut self) -> (Vec<u8>, std::io::Result<usize>) {
+        let mut all = std::mem::take(&mut self.unread);
+        let end = self.stream.read_to_end(&mut all).await;
+        (all, end)
+    }
+
     /// Waits for the first bytes of a response.
     pub async fn begun(&mut self) {
         self.read_more().await.expect("nothing came");

@@ -77,23 +77,18 @@ impl Connection {
         self.first_byte = Instant(monotonic_ns());
         expect_stream(&frame, call.stream)?;
         let output = &mut self.reader.output;
-        let mut answer = answer(frame, self.first_byte, || output.take())?;
-        if let Answer::Http { first, done, .. } = &mut answer {
-            // A complete answer comes as HEAD and END in one piece.
-            if let Some(next) = self.reader.decoder.next_frame().map_err(broken)? {
-                expect_stream(&next, call.stream)?;
-                let output = &mut self.reader.output;
-                let more = match part(next, self.first_byte, || output.take())? {
-                    Part::Chunk(chunk) => chunk,
-                    Part::End(last, end) => {
-                        *done = Some(end);
-                        last
-                    }
-                };
-                *first = joined(std::mem::take(first), more);
-            }
+        let answer = answer(frame, self.first_byte, || output.take())?;
+        if !matches!(answer, Answer::Http { .. }) {
+            return Ok(answer);
         }
-        Ok(answer)
+        // A complete answer comes as HEAD and END in one piece.
+        let Some(next) = self.reader.decoder.next_frame().map_err(broken)? else {
+            return Ok(answer);
+        };
+        expect_stream(&next, call.stream)?;
+        let output = &mut self.reader.output;
+        let next = part(next, self.first_byte, || output.take())?;
+        Ok(with_next(answer, next))
     }
 
     /// The next part of a streamed answer.
@@ -202,7 +197,29 @@ pub(super) fn part(
             let done = done(&frame.meta, first_byte, output)?;
             Ok(Part::End(frame.body, done))
         }
+        Kind::Error => {
+            let done = done(&frame.meta, first_byte, output)?;
+            Ok(Part::Error(frame.body, done))
+        }
         _ => Err(out_of_turn(&frame)),
+    }
+}
+
+/// The head of a streamed answer with the part that came along. Nothing of it has left the daemon: an application that raised
+/// is heard as if it had before its response began.
+pub(super) fn with_next(answer: Answer, next: Part) -> Answer {
+    let Answer::Http { head, first, .. } = answer else {
+        return answer;
+    };
+    let (more, done) = match next {
+        Part::Chunk(more) => (more, None),
+        Part::End(more, done) => (more, Some(done)),
+        Part::Error(body, done) => return Answer::Error(body, done),
+    };
+    Answer::Http {
+        head,
+        first: joined(first, more),
+        done,
     }
 }
 
@@ -257,3 +274,6 @@ pub(super) fn closed_or_broken(error: io::Error) -> Exchanged {
         _ => Exchanged::Broken(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;

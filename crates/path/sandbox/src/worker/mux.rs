@@ -86,7 +86,13 @@ impl Mux {
         self.send(call).await?;
         let arrived = self.next_frame(&mut stream).await?;
         stream.first_byte = arrived.at;
-        let answer = exchange::answer(arrived.frame, arrived.at, || arrived.output)?;
+        let mut answer = exchange::answer(arrived.frame, arrived.at, || arrived.output)?;
+        if matches!(answer, Answer::Http { .. })
+            && let Ok(next) = stream.frames.try_recv()
+        {
+            let next = exchange::part(next.frame, stream.first_byte, || next.output)?;
+            answer = exchange::with_next(answer, next);
+        }
         if let Answer::Http { done: None, .. } = answer {
             self.streams
                 .open

@@ -1,0 +1,88 @@
+//! What a worker's frames mean, over a real socket pair; the test plays the worker.
+
+use pilot_model::ports::{Answer, Call, CallKind, Part};
+use pilot_wire::{Header, Kind};
+use tokio::io::AsyncWriteExt;
+
+use super::*;
+
+const HEAD: &[u8] = br#"{"status":200,"headers":[],"started_ns":1}"#;
+const DONE: &[u8] = br#"{"started_ns":1,"finished_ns":2}"#;
+const RAISED: &[u8] = br#"{"errorType":"ValueError","errorMessage":"late"}"#;
+
+fn frame(kind: Kind, meta: &[u8], body: &[u8]) -> Vec<u8> {
+    let header = Header::new(kind, 1, meta, body).unwrap();
+    [&header.encode()[..], meta, body].concat()
+}
+
+fn call() -> Call {
+    Call {
+        stream: 1,
+        kind: CallKind::Http,
+        meta: Bytes::new(),
+        body: Bytes::new(),
+    }
+}
+
+/// The daemon's end, and the worker's.
+fn pair() -> (Connection, UnixStream) {
+    let (here, worker) = UnixStream::pair().unwrap();
+    let (output, _) = Output::pipe().unwrap();
+    (Connection::new(here, output), worker)
+}
+
+#[tokio::test]
+async fn an_application_that_raises_right_behind_its_head_is_heard_as_if_before_it() {
+    let (mut daemon, mut worker) = pair();
+    let frames = [
+        frame(Kind::Head, HEAD, b"half"),
+        frame(Kind::Error, DONE, RAISED),
+    ];
+    worker.write_all(&frames.concat()).await.unwrap();
+    match daemon.call(&call()).await {
+        Ok(Answer::Error(body, done)) => {
+            assert_eq!(body, RAISED);
+            assert_eq!(done.returned, Instant(2));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_application_that_raises_in_mid_stream_ends_its_stream_and_nothing_else() {
+    let (mut daemon, mut worker) = pair();
+    worker
+        .write_all(&frame(Kind::Head, HEAD, b"half"))
+        .await
+        .unwrap();
+    let begun = daemon.call(&call()).await;
+    assert!(
+        matches!(&begun, Ok(Answer::Http { first, done: None, .. }) if first == "half"),
+        "{begun:?}"
+    );
+    worker
+        .write_all(&frame(Kind::Error, DONE, RAISED))
+        .await
+        .unwrap();
+    let part = daemon.next_part(1).await;
+    assert!(
+        matches!(&part, Ok(Part::Error(body, _)) if body == RAISED),
+        "{part:?}"
+    );
+    let next = frame(Kind::Result, DONE, b"1");
+    worker.write_all(&next).await.unwrap();
+    let answer = daemon.call(&call()).await;
+    assert!(matches!(answer, Ok(Answer::Result(..))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_result_in_mid_stream_is_out_of_turn() {
+    let (mut daemon, mut worker) = pair();
+    let frames = [
+        frame(Kind::Head, HEAD, b""),
+        frame(Kind::Result, DONE, b"1"),
+    ];
+    worker.write_all(&frames.concat()).await.unwrap();
+    let broken = daemon.call(&call()).await;
+    assert!(matches!(broken, Err(Exchanged::Broken(_))), "{broken:?}");
+}
