@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Outcome;
 use crate::ids::{FunctionName, VersionId};
+use crate::policy::PolicySpec;
 use crate::ports::TemplateReport;
 use crate::timeline::{StartKind, Timeline};
 
@@ -142,6 +143,9 @@ pub struct FunctionDescription {
     pub last: Option<InvocationSummary>,
     /// Older versions that are still kept, newest first.
     pub versions: Vec<u32>,
+    /// What its forecaster says; `None`: nothing is predicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<ForecastStatus>,
 }
 
 /// One invocation, for people.
@@ -192,6 +196,8 @@ pub struct PoolStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ForecastStatus {
+    /// The policy in force, as `[scale] policy` would have it.
+    pub policy: String,
     /// Workers it wants, the busy ones among them.
     pub target: u32,
     /// Idle workers beyond them are reaped after this, seconds; `None`: after the function's `idle_s`.
@@ -201,10 +207,14 @@ pub struct ForecastStatus {
 }
 
 /// `POST …/scale`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ScaleRequest {
-    /// Idle workers beyond this are retired at once.
-    pub workers: u32,
+    /// Idle workers beyond this are retired at once, or some started up to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+    /// The policy from now on, until the next deploy or the daemon's end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicySpec>,
 }

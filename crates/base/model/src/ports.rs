@@ -10,11 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::api::{
-    DeployError, DeployReport, FunctionDescription, FunctionSummary, InvocationSummary, PoolStatus,
-    Progress, Totals,
+    DeployError, DeployReport, ForecastStatus, FunctionDescription, FunctionSummary,
+    InvocationSummary, PoolStatus, Progress, Totals,
 };
 use crate::event::Event;
 use crate::ids::{FunctionName, WorkerId};
+use crate::policy::Policy;
 use crate::spec::FunctionSpec;
 use crate::timeline::Instant;
 use crate::version::Version;
@@ -341,8 +342,20 @@ pub trait Platform: Send + Sync + Debug {
     /// Workers by state. `None`: no such function.
     fn status(&self, name: &FunctionName) -> Option<PoolStatus>;
 
-    /// Retires idle workers beyond `workers`, or starts some up to it. `None`: no such function.
-    fn scale(&self, name: &FunctionName, workers: u32) -> Option<PoolStatus>;
+    /// Scales by hand, until the next request or deploy. `None`: no such function.
+    fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus>;
+
+    /// What is predicted of a function. `None`: nothing, or no such function.
+    fn forecast(&self, name: &FunctionName) -> Option<ForecastStatus>;
+}
+
+/// What is to change about a function's workers now.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Scaling {
+    /// Idle workers beyond this are retired, or some started up to it.
+    pub workers: Option<u32>,
+    /// Which forecaster sizes the pool from now on.
+    pub policy: Option<Policy>,
 }
 
 /// What the control API does. Deployment implements it; the API only translates.
@@ -366,5 +379,5 @@ pub trait ControlPlane: Send + Sync + Debug {
     fn remove(&self, name: &FunctionName) -> BoxFuture<'static, Result<bool, DeployError>>;
 
     /// See [`Platform::scale`].
-    fn scale(&self, name: &FunctionName, workers: u32) -> Option<PoolStatus>;
+    fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus>;
 }

@@ -7,10 +7,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::api::PoolStatus;
+use pilot_model::api::{ForecastStatus, PoolStatus};
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, Engine, EventSink, Platform, StartError, TemplateReport};
-use pilot_model::{BoxFuture, Event, FunctionName, Instant, Outcome, StartKind, Version};
+use pilot_model::ports::{Clock, Engine, EventSink, Platform, Scaling, StartError, TemplateReport};
+use pilot_model::{
+    BoxFuture, Event, FunctionName, Instant, Outcome, ScaleConfig, StartKind, Version,
+};
 use pilot_pool::{Lease, Leased, Pool, PoolLimits, Pools, Refusal};
 
 use crate::error::{InvokeError, ThrottleReason};
@@ -250,10 +252,24 @@ impl Platform for Invoker {
         }))
     }
 
-    fn scale(&self, name: &FunctionName, workers: u32) -> Option<PoolStatus> {
+    fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus> {
         let live = Arc::clone(&self.functions.load().get(name.as_str())?.live);
-        live.scale(workers);
+        if let Some(policy) = scaling.policy {
+            let scale = &live.version().config.scale;
+            live.start_forecast(ScaleConfig {
+                policy,
+                ..scale.clone()
+            });
+        }
+        if let Some(workers) = scaling.workers {
+            live.scale(workers);
+        }
         self.status(name)
+    }
+
+    fn forecast(&self, name: &FunctionName) -> Option<ForecastStatus> {
+        let functions = self.functions.load();
+        functions.get(name.as_str())?.live.forecast_status()
     }
 }
 

@@ -158,6 +158,7 @@ impl Pool {
     pub fn forecast_status(&self) -> Option<ForecastStatus> {
         let forecasting = self.forecasting.lock();
         forecasting.as_ref().map(|forecasting| ForecastStatus {
+            policy: forecasting.scale.policy.to_string(),
             target: forecasting.target.workers,
             idle_s: forecasting.target.idle.map(|idle| idle.as_secs_f64()),
             reason: forecasting.forecaster.reason(),

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use pilot_model::api::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, PoolStatus, Progress,
 };
-use pilot_model::ports::{ControlPlane, Observation, Observed, Platform};
+use pilot_model::ports::{ControlPlane, Observation, Observed, Platform, Scaling};
 use pilot_model::{BoxFuture, FunctionName, FunctionSpec};
 
 use crate::archive::ArchiveLimits;
@@ -225,6 +225,7 @@ impl ControlPlane for Deployer {
                 .iter()
                 .map(|one| one.version.number)
                 .collect(),
+            forecast: self.inner.platform.forecast(name),
         })
     }
 
@@ -240,9 +241,9 @@ impl ControlPlane for Deployer {
         })
     }
 
-    fn scale(&self, name: &FunctionName, workers: u32) -> Option<PoolStatus> {
+    fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus> {
         self.inner.state.function(name)?;
-        self.inner.platform.scale(name, workers)
+        self.inner.platform.scale(name, scaling)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use pilot_model::api::{FunctionDescription, InvocationSummary};
+use pilot_model::api::{ForecastStatus, FunctionDescription, InvocationSummary};
 use pilot_model::{FunctionName, Reuse, StartKind, TemplateMode};
 
 use super::client::Client;
@@ -122,6 +122,7 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
             seconds(scale.idle.as_secs_f64()),
         ),
     );
+    line("policy", config.scale.policy.to_string());
     for (key, value) in &config.environment {
         line("variable", format!("{key}={value}"));
     }
@@ -144,6 +145,22 @@ fn workers(description: &FunctionDescription) -> String {
         totals.invocations,
         totals.cold,
         output::count(totals.errors, "error"),
+    ) + &description
+        .forecast
+        .as_ref()
+        .map_or_else(String::new, forecast)
+}
+
+/// What the forecaster wants, and why.
+fn forecast(forecast: &ForecastStatus) -> String {
+    let idle = forecast
+        .idle_s
+        .map_or_else(String::new, |idle| format!("; others go after {idle:.1} s"));
+    format!(
+        "  forecast     {} wants {}{idle}\n               {}\n",
+        forecast.policy,
+        output::count(u64::from(forecast.target), "worker"),
+        forecast.reason,
     )
 }
 
@@ -207,6 +224,12 @@ mod tests {
             }),
             last: None,
             versions: vec![2, 1],
+            forecast: Some(ForecastStatus {
+                policy: "auto".to_owned(),
+                target: 3,
+                idle_s: Some(0.8),
+                reason: "a third worker was wanted 14 times in the last 10 min".to_owned(),
+            }),
         }
     }
 

@@ -1,20 +1,26 @@
-//! `pilot scale`: retires a function's idle workers down to a number, at once.
+//! `pilot scale`: retires a function's idle workers down to a number, at once, or has another policy size its pool.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use pilot_model::FunctionName;
+use pilot_model::Policy;
 use pilot_model::api::{PoolStatus, ScaleRequest};
+use pilot_model::policy::PolicySpec;
 
 use super::client::Client;
 use super::output;
 
 /// What `pilot scale` takes.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["workers", "policy"]))]
 pub(super) struct ScaleArgs {
     /// Which function
     name: FunctionName,
-    /// Idle workers beyond this are retired
+    /// Idle workers beyond this are retired; fewer are started up to it
     #[arg(value_name = "N")]
-    workers: u32,
+    workers: Option<u32>,
+    /// From now until the next deploy or the daemon's end, e.g. auto, static:3, cusum:h=6
+    #[arg(long)]
+    policy: Option<Policy>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -24,13 +30,19 @@ pub(super) struct ScaleArgs {
 pub(super) fn run(client: &Client, args: &ScaleArgs) -> anyhow::Result<()> {
     let request = ScaleRequest {
         workers: args.workers,
+        policy: args
+            .policy
+            .map(|policy| PolicySpec::Line(policy.to_string())),
     };
     let status: PoolStatus = client.post_function(&args.name, "/scale", &request)?;
     if args.json {
         return output::print_json(&status);
     }
+    let policy = args
+        .policy
+        .map_or_else(String::new, |policy| format!("; policy {policy}"));
     output::print(&format!(
-        "{}: {} idle, {} busy, {} starting\n",
+        "{}: {} idle, {} busy, {} starting{policy}\n",
         args.name, status.idle, status.busy, status.starting
     ))
 }

@@ -28,6 +28,8 @@ fn every_verb_of_the_documentation_is_understood() {
         "pilot describe hello",
         "pilot logs hello -f -n 5",
         "pilot scale hello 0",
+        "pilot scale hello --policy cusum:h=6",
+        "pilot scale hello 2 --policy static:2",
         "pilot remove hello",
         "pilot version",
         "pilot completions bash",
@@ -61,6 +63,7 @@ fn what_contradicts_itself_is_refused() {
         ("pilot invoke a/b", ErrorKind::ValueValidation),
         ("pilot deplyo .", ErrorKind::InvalidSubcommand),
         ("pilot scale a", ErrorKind::MissingRequiredArgument),
+        ("pilot scale a --policy cusmu", ErrorKind::ValueValidation),
     ] {
         assert_eq!(parse(line).unwrap_err().kind(), kind, "{line}");
     }

@@ -9,7 +9,7 @@ use pilot_invoke::{
     HttpRequest, InvokeError, Invoker, Limits, Payload, Request, Response, ResponseBody,
 };
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, Platform};
+use pilot_model::ports::{Clock, Platform, Scaling};
 use pilot_model::{FunctionConfig, InvocationId, Version};
 use pilot_testkit::{FakeEngine, RecordingSink, TokioClock};
 use tokio::task::JoinHandle;
@@ -137,4 +137,12 @@ pub(crate) fn ms(count: u64) -> Duration {
 /// Lets so much time pass, and whatever happens in it happen. Time is paused: this takes none.
 pub(crate) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
+}
+
+/// So many workers, by hand.
+pub(crate) fn to(workers: u32) -> Scaling {
+    Scaling {
+        workers: Some(workers),
+        policy: None,
+    }
 }

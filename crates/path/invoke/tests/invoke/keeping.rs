@@ -7,7 +7,7 @@ use pilot_model::ports::{Platform, TemplateMemory};
 use pilot_model::{Reuse, StartKind};
 use pilot_testkit::Deed;
 
-use crate::house::{House, ms, pass};
+use crate::house::{House, ms, pass, to};
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_worker_is_reaped_after_its_time() {
@@ -120,18 +120,18 @@ async fn scaling_to_zero_retires_idle_workers_at_once_and_spares_busy_ones() {
     let running = house.begin();
     pass(ms(10)).await;
     let name = "f".parse().unwrap();
-    let status = house.invoker.scale(&name, 0).unwrap();
+    let status = house.invoker.scale(&name, to(0)).unwrap();
     assert_eq!((status.busy, status.idle), (1, 0));
     assert!(running.await.unwrap().is_ok());
     assert_eq!(house.sink.ended()[0].1, "scaled");
-    assert!(house.invoker.scale(&"g".parse().unwrap(), 0).is_none());
+    assert!(house.invoker.scale(&"g".parse().unwrap(), to(0)).is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn scaling_up_starts_workers_ahead() {
     let house = House::new();
     house.deploy(|_| ());
-    let status = house.invoker.scale(&"f".parse().unwrap(), 3).unwrap();
+    let status = house.invoker.scale(&"f".parse().unwrap(), to(3)).unwrap();
     assert_eq!(status.starting, 3);
     pass(ms(5)).await;
     assert_eq!(house.workers().idle, 3);
@@ -150,7 +150,7 @@ async fn over_the_memory_budget_the_coldest_idle_goes_first_and_the_leased_never
     house.deploy(|config| config.timeout = Duration::from_secs(20));
     let running = house.begin();
     pass(ms(20)).await;
-    house.invoker.scale(&"f".parse().unwrap(), 3).unwrap();
+    house.invoker.scale(&"f".parse().unwrap(), to(3)).unwrap();
     pass(Duration::from_secs(6)).await;
     let ended = house.sink.ended();
     assert_eq!(ended.len(), 1, "{ended:?}");

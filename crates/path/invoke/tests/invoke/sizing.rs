@@ -6,7 +6,7 @@ use pilot_model::ports::Platform;
 use pilot_testkit::Deed;
 use tokio::time::Instant;
 
-use crate::house::{House, ms};
+use crate::house::{House, ms, to};
 
 /// About what forking costs on two cores.
 fn forks(house: &House) {
@@ -52,7 +52,7 @@ async fn a_first_start_that_had_to_build_the_template_does_not_slow_the_next_bur
     house.engine.serve(|_| Deed::after(ms(100)));
     house.deploy(|_| ());
     house.call().await.unwrap();
-    house.invoker.scale(&"f".parse().unwrap(), 0).unwrap();
+    house.invoker.scale(&"f".parse().unwrap(), to(0)).unwrap();
     forks(&house);
     let begun = Instant::now();
     assert!(house.burst(50).await.iter().all(Result::is_ok));

@@ -10,7 +10,7 @@ use pilot_model::api::{
     ApiError, DeployError, DeployEvent, DeployReport, FunctionDescription, FunctionSummary,
     PoolStatus, Progress, Totals,
 };
-use pilot_model::ports::{Observed, TemplateReport};
+use pilot_model::ports::{Observed, Scaling, TemplateReport};
 use pilot_model::{BoxFuture, FunctionName, FunctionSpec, VersionId};
 use pilot_testkit::ManualClock;
 use tokio::sync::{Semaphore, mpsc};
@@ -67,6 +67,7 @@ impl ControlPlane for FakeControl {
             last_cold: None,
             last: None,
             versions: vec![],
+            forecast: None,
         })
     }
 
@@ -75,9 +76,9 @@ impl ControlPlane for FakeControl {
         Box::pin(async move { Ok(known) })
     }
 
-    fn scale(&self, name: &FunctionName, workers: u32) -> Option<PoolStatus> {
+    fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus> {
         (name.as_str() == "known").then(|| PoolStatus {
-            idle: workers,
+            idle: scaling.workers.unwrap_or(7),
             ..PoolStatus::default()
         })
     }

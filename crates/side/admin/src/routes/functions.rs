@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 use pilot_model::api::{ApiError, FunctionDescription, FunctionSummary, PoolStatus, ScaleRequest};
 use pilot_model::manifest::with_nearest_key;
+use pilot_model::ports::Scaling;
 
 use super::function_name;
 use crate::admin::Admin;
@@ -65,7 +66,7 @@ pub(crate) async fn remove(
     }
 }
 
-/// Retires idle workers, or starts some.
+/// Retires idle workers or starts some, or has another policy size the pool from now on.
 #[utoipa::path(
     post, path = "/_pilot/v1/functions/{name}/scale", tag = "functions",
     params(("name" = String, Path, description = "The function")),
@@ -84,8 +85,14 @@ pub(crate) async fn scale(
     let name = function_name(&name)?;
     let request: ScaleRequest = serde_json::from_slice(&body).map_err(|error| {
         let problem = with_nearest_key(&error.to_string());
-        Failure::new("bad_request", format!("{problem}; send {{\"workers\": N}}"))
+        let form = r#"{"workers": N} or {"policy": "NAME"}"#;
+        Failure::new("bad_request", format!("{problem}; send {form}"))
     })?;
-    let status = admin.inner.parts.control.scale(&name, request.workers);
+    let policy = request.policy.map(|policy| policy.check()).transpose();
+    let scaling = Scaling {
+        workers: request.workers,
+        policy: policy.map_err(|error| Failure::new("bad_request", error.to_string()))?,
+    };
+    let status = admin.inner.parts.control.scale(&name, scaling);
     status.map(Json).ok_or_else(|| Failure::not_found(&name))
 }

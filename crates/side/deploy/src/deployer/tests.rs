@@ -8,8 +8,8 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use parking_lot::Mutex;
-use pilot_model::api::{DeployError, DeployReport, Progress};
-use pilot_model::ports::{StartError, TemplateReport};
+use pilot_model::api::{DeployError, DeployReport, ForecastStatus, Progress};
+use pilot_model::ports::{Scaling, StartError, TemplateReport};
 use pilot_model::{Version, VersionId};
 use tokio::sync::Semaphore;
 
@@ -73,11 +73,15 @@ impl Platform for Shared {
         })
     }
 
-    fn scale(&self, _name: &FunctionName, workers: u32) -> Option<PoolStatus> {
+    fn scale(&self, _name: &FunctionName, scaling: Scaling) -> Option<PoolStatus> {
         Some(PoolStatus {
-            idle: workers,
+            idle: scaling.workers.unwrap_or(0),
             ..PoolStatus::default()
         })
+    }
+
+    fn forecast(&self, _name: &FunctionName) -> Option<ForecastStatus> {
+        None
     }
 }
 
