@@ -143,16 +143,16 @@ constants! {
 }
 constants! {
     /// `adaptive-cusum`: Edge FaaS §3.3, Eq. 4 and 5. The paper gives α, β and the overshoot; `k`, `h` and `epsilon` are ours
-    /// (`side/forecast`, `adaptive_cusum.rs` says why).
+    /// (`adaptive_cusum.rs` of `side/forecast` says why).
     AdaptiveCusumPolicy => {
         /// α of Eq. 1: the baseline's weight for the newest tick.
         alpha: f64 = 0.2, WEIGHTS;
         /// β of Eq. 4: the scale's weight for the newest tick.
         beta: f64 = 0.3, WEIGHTS;
         /// k of Eq. 2 on z: mean deviations that every tick may have for nothing.
-        k: f64 = 0.5, 0.0..=1e6;
+        k: f64 = 1.0, 0.0..=1e6;
         /// h on z: the sum of mean deviations above which the alarm is raised.
-        h: f64 = 1.5, 0.0..=1e6;
+        h: f64 = 1.25, 0.0..=1e6;
         /// ε of Eq. 5, requests/s.
         epsilon: f64 = 0.5, 1e-9..=1e6;
         /// What the rate is multiplied by when the alarm is raised.

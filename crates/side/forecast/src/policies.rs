@@ -1,0 +1,45 @@
+//! The arrival models, one file each, and what they share: the observed rate, smoothing, and Little's law.
+//! Nothing here reads a clock or allocates at a tick, but for ARIMA's window.
+
+mod adaptive_cusum;
+mod auto;
+mod constant;
+mod cusum;
+mod reactive;
+mod signal;
+mod sizing;
+
+use std::time::Duration;
+
+use pilot_model::ScaleConfig;
+use pilot_model::forecast::Forecaster;
+use pilot_model::policy::Policy;
+
+/// The forecaster that `policy` names, within `scale.max`; `None` for `demand`, which forecasts nothing.
+#[must_use]
+pub fn forecaster(policy: &Policy, scale: &ScaleConfig) -> Option<Box<dyn Forecaster>> {
+    Some(match policy {
+        Policy::Demand => return None,
+        Policy::Static(constants) => Box::new(constant::Constant::new(*constants, scale)),
+        Policy::Reactive(constants) => Box::new(reactive::Reactive::new(*constants, scale)),
+        Policy::Cusum(constants) => Box::new(cusum::Cusum::new(*constants, scale)),
+        Policy::AdaptiveCusum(constants) => {
+            Box::new(adaptive_cusum::AdaptiveCusum::new(*constants, scale))
+        }
+        Policy::Arima(_) | Policy::SmoothingMarkov(_) | Policy::Histogram(_) => Box::new(
+            auto::Auto::new(pilot_model::policy::AutoPolicy::default(), scale),
+        ),
+        Policy::Auto(constants) => Box::new(auto::Auto::new(*constants, scale)),
+    })
+}
+
+/// A constant's seconds as a duration; what is no length of time is two seconds.
+fn interval(tick_s: f64) -> Duration {
+    Duration::try_from_secs_f64(tick_s)
+        .ok()
+        .filter(|interval| !interval.is_zero())
+        .unwrap_or(Duration::from_secs(2))
+}
+
+#[cfg(test)]
+mod tests;
