@@ -1,7 +1,7 @@
 //! ASGI and WSGI applications behind `/fn/NAME/`, small ones for the protocol's corners and the repository's examples as
 //! a newcomer deploys them.
 
-use pilot_harness::{Daemon, Project, Request};
+use pilot_harness::{Daemon, Project, Request, eventually};
 use serde_json::{Value, json};
 
 use crate::{answer, daemon, lab};
@@ -24,6 +24,11 @@ async def app(scope, receive, send):
     if path == "/late":
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        raise ValueError("too late for a status")
+    if path == "/cut":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        # More than lies anywhere in between: when it has gone, the client has begun to read.
+        await send({"type": "http.response.body", "body": bytes(32_000_000), "more_body": True})
         raise ValueError("too late for a status")
     if path == "/nothing":
         return
@@ -49,6 +54,12 @@ def app(environ, start_response):
     body = environ["wsgi.input"].read()
     if path == "/raise":
         raise ValueError("in the application")
+    if path == "/cut":
+        start_response("200 OK", [])
+        def broken():
+            yield bytes(32_000_000)
+            raise ValueError("too late for a status")
+        return broken()
     if path == "/environ":
         body = json.dumps({k: v for k, v in environ.items() if isinstance(v, (str, int, tuple, bool))}).encode()
     start_response("201 Made", [("content-type", "application/octet-stream"), ("set-cookie", "a=1"), ("set-cookie", "b=2")])
@@ -169,6 +180,35 @@ fn a_half_answer_of_an_asgi_application_never_looks_whole() {
             .text(),
         "on"
     );
+}
+
+#[test]
+fn an_application_that_raises_in_mid_stream_is_cut_off_logged_and_serves_on() {
+    for (code, keys) in [
+        (ASGI, json!({"interface": "asgi", "handler": "app:app"})),
+        (
+            ASGI,
+            json!({"interface": "asgi", "handler": "app:app", "concurrency": 4}),
+        ),
+        (WSGI, json!({"interface": "wsgi", "handler": "app:app"})),
+    ] {
+        let daemon = lab(code, keys);
+        let mut connection = daemon.connect();
+        connection.send(&Request::new("GET", "/fn/lab/cut"));
+        let sent = connection.to_the_end();
+        assert!(sent.starts_with(b"HTTP/1.1 200 OK\r\n"), "no head");
+        assert!(sent.len() > 1_000_000, "{} bytes came", sent.len());
+        assert!(!sent.ends_with(b"\r\n0\r\n\r\n"), "it looks whole");
+        let next = daemon.send(&Request::new("POST", "/fn/lab/").body("on"));
+        assert_eq!((next.start_kind(), next.text().as_str()), ("warm", "on"));
+        eventually("the exception is in the log", || {
+            let log = daemon.logs("lab");
+            let report = log.lines().find(|line| line.contains("REPORT"))?;
+            assert!(report.contains("Status: function_error"), "{report}");
+            log.contains("[ERROR] ValueError: too late for a status")
+                .then_some(())
+        });
+    }
 }
 
 #[test]

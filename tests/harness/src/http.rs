@@ -203,6 +203,15 @@ impl Connection {
         response
     }
 
+    /// Everything that comes until the server ends the connection, in whatever way.
+    #[must_use]
+    pub fn to_the_end(mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // What came before a reset is kept.
+        let _ = self.reader.read_to_end(&mut bytes);
+        bytes
+    }
+
     /// Hangs up at once.
     pub fn hang_up(self) {
         let _ = self.reader.get_ref().shutdown(Shutdown::Both);
