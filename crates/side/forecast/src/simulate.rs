@@ -43,7 +43,7 @@ pub use times::{Times, TimesError};
 /// A function, as far as it matters here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Function {
-    /// Memory of one of its workers; `None`: as [`Costs::worker_bytes`] says.
+    /// Memory of one of its workers, where the load says it.
     pub worker_bytes: Option<u64>,
 }
 
@@ -63,10 +63,10 @@ pub struct Load<I> {
 pub struct Costs {
     /// From the decision to start a worker to its readiness.
     pub start: Times,
-    /// Of an invocation of which the load does not say it.
-    pub service: Times,
-    /// Memory of a worker of which the load does not say it.
-    pub worker_bytes: u64,
+    /// Of every invocation; `None`: what the load says, and 5 ms where it says nothing.
+    pub service: Option<Times>,
+    /// Memory of every worker; `None`: what the load says, and 12 MiB where it says nothing.
+    pub worker_bytes: Option<u64>,
     /// Memory of a function's template, held all the time.
     pub template_bytes: u64,
 }
@@ -94,12 +94,12 @@ pub struct Simulation {
 pub type MakeForecaster<'a> = dyn Fn(&ScaleConfig) -> Option<Box<dyn Forecaster>> + 'a;
 
 impl Default for Costs {
-    /// A fork of a Python template, 5 ms of work, 12 MiB of a worker's own.
+    /// A fork of a Python template, and what the load says.
     fn default() -> Self {
         Self {
             start: Times::constant(Duration::from_millis(2)),
-            service: Times::constant(Duration::from_millis(5)),
-            worker_bytes: 12 << 20,
+            service: None,
+            worker_bytes: None,
             template_bytes: 0,
         }
     }

@@ -59,9 +59,11 @@ impl Pool {
             state: State::new(settings),
             forecaster: forecaster(scale),
             told: u64::MAX,
-            worker_bytes: function
+            worker_bytes: simulation
+                .costs
                 .worker_bytes
-                .unwrap_or(simulation.costs.worker_bytes),
+                .or(function.worker_bytes)
+                .unwrap_or(WORKER_BYTES),
             lived: 0,
             starts: Random::new(simulation.seed, stream),
             services: Random::new(simulation.seed, stream + 1),
@@ -76,4 +78,6 @@ impl Pool {
     }
 }
 
+/// What a forked Python worker has of its own, about.
+const WORKER_BYTES: u64 = 12 << 20;
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
