@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilot_model::{
-    Environment, EnvironmentId, FunctionConfig, FunctionName, Interface, Network, Reuse, Runtime,
-    Policy, ScaleConfig, TemplateMode, Version, VersionId,
+    Environment, EnvironmentId, FunctionConfig, FunctionName, Interface, Network, Policy, Reuse,
+    Runtime, ScaleConfig, TemplateMode, Version, VersionId,
 };
 
 /// The configuration of an empty `[functions.NAME]` with a timeout of one second.
