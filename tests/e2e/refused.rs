@@ -187,13 +187,38 @@ fn a_value_out_of_range_says_what_would_do() {
         ("runtime = \"pyhton\"", ["runtime", "python"]),
         ("handler = \"app\"", ["handler", "app.handler"]),
         ("scale.max = 0", ["scale.max", "1"]),
-        ("memory_mb = \"much\"", ["pilot.toml:3", "string"]),
     ] {
         let printed = daemon.deploy_fails(&Project::function("lab", ECHO, keys));
         for word in words {
             assert!(printed.contains(word), "{keys}: no {word:?} in: {printed}");
         }
     }
+}
+
+#[test]
+fn a_value_of_the_wrong_type_names_file_line_function_and_key() {
+    let daemon = daemon();
+    for (keys, wanted) in [
+        (
+            "memory_mb = \"much\"",
+            "pilot.toml:3: functions.lab.memory_mb: is \"much\", must be a whole number",
+        ),
+        (
+            "environment = { LEVEL = 5 }",
+            "pilot.toml:3: functions.lab.environment.LEVEL: is 5, must be a text in quotes",
+        ),
+    ] {
+        let printed = daemon.deploy_fails(&Project::function("lab", ECHO, keys));
+        assert!(printed.contains(wanted), "{keys}: {printed}");
+    }
+    let files = archive(&[ArchiveEntry::text("app.py", ECHO)]);
+    let (status, error) = daemon.upload("lab", &json!({"memory_mb": "much"}), &files);
+    assert_eq!(status, 400, "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("memory_mb: is \"much\", must be a whole number, not below 0"),
+        "{message}"
+    );
 }
 
 #[test]

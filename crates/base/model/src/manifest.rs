@@ -19,8 +19,8 @@ pub struct Manifest {
 /// Why a manifest does not do. `line` counts from 1.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ManifestError {
-    /// Not TOML, or a value of the wrong type.
-    #[error("{file}{at}: {problem}", at = line.map(|line| format!(":{line}")).unwrap_or_default())]
+    /// Not TOML, a key that is unknown, or a value of the wrong type.
+    #[error("{file}{at}: {problem}", at = at(*line))]
     Syntax {
         /// The file as named by the caller.
         file: String,
@@ -30,18 +30,22 @@ pub enum ManifestError {
         problem: String,
     },
     /// A name that is not a function's name.
-    #[error("{file}: {problem}")]
+    #[error("{file}{at}: {problem}", at = at(*line))]
     Name {
         /// The file.
         file: String,
+        /// Where.
+        line: Option<usize>,
         /// What is wrong.
         problem: String,
     },
     /// A value out of range.
-    #[error("{file}: {error}")]
+    #[error("{file}{at}: {error}", at = at(*line))]
     Spec {
         /// The file.
         file: String,
+        /// Where.
+        line: Option<usize>,
         /// Which key and why.
         error: SpecError,
     },
@@ -66,24 +70,21 @@ impl Manifest {
     /// # Errors
     /// The first thing that is wrong, with its line where it has one.
     pub fn parse(text: &str, file: &str) -> Result<Self, ManifestError> {
-        let document: Document = toml::from_str(text).map_err(|error| ManifestError::Syntax {
-            file: file.to_owned(),
-            line: error
-                .span()
-                .map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1),
-            problem: with_nearest_key(error.message()),
-        })?;
+        let document = read(text, file)?;
         let mut functions = BTreeMap::new();
-        for (name, spec) in document.functions {
+        for (written, spec) in document.functions {
             let name: FunctionName =
-                name.parse()
+                written
+                    .parse()
                     .map_err(|error: crate::ids::InvalidName| ManifestError::Name {
                         file: file.to_owned(),
+                        line: place::line_of_key(text, &["functions", &written]),
                         problem: error.to_string(),
                     })?;
             let _checked: FunctionConfig =
                 spec.check(&name).map_err(|error| ManifestError::Spec {
                     file: file.to_owned(),
+                    line: place::line_of_value(text, &error),
                     error,
                 })?;
             functions.insert(name, spec);
@@ -94,6 +95,79 @@ impl Manifest {
             });
         }
         Ok(Self { functions })
+    }
+}
+
+fn read(text: &str, file: &str) -> Result<Document, ManifestError> {
+    let syntax = |error: &toml::de::Error, problem: String| ManifestError::Syntax {
+        file: file.to_owned(),
+        line: error.span().map(|span| place::line_at(text, span.start)),
+        problem,
+    };
+    let toml = toml::Deserializer::parse(text)
+        .map_err(|error| syntax(&error, error.message().to_owned()))?;
+    serde_path_to_error::deserialize(toml).map_err(|error| {
+        let inner = error.inner();
+        syntax(inner, in_words(&error.path().to_string(), inner.message()))
+    })
+}
+
+fn at(line: Option<usize>) -> String {
+    line.map(|line| format!(":{line}")).unwrap_or_default()
+}
+
+/// What serde says of a value, with its key and in a user's words: an unknown key with the nearest known one, a value of the
+/// wrong type with what would do. `key` is the value's path, as `serde_path_to_error` writes it.
+#[must_use]
+pub fn in_words(key: &str, message: &str) -> String {
+    if message.starts_with("unknown field `") {
+        return with_nearest_key(message);
+    }
+    let wrong = ["invalid type: ", "invalid value: "]
+        .iter()
+        .find_map(|start| message.strip_prefix(start))
+        .and_then(|rest| rest.split_once(", expected "));
+    let problem = match wrong {
+        Some((found, wanted)) => {
+            // serde_json goes on with " at line 1 column 17".
+            let wanted = wanted.split(" at line ").next().unwrap_or(wanted);
+            format!(
+                "is {}, must be {}",
+                found_in_words(found),
+                wanted_in_words(wanted)
+            )
+        }
+        None => message.to_owned(),
+    };
+    match key {
+        "." | "" => problem,
+        key => format!("{key}: {problem}"),
+    }
+}
+
+/// `string "much"`, `` integer `-5` ``, `map` (`serde::de::Unexpected`).
+fn found_in_words(found: &str) -> String {
+    match found {
+        "map" => "a table".to_owned(),
+        "sequence" => "an array".to_owned(),
+        other => {
+            let (_, value) = other.split_once(' ').unwrap_or(("", other));
+            let value = value.trim_start_matches("point ");
+            value.trim_matches('`').to_owned()
+        }
+    }
+}
+
+/// What a visitor of `serde` or of ours expects.
+fn wanted_in_words(wanted: &str) -> &str {
+    match wanted {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not below 0",
+        "f32" | "f64" => "a number",
+        "a string" => "a text in quotes",
+        "a boolean" => "true or false",
+        "a map" => "a table",
+        other if other.starts_with("struct ") => "a table of keys",
+        other => other,
     }
 }
 
@@ -126,5 +200,6 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&
         .map(|(_, candidate)| candidate)
 }
 
+mod place;
 #[cfg(test)]
 mod tests;

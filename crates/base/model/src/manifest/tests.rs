@@ -74,6 +74,77 @@ fn values_out_of_range_name_key_and_range() {
 }
 
 #[test]
+fn a_value_of_the_wrong_type_names_line_function_key_and_what_would_do() {
+    for (line, wanted) in [
+        (
+            "memory_mb = \"much\"",
+            "functions.a.memory_mb: is \"much\", must be a whole number",
+        ),
+        (
+            "memory_mb = -1",
+            "functions.a.memory_mb: is -1, must be a whole number, not below 0",
+        ),
+        ("memory_mb = 1.5", "functions.a.memory_mb: is 1.5, must be"),
+        (
+            "timeout_s = true",
+            "functions.a.timeout_s: is true, must be a number",
+        ),
+        (
+            "runtime = 3.11",
+            "functions.a.runtime: is 3.11, must be a text in quotes",
+        ),
+        (
+            "handler = [\"app\"]",
+            "functions.a.handler: is an array, must be a text in quotes",
+        ),
+        (
+            "environment = { LEVEL = 5 }",
+            "functions.a.environment.LEVEL: is 5, must be a text in quotes",
+        ),
+        (
+            "environment = \"x\"",
+            "functions.a.environment: is \"x\", must be a table",
+        ),
+        (
+            "scale = 3",
+            "functions.a.scale: is 3, must be a table of keys",
+        ),
+        (
+            "scale.max = \"all\"",
+            "functions.a.scale.max: is \"all\", must be a whole number",
+        ),
+    ] {
+        let problem = problem_of(&format!("[functions.a]\n{line}\n"));
+        assert!(
+            problem.starts_with(&format!("pilot.toml:2: {wanted}")),
+            "{line}: {problem}"
+        );
+    }
+    let problem = problem_of("functions.a = 1\n");
+    assert!(
+        problem.starts_with("pilot.toml:1: functions.a: is 1, must be a table of keys"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn a_value_out_of_range_names_its_line() {
+    for (text, line) in [
+        ("[functions.a]\n\nmemory_mb = 1\n", 3),
+        ("[functions.a.scale]\nidle_s = 1\nmax = 0\n", 3),
+        ("[functions.a]\nscale = { min = 3, max = 2 }\n", 2),
+        ("[functions.\"a b\"]\n", 1),
+        ("\n[functions.a]\nenvironment = { \"1A\" = \"\" }\n", 3),
+    ] {
+        let problem = problem_of(text);
+        assert!(
+            problem.starts_with(&format!("pilot.toml:{line}: ")),
+            "{text:?}: {problem}"
+        );
+    }
+}
+
+#[test]
 fn once_and_concurrency_exclude_each_other() {
     let problem = problem_of("[functions.a]\nreuse = \"once\"\nconcurrency = 2\n");
     assert!(problem.contains("functions.a.concurrency"), "{problem}");

@@ -12,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use pilot_model::api::{ApiError, DeployError, DeployEvent, Progress};
-use pilot_model::manifest::with_nearest_key;
 use pilot_model::{FunctionName, FunctionSpec};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -118,8 +117,7 @@ async fn discard(mut field: Field<'_>) {
 }
 
 fn parse_spec(text: &[u8]) -> Result<FunctionSpec, Failure> {
-    serde_json::from_slice(text).map_err(|error| {
-        let problem = with_nearest_key(&error.to_string());
+    super::from_json(text).map_err(|problem| {
         Failure::new(
             "bad_config",
             format!("the part 'spec' does not do: {problem}"),

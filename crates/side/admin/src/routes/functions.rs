@@ -7,7 +7,6 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use pilot_model::api::{ApiError, FunctionDescription, FunctionSummary, PoolStatus, ScaleRequest};
-use pilot_model::manifest::with_nearest_key;
 use pilot_model::ports::Scaling;
 
 use super::function_name;
@@ -83,8 +82,7 @@ pub(crate) async fn scale(
     body: Bytes,
 ) -> Result<Json<PoolStatus>, Failure> {
     let name = function_name(&name)?;
-    let request: ScaleRequest = serde_json::from_slice(&body).map_err(|error| {
-        let problem = with_nearest_key(&error.to_string());
+    let request: ScaleRequest = super::from_json(&body).map_err(|problem| {
         let form = r#"{"workers": N} or {"policy": "NAME"}"#;
         Failure::new("bad_request", format!("{problem}; send {form}"))
     })?;
