@@ -20,6 +20,7 @@ mod mishaps;
 mod pool;
 mod refused;
 mod seen;
+mod simulate;
 mod start;
 mod url;
 

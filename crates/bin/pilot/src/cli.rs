@@ -26,6 +26,7 @@ mod remove;
 mod report;
 mod scale;
 pub(crate) mod serve;
+mod simulate;
 mod version;
 
 /// Runs Lambda-shaped functions on this machine, without cold starts.
@@ -92,6 +93,8 @@ enum Verb {
     Logs(logs::LogsArgs),
     /// Retire idle workers down to a number, at once
     Scale(scale::ScaleArgs),
+    /// Try policies on a workload, in virtual time
+    Simulate(simulate::SimulateArgs),
     /// Take a function away
     Remove(remove::RemoveArgs),
     /// Print the versions of this binary and of the daemon
@@ -136,6 +139,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Describe(args) => describe::run(&client()?, &args),
         Verb::Logs(args) => logs::run(&client()?, &args),
         Verb::Scale(args) => scale::run(&client()?, &args),
+        Verb::Simulate(args) => simulate::run(&args),
         Verb::Remove(args) => remove::run(&client()?, &args),
         Verb::Version(args) => version::run(&client()?, &args),
         Verb::Completions { shell } => completions(shell),

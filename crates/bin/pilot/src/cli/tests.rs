@@ -30,6 +30,7 @@ fn every_verb_of_the_documentation_is_understood() {
         "pilot scale hello 0",
         "pilot scale hello --policy cusum:h=6",
         "pilot scale hello 2 --policy static:2",
+        "pilot simulate burst.toml --policy auto --policy static:4 --start-ms 2,100,900 --json",
         "pilot remove hello",
         "pilot version",
         "pilot completions bash",
