@@ -6,90 +6,134 @@ imported by `handler.load`, in the template, and only for functions that need it
 
 from __future__ import annotations
 
+import asyncio
+import selectors
 import socket
-import sys
 
 from . import wire
 from .channel import Channel, ChannelClosed
+from .selector import FrameSelector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import asyncio
-    from typing import Any, Awaitable, Callable, Optional, Set
+    from typing import Awaitable, Callable, Dict, List, Optional, Tuple
+
+    Call = Callable[[int, int, bytes, bytes], Awaitable[None]]
 
 # Kept: a new one per read would be mapped and unmapped by the C library each time.
 _buffer = bytearray(128 * 1024)
+_view = memoryview(_buffer)
+
+
+def new_loop() -> Tuple[asyncio.AbstractEventLoop, Optional[FrameSelector]]:
+    """The loop that the function's event loop policy makes. One of asyncio's kind, which waits with the default selector, gets
+    ours in its place; to make a second loop just to hand it a selector would cost a cold start some 50 µs."""
+    made: List[FrameSelector] = []
+
+    def make() -> FrameSelector:
+        made.append(FrameSelector())
+        return made[-1]
+
+    default = selectors.DefaultSelector
+    selectors.DefaultSelector = make  # type: ignore[misc,assignment]
+    try:
+        loop = asyncio.new_event_loop()
+    finally:
+        selectors.DefaultSelector = default  # type: ignore[misc]
+    is_ours = len(made) == 1 and isinstance(loop, asyncio.SelectorEventLoop)
+    return loop, made[0] if is_ours else None
 
 
 class AsyncChannel:
     """Reads and writes without blocking the loop. The socket itself stays blocking: MSG_DONTWAIT does it per call."""
 
-    def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop, selector: Optional[FrameSelector] = None) -> None:
         self._socket = channel.socket
         self._loop = loop
+        self._selector = selector
         self._decoder = wire.Decoder()
-        self._tasks: Set[asyncio.Task[None]] = set()
+        self._tasks: Dict[int, asyncio.Task[None]] = {}  # by stream
         self._closed: asyncio.Future[None] = loop.create_future()
         self._blocked: Optional[asyncio.Future[None]] = None  # while a frame is only partly sent
         self._rest = memoryview(b"")
 
-    async def serve(self, call: Callable[[int, int, bytes, bytes], Awaitable[None]]) -> None:
+    async def serve(self, call: Call) -> None:
         """One task per frame, until the daemon closes the channel; tasks that are left are then cancelled."""
-        self._loop.add_reader(self._socket, self._readable, call)
+        self._call = call
+        if self._selector is None:
+            self._loop.add_reader(self._socket, self._readable)
+        else:
+            self._selector.watch(self._socket, self._readable, self._writable)
         try:
             await self._closed
         finally:
-            self._loop.remove_reader(self._socket)
-            for task in self._tasks:
+            if self._selector is None:
+                self._loop.remove_reader(self._socket)
+            else:
+                self._selector.forget()
+            for task in self._tasks.values():
                 task.cancel()
 
-    async def send(self, frames: bytes) -> None:
-        """Returns when the kernel has all of it; a slow reader thus slows the application down."""
-        import asyncio
+    def send(self, frames: bytes) -> Optional[Awaitable[None]]:
+        """None when the kernel has all of it; otherwise what to wait for: a slow reader thus slows the application down."""
+        if self._blocked is not None:
+            return self._send_later(frames)
+        sent = self._send(frames)
+        if sent == len(frames):
+            return None
+        self._rest = memoryview(frames)[sent:]
+        self._blocked = self._loop.create_future()
+        if self._selector is None:
+            self._loop.add_writer(self._socket, self._writable)
+        else:
+            self._selector.await_room()
+        return asyncio.shield(self._blocked)  # a cancelled task does not leave half a frame behind
 
+    async def _send_later(self, frames: bytes) -> None:
         while self._blocked is not None:
             await asyncio.shield(self._blocked)
-        sent = self._send(frames)
-        if sent < len(frames):
-            self._rest = memoryview(frames)[sent:]
-            self._blocked = self._loop.create_future()
-            self._loop.add_writer(self._socket, self._writable)
-            await asyncio.shield(self._blocked)  # a cancelled task does not leave half a frame behind
+        rest = self.send(frames)
+        if rest is not None:
+            await rest
 
-    def _readable(self, call: Callable[[int, int, bytes, bytes], Awaitable[None]]) -> None:
+    def _readable(self) -> None:
         try:
             received = self._socket.recv_into(_buffer, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except ConnectionError:
             received = 0
+        decoder = self._decoder
         if received == 0:
-            self._close(None if self._decoder.is_empty() else wire.ProtocolError("truncated"))
+            self._close(None if decoder.is_empty() else wire.ProtocolError("truncated"))
             return
-        self._decoder.feed(memoryview(_buffer)[:received])
         try:
+            frame = wire.only_frame(_view[:received]) if decoder.is_empty() else None
+            if frame is not None:
+                self._start(frame)
+                return
+            decoder.feed(_view[:received])
             while True:
-                frame = self._decoder.next()
+                frame = decoder.next()
                 if frame is None:
                     return
-                task = self._start(call(*frame))
-                self._tasks.add(task)
-                task.add_done_callback(self._done)
+                self._start(frame)
         except wire.ProtocolError as error:
             self._close(error)
 
-    def _start(self, work: Any) -> asyncio.Task[None]:
-        """As a task that begins at once, where Python has it (3.12): most calls then end without another turn of the loop."""
-        import asyncio
+    def _start(self, frame: wire.Frame) -> None:
+        # Within the selector it begins as the next thing that the loop does. Python 3.12's eager tasks would gain nothing.
+        self._tasks[frame[1]] = asyncio.Task(self._answer(frame), loop=self._loop)
 
-        if sys.version_info >= (3, 12):
-            return asyncio.Task(work, loop=self._loop, eager_start=True)
-        return asyncio.Task(work, loop=self._loop)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._close(task.exception())  # a call reports its function's errors itself: this is the channel's or ours
+    async def _answer(self, frame: wire.Frame) -> None:
+        try:
+            await self._call(*frame)
+        except SystemExit:
+            raise
+        except BaseException as error:  # a call reports its function's errors itself: this is the channel's or ours
+            self._close(error)
+        finally:
+            del self._tasks[frame[1]]
 
     def _close(self, error: Optional[BaseException]) -> None:
         if self._closed.done():
@@ -116,6 +160,9 @@ class AsyncChannel:
             self._rest = memoryview(b"")
             self._close(error)
         if not self._rest:
-            self._loop.remove_writer(self._socket)
+            if self._selector is None:
+                self._loop.remove_writer(self._socket)
+            else:
+                self._selector.has_room()
             self._blocked = None
             blocked.set_result(None)

@@ -5,11 +5,10 @@ It does no I/O: each method returns the bytes to be sent, so a small complete re
 
 from __future__ import annotations
 
-import json
 import time
 
 from . import errors, wire
-from .events import done_meta
+from .events import done_meta, encode_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,21 +22,19 @@ PIECE_LEN_MAX = 1024 * 1024  # of a long body: other streams of the same worker 
 class HttpAnswer:
     """The response of one stream. It begins when the first body bytes (or the lack of any) are known."""
 
+    __slots__ = ("is_complete", "is_head_sent", "_stream", "_head", "_started_ns")
+
     def __init__(self, stream: int) -> None:
         self.is_complete = False
+        self.is_head_sent = False
         self._stream = stream
         self._head: Optional[Tuple[int, Headers]] = None
-        self._is_sent = False
         self._started_ns = time.monotonic_ns()
 
     @property
     def is_begun(self) -> bool:
         """Status and headers are known, though perhaps not yet sent."""
         return self._head is not None
-
-    @property
-    def is_head_sent(self) -> bool:
-        return self._is_sent
 
     def head(self, status: int, headers: Headers) -> None:
         self._head = (status, headers)
@@ -50,11 +47,13 @@ class HttpAnswer:
 
     def body(self, data: bytes, is_last: bool) -> bytes:
         """Frames for these body bytes. Status and headers go out with the first."""
-        frames = []
         at = 0
-        if not self._is_sent:
-            frames.append(wire.encode(wire.HEAD, self._stream, self._head_meta(), data[:PIECE_LEN_MAX]))
-            self._is_sent = True
+        frames = []
+        if not self.is_head_sent:
+            if is_last and len(data) <= PIECE_LEN_MAX:
+                return self._whole(data)
+            frames.append(wire.encode(wire.HEAD, self._stream, self._head_meta(b""), data[:PIECE_LEN_MAX]))
+            self.is_head_sent = True
             at = PIECE_LEN_MAX
         while at < len(data) or (is_last and not self.is_complete):
             piece = data[at : at + PIECE_LEN_MAX]
@@ -66,6 +65,12 @@ class HttpAnswer:
                 frames.append(wire.encode(wire.CHUNK, self._stream, b"", piece))
         return b"".join(frames)
 
+    def _whole(self, data: bytes) -> bytes:
+        """One frame: a head that is known to be complete."""
+        meta = self._head_meta(b',"finished_ns":%d' % time.monotonic_ns())
+        self.is_head_sent = self.is_complete = True
+        return wire.encode(wire.HEAD, self._stream, meta, data)
+
     def error(self, error: BaseException, request_id: str) -> bytes:
         """Frames that end the stream with an error; nothing when the response is complete, then it is only logged."""
         text = errors.body(error, request_id)
@@ -74,8 +79,8 @@ class HttpAnswer:
         self.is_complete = True
         return wire.encode(wire.ERROR, self._stream, done_meta(self._started_ns, time.monotonic_ns()), text)
 
-    def _head_meta(self) -> bytes:
+    def _head_meta(self, more: bytes) -> bytes:
         if self._head is None:
             raise RuntimeError("the application sent a body before the response's status and headers")
         status, headers = self._head
-        return json.dumps({"status": status, "headers": headers, "started_ns": self._started_ns}).encode()
+        return b'{"status":%d,"headers":%b,"started_ns":%d%b}' % (status, encode_json(headers), self._started_ns, more)

@@ -15,7 +15,7 @@ from .events import decode_meta
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from typing import Any, Dict, Optional
+    from typing import Any, Dict, Optional, Tuple
 
     from .aio import AsyncChannel
     from .handler import Function
@@ -32,59 +32,80 @@ class AsgiCall:
         self._info = function.info
         self._channel = channel
         self._state = state
+        # `server` of the last scope, and what it was made from: it hardly ever changes.
+        self._host = ("", "")
+        self._server: Tuple[str, int] = ("", 0)
 
     async def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(meta_bytes)
-        request_id = meta["id"]
-        output.request_id.set(request_id)
-        answer = HttpAnswer(stream)
-        exchange = _Exchange(answer, self._channel, body)
+        output.request_id.set(meta["id"])
+        exchange = _Exchange(stream, self._channel, body)
         try:
             if kind != wire.HTTP:
                 raise errors.Fault("Runtime.BadRequest", f"an ASGI application cannot answer a frame of kind {kind}")
             await self._application(self._scope(meta), exchange.receive, exchange.send)
-            if not answer.is_complete:
+            if not exchange.is_complete:
                 raise errors.Fault("Runtime.IncompleteResponse", "the application returned without completing its response")
         except (SystemExit, ChannelClosed):
             raise
         except BaseException as error:  # the application's error, whatever it is
             exchange.close()
-            frames = answer.error(error, request_id)
+            frames = exchange.error(error, meta["id"])
             output.flush()
             if frames:
-                await self._channel.send(frames)
+                rest = self._channel.send(frames)
+                if rest is not None:
+                    await rest
 
     def _scope(self, meta: Dict[str, Any]) -> Dict[str, Any]:
-        from urllib.parse import unquote
-
         root_path = meta.get("root_path", "")
-        raw_path = root_path + meta["path"]  # a scope's path includes its root_path
-        headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in meta.get("headers", ())]
+        path = root_path + meta["path"]  # a scope's path includes its root_path
+        raw_path = path.encode("latin-1", "replace")
+        if "%" in path:
+            from urllib.parse import unquote
+
+            path = unquote(path)
         scheme = meta.get("scheme", "http")
         client = meta.get("client")
+        pairs = meta.get("headers", ())
+        for name, value in pairs:
+            if name == "host":
+                host = (value, scheme)
+                break
+        else:
+            host = ("localhost", scheme)
+        if host != self._host:
+            self._server = _server(*host)
+            self._host = host
         return {
             "type": "http",
             "asgi": _VERSIONS,
             "http_version": "1.1",
             "method": meta["method"],
             "scheme": scheme,
-            "path": unquote(raw_path),
-            "raw_path": raw_path.encode("latin-1", "replace"),
+            "path": path,
+            "raw_path": raw_path,
             "query_string": meta.get("query", "").encode("latin-1", "replace"),
             "root_path": root_path,
-            "headers": headers,
+            # ASCII is the same in UTF-8, which is encoded faster than what has to be named.
+            "headers": [
+                (name.encode(), value.encode() if value.isascii() else value.encode("latin-1", "replace"))
+                for name, value in pairs
+            ],
             "client": tuple(client) if client else None,
-            "server": _server(dict(headers).get(b"host", b"localhost").decode("latin-1"), scheme),
+            "server": self._server,
             "state": self._state.copy(),
             "aws.context": Context(self._info, meta),
         }
 
 
-class _Exchange:
+class _Exchange(HttpAnswer):
     """`receive` and `send` of one request."""
 
-    def __init__(self, answer: HttpAnswer, channel: AsyncChannel, body: bytes) -> None:
-        self._answer = answer
+    __slots__ = ("_channel", "_body", "_over")
+
+    def __init__(self, stream: int, channel: AsyncChannel, body: bytes) -> None:
+        super().__init__(stream)
         self._channel = channel
         self._body: Optional[bytes] = body
         self._over: Optional[asyncio.Event] = None
@@ -93,7 +114,7 @@ class _Exchange:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        if not self._answer.is_complete:
+        if not self.is_complete:
             import asyncio
 
             self._over = self._over or asyncio.Event()
@@ -102,21 +123,22 @@ class _Exchange:
 
     async def send(self, message: Dict[str, Any]) -> None:
         kind = message["type"]
-        answer = self._answer
         if kind == "http.response.start":
-            if answer.is_begun:
+            if self.is_begun:
                 raise RuntimeError("the application sent http.response.start twice")
             headers = message.get("headers", ())
-            answer.head(message["status"], [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers])
+            self.head(message["status"], [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers])
         elif kind == "http.response.body":
-            if answer.is_complete:
+            if self.is_complete:
                 raise RuntimeError("the application sent http.response.body after its response was complete")
             is_last = not message.get("more_body", False)
             if is_last:
                 output.flush()
-            frames = answer.body(bytes(message.get("body", b"")), is_last)
+            frames = self.body(bytes(message.get("body", b"")), is_last)
             if frames:
-                await self._channel.send(frames)
+                rest = self._channel.send(frames)
+                if rest is not None:
+                    await rest
             if is_last:
                 self.close()
         else:
@@ -187,7 +209,7 @@ class Lifespan:
             self._stopped.set()
 
 
-def _server(host: str, scheme: str) -> tuple[str, int]:
+def _server(host: str, scheme: str) -> Tuple[str, int]:
     name, colon, port = host.rpartition(":")
     if colon and port.isdigit():
         return name, int(port)

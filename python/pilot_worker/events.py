@@ -99,7 +99,9 @@ class AsyncEventCall:
             finished_ns = time.monotonic_ns()
             answer_kind, answer = wire.ERROR, errors.body(error, request_id)
         output.flush()
-        await self._send(wire.encode(answer_kind, stream, done_meta(started_ns, finished_ns), answer))
+        rest = self._send(wire.encode(answer_kind, stream, done_meta(started_ns, finished_ns), answer))
+        if rest is not None:
+            await rest
 
 
 def decode_meta(text: bytes) -> Dict[str, Any]:
@@ -129,7 +131,7 @@ def encode_result(returned: Any) -> bytes:
         encoded = returned
     else:
         try:
-            encoded = _encode(returned)
+            encoded = encode_json(returned)
         except Exception as error:  # a user's object may raise anything while it is encoded
             raise errors.Fault("Runtime.MarshalError", f"Unable to marshal response: {error}") from error
     if len(encoded) > wire.BODY_LEN_MAX:
@@ -168,7 +170,8 @@ def _make_fast_encoder() -> Optional[Callable[[Any, int], Iterable[str]]]:
 _fast = _make_fast_encoder()
 
 
-def _encode(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
+    """UTF-8. Whatever the value's own methods raise, and what JSONEncoder does."""
     if _fast is not None:
         try:
             return "".join(_fast(value, 0)).encode()

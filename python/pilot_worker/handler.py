@@ -38,7 +38,7 @@ def load(spec: TemplateSpec) -> Function:
     """Imports the module and looks the attribute up. Fault, or whatever the module raised."""
     function = Function(spec, _find(spec))
     if function.is_async:
-        import asyncio  # noqa: F401 - here, in the template if there is one, so that workers share it
+        from . import aio  # noqa: F401 - and asyncio with it; here, in the template if there is one, so that workers share it
     return function
 
 

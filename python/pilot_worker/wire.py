@@ -61,6 +61,18 @@ def check(meta_len: int, body_len: int, kind: int, reserved: int) -> None:
         raise ProtocolError("reserved_not_zero")
 
 
+def only_frame(received: memoryview) -> Optional[Frame]:
+    """The frame, when it came alone and whole, which is the rule: then nothing is collected. ProtocolError as the decoder's."""
+    if len(received) < HEADER_LEN:
+        return None
+    meta_len, body_len, stream, kind, _flags, reserved = HEADER.unpack_from(received)
+    check(meta_len, body_len, kind, reserved)
+    body_at = HEADER_LEN + meta_len
+    if len(received) != body_at + body_len:
+        return None
+    return kind, stream, bytes(received[HEADER_LEN:body_at]), bytes(received[body_at:])
+
+
 class Decoder:
     """Collects received bytes and gives back whole frames. It holds at most one frame and what came with it."""
 

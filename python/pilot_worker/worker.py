@@ -10,7 +10,7 @@ import atexit
 import os
 import time
 
-from . import aio, asgi, atfork, entropy, errors, events, fork, handler, hooks, imports, output, rehearsal, threads, wire, wsgi
+from . import asgi, atfork, entropy, errors, events, fork, handler, hooks, imports, output, rehearsal, threads, wire, wsgi
 from .channel import Channel, ChannelClosed
 
 TYPE_CHECKING = False
@@ -158,11 +158,13 @@ def _serve_one_by_one(channel: Channel, call: Callable[[int, int, bytes, bytes],
 def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -> None:
     import asyncio
 
-    loop = asyncio.new_event_loop()
+    from . import aio
+
+    loop, selector = aio.new_loop()
     asyncio.set_event_loop(loop)
 
     async def serve() -> None:
-        frames = aio.AsyncChannel(channel, loop)
+        frames = aio.AsyncChannel(channel, loop, selector)
         if function.spec.interface == "event":
             ready(channel, stamps)
             await frames.serve(events.AsyncEventCall(function, frames))

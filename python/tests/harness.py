@@ -90,7 +90,8 @@ class Stream:
         kind, answered, head, body = self.frame()
         assert answered == stream and kind == wire.HEAD, (kind, body)
         frames = 1
-        while kind != wire.END:
+        is_whole = "finished_ns" in head
+        while kind != wire.END and not is_whole:
             kind, answered, _, more = self.frame()
             assert answered == stream and kind in (wire.CHUNK, wire.END), (kind, more)
             body += more

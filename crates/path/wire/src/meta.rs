@@ -32,4 +32,7 @@ pub struct HeadMeta {
     pub headers: Vec<(String, String)>,
     /// The application was called.
     pub started_ns: u64,
+    /// The response is complete with this frame: no `CHUNK`, no `END`.
+    #[serde(default)]
+    pub finished_ns: Option<u64>,
 }

@@ -68,6 +68,7 @@ FRAMES = {
         valid("a result", "RESULT", 1, DONE_META, '{"n": 1}'),
         valid("an error", "ERROR", 1, DONE_META, ERROR_BODY),
         valid("a head", "HEAD", 4, {"status": 200, "headers": [["a", "b"]], "started_ns": 5}, ""),
+        valid("a head that is the whole", "HEAD", 4, {"status": 200, "headers": [["a", "b"]], **DONE_META}, "all"),
         valid("a head with its first bytes", "HEAD", 4, {"status": 404, "headers": [], "started_ns": 5}, "<p>"),
         valid("a chunk", "CHUNK", 4, None, "more"),
         valid("an empty chunk", "CHUNK", 4, None, ""),

@@ -78,10 +78,10 @@ impl Connection {
         expect_stream(&frame, call.stream)?;
         let output = &mut self.reader.output;
         let answer = answer(frame, self.first_byte, || output.take())?;
-        if !matches!(answer, Answer::Http { .. }) {
+        if !matches!(answer, Answer::Http { done: None, .. }) {
             return Ok(answer);
         }
-        // A complete answer comes as HEAD and END in one piece.
+        // A short answer may come as HEAD and END in one piece.
         let Some(next) = self.reader.decoder.next_frame().map_err(broken)? else {
             return Ok(answer);
         };
@@ -175,10 +175,16 @@ pub(super) fn answer(
                 status: meta.status,
                 headers: meta.headers,
             };
+            let done = meta.finished_ns.map(|finished_ns| Done {
+                started: Instant(meta.started_ns),
+                returned: Instant(finished_ns),
+                first_byte,
+                output: output(),
+            });
             Ok(Answer::Http {
                 head,
                 first: frame.body,
-                done: None,
+                done,
             })
         }
         _ => Err(out_of_turn(&frame)),

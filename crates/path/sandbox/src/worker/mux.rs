@@ -87,7 +87,7 @@ impl Mux {
         let arrived = self.next_frame(&mut stream).await?;
         stream.first_byte = arrived.at;
         let mut answer = exchange::answer(arrived.frame, arrived.at, || arrived.output)?;
-        if matches!(answer, Answer::Http { .. })
+        if matches!(answer, Answer::Http { done: None, .. })
             && let Ok(next) = stream.frames.try_recv()
         {
             let next = exchange::part(next.frame, stream.first_byte, || next.output)?;

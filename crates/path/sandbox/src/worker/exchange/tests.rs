@@ -7,6 +7,7 @@ use tokio::io::AsyncWriteExt;
 use super::*;
 
 const HEAD: &[u8] = br#"{"status":200,"headers":[],"started_ns":1}"#;
+const WHOLE: &[u8] = br#"{"status":201,"headers":[],"started_ns":1,"finished_ns":2}"#;
 const DONE: &[u8] = br#"{"started_ns":1,"finished_ns":2}"#;
 const RAISED: &[u8] = br#"{"errorType":"ValueError","errorMessage":"late"}"#;
 
@@ -45,6 +46,28 @@ async fn an_application_that_raises_right_behind_its_head_is_heard_as_if_before_
             assert_eq!(done.returned, Instant(2));
         }
         other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_says_when_it_was_finished_is_the_whole_answer() {
+    let (mut daemon, mut worker) = pair();
+    for body in ["first", "second"] {
+        worker
+            .write_all(&frame(Kind::Head, WHOLE, body.as_bytes()))
+            .await
+            .unwrap();
+        match daemon.call(&call()).await {
+            Ok(Answer::Http {
+                head,
+                first,
+                done: Some(done),
+            }) => {
+                assert_eq!((head.status, &first[..]), (201, body.as_bytes()));
+                assert_eq!((done.started, done.returned), (Instant(1), Instant(2)));
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 

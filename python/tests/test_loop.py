@@ -1,0 +1,219 @@
+"""The loop of ASGI applications and `async def` handlers: tasks, contexts, and what goes on beside and between requests."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import Functions, Start
+from harness import PATIENCE_S, Stream, http_meta
+
+from pilot_worker import wire
+
+# `answer` is the rest of every application here; `path` chooses what it does before.
+ANSWER = """
+import asyncio, os, threading, json
+async def answer(send, value):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": json.dumps(value).encode()})
+"""
+
+
+def told(functions: Functions, text: str) -> None:
+    """Waits until the function has printed `text`."""
+    import select
+    import time
+
+    seen = ""
+    end = time.monotonic() + PATIENCE_S
+    while text not in seen:
+        assert select.select([functions.log.read_fd], [], [], max(0.0, end - time.monotonic()))[0], f"{text!r} not in {seen!r}"
+        seen += functions.log.read_now()
+
+
+def asked(worker: Stream, **meta: object) -> object:
+    return json.loads(worker.http(**meta)[2])
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param("asyncio.ensure_future(later())", id="a task"),
+        pytest.param("asyncio.get_running_loop().run_in_executor(None, hold.wait).add_done_callback(tell)", id="a thread"),
+        pytest.param("asyncio.get_running_loop().call_later(0.03, tell, None)", id="a timer"),
+        pytest.param("asyncio.get_running_loop().add_reader(ends[0], tell, None); os.write(ends[1], b'x')", id="a descriptor"),
+    ],
+)
+def test_what_a_request_leaves_on_the_loop_goes_on_without_another_request(
+    functions: Functions, start: Start, left: str
+) -> None:
+    worker = start(
+        ANSWER
+        + f"""
+hold, ends = threading.Event(), os.pipe()
+def tell(_):
+    asyncio.get_running_loop().remove_reader(ends[0])
+    print("went on")
+async def later():
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    tell(None)
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    {left}
+    await answer(send, 1)
+    threading.Timer(0.02, hold.set).start()
+""",
+        interface="asgi",
+    )
+    assert asked(worker) == 1
+    told(functions, "went on")
+    assert asked(worker) == 1
+
+
+def test_each_request_is_a_task_with_a_context_of_its_own(start: Start) -> None:
+    worker = start(
+        ANSWER
+        + """
+import contextvars
+left = contextvars.ContextVar("left", default=0)
+seen = []
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    task = asyncio.current_task()
+    seen.append(task)
+    before = left.get()
+    left.set(before + 1)
+    is_one = isinstance(task, asyncio.Task) and task in asyncio.all_tasks()
+    await asyncio.sleep(0)
+    is_one = is_one and task is asyncio.current_task()
+    await answer(send, [before, left.get(), is_one, len({id(task) for task in seen})])
+""",
+        interface="asgi",
+    )
+    assert [asked(worker) for _ in range(3)] == [[0, 1, True, 1], [0, 1, True, 2], [0, 1, True, 3]]
+
+
+def test_a_request_can_wait_time_out_and_be_cancelled(start: Start) -> None:
+    worker = start(
+        ANSWER
+        + """
+async def forever(): await asyncio.Event().wait()
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    done = []
+    try:
+        await asyncio.wait_for(forever(), 0.01)
+    except asyncio.TimeoutError:
+        done.append("timed out")
+    if hasattr(asyncio, "timeout"):
+        try:
+            async with asyncio.timeout(0.01):
+                await forever()
+        except TimeoutError:
+            pass
+    done.append(await asyncio.get_running_loop().run_in_executor(None, lambda: "thread"))
+    done += await asyncio.gather(*[asyncio.sleep(0.01 * n, n) for n in range(3)])
+    if scope["path"].endswith("/cancelled"):
+        asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+        await forever()
+    await answer(send, done)
+""",
+        interface="asgi",
+    )
+    assert asked(worker) == ["timed out", "thread", 0, 1, 2]
+    stream = worker.ask_http(path="/cancelled")
+    kind, answered, _, body = worker.frame()
+    assert (kind, answered, json.loads(body)["errorType"]) == (wire.ERROR, stream, "CancelledError")
+    assert asked(worker) == ["timed out", "thread", 0, 1, 2]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_requests_that_come_together_or_in_pieces_are_all_answered(start: Start, concurrency: int) -> None:
+    worker = start(
+        ANSWER
+        + """
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    await answer(send, [scope["path"], len((await receive())["body"])])
+""",
+        interface="asgi",
+        concurrency=concurrency,
+    )
+    frames = [
+        wire.encode(wire.HTTP, n, json.dumps(http_meta(path=f"/{n}")).encode(), b"x" * size)
+        for n, size in ((1, 0), (2, 300_000), (3, 5))
+    ]
+    whole = b"".join(frames)
+    for cut in (len(whole), 7, 100_003):
+        for at in range(0, len(whole), cut) if cut > 7 else (0, 7):
+            worker.socket.sendall(whole[at : at + cut] if cut > 7 or at == 0 else whole[7:])
+        answers = {stream: json.loads(body) for _, stream, _, body in (worker.frame() for _ in range(3))}
+        assert answers == {1: ["/fn/test/1", 0], 2: ["/fn/test/2", 300_000], 3: ["/fn/test/3", 5]}
+
+
+def test_an_application_may_bring_a_loop_of_its_own(functions: Functions, start: Start) -> None:
+    """Such as uvloop's: one that our selector knows nothing of."""
+    worker = start(
+        ANSWER
+        + """
+import selectors, warnings
+warnings.simplefilter("ignore")
+class Loop(asyncio.SelectorEventLoop):
+    pass
+class Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self): return Loop(selectors.PollSelector())
+asyncio.set_event_loop_policy(Policy())
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    await asyncio.sleep(0.001)
+    if scope["path"].endswith("/large"):
+        await answer(send, "x" * 3_000_000)
+    else:
+        await answer(send, type(asyncio.get_running_loop()).__name__)
+""",
+        interface="asgi",
+    )
+    assert [asked(worker) for _ in range(2)] == ["Loop", "Loop"]
+    assert asked(worker, path="/large") == "x" * 3_000_000
+
+
+def test_a_worker_whose_channel_is_closed_cancels_what_runs_and_ends(functions: Functions) -> None:
+    template = functions.template(
+        ANSWER
+        + """
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    print("waits")
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        print("cancelled")
+        raise
+""",
+        interface="asgi",
+    )
+    worker = template.worker(log=functions.log.write_fd)
+    worker.ready()
+    worker.ask_http()
+    told(functions, "waits")
+    worker.close()
+    assert Functions.exit_of(template, 1) == {"code": 0}
+
+
+def test_a_response_that_nobody_reads_yet_is_sent_whole_in_the_end(start: Start) -> None:
+    worker = start(
+        ANSWER
+        + """
+async def handler(event, context):
+    return "x" * event["length"]
+""",
+    )
+    asked = [worker.ask({"length": length}) for length in (4_000_000, 3, 1_000_000)]
+    lengths = {}
+    for _ in asked:
+        kind, stream, _, body = worker.frame()
+        assert kind == wire.RESULT
+        lengths[stream] = len(json.loads(body))
+    assert list(lengths.values()) == [4_000_000, 3, 1_000_000]
