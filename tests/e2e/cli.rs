@@ -92,6 +92,24 @@ fn invoke_fails_when_the_function_does() {
 }
 
 #[test]
+fn invoking_a_version_that_is_not_there_names_those_that_are() {
+    let daemon = lab(ECHO, plain());
+    daemon.upload_code("lab", &json!({"memory_mb": 128}), ECHO);
+    for target in ["lab:7", "arn:aws:lambda:local:000000000000:function:lab:7"] {
+        let output = daemon.cli(&["invoke", target]);
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            printed.contains("function 'lab' has no version '7': there is 2 (the live one), 1"),
+            "{printed}"
+        );
+        assert_eq!(output.status.code(), Some(1));
+    }
+    let output = daemon.cli(&["invoke", "lap:7"]);
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains("did you mean 'lab'?"), "{printed}");
+}
+
+#[test]
 fn list_and_describe_print_for_people_and_for_programs() {
     let daemon = lab(ECHO, plain());
     answer(&daemon, "lab", json!({}));

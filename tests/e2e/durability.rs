@@ -134,6 +134,52 @@ fn a_stop_leaves_no_cgroups_and_no_mounts() {
 }
 
 #[test]
+fn a_function_whose_files_are_gone_says_so_to_whoever_calls_it_until_it_is_deployed_again() {
+    let mut daemon = lab(ECHO, plain());
+    daemon.upload_code("other", &plain(), ECHO);
+    let version = daemon.describe("lab")["version"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    daemon.kill();
+    std::fs::remove_dir_all(daemon.data_dir().join("code").join(version)).unwrap();
+    daemon.resume();
+    for answer in [daemon.invoke("lab", &json!({})), daemon.get("/fn/lab/")] {
+        assert_eq!(answer.status, 502, "{}", answer.text());
+        assert_eq!(
+            answer.header("x-amzn-errortype"),
+            Some("InvalidRuntimeException")
+        );
+        let message = answer.json()["Message"].as_str().unwrap().to_owned();
+        assert!(
+            message.starts_with("function 'lab' is broken: ")
+                && message.ends_with("is gone; deploy it again"),
+            "{message}"
+        );
+    }
+    let output = daemon.cli(&["invoke", "lab"]);
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && printed.contains("deploy it again"),
+        "{printed}"
+    );
+    for verb in ["list", "describe"] {
+        let arguments = if verb == "list" {
+            vec![verb]
+        } else {
+            vec![verb, "lab"]
+        };
+        let printed = daemon.cli_ok(&arguments);
+        assert!(printed.contains("deploy it again"), "{verb}: {printed}");
+    }
+    assert_eq!(answer(&daemon, "other", json!(1)), json!(1));
+    daemon.upload_code("lab", &plain(), ECHO);
+    assert_eq!(answer(&daemon, "lab", json!(1)), json!(1));
+    daemon.cli_ok(&["remove", "lab"]);
+    assert_eq!(daemon.invoke("lab", &json!({})).status, 404);
+}
+
+#[test]
 fn a_second_daemon_on_the_same_data_is_refused() {
     let daemon = lab(ECHO, plain());
     let output = daemon

@@ -327,7 +327,7 @@ pub trait Observed: Send + Sync + Debug {
 
 /// The running functions, as the control side sees them. The path implements it.
 pub trait Platform: Send + Sync + Debug {
-    /// Imports the handler in its sandbox, as a worker would, and keeps the template.
+    /// Imports the handler in its sandbox, keeps the template, and tries whether a worker comes of it.
     fn try_version(
         &self,
         version: &Arc<Version>,
@@ -335,6 +335,10 @@ pub trait Platform: Send + Sync + Debug {
 
     /// Makes this version the one that NAME means; requests to the one before finish there, then it is retired.
     fn activate(&self, version: Arc<Version>);
+
+    /// Has requests to a function that cannot be run answered with why and what to do, until a version of it is activated or it
+    /// is removed.
+    fn mark_broken(&self, name: &FunctionName, problem: &str);
 
     /// Takes a function away: new requests get 404, those running finish.
     fn remove(&self, name: &FunctionName);

@@ -248,7 +248,9 @@ fn invoke_row(error: &InvokeError) -> Row {
             error: StartError::Sandbox { .. },
             ..
         } => Row::service(S::INTERNAL_SERVER_ERROR, "ServiceException"),
-        InvokeError::StartFailed { .. } => Row::service(S::BAD_GATEWAY, "InvalidRuntimeException"),
+        InvokeError::Broken { .. } | InvokeError::StartFailed { .. } => {
+            Row::service(S::BAD_GATEWAY, "InvalidRuntimeException")
+        }
         // Most often these break off a response whose status is out; the rows are for one that has not begun.
         InvokeError::BodyTimedOut { .. } => Row::user(S::BAD_GATEWAY, "Sandbox.Timedout"),
         InvokeError::BodyBroken { .. } => Row::user(S::BAD_GATEWAY, "Runtime.ExitError"),

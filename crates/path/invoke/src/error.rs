@@ -25,6 +25,14 @@ pub enum InvokeError {
         /// What was asked for, cut to 100 characters.
         qualifier: String,
     },
+    /// It is deployed, and cannot be run: what it is made of is gone or damaged.
+    #[error("function '{name}' is broken: {problem}")]
+    Broken {
+        /// The function.
+        name: String,
+        /// Why, and what to do.
+        problem: String,
+    },
     /// The function has as much to do as it may have.
     #[error("function '{name}' is at its limit: {reason}")]
     TooManyRequests {

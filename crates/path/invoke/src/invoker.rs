@@ -1,6 +1,5 @@
 //! `Invoker`: what the gateway calls and the control side sees. Holds which version each name means.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use pilot_pool::{Lease, Leased, Pool, PoolLimits, Pools, Refusal};
 
 use crate::error::{InvokeError, ThrottleReason};
 use crate::exchange::exchange;
+use crate::functions::{Function, Functions, same};
 use crate::invocation::{Desk, Invocation};
 use crate::limits::Limits;
 use crate::request::Request;
@@ -32,22 +32,6 @@ pub struct Invoker {
     functions: ArcSwap<Functions>,
     /// Serialises activation and removal.
     change: Mutex<()>,
-}
-
-type Functions = HashMap<String, Function>;
-
-/// What a name means.
-#[derive(Debug, Clone)]
-struct Function {
-    live: Arc<Pool>,
-    /// Newest first; they keep no workers, but a request that names one is served.
-    older: Vec<Arc<Pool>>,
-}
-
-impl Function {
-    fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
-        std::iter::once(&self.live).chain(&self.older)
-    }
 }
 
 impl Invoker {
@@ -85,21 +69,10 @@ impl Invoker {
     /// or its id.
     ///
     /// # Errors
-    /// [`InvokeError::FunctionNotFound`], [`InvokeError::VersionNotFound`].
+    /// [`InvokeError::FunctionNotFound`], [`InvokeError::Broken`], [`InvokeError::VersionNotFound`].
     pub fn find(&self, name: &str, qualifier: Option<&str>) -> Result<Arc<Version>, InvokeError> {
         let functions = self.functions.load();
-        let function = functions.get(name).ok_or_else(|| not_found(name))?;
-        let Some(qualifier) = qualifier.filter(|qualifier| *qualifier != "$LATEST") else {
-            return Ok(Arc::clone(function.live.version()));
-        };
-        let number: Option<u32> = qualifier.parse().ok();
-        let found = function
-            .pools()
-            .map(|pool| pool.version())
-            .find(|version| number == Some(version.number) || version.id.as_str() == qualifier);
-        found
-            .map(Arc::clone)
-            .ok_or_else(|| version_not_found(name, qualifier))
+        functions.find(name)?.version(qualifier).map(Arc::clone)
     }
 
     /// Invokes and waits for the answer, or for the head of a streamed one. Dropping the future cancels the invocation.
@@ -154,12 +127,9 @@ impl Invoker {
 
     /// The pool of a version that [`Invoker::find`] gave.
     fn pool(&self, version: &Arc<Version>) -> Result<Arc<Pool>, InvokeError> {
-        let name = version.config.name.as_str();
         let functions = self.functions.load();
-        let function = functions.get(name).ok_or_else(|| not_found(name))?;
-        let pool = function.pools().find(|pool| same(pool.version(), version));
-        pool.map(Arc::clone)
-            .ok_or_else(|| version_not_found(name, &version.number.to_string()))
+        let function = functions.find(version.config.name.as_str())?;
+        function.pool(version).map(Arc::clone)
     }
 
     async fn lease(&self, pool: &Arc<Pool>, invocation: &Invocation) -> Result<Lease, Refusal> {
@@ -196,7 +166,7 @@ impl Platform for Invoker {
         let older_max = self.limits.older_versions_max;
         let replaced = self.change(|functions| {
             let name = version.config.name.as_str().to_owned();
-            let Some(function) = functions.get_mut(&name) else {
+            let Some(function) = functions.running_mut(&name) else {
                 let live = self.desk.pools.open(version);
                 functions.insert(
                     name,
@@ -230,6 +200,10 @@ impl Platform for Invoker {
         }
     }
 
+    fn mark_broken(&self, name: &FunctionName, problem: &str) {
+        self.change(|functions| functions.insert_broken(name.as_str(), problem));
+    }
+
     fn remove(&self, name: &FunctionName) {
         let removed = self.change(|functions| functions.remove(name.as_str()));
         for pool in removed.iter().flat_map(Function::pools) {
@@ -239,7 +213,7 @@ impl Platform for Invoker {
 
     fn status(&self, name: &FunctionName) -> Option<PoolStatus> {
         let functions = self.functions.load();
-        let pools = functions.get(name.as_str())?.pools();
+        let pools = functions.running(name.as_str())?.pools();
         Some(pools.fold(PoolStatus::default(), |sum, pool| {
             let status = pool.status();
             PoolStatus {
@@ -253,7 +227,7 @@ impl Platform for Invoker {
     }
 
     fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus> {
-        let live = Arc::clone(&self.functions.load().get(name.as_str())?.live);
+        let live = Arc::clone(&self.functions.load().running(name.as_str())?.live);
         if let Some(policy) = scaling.policy {
             let scale = &live.version().config.scale;
             live.start_forecast(ScaleConfig {
@@ -269,7 +243,7 @@ impl Platform for Invoker {
 
     fn forecast(&self, name: &FunctionName) -> Option<ForecastStatus> {
         let functions = self.functions.load();
-        functions.get(name.as_str())?.live.forecast_status()
+        functions.running(name.as_str())?.live.forecast_status()
     }
 }
 
@@ -314,23 +288,4 @@ fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, Inv
     };
     invocation.end(now, outcome, output);
     Err(error)
-}
-
-fn same(one: &Arc<Version>, other: &Arc<Version>) -> bool {
-    Arc::ptr_eq(one, other) || (one.id == other.id && one.number == other.number)
-}
-
-fn not_found(name: &str) -> InvokeError {
-    InvokeError::FunctionNotFound { name: cut(name) }
-}
-
-fn version_not_found(name: &str, qualifier: &str) -> InvokeError {
-    InvokeError::VersionNotFound {
-        name: cut(name),
-        qualifier: cut(qualifier),
-    }
-}
-
-fn cut(text: &str) -> String {
-    text.chars().take(100).collect()
 }

@@ -7,6 +7,7 @@ mod body;
 mod error;
 mod exchange;
 mod fault;
+mod functions;
 mod invocation;
 mod invoker;
 mod limits;

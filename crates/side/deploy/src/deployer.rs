@@ -139,7 +139,7 @@ impl Deployer {
         })
     }
 
-    /// Gives every function of the registry to the platform. Imports nothing and asks no interpreter: it is on the way to the
+    /// Gives every function of the registry to the platform; of those that cannot be run, why. Imports nothing and asks no interpreter: it is on the way to the
     /// daemon's first answer.
     #[must_use]
     pub fn restore(&self) -> Restored {
@@ -147,6 +147,7 @@ impl Deployer {
         for (name, function) in self.inner.state.functions() {
             if let Some(problem) = function.problem {
                 tracing::error!(function = %name, problem, "a function is broken");
+                self.inner.platform.mark_broken(&name, &problem);
                 restored.broken.push((name, problem));
                 continue;
             }

@@ -9,6 +9,8 @@ use anyhow::Context;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use pilot_model::FunctionName;
+use pilot_model::api::{ApiError, FunctionDescription, FunctionSummary};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -201,9 +203,10 @@ fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
 fn refused(client: &Client, target: &str, answer: &Answer) -> anyhow::Error {
     let kind = header(answer, "x-amzn-errortype").unwrap_or_default();
     let kind = kind.split(':').next().unwrap_or_default();
-    let name = target.split(':').next().unwrap_or_default();
-    if answer.status.as_u16() == 404 && name == target {
-        return client.missing(name);
+    if answer.status.as_u16() == 404
+        && let Some(missing) = missing(client, target)
+    {
+        return missing;
     }
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let message = ["Message", "message", "errorMessage"]
@@ -217,6 +220,55 @@ fn refused(client: &Client, target: &str, answer: &Answer) -> anyhow::Error {
             client.endpoint(),
             answer.status
         ),
+    }
+}
+
+/// What is not there: the function, or a version of it. `None`: the daemon's own words are better than ours.
+fn missing(client: &Client, target: &str) -> Option<anyhow::Error> {
+    let (name, qualifier) = parts(target);
+    let Some(qualifier) = qualifier else {
+        return Some(client.missing(name));
+    };
+    let function: FunctionName = name.parse().ok()?;
+    match client.fetch_function(&function, "") {
+        Ok(description) => Some(no_version(&description, qualifier)),
+        Err(error) => match error.downcast_ref() {
+            Some(Failure::Refused { status: 404, .. }) => Some(error),
+            _ => None,
+        },
+    }
+}
+
+fn no_version(description: &FunctionDescription, qualifier: &str) -> anyhow::Error {
+    let FunctionSummary { name, number, .. } = &description.summary;
+    let older: String = description
+        .versions
+        .iter()
+        .map(|number| format!(", {number}"))
+        .collect();
+    let message = format!(
+        "function '{name}' has no version '{qualifier}': there is {number} (the live one){older}"
+    );
+    Failure::Refused {
+        status: 404,
+        error: ApiError {
+            code: "not_found".to_owned(),
+            message,
+            detail: String::new(),
+        },
+    }
+    .into()
+}
+
+/// Name and qualifier of NAME, NAME:QUALIFIER, an ARN or a partial ARN.
+fn parts(target: &str) -> (&str, Option<&str>) {
+    let plain = match target.rsplit_once("function:") {
+        Some((_, plain)) => plain,
+        None => target,
+    };
+    match plain.split_once(':') {
+        Some((name, qualifier)) => (name, Some(qualifier)),
+        None => (plain, None),
     }
 }
 
@@ -242,6 +294,22 @@ mod tests {
         assert!(check_target("arn:aws:lambda:local:000000000000:function:invert").is_ok());
         for wrong in ["", "a/b", "a?b", "a b", "ä"] {
             assert!(check_target(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn name_and_version_are_found_in_every_form_of_a_target() {
+        for (target, wanted) in [
+            ("invert", ("invert", None)),
+            ("invert:2", ("invert", Some("2"))),
+            ("function:invert", ("invert", None)),
+            ("000000000000:function:invert:2", ("invert", Some("2"))),
+            (
+                "arn:aws:lambda:local:000000000000:function:invert:$LATEST",
+                ("invert", Some("$LATEST")),
+            ),
+        ] {
+            assert_eq!(parts(target), wanted, "{target}");
         }
     }
 }

@@ -119,6 +119,10 @@ fn request_errors() -> Vec<RequestError> {
                 name: "invert".to_owned(),
                 qualifier: "9".to_owned(),
             },
+            InvokeError::Broken {
+                name: "invert".to_owned(),
+                problem: "its code /var/lib/pilotlight/code/1f is gone; deploy it again".to_owned(),
+            },
             InvokeError::TooManyRequests {
                 name: name(),
                 reason: ThrottleReason::QueueFull,

@@ -1,7 +1,10 @@
 //! What a function behind a URL returned, as an HTTP response: AWS Lambda's payload format 2.0.
 //!
 //! An object with `statusCode` describes the response. Anything else *is* the response: status 200, `application/json`, the JSON
-//! as it came (a lone string without its quotes, as in AWS). What cannot be a response is an error that names the key.
+//! as it came. A lone string goes out as its text, without quotes and escapes, although that is then no JSON: AWS reads the output
+//! `"Hello, world!"` as `{"statusCode": 200, "headers": {"content-type": "application/json"}, "body": "Hello, world!"}`, and a `body`
+//! that is a string goes out as its text (Lambda Developer Guide, "Invoking function URLs", table of interpreted responses). What
+//! cannot be a response is an error that names the key.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

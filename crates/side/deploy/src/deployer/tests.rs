@@ -22,6 +22,7 @@ struct FakePlatform {
     tried: Mutex<Vec<Arc<Version>>>,
     refuse: Mutex<Option<StartError>>,
     activated: Mutex<Vec<Arc<Version>>>,
+    broken: Mutex<Vec<(FunctionName, String)>>,
     removed: Mutex<Vec<FunctionName>>,
 }
 
@@ -32,6 +33,7 @@ impl Default for FakePlatform {
             tried: Mutex::default(),
             refuse: Mutex::default(),
             activated: Mutex::default(),
+            broken: Mutex::default(),
             removed: Mutex::default(),
         }
     }
@@ -60,6 +62,13 @@ impl Platform for Shared {
     fn activate(&self, version: Arc<Version>) {
         assert!(version.code_dir.is_dir(), "what is activated is there");
         self.0.activated.lock().push(version);
+    }
+
+    fn mark_broken(&self, name: &FunctionName, problem: &str) {
+        self.0
+            .broken
+            .lock()
+            .push((name.clone(), problem.to_owned()));
     }
 
     fn remove(&self, name: &FunctionName) {
@@ -574,6 +583,7 @@ async fn a_function_whose_files_are_gone_is_listed_broken_and_mended_by_a_deploy
     bench.restart();
     let restored = bench.deployer().restore();
     assert_eq!((restored.functions, restored.broken.len()), (1, 1));
+    assert_eq!(*bench.platform.0.broken.lock(), restored.broken);
     let list = bench.deployer().list();
     assert!(
         list[0]
