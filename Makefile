@@ -24,5 +24,5 @@ build:
 	cargo build --release --locked -p pilot
 
 bench:
-	cargo build --release --locked -p pilot -p loadgen
+	cargo build --release --locked -p pilot
 	bench/peers/run --json target/peers.json

@@ -1,121 +1,337 @@
-//! Reads one HTTP/1.1 answer out of bytes that come in pieces: where it ends, its status, its headers. It keeps the
-//! bytes of the head and counts those of the body.
+//! Reads one HTTP/1.1 answer out of bytes that come in pieces: where it ends, its status, its headers. It keeps the bytes of
+//! the head and the first ones of the body; the rest is counted. Nothing is allocated once it has seen an answer as large.
 
-use anyhow::{Context as _, bail};
+use crate::error::LoadError;
 
 /// How far an answer has come.
 #[derive(Debug, Default)]
-pub(crate) struct Answer {
-    bytes: Vec<u8>,
-    head_len: Option<usize>,
+pub struct Answer {
+    /// The head, up to the empty line and with it.
+    head: Vec<u8>,
+    status: u16,
+    closes: bool,
     body: Body,
+    /// The beginning of the body, for messages.
+    kept: Vec<u8>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Copy)]
 enum Body {
+    /// The head is not complete.
     #[default]
     Unknown,
-    Length(usize),
-    Chunked,
+    /// So many bytes are missing.
+    Length(u64),
+    Chunked(Chunk),
+    /// It ends with the connection.
+    UntilClosed,
+}
+
+/// Where in a chunked body.
+#[derive(Debug, Clone, Copy)]
+enum Chunk {
+    /// In the line of a size.
+    Size {
+        size: u64,
+        in_digits: bool,
+    },
+    /// In the chunk itself and the line break behind it.
+    Data {
+        left: u64,
+    },
+    /// Behind the last chunk; how much of the current line has come.
+    Trailer {
+        line_len: u64,
+    },
+    Done,
 }
 
 impl Answer {
     /// Forgets the answer before.
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.head_len = None;
+    pub fn clear(&mut self) {
+        self.head.clear();
+        self.kept.clear();
+        self.status = 0;
+        self.closes = false;
         self.body = Body::Unknown;
     }
 
     /// Takes the next bytes. True once the answer is complete.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> anyhow::Result<bool> {
-        self.bytes.extend_from_slice(bytes);
-        if self.head_len.is_none() {
-            let Some(at) = find(&self.bytes, b"\r\n\r\n") else {
-                return Ok(false);
+    ///
+    /// # Errors
+    /// The bytes are no HTTP/1.1 answer, or go on behind its end.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<bool, LoadError> {
+        if !matches!(self.body, Body::Unknown) {
+            return self.feed(bytes);
+        }
+        let searched = self.head.len().saturating_sub(END_OF_HEAD.len() - 1);
+        self.head.extend_from_slice(bytes);
+        let found = self.head[searched..]
+            .windows(END_OF_HEAD.len())
+            .position(|window| window == END_OF_HEAD);
+        let Some(at) = found else {
+            return if self.head.len() > HEAD_BYTES_MAX {
+                Err(self.wrong("has a head without an end"))
+            } else {
+                Ok(false)
             };
-            self.head_len = Some(at + 4);
-            self.body = self.framing()?;
+        };
+        // Taken out and put back, so that what follows the head can be read while the answer changes.
+        let mut head = std::mem::take(&mut self.head);
+        let length = searched + at + END_OF_HEAD.len();
+        self.head.extend_from_slice(&head[..length]);
+        self.interpret()?;
+        if (100..200).contains(&self.status) {
+            self.clear();
+            return self.push(&head[length..]);
         }
-        let body = &self.bytes[self.head_len.unwrap_or_default()..];
-        Ok(match self.body {
-            Body::Unknown => false,
-            Body::Length(length) => body.len() >= length,
-            // Correct for what is sent here: a body that itself ends a piece with this very sequence is not.
-            Body::Chunked => body == b"0\r\n\r\n" || body.ends_with(b"\r\n0\r\n\r\n"),
-        })
+        let complete = self.feed(&head[length..]);
+        head.truncate(length);
+        self.head = head;
+        complete
     }
 
-    fn framing(&self) -> anyhow::Result<Body> {
-        if self.status()? == 204 {
-            return Ok(Body::Length(0));
-        }
-        if let Some(length) = self.header("content-length") {
-            return Ok(Body::Length(length.parse().context("content-length")?));
-        }
-        if self.header("transfer-encoding").is_some() {
-            return Ok(Body::Chunked);
-        }
-        bail!("an answer without length: {:?}", self.head());
+    /// The connection has ended. True if that is how this answer ends.
+    #[must_use]
+    pub fn ends_here(&self) -> bool {
+        matches!(self.body, Body::UntilClosed)
     }
 
-    /// The status code.
-    pub(crate) fn status(&self) -> anyhow::Result<u16> {
-        self.head()
-            .split(' ')
-            .nth(1)
-            .and_then(|code| code.parse().ok())
-            .with_context(|| format!("not an answer: {:?}", self.head()))
+    /// The status code; 0 before the head is complete.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Whether the server closes the connection behind it.
+    #[must_use]
+    pub fn closes(&self) -> bool {
+        self.closes
     }
 
     /// A header's first value.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.head().lines().skip(1).find_map(|line| {
-            let (key, value) = line.split_once(':')?;
-            key.eq_ignore_ascii_case(name).then(|| value.trim())
-        })
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head
+            .split(|byte| *byte == b'\n')
+            .skip(1)
+            .find_map(|line| {
+                let colon = line.iter().position(|byte| *byte == b':')?;
+                line[..colon]
+                    .eq_ignore_ascii_case(name.as_bytes())
+                    .then(|| std::str::from_utf8(&line[colon + 1..]).unwrap_or("").trim())
+            })
     }
 
-    /// Body and framing as text.
-    pub(crate) fn body_text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes[self.head_len.unwrap_or_default()..]).into_owned()
+    /// The beginning of the body as text, framing left out.
+    #[must_use]
+    pub fn body_start(&self) -> String {
+        String::from_utf8_lossy(&self.kept).into_owned()
     }
 
-    fn head(&self) -> &str {
-        let end = self.head_len.unwrap_or(self.bytes.len());
-        std::str::from_utf8(&self.bytes[..end]).unwrap_or("")
+    /// Reads status and framing from the complete head.
+    fn interpret(&mut self) -> Result<(), LoadError> {
+        let status = self
+            .head
+            .strip_prefix(b"HTTP/1.")
+            .and_then(|rest| std::str::from_utf8(rest.get(2..5)?).ok()?.parse().ok());
+        let Some(status) = status else {
+            return Err(self.wrong("is not HTTP/1.1"));
+        };
+        self.status = status;
+        let connection = self.header("connection");
+        self.closes = connection.is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        self.body = if status == 204 || status == 304 {
+            Body::Length(0)
+        } else if self.header("transfer-encoding").is_some() {
+            Body::Chunked(Chunk::Size {
+                size: 0,
+                in_digits: true,
+            })
+        } else if let Some(length) = self.header("content-length") {
+            match length.parse() {
+                Ok(length) => Body::Length(length),
+                Err(_) => return Err(self.wrong("has a content-length that is no number")),
+            }
+        } else {
+            self.closes = true;
+            Body::UntilClosed
+        };
+        Ok(())
+    }
+
+    fn feed(&mut self, bytes: &[u8]) -> Result<bool, LoadError> {
+        match &mut self.body {
+            Body::Unknown => return Ok(false),
+            Body::UntilClosed => keep(&mut self.kept, bytes),
+            Body::Length(left) => {
+                keep(&mut self.kept, bytes);
+                match left.checked_sub(bytes.len() as u64) {
+                    Some(rest) => *left = rest,
+                    None => return Err(self.wrong("is longer than its content-length")),
+                }
+            }
+            Body::Chunked(chunk) => {
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    let Some(taken) = chunk.take(rest, &mut self.kept) else {
+                        return Err(self.wrong("has a broken chunk"));
+                    };
+                    rest = &rest[taken..];
+                }
+            }
+        }
+        Ok(matches!(
+            self.body,
+            Body::Length(0) | Body::Chunked(Chunk::Done)
+        ))
+    }
+
+    fn wrong(&self, problem: &'static str) -> LoadError {
+        let start = &self.head[..self.head.len().min(MESSAGE_BYTES_MAX)];
+        LoadError::Answer {
+            problem,
+            head: String::from_utf8_lossy(start).into_owned(),
+        }
     }
 }
 
-fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack
-        .windows(needle.len())
-        .position(|window| window == needle)
+impl Chunk {
+    /// Takes from the front of `bytes`, which is not empty: how many. `None`: these do not belong there.
+    fn take(&mut self, bytes: &[u8], kept: &mut Vec<u8>) -> Option<usize> {
+        let first = *bytes.first()?;
+        match *self {
+            Self::Size { size, in_digits } => {
+                *self = match (first, char::from(first).to_digit(16)) {
+                    (b'\n', _) if size == 0 => Self::Trailer { line_len: 0 },
+                    (b'\n', _) => Self::Data { left: size + 2 },
+                    (_, Some(digit)) if in_digits => Self::Size {
+                        size: size.checked_mul(16)?.checked_add(u64::from(digit))?,
+                        in_digits,
+                    },
+                    _ => Self::Size {
+                        size,
+                        in_digits: false,
+                    },
+                };
+                Some(1)
+            }
+            Self::Data { left } => {
+                let taken = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                let data = left.saturating_sub(2).min(taken as u64);
+                keep(kept, &bytes[..usize::try_from(data).unwrap_or(taken)]);
+                let left = left - taken as u64;
+                *self = if left == 0 {
+                    Self::Size {
+                        size: 0,
+                        in_digits: true,
+                    }
+                } else {
+                    Self::Data { left }
+                };
+                Some(taken)
+            }
+            Self::Trailer { line_len } => {
+                *self = match first {
+                    b'\n' if line_len == 0 => Self::Done,
+                    b'\n' => Self::Trailer { line_len: 0 },
+                    b'\r' => Self::Trailer { line_len },
+                    _ => Self::Trailer {
+                        line_len: line_len + 1,
+                    },
+                };
+                Some(1)
+            }
+            Self::Done => None,
+        }
+    }
 }
+
+fn keep(kept: &mut Vec<u8>, bytes: &[u8]) {
+    let room = MESSAGE_BYTES_MAX.saturating_sub(kept.len());
+    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+const END_OF_HEAD: &[u8] = b"\r\n\r\n";
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// How much of a body is kept.
+const MESSAGE_BYTES_MAX: usize = 300;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
-    #[test]
-    fn an_answer_that_comes_byte_by_byte_is_complete_at_its_last_one() {
-        for text in [
-            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Pilot-Start: cold\r\n\r\nok",
-            "HTTP/1.1 204 No Content\r\nX-Pilot-Start: cold\r\n\r\n",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Pilot-Start: cold\r\n\r\n2\r\nok\r\n0\r\n\r\n",
-        ] {
+    const ANSWERS: [&str; 5] = [
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Pilot-Start: cold\r\n\r\nok",
+        "HTTP/1.1 204 No Content\r\nX-Pilot-Start: cold\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Pilot-Start: cold\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Pilot-Start: cold\r\n\r\n\
+         a;name=value\r\n\r\n0\r\n\r\n123\r\n0\r\nTrailer: b\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Pilot-Start: cold\r\n\r\n",
+    ];
+
+    proptest! {
+        #[test]
+        fn an_answer_is_complete_at_its_last_byte_however_it_is_cut(which in 0..ANSWERS.len(), cuts in any::<[u8; 4]>()) {
+            let text = ANSWERS[which].as_bytes();
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| usize::from(*cut) % text.len()).collect();
+            cuts.extend([0, text.len() - 1]);
+            cuts.sort_unstable();
             let mut answer = Answer::default();
-            let (last, all_but_last) = text.as_bytes().split_last().unwrap();
-            for byte in all_but_last {
-                assert!(!answer.push(&[*byte]).unwrap(), "{text:?}");
+            for pair in cuts.windows(2) {
+                prop_assert!(!answer.push(&text[pair[0]..pair[1]]).unwrap());
             }
-            assert!(answer.push(&[*last]).unwrap(), "{text:?}");
-            assert_eq!(answer.header("x-pilot-start"), Some("cold"));
+            prop_assert!(answer.push(&text[text.len() - 1..]).unwrap());
+            prop_assert_eq!(answer.header("x-pilot-start"), Some("cold"));
+        }
+
+        #[test]
+        fn any_bytes_are_an_answer_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut answer = Answer::default();
+            let _ = answer.push(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+            let _ = answer.push(&bytes);
+            let _ = Answer::default().push(&bytes);
         }
     }
 
     #[test]
-    fn an_answer_without_length_is_an_error() {
-        assert!(Answer::default().push(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+    fn the_body_is_known_without_its_framing() {
+        let mut answer = Answer::default();
+        for (text, body) in ANSWERS.iter().zip(["ok", "", "ok", "\r\n0\r\n\r\n123", ""]) {
+            answer.clear();
+            assert!(answer.push(text.as_bytes()).unwrap(), "{text:?}");
+            assert_eq!(answer.body_start(), body);
+        }
+    }
+
+    #[test]
+    fn an_answer_without_length_ends_with_its_connection() {
+        let mut answer = Answer::default();
+        assert!(!answer.push(b"HTTP/1.0 200 OK\r\n\r\nbody").unwrap());
+        assert!(answer.ends_here() && answer.closes());
+        assert!(!Answer::default().ends_here());
+    }
+
+    #[test]
+    fn what_is_not_an_answer_says_how_it_begins() {
+        for (text, problem) in [
+            ("SSH-2.0-x\r\n\r\n", "is not HTTP/1.1"),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+                "content-length",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab",
+                "is longer",
+            ),
+        ] {
+            let error = Answer::default()
+                .push(text.as_bytes())
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(problem), "{text:?}: {error}");
+        }
     }
 }

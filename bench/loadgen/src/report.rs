@@ -1,129 +1,161 @@
-//! What was measured, as one JSON object. Times are microseconds.
+//! What a closed loop or a burst measured. Times are microseconds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::answer::Answer;
-
-/// Longest time that is told from longer ones: ten minutes.
-const NANOS_MAX: u64 = 600_000_000_000;
+use crate::times::{Summary, Times};
 
 /// Collects.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub struct Report {
     first_byte: Times,
     complete: Times,
     rounds: Times,
+    samples: Samples,
     statuses: BTreeMap<u16, u64>,
-    headers: BTreeMap<String, BTreeMap<String, u64>>,
-    phases: BTreeMap<String, Times>,
-    count_headers: Vec<String>,
-    want_phases: bool,
-    want_samples: bool,
+    failed: u64,
+    start: BTreeMap<String, u64>,
+    phases: BTreeMap<String, (usize, Times)>,
+    want: Want,
     elapsed: Duration,
     first_problem: Option<String>,
 }
 
-#[derive(Debug)]
-struct Times {
-    histogram: Histogram<u64>,
-    samples: Vec<f64>,
+/// What is collected besides the times.
+#[derive(Debug, Clone, Default)]
+pub struct Want {
+    /// The header whose values are counted, such as `x-pilot-start`.
+    pub start_header: Option<&'static str>,
+    /// The header that makes an answer a failure whatever its status is, such as `x-amz-function-error`.
+    pub failure_header: Option<&'static str>,
+    /// The durations of the `Server-Timing` header.
+    pub phases: bool,
+    /// Every single time.
+    pub samples: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct Summary {
-    count: u64,
-    mean: f64,
-    min: f64,
-    p50: f64,
-    p90: f64,
-    p99: f64,
-    p999: f64,
-    max: f64,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    samples: Vec<f64>,
+/// Single times, in the order in which they were taken, µs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Samples {
+    /// To the first byte of the answer.
+    pub first_byte_us: Vec<f64>,
+    /// To its last.
+    pub complete_us: Vec<f64>,
+    /// Of bursts: from the first write to the last answer's last byte.
+    pub round_us: Vec<f64>,
 }
 
-#[derive(Debug, Serialize)]
-struct Document<'a> {
-    seconds: f64,
-    per_second: f64,
-    first_byte_us: Summary,
-    complete_us: Summary,
+/// The report as it is told.
+#[derive(Debug, Clone, Serialize)]
+pub struct Document {
+    /// How long it took.
+    pub seconds: f64,
+    /// Answers per second.
+    pub per_second: f64,
+    /// From the request's write to the first byte of its answer.
+    pub first_byte_us: Summary,
+    /// To its last byte.
+    pub complete_us: Summary,
     /// Of bursts: from the first write to the last answer's last byte.
     #[serde(skip_serializing_if = "Option::is_none")]
-    round_us: Option<Summary>,
-    status: &'a BTreeMap<u16, u64>,
+    pub round_us: Option<Summary>,
+    /// Answers by status.
+    pub status: BTreeMap<u16, u64>,
+    /// Answers whose status is an error, or that have the failure header.
+    pub failed: u64,
+    /// Answers by the start header's value.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    headers: &'a BTreeMap<String, BTreeMap<String, u64>>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    phases_us: BTreeMap<&'a str, Summary>,
+    pub start: BTreeMap<String, u64>,
+    /// The server's own account, in its order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseTimes>,
+    /// Every single time, if wanted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    first_problem: Option<&'a str>,
+    pub samples: Option<Samples>,
+    /// How the body of the first failure begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_problem: Option<String>,
+}
+
+/// One entry of `Server-Timing` over all answers that have it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PhaseTimes {
+    /// Its name.
+    pub name: String,
+    /// Its times.
+    #[serde(flatten)]
+    pub times: Summary,
 }
 
 impl Report {
-    pub(crate) fn new(count_headers: Vec<String>, want_phases: bool, want_samples: bool) -> Self {
+    /// An empty one.
+    #[must_use]
+    pub fn new(want: Want) -> Self {
         Self {
             first_byte: Times::new(),
             complete: Times::new(),
             rounds: Times::new(),
+            samples: Samples::default(),
             statuses: BTreeMap::new(),
-            headers: BTreeMap::new(),
+            failed: 0,
+            start: BTreeMap::new(),
             phases: BTreeMap::new(),
-            count_headers,
-            want_phases,
-            want_samples,
+            want,
             elapsed: Duration::ZERO,
             first_problem: None,
         }
     }
 
     /// One answered request.
-    pub(crate) fn answered(
-        &mut self,
-        first_byte: Duration,
-        complete: Duration,
-        answer: &Answer,
-    ) -> anyhow::Result<()> {
+    pub(crate) fn answered(&mut self, first_byte: Duration, complete: Duration, answer: &Answer) {
         self.first_byte.record(first_byte);
         self.complete.record(complete);
-        let status = answer.status()?;
+        if self.want.samples {
+            self.samples.first_byte_us.push(micros(first_byte));
+            self.samples.complete_us.push(micros(complete));
+        }
+        let status = answer.status();
         *self.statuses.entry(status).or_default() += 1;
-        if status >= 400 && self.first_problem.is_none() {
-            self.first_problem = Some(answer.body_text().chars().take(300).collect());
-        }
-        for name in &self.count_headers {
-            let value = answer.header(name).unwrap_or("(absent)").to_owned();
-            *self
-                .headers
-                .entry(name.clone())
-                .or_default()
-                .entry(value)
-                .or_default() += 1;
-        }
-        if self.want_phases {
-            for (name, took) in answer
-                .header("server-timing")
-                .map(phases)
-                .unwrap_or_default()
-            {
-                self.phases
-                    .entry(name)
-                    .or_insert_with(Times::new)
-                    .record(took);
+        let marked = |name| answer.header(name).is_some();
+        if status >= 400 || self.want.failure_header.is_some_and(marked) {
+            self.failed += 1;
+            if self.first_problem.is_none() {
+                self.first_problem = Some(answer.body_start());
             }
         }
-        Ok(())
+        if let Some(name) = self.want.start_header
+            && let Some(value) = answer.header(name)
+        {
+            match self.start.get_mut(value) {
+                Some(count) => *count += 1,
+                None => {
+                    self.start.insert(value.to_owned(), 1);
+                }
+            }
+        }
+        if self.want.phases {
+            let header = answer.header("server-timing").unwrap_or_default();
+            for (place, (name, took)) in phases(header).enumerate() {
+                let known = self
+                    .phases
+                    .entry(name.to_owned())
+                    .or_insert_with(|| (0, Times::new()));
+                // A cold start has phases that a warm one has not: the place is the hindmost that was seen.
+                known.0 = known.0.max(place);
+                known.1.record(took);
+            }
+        }
     }
 
     /// One burst, from its first write to its last byte.
     pub(crate) fn round(&mut self, took: Duration) {
         self.rounds.record(took);
+        if self.want.samples {
+            self.samples.round_us.push(micros(took));
+        }
     }
 
     /// The timed part is over.
@@ -131,81 +163,46 @@ impl Report {
         self.elapsed = elapsed;
     }
 
-    pub(crate) fn to_json(&self) -> anyhow::Result<String> {
+    /// The report as it is told.
+    #[must_use]
+    pub fn document(&self) -> Document {
         let seconds = self.elapsed.as_secs_f64();
-        let rounds = self.rounds.summary(self.want_samples);
-        let document = Document {
+        let mut phases: Vec<_> = self.phases.iter().collect();
+        phases.sort_by_key(|(_, (place, _))| *place);
+        Document {
             seconds,
-            #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-            per_second: self.complete.histogram.len() as f64 / seconds.max(1e-9),
-            first_byte_us: self.first_byte.summary(self.want_samples),
-            complete_us: self.complete.summary(self.want_samples),
-            round_us: (rounds.count > 0).then_some(rounds),
-            status: &self.statuses,
-            headers: &self.headers,
-            phases_us: self
-                .phases
-                .iter()
-                .map(|(name, times)| (name.as_str(), times.summary(false)))
+            per_second: self.complete.count() as f64 / seconds.max(1e-9),
+            first_byte_us: self.first_byte.summary(),
+            complete_us: self.complete.summary(),
+            round_us: (self.rounds.count() > 0).then(|| self.rounds.summary()),
+            status: self.statuses.clone(),
+            failed: self.failed,
+            start: self.start.clone(),
+            phases: phases
+                .into_iter()
+                .map(|(name, (_, times))| PhaseTimes {
+                    name: name.clone(),
+                    times: times.summary(),
+                })
                 .collect(),
-            first_problem: self.first_problem.as_deref(),
-        };
-        serde_json::to_string(&document).context("report")
+            samples: self.want.samples.then(|| self.samples.clone()),
+            first_problem: self.first_problem.clone(),
+        }
     }
 }
 
-impl Times {
-    fn new() -> Self {
-        Self {
-            histogram: Histogram::new_with_max(NANOS_MAX, 3)
-                .expect("three significant digits are allowed"),
-            samples: Vec::new(),
-        }
-    }
-
-    fn record(&mut self, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.histogram.saturating_record(nanos);
-        self.samples.push(took.as_secs_f64() * 1e6);
-    }
-
-    fn summary(&self, with_samples: bool) -> Summary {
-        #[expect(clippy::cast_precision_loss, reason = "a time in ns is far below 2^52")]
-        let at = |quantile: f64| self.histogram.value_at_quantile(quantile) as f64 / 1e3;
-        #[expect(clippy::cast_precision_loss, reason = "as above")]
-        let (min, max) = (
-            self.histogram.min() as f64 / 1e3,
-            self.histogram.max() as f64 / 1e3,
-        );
-        Summary {
-            count: self.histogram.len(),
-            mean: self.histogram.mean() / 1e3,
-            min,
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p999: at(0.999),
-            max,
-            samples: if with_samples {
-                self.samples.clone()
-            } else {
-                Vec::new()
-            },
-        }
-    }
+fn micros(took: Duration) -> f64 {
+    took.as_secs_f64() * 1e6
 }
 
 /// `fork;dur=1.23, init;dur=0.4` as names and times; what has no duration is left out.
-fn phases(header: &str) -> Vec<(String, Duration)> {
-    header
-        .split(',')
-        .filter_map(|entry| {
-            let mut parts = entry.trim().split(';');
-            let name = parts.next()?.trim();
-            let ms: f64 = parts.find_map(|part| part.trim().strip_prefix("dur=")?.parse().ok())?;
-            Some((name.to_owned(), Duration::try_from_secs_f64(ms / 1e3).ok()?))
-        })
-        .collect()
+fn phases(header: &str) -> impl Iterator<Item = (&str, Duration)> {
+    header.split(',').filter_map(|entry| {
+        let mut parts = entry.trim().split(';');
+        let name = parts.next()?.trim();
+        let ms: f64 = parts.find_map(|part| part.trim().strip_prefix("dur=")?.parse().ok())?;
+        Some((name, Duration::try_from_secs_f64(ms / 1e3).ok()?))
+    })
 }
 
 #[cfg(test)]
@@ -213,29 +210,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_comes_back_to_three_digits() {
-        let mut times = Times::new();
-        for ms in 1..=100 {
-            times.record(Duration::from_millis(ms));
-        }
-        let summary = times.summary(false);
-        assert_eq!(summary.count, 100);
-        assert!(
-            (summary.p50 / 50_000.0 - 1.0).abs() < 0.002,
-            "{}",
-            summary.p50
-        );
-        assert!(
-            (summary.max / 100_000.0 - 1.0).abs() < 0.002,
-            "{}",
-            summary.max
-        );
+    fn server_timing_is_read_with_and_without_descriptions() {
+        let read: Vec<_> = phases("admit;dur=0.1, fork;desc=\"x\";dur=1.5, cache").collect();
+        assert_eq!(read.len(), 2);
+        assert_eq!(read[1], ("fork", Duration::from_micros(1500)));
     }
 
     #[test]
-    fn server_timing_is_read_with_and_without_descriptions() {
-        let read = phases("admit;dur=0.1, fork;desc=\"x\";dur=1.5, cache");
-        assert_eq!(read.len(), 2);
-        assert_eq!(read[1], ("fork".to_owned(), Duration::from_micros(1500)));
+    fn phases_stand_in_the_order_of_a_cold_start() {
+        let mut report = Report::new(Want {
+            start_header: Some("x-pilot-start"),
+            phases: true,
+            ..Want::default()
+        });
+        for (start, timing) in [
+            ("warm", "admit;dur=1, handler;dur=2, total;dur=3"),
+            (
+                "cold",
+                "admit;dur=1, fork;dur=5, init;dur=1, handler;dur=2, total;dur=9",
+            ),
+        ] {
+            let mut answer = Answer::default();
+            let text = format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx-pilot-start: {start}\r\nserver-timing: {timing}\r\n\r\n"
+            );
+            assert!(answer.push(text.as_bytes()).unwrap());
+            report.answered(Duration::from_millis(3), Duration::from_millis(4), &answer);
+        }
+        let document = report.document();
+        let names: Vec<&str> = document
+            .phases
+            .iter()
+            .map(|phase| phase.name.as_str())
+            .collect();
+        assert_eq!(names, ["admit", "fork", "init", "handler", "total"]);
+        assert_eq!(
+            document.start,
+            BTreeMap::from([("cold".to_owned(), 1), ("warm".to_owned(), 1)])
+        );
     }
 }

@@ -28,10 +28,10 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    binary = find_binary("pilot", options.pilot)
-    load = Load(find_binary("loadgen", None))
+    binary = find_binary(options.pilot)
+    load = Load(binary)
     effort = rows.SMOKE if options.smoke else rows.FULL
-    print(f"pilot: {binary}\nloadgen: {load.binary}", file=sys.stderr)
+    print(f"pilot: {binary}", file=sys.stderr)
     if "release" not in binary.parts:
         print("*** a debug build: its figures say nothing about the bars ***", file=sys.stderr)
     began = time.monotonic()

@@ -19,13 +19,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def find_binary(name: str, given: Path | None) -> Path:
+def find_binary(given: Path | None) -> Path:
     """The release build, else the debug build."""
-    candidates = [given] if given else [ROOT / "target" / kind / name for kind in ("release", "debug")]
+    candidates = [given] if given else [ROOT / "target" / kind / "pilot" for kind in ("release", "debug")]
     for path in candidates:
         if path.exists():
             return path.resolve()
-    raise SystemExit(f"there is no {name} binary: run `cargo build --release -p pilot -p loadgen`")
+    raise SystemExit("there is no pilot binary: run `cargo build --release -p pilot`")
 
 
 def free_port() -> int:
@@ -94,6 +94,10 @@ class Daemon:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{self.address}"
 
     def start(self) -> None:
         command = [str(self.binary), "serve", "--listen", self.address]

@@ -1,4 +1,4 @@
-"""`bench/loadgen`, and putting the samples of several turns together."""
+"""`pilot bench`, and putting the samples of several turns together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Measured:
     rounds: list[float] = field(default_factory=list)
     requests: int = 0
     seconds: float = 0.0
-    headers: dict[str, int] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
     phases_p50: dict[str, float] = field(default_factory=dict)
 
     def p(self, percent: float) -> float:
@@ -32,8 +32,8 @@ class Measured:
         self.rounds += other.rounds
         self.requests += other.requests
         self.seconds += other.seconds
-        for value, count in other.headers.items():
-            self.headers[value] = self.headers.get(value, 0) + count
+        for kind, count in other.starts.items():
+            self.starts[kind] = self.starts.get(kind, 0) + count
         self.phases_p50 = other.phases_p50 or self.phases_p50
 
 
@@ -46,30 +46,35 @@ def percentile(samples: list[float], percent: float) -> float:
 
 
 class Load:
+    """The load client: `pilot bench` of the binary that is measured."""
+
     def __init__(self, binary: Path) -> None:
         self.binary = binary
 
-    def run(self, address: str, request: str, *, body: str = "", **options: Any) -> Measured:
-        """One turn. Options are loadgen's, `_` for `-`; True is a flag."""
-        command = [str(self.binary), "--address", address, "--request", request, "--body", body, "--samples"]
-        command += ["--count-header", "x-pilot-start"]
-        for name, value in options.items():
+    def function(self, kind: str, endpoint: str, name: str, **options: Any) -> Measured:
+        """One turn of `pilot bench KIND` on a function. Options are its options, `_` for `-`; True is a flag."""
+        return self._run([kind, name, "--endpoint", endpoint], options)
+
+    def url(self, url: str, **options: Any) -> Measured:
+        """One turn of `pilot bench warm` on any server."""
+        return self._run(["warm", "--url", url], options)
+
+    def _run(self, what: list[str], options: dict[str, Any]) -> Measured:
+        command = [str(self.binary), "bench", *what, "--json", "--samples"]
+        for name, value in {"warm_up": 0, **options}.items():
             if value is not None and value is not False:
                 command.append("--" + name.replace("_", "-"))
                 if value is not True:
                     command.append(str(value))
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
-            raise RuntimeError(f"loadgen: {done.stderr.strip()}")
+            raise RuntimeError(f"pilot bench {' '.join(what)}: {done.stderr.strip()}")
         answer = json.loads(done.stdout)
-        wrong = {status: count for status, count in answer["status"].items() if not status.startswith("2")}
-        if wrong:
-            raise RuntimeError(f"{request} at {address}: {wrong} {answer.get('first_problem')}")
         return Measured(
-            first_byte=answer["first_byte_us"]["samples"],
-            rounds=answer.get("round_us", {}).get("samples", []),
+            first_byte=answer["samples"]["first_byte_us"],
+            rounds=answer["samples"]["round_us"],
             requests=answer["complete_us"]["count"],
             seconds=answer["seconds"],
-            headers=answer.get("headers", {}).get("x-pilot-start", {}),
-            phases_p50={name: times["p50"] for name, times in answer.get("phases_us", {}).items()},
+            starts=answer.get("start", {}),
+            phases_p50={phase["name"]: phase["p50"] for phase in answer.get("phases", [])},
         )

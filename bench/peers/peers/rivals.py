@@ -32,8 +32,8 @@ class Rival:
             end(self.process)
 
     @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
 
 
 def uvicorn(application: str) -> Rival:

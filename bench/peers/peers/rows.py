@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from . import rivals
-from .daemon import Daemon, invoke_path, pss_bytes, scale_path, tree_pss_bytes
+from .daemon import Daemon, pss_bytes, tree_pss_bytes
 from .load import Load, Measured, percentile
 from .rivals import APPS, Rival
 from .table import Result
@@ -84,24 +84,13 @@ def phases(measured: Measured) -> str:
 
 def cold_turn(daemon: Daemon, load: Load, name: str, count: int) -> Turn:
     """Every request meets no worker: the pool is emptied before each."""
-    return lambda: load.run(
-        daemon.address,
-        f"POST {invoke_path(name)}",
-        body="{}",
-        count=count,
-        warm_up=1,
-        before=f"POST {scale_path(name)}",
-        before_body='{"workers":0}',
-        header="content-type: application/json",
-        pause_ms=SETTLE_MS,
-        phases=True,
-    )
+    return lambda: load.function("cold", daemon.endpoint, name, count=count, warm_up=1, pause_ms=SETTLE_MS)
 
 
 def only(measured: Measured, kind: str) -> None:
     """What was meant to be cold was cold."""
-    if set(measured.headers) != {kind}:
-        raise RuntimeError(f"meant to be {kind}, but X-Pilot-Start says {measured.headers}")
+    if set(measured.starts) != {kind}:
+        raise RuntimeError(f"meant to be {kind}, but X-Pilot-Start says {measured.starts}")
 
 
 def cold(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
@@ -110,7 +99,7 @@ def cold(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         seen = alternate(
             effort.turns,
             cold=cold_turn(daemon, load, "cold", effort.cold),
-            fresh=lambda: load.run(fresh.address, "GET /", count=effort.spawns, warm_up=1),
+            fresh=lambda: load.url(fresh.url, count=effort.spawns, warm_up=1),
         )
     only(seen["cold"], "cold")
     p50, fresh_p50 = seen["cold"].p(50), seen["fresh"].p(50)
@@ -146,14 +135,13 @@ def template_off(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
 def parked(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     """Every request meets one parked worker that has never served: it serves once, another is parked in the pause."""
     daemon.deploy("parked", IMPORTS, REQUIREMENTS, reuse="once", scale={"parked": 1})
-    seen = load.run(
-        daemon.address,
-        f"POST {invoke_path('parked')}",
-        body="{}",
+    seen = load.function(
+        "warm",
+        daemon.endpoint,
+        "parked",
         count=effort.cold * effort.turns,
         warm_up=3,
         pause_ms=SETTLE_MS + 10,
-        phases=True,
     )
     only(seen, "warm")
     return [
@@ -169,11 +157,10 @@ def parked(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
 
 def once(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     daemon.deploy("once", IMPORTS, REQUIREMENTS, reuse="once")
-    request = f"POST {invoke_path('once')}"
     seen = alternate(
         effort.turns,
-        one=lambda: load.run(daemon.address, request, body="{}", count=effort.cold, warm_up=2),
-        many=lambda: load.run(daemon.address, request, body="{}", connections=16, seconds=effort.seconds, warm_up=32),
+        one=lambda: load.function("warm", daemon.endpoint, "once", count=effort.cold, warm_up=2),
+        many=lambda: load.function("warm", daemon.endpoint, "once", connections=16, seconds=effort.seconds, warm_up=32),
     )
     return [
         Result("reuse once, sequential p50", ms(seen["one"].p(50)), "ms", bar=2.5, notes={"p99": ms(seen["one"].p(99))}),
@@ -186,19 +173,8 @@ def burst(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     for name, event, bar in (("fast", "{}", 60.0), ("slow", '{"sleep_ms": 100}', 220.0)):
         daemon.deploy(name, IMPORTS, REQUIREMENTS)
         # The pool has to know how long the handler takes before it can judge how many workers a burst needs.
-        load.run(daemon.address, f"POST {invoke_path(name)}", body=event, count=10)
-        seen = load.run(
-            daemon.address,
-            f"POST {invoke_path(name)}",
-            body=event,
-            burst=True,
-            connections=50,
-            count=effort.bursts,
-            before=f"POST {scale_path(name)}",
-            before_body='{"workers":0}',
-            header="content-type: application/json",
-            pause_ms=200,
-        )
+        load.function("warm", daemon.endpoint, name, data=event, count=10)
+        seen = load.function("burst", daemon.endpoint, name, data=event, connections=50, count=effort.bursts, pause_ms=200)
         what = "handler under 1 ms" if name == "fast" else "handler of 100 ms"
         results.append(
             Result(
@@ -224,22 +200,20 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         over_asgi = stack.enter_context(rivals.uvicorn("noop:event_over_asgi"))
         asgi = stack.enter_context(rivals.uvicorn("noop:asgi"))
         wsgi = stack.enter_context(rivals.gunicorn("noop:wsgi"))
-        servers: list[tuple[str, str, str, str]] = [
-            ("event", daemon.address, f"POST {invoke_path('event')}", "{}"),
-            ("asgi", daemon.address, "GET /fn/asgi/", ""),
-            ("uvicorn_event", over_asgi.address, "POST /", "{}"),
-            ("uvicorn_asgi", asgi.address, "GET /", ""),
-            ("gunicorn", wsgi.address, "GET /", ""),
-        ]
+        many_of = {"seconds": effort.seconds / 2, "warm_up": 200}
+        servers: dict[str, Callable[..., Measured]] = {
+            "event": lambda **how: load.function("warm", daemon.endpoint, "event", **how),
+            "asgi": lambda **how: load.function("warm", daemon.endpoint, "asgi", path="/", **how),
+            "uvicorn_event": lambda **how: load.url(over_asgi.url, data="{}", **how),
+            "uvicorn_asgi": lambda **how: load.url(asgi.url, **how),
+            "gunicorn": lambda **how: load.url(wsgi.url, **how),
+        }
 
-        def turn(server: tuple[str, str, str, str], connections: int) -> Turn:
-            _, address, request, body = server
-            return lambda: load.run(
-                address, request, body=body, connections=connections, seconds=effort.seconds / 2, warm_up=200
-            )
+        def turn(name: str, connections: int) -> Turn:
+            return lambda: servers[name](connections=connections, **many_of)
 
-        one = alternate(effort.turns, **{server[0]: turn(server, 1) for server in servers})
-        many = alternate(effort.turns, **{server[0]: turn(server, 16) for server in servers})
+        one = alternate(effort.turns, **{name: turn(name, 1) for name in servers})
+        many = alternate(effort.turns, **{name: turn(name, 16) for name in servers})
     results = []
     for ours, theirs in (("event", "uvicorn_event"), ("asgi", "uvicorn_asgi")):
         for percent, factor in ((50, 1.4), (99, 2.0)):
@@ -295,10 +269,11 @@ def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     fresh = per_worker(effort.idle_workers)
     daemon.scale("memory", 4)
     daemon.wait_for_idle("memory", 4)
-    load.run(
-        daemon.address,
-        f"POST {invoke_path('memory')}",
-        body='{"sleep_ms": 0.2}',
+    load.function(
+        "warm",
+        daemon.endpoint,
+        "memory",
+        data='{"sleep_ms": 0.2}',
         connections=4,
         count=4 * effort.calls_each + effort.calls_each // 2,
     )
@@ -345,7 +320,7 @@ def many_functions(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     deployed = time.monotonic() - began
     time.sleep(1)
     everything = tree_pss_bytes(daemon) / (1 << 20)
-    untouched = [load.run(daemon.address, f"POST {invoke_path(f'f{at}')}", body="{}", count=1) for at in range(min(50, number))]
+    untouched = [load.function("warm", daemon.endpoint, f"f{at}", count=1) for at in range(min(50, number))]
     first = [seen.first_byte[0] for seen in untouched]
 
     starts, ready = [], []
@@ -357,7 +332,7 @@ def many_functions(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         daemon.invoke(f"f{(turn * 7) % number}", {})
         starts.append(time.monotonic() - since)
     others = [
-        load.run(daemon.address, f"POST {invoke_path(f'f{at}')}", body="{}", count=1).first_byte[0]
+        load.function("warm", daemon.endpoint, f"f{at}", count=1).first_byte[0]
         for at in range(number - min(30, number), number)
     ]
     return [
@@ -395,7 +370,7 @@ def many_functions(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
 def _kinds(measured: list[Measured]) -> dict[str, int]:
     kinds: dict[str, int] = {}
     for seen in measured:
-        for kind, count in seen.headers.items():
+        for kind, count in seen.starts.items():
             kinds[kind] = kinds.get(kind, 0) + count
     return kinds
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+mod bench;
 mod client;
 mod deploy;
 mod describe;
@@ -95,6 +96,8 @@ enum Verb {
     Scale(scale::ScaleArgs),
     /// Try policies on a workload, in virtual time
     Simulate(simulate::SimulateArgs),
+    /// Measure a function or any other server: cold, warm, all at once, under a load
+    Bench(bench::BenchArgs),
     /// Take a function away
     Remove(remove::RemoveArgs),
     /// Print the versions of this binary and of the daemon
@@ -140,6 +143,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Logs(args) => logs::run(&client()?, &args),
         Verb::Scale(args) => scale::run(&client()?, &args),
         Verb::Simulate(args) => simulate::run(&args),
+        Verb::Bench(args) => bench::run(&client()?, &cli.connection, &args),
         Verb::Remove(args) => remove::run(&client()?, &args),
         Verb::Version(args) => version::run(&client()?, &args),
         Verb::Completions { shell } => completions(shell),

@@ -1,0 +1,484 @@
+//! The closed loop and the bursts: writes requests, reads answers, stamps both. A time runs from just before `write` to the
+//! first byte of the answer, and again to its last.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::answer::Answer;
+use crate::error::LoadError;
+use crate::report::{Report, Want};
+
+/// What to send, how often.
+#[derive(Debug)]
+pub struct Plan {
+    /// To whom.
+    pub address: SocketAddr,
+    /// What.
+    pub request: Vec<u8>,
+    /// Sent, and its answer awaited, before every timed request or round, on a connection of its own.
+    pub before: Option<Vec<u8>>,
+    /// Between `before` and what is timed.
+    pub pause: Duration,
+    /// So many; of a burst also the number of its requests.
+    pub connections: usize,
+    /// When the next request is sent.
+    pub shape: Shape,
+    /// Ends after so many requests; of bursts, rounds.
+    pub count: u64,
+    /// Ends after so long.
+    pub duration: Duration,
+    /// Requests or rounds before the others whose times are thrown away.
+    pub warm_up: u64,
+}
+
+/// When the next request is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// When the one before it on the same connection has been answered.
+    Closed,
+    /// On all connections at one instant, when all of the round before have been answered.
+    Burst,
+}
+
+/// Runs the plan.
+///
+/// # Errors
+/// The server cannot be reached, hangs up, is silent for 30 s, does not speak HTTP/1.1, or refuses `before`. Statuses are no
+/// errors: the report counts them.
+pub fn run(plan: &Plan, report: &mut Report) -> Result<(), LoadError> {
+    let mut connections = (0..plan.connections.max(1))
+        .map(|_| Connection::open(plan.address))
+        .collect::<Result<Vec<_>, LoadError>>()?;
+    let mut run = Run {
+        plan,
+        aside: plan
+            .before
+            .is_some()
+            .then(|| Connection::open(plan.address))
+            .transpose()?,
+    };
+    if plan.warm_up > 0 {
+        let mut scratch = Report::new(Want::default());
+        run.part(plan.warm_up, Duration::MAX, &mut connections, &mut scratch)?;
+    }
+    let began = Instant::now();
+    run.part(plan.count, plan.duration, &mut connections, report)?;
+    report.finished(began.elapsed());
+    Ok(())
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    /// For what comes before.
+    aside: Option<Connection>,
+}
+
+impl Run<'_> {
+    fn part(
+        &mut self,
+        count: u64,
+        duration: Duration,
+        connections: &mut [Connection],
+        report: &mut Report,
+    ) -> Result<(), LoadError> {
+        let stepwise = self.plan.before.is_some() || !self.plan.pause.is_zero();
+        match self.plan.shape {
+            Shape::Burst => self.bursts(count, duration, connections, report),
+            Shape::Closed if stepwise || connections.len() == 1 => {
+                self.one_by_one(count, duration, connections, report)
+            }
+            Shape::Closed => self.all_at_once(count, duration, connections, report),
+        }
+    }
+
+    fn prepare(&mut self) -> Result<(), LoadError> {
+        if let (Some(before), Some(aside)) = (&self.plan.before, &mut self.aside) {
+            aside.send(before)?;
+            aside.wait(before)?;
+            if aside.answer.status() >= 400 {
+                return Err(LoadError::Before {
+                    status: aside.answer.status(),
+                    body: aside.answer.body_start(),
+                });
+            }
+        }
+        if !self.plan.pause.is_zero() {
+            std::thread::sleep(self.plan.pause);
+        }
+        Ok(())
+    }
+
+    /// Each connection in turn. Blocking reads: no poll between an answer and the next request.
+    fn one_by_one(
+        &mut self,
+        count: u64,
+        duration: Duration,
+        connections: &mut [Connection],
+        report: &mut Report,
+    ) -> Result<(), LoadError> {
+        let began = Instant::now();
+        let turns = connections.len();
+        for (round, turn) in (0..count).zip((0..turns).cycle()) {
+            if round > 0 && began.elapsed() >= duration {
+                break;
+            }
+            self.prepare()?;
+            let connection = &mut connections[turn];
+            connection.send(&self.plan.request)?;
+            let complete = connection.wait(&self.plan.request)?;
+            connection.report(complete, report);
+        }
+        Ok(())
+    }
+
+    /// Every connection sends its next request as soon as it has its answer.
+    fn all_at_once(
+        &mut self,
+        count: u64,
+        duration: Duration,
+        connections: &mut [Connection],
+        report: &mut Report,
+    ) -> Result<(), LoadError> {
+        let began = Instant::now();
+        let request = &self.plan.request;
+        set_blocking(connections, Blocking::No)?;
+        let mut sent = 0;
+        for connection in connections.iter_mut() {
+            if sent < count {
+                connection.send(request)?;
+                sent += 1;
+            }
+        }
+        while connections.iter().any(|connection| connection.waiting) {
+            for at in ready(connections, request)? {
+                let connection = &mut connections[at];
+                let Some(complete) = connection.go_on(request)? else {
+                    continue;
+                };
+                connection.report(complete, report);
+                if sent < count && began.elapsed() < duration {
+                    connection.send(request)?;
+                    sent += 1;
+                }
+            }
+        }
+        set_blocking(connections, Blocking::Yes)
+    }
+
+    /// All connections at one instant; the next round when all have their answers.
+    fn bursts(
+        &mut self,
+        count: u64,
+        duration: Duration,
+        connections: &mut [Connection],
+        report: &mut Report,
+    ) -> Result<(), LoadError> {
+        let began = Instant::now();
+        set_blocking(connections, Blocking::No)?;
+        for round in 0..count {
+            if round > 0 && began.elapsed() >= duration {
+                break;
+            }
+            self.prepare()?;
+            let request = &self.plan.request;
+            let instant = Instant::now();
+            for connection in connections.iter_mut() {
+                connection.send(request)?;
+            }
+            while connections.iter().any(|connection| connection.waiting) {
+                for at in ready(connections, request)? {
+                    if let Some(complete) = connections[at].go_on(request)? {
+                        connections[at].report(complete, report);
+                    }
+                }
+            }
+            report.round(instant.elapsed());
+        }
+        set_blocking(connections, Blocking::Yes)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Blocking {
+    Yes,
+    No,
+}
+
+fn set_blocking(connections: &mut [Connection], blocking: Blocking) -> Result<(), LoadError> {
+    for connection in connections {
+        connection.blocking = blocking;
+        connection
+            .stream
+            .set_nonblocking(blocking == Blocking::No)
+            .map_err(LoadError::io("set_nonblocking"))?;
+    }
+    Ok(())
+}
+
+/// The places of the connections that wait and can go on.
+fn ready(connections: &[Connection], request: &[u8]) -> Result<Vec<usize>, LoadError> {
+    let mut places = Vec::with_capacity(connections.len());
+    let mut fds = Vec::with_capacity(connections.len());
+    for (place, connection) in connections.iter().enumerate() {
+        if connection.waiting {
+            let mut what = PollFlags::POLLIN;
+            if connection.written < request.len() {
+                what |= PollFlags::POLLOUT;
+            }
+            places.push(place);
+            fds.push(PollFd::new(connection.stream.as_fd(), what));
+        }
+    }
+    let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+    let number = poll(&mut fds, timeout).map_err(|error| LoadError::io("poll")(error.into()))?;
+    if number == 0 {
+        return Err(LoadError::Silent {
+            waiting: fds.len(),
+            patience: PATIENCE,
+        });
+    }
+    Ok(places
+        .into_iter()
+        .zip(&fds)
+        .filter(|(_, fd)| fd.any().unwrap_or(true))
+        .map(|(place, _)| place)
+        .collect())
+}
+
+struct Connection {
+    address: SocketAddr,
+    stream: TcpStream,
+    blocking: Blocking,
+    answer: Answer,
+    sent: Instant,
+    /// How much of the request has gone.
+    written: usize,
+    first_byte: Option<Duration>,
+    waiting: bool,
+}
+
+impl Connection {
+    fn open(address: SocketAddr) -> Result<Self, LoadError> {
+        Ok(Self {
+            address,
+            stream: connect(address)?,
+            blocking: Blocking::Yes,
+            answer: Answer::default(),
+            sent: Instant::now(),
+            written: 0,
+            first_byte: None,
+            waiting: false,
+        })
+    }
+
+    /// Begins with the next request.
+    fn send(&mut self, request: &[u8]) -> Result<(), LoadError> {
+        if self.answer.closes() {
+            self.stream = connect(self.address)?;
+            self.stream
+                .set_nonblocking(self.blocking == Blocking::No)
+                .map_err(LoadError::io("set_nonblocking"))?;
+        }
+        self.answer.clear();
+        self.first_byte = None;
+        self.waiting = true;
+        self.written = 0;
+        self.sent = Instant::now();
+        self.write(request)
+    }
+
+    /// Writes what goes into the socket's buffer: of ordinary requests, all.
+    fn write(&mut self, request: &[u8]) -> Result<(), LoadError> {
+        while self.written < request.len() {
+            match self.stream.write(&request[self.written..]) {
+                Ok(0) => return Err(LoadError::Closed),
+                Ok(length) => self.written += length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(source) => {
+                    return Err(LoadError::Io {
+                        doing: "writing a request",
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks until the answer is complete; the time it took.
+    fn wait(&mut self, request: &[u8]) -> Result<Duration, LoadError> {
+        loop {
+            if let Some(complete) = self.go_on(request)? {
+                return Ok(complete);
+            }
+            if self.sent.elapsed() > PATIENCE {
+                return Err(LoadError::Silent {
+                    waiting: 1,
+                    patience: PATIENCE,
+                });
+            }
+        }
+    }
+
+    /// The rest of the request, if there is one, then one read. The time of the whole answer once that is complete.
+    fn go_on(&mut self, request: &[u8]) -> Result<Option<Duration>, LoadError> {
+        self.write(request)?;
+        let mut buffer = [0; 16 * 1024];
+        let length = match self.stream.read(&mut buffer) {
+            Ok(0) if self.answer.ends_here() => {
+                self.waiting = false;
+                return Ok(Some(self.sent.elapsed()));
+            }
+            Ok(0) => return Err(LoadError::Closed),
+            Ok(length) => length,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) =>
+            {
+                return Ok(None);
+            }
+            Err(source) => {
+                return Err(LoadError::Io {
+                    doing: "reading an answer",
+                    source,
+                });
+            }
+        };
+        let now = self.sent.elapsed();
+        self.first_byte.get_or_insert(now);
+        if !self.answer.push(&buffer[..length])? {
+            return Ok(None);
+        }
+        self.waiting = false;
+        Ok(Some(now))
+    }
+
+    fn report(&self, complete: Duration, report: &mut Report) {
+        report.answered(self.first_byte.unwrap_or(complete), complete, &self.answer);
+    }
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream, LoadError> {
+    let set_up = || -> io::Result<TcpStream> {
+        let stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    };
+    set_up().map_err(|source| LoadError::Connect { address, source })
+}
+
+/// Longest that an answer may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufRead as _;
+    use std::io::BufReader;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Answers so many requests of 64 KB and more, each on a connection of its own.
+    fn server(requests: usize, answer: &'static str) -> (SocketAddr, std::thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = std::thread::spawn(move || {
+            for _ in 0..requests {
+                let (stream, _) = listener.accept().unwrap();
+                let mut reader = BufReader::new(stream);
+                let mut length = 0;
+                loop {
+                    let mut line = String::new();
+                    reader.read_line(&mut line).unwrap();
+                    if let Some(value) = line.strip_prefix("content-length: ") {
+                        length = value.trim().parse().unwrap();
+                    }
+                    if line == "\r\n" {
+                        break;
+                    }
+                }
+                let mut body = vec![0; length];
+                reader.read_exact(&mut body).unwrap();
+                reader.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        (address, serving)
+    }
+
+    fn plan(
+        address: SocketAddr,
+        request: Vec<u8>,
+        shape: Shape,
+        connections: usize,
+        count: u64,
+    ) -> Plan {
+        Plan {
+            address,
+            request,
+            before: None,
+            pause: Duration::ZERO,
+            connections,
+            shape,
+            count,
+            duration: Duration::MAX,
+            warm_up: 0,
+        }
+    }
+
+    #[test]
+    fn a_connection_that_the_server_closes_is_opened_again() {
+        let answer = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
+        let (address, serving) = server(3, answer);
+        let plan = plan(
+            address,
+            b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+            Shape::Closed,
+            1,
+            3,
+        );
+        let mut report = Report::new(Want::default());
+        run(&plan, &mut report).unwrap();
+        assert_eq!(report.document().status[&200], 3);
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn a_request_larger_than_a_sockets_buffer_goes_out_in_a_burst_too() {
+        let (address, serving) = server(2, "HTTP/1.0 200 OK\r\n\r\nends with the connection");
+        let body = vec![b'x'; 8 << 20];
+        let mut request =
+            format!("POST / HTTP/1.1\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+        request.extend(body);
+        let plan = plan(address, request, Shape::Burst, 2, 1);
+        let mut report = Report::new(Want {
+            samples: true,
+            ..Want::default()
+        });
+        run(&plan, &mut report).unwrap();
+        let document = report.document();
+        assert_eq!(document.status[&200], 2);
+        assert_eq!(document.samples.unwrap().round_us.len(), 1);
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn a_server_that_hangs_up_is_an_error_that_says_so() {
+        let (address, serving) = server(1, "HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\nok");
+        let plan = plan(
+            address,
+            b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+            Shape::Closed,
+            1,
+            1,
+        );
+        let error = run(&plan, &mut Report::new(Want::default())).unwrap_err();
+        assert!(matches!(error, LoadError::Closed), "{error}");
+        serving.join().unwrap();
+    }
+}

@@ -1,0 +1,121 @@
+//! What is sent: a request's bytes, made once, and the address they go to.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
+use crate::error::LoadError;
+
+/// Where a server is, and how it is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// Its address.
+    pub address: SocketAddr,
+    /// `HOST[:PORT]`, for the host header.
+    pub host: String,
+}
+
+impl Site {
+    /// Splits `http://HOST[:PORT][/PATH]` into the server and the path, and looks the host up.
+    ///
+    /// # Errors
+    /// The URL is not of this form, or the host is not known.
+    pub fn of(url: &str) -> Result<(Self, String), LoadError> {
+        let wrong = |problem| LoadError::Url {
+            url: url.to_owned(),
+            problem,
+        };
+        let rest = url
+            .strip_prefix("http://")
+            .ok_or_else(|| wrong("is no http:// address"))?;
+        let (host, path) = match rest.find('/') {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        if host.is_empty() || url.contains(|letter: char| letter.is_ascii_whitespace()) {
+            return Err(wrong("is no http:// address"));
+        }
+        // A port is what stands behind the last colon, unless that is inside an IPv6 address.
+        let has_port = host
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| !port.ends_with(']'));
+        let found = if has_port {
+            host.to_socket_addrs()
+        } else {
+            format!("{host}:80").to_socket_addrs()
+        };
+        let address = found.ok().and_then(|mut all| all.next());
+        let address = address.ok_or_else(|| wrong("names a host that is not known"))?;
+        let site = Self {
+            address,
+            host: host.to_owned(),
+        };
+        Ok((site, path.to_owned()))
+    }
+
+    /// The bytes of a request.
+    #[must_use]
+    pub fn encode(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(String, String)],
+        body: &[u8],
+    ) -> Vec<u8> {
+        let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", self.host);
+        for (name, value) in headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if method != "GET" || !body.is_empty() {
+            text.push_str(&format!("content-length: {}\r\n", body.len()));
+        }
+        text.push_str("\r\n");
+        let mut bytes = text.into_bytes();
+        bytes.extend_from_slice(body);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_a_server_and_a_path() {
+        for (url, address, path) in [
+            ("http://127.0.0.1:8080", "127.0.0.1:8080", "/"),
+            ("http://127.0.0.1/fn/a/?b=c", "127.0.0.1:80", "/fn/a/?b=c"),
+            ("http://[::1]:81/", "[::1]:81", "/"),
+            ("http://[::1]/x", "[::1]:80", "/x"),
+        ] {
+            let (site, found) = Site::of(url).unwrap();
+            assert_eq!(
+                (site.address.to_string().as_str(), found.as_str()),
+                (address, path)
+            );
+        }
+        for wrong in [
+            "",
+            "127.0.0.1",
+            "https://127.0.0.1",
+            "http://",
+            "http://a b",
+            "http:///x",
+            "http://h:x/",
+        ] {
+            assert!(Site::of(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_request_has_a_length_when_it_has_a_body_or_could_have_one() {
+        let (site, _) = Site::of("http://127.0.0.1:1").unwrap();
+        let header = ("a".to_owned(), "b".to_owned());
+        assert_eq!(
+            site.encode("POST", "/x", &[header], b"{}"),
+            b"POST /x HTTP/1.1\r\nhost: 127.0.0.1:1\r\na: b\r\ncontent-length: 2\r\n\r\n{}"
+        );
+        assert_eq!(
+            site.encode("GET", "/", &[], b""),
+            b"GET / HTTP/1.1\r\nhost: 127.0.0.1:1\r\n\r\n"
+        );
+    }
+}

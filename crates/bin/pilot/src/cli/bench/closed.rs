@@ -1,0 +1,366 @@
+//! `pilot bench cold`, `warm` and `burst`: requests that wait for the answers before them.
+
+use std::time::Duration;
+
+use clap::Args;
+use pilot_loadgen::closed::{Plan, Shape, run};
+use pilot_loadgen::report::{Document, Report, Want};
+use pilot_loadgen::times::Summary;
+use pilot_model::FunctionName;
+use serde::Serialize;
+
+use super::super::Connection;
+use super::super::client::Client;
+use super::super::failure::Failure;
+use super::super::output::{self, Align, Table};
+use super::target::{RequestArgs, Subject};
+
+/// What `pilot bench cold` takes.
+#[derive(Debug, Args)]
+pub(super) struct ColdArgs {
+    /// Which function
+    name: FunctionName,
+    /// So many requests
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    count: u64,
+    /// Between the retirement of the idle workers and the request: their sandboxes are taken down meanwhile
+    #[arg(long, value_name = "MS", default_value_t = 20)]
+    pause_ms: u64,
+    /// Requests before the others that do not count
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    warm_up: u64,
+    #[command(flatten)]
+    request: RequestArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What `pilot bench warm` takes.
+#[derive(Debug, Args)]
+pub(super) struct WarmArgs {
+    /// Which function
+    #[arg(required_unless_present = "url")]
+    name: Option<FunctionName>,
+    /// Any other server, in place of a function
+    #[arg(long, value_name = "URL", conflicts_with = "name")]
+    url: Option<String>,
+    /// Stop after so many requests
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Stop after so many seconds [default: 5, unless there is a count]
+    #[arg(short, long, value_name = "S", value_parser = check_seconds)]
+    seconds: Option<f64>,
+    /// So many connections; each sends its next request when it has its answer
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = check_connections)]
+    connections: usize,
+    /// Before each request; the connections then take turns
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pause_ms: u64,
+    /// Requests before the others that do not count
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    warm_up: u64,
+    #[command(flatten)]
+    request: RequestArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What `pilot bench burst` takes.
+#[derive(Debug, Args)]
+pub(super) struct BurstArgs {
+    /// Which function
+    #[arg(required_unless_present = "url")]
+    name: Option<FunctionName>,
+    /// Any other server, in place of a function
+    #[arg(long, value_name = "URL", conflicts_with = "name")]
+    url: Option<String>,
+    /// So many bursts
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    count: u64,
+    /// So many requests in each, on a connection each
+    #[arg(short, long, value_name = "N", default_value_t = 50, value_parser = check_connections)]
+    connections: usize,
+    /// Leave the workers of the burst before to the next, in place of retiring them
+    #[arg(long)]
+    keep_workers: bool,
+    /// Before each burst
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    pause_ms: u64,
+    /// Bursts before the others that do not count
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    warm_up: u64,
+    #[command(flatten)]
+    request: RequestArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// How it is told.
+#[derive(Debug, Args)]
+struct OutputArgs {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// Every single time as well, µs
+    #[arg(long, requires = "json")]
+    samples: bool,
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    kind: &'a str,
+    target: &'a str,
+    connections: usize,
+    #[serde(flatten)]
+    measured: &'a Document,
+}
+
+/// Cold requests, one after the other.
+pub(super) fn cold(
+    client: &Client,
+    connection: &Connection,
+    args: &ColdArgs,
+) -> anyhow::Result<()> {
+    let subject = Subject::Function(&args.name);
+    let target = args.request.target(client, connection, subject)?;
+    let plan = Plan {
+        address: target.site.address,
+        request: target.request,
+        before: target.retire,
+        pause: Duration::from_millis(args.pause_ms),
+        connections: 1,
+        shape: Shape::Closed,
+        count: args.count,
+        duration: Duration::MAX,
+        warm_up: args.warm_up,
+    };
+    let measured = measure(&plan, Phases::Collect, &args.output)?;
+    tell("cold", subject, &plan, &measured, &args.output)
+}
+
+/// Requests on connections that each wait for their answers.
+pub(super) fn warm(
+    client: &Client,
+    connection: &Connection,
+    args: &WarmArgs,
+) -> anyhow::Result<()> {
+    let subject = subject(args.name.as_ref(), args.url.as_deref())?;
+    let target = args.request.target(client, connection, subject)?;
+    let seconds = match (args.seconds, args.count) {
+        (None, None) => Some(SECONDS_DEFAULT),
+        (seconds, _) => seconds,
+    };
+    let plan = Plan {
+        address: target.site.address,
+        request: target.request,
+        before: None,
+        pause: Duration::from_millis(args.pause_ms),
+        connections: args.connections,
+        shape: Shape::Closed,
+        count: args.count.unwrap_or(u64::MAX),
+        duration: seconds.map_or(Duration::MAX, Duration::from_secs_f64),
+        warm_up: args.warm_up,
+    };
+    // With many connections it is the throughput that counts, and reading the phases is work that other servers do not make.
+    let phases = if args.connections == 1 {
+        Phases::Collect
+    } else {
+        Phases::Ignore
+    };
+    let measured = measure(&plan, phases, &args.output)?;
+    tell("warm", subject, &plan, &measured, &args.output)
+}
+
+/// All connections at one instant.
+pub(super) fn burst(
+    client: &Client,
+    connection: &Connection,
+    args: &BurstArgs,
+) -> anyhow::Result<()> {
+    let subject = subject(args.name.as_ref(), args.url.as_deref())?;
+    let target = args.request.target(client, connection, subject)?;
+    let plan = Plan {
+        address: target.site.address,
+        request: target.request,
+        before: target.retire.filter(|_| !args.keep_workers),
+        pause: Duration::from_millis(args.pause_ms),
+        connections: args.connections,
+        shape: Shape::Burst,
+        count: args.count,
+        duration: Duration::MAX,
+        warm_up: args.warm_up,
+    };
+    let measured = measure(&plan, Phases::Collect, &args.output)?;
+    tell("burst", subject, &plan, &measured, &args.output)
+}
+
+fn subject<'a>(
+    name: Option<&'a FunctionName>,
+    url: Option<&'a str>,
+) -> anyhow::Result<Subject<'a>> {
+    match (name, url) {
+        (Some(name), _) => Ok(Subject::Function(name)),
+        (None, Some(url)) => Ok(Subject::Url(url)),
+        (None, None) => Err(Failure::usage("name a function, or a server with --url").into()),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phases {
+    Collect,
+    Ignore,
+}
+
+fn measure(plan: &Plan, phases: Phases, output: &OutputArgs) -> anyhow::Result<Document> {
+    let mut report = Report::new(Want {
+        start_header: Some("x-pilot-start"),
+        failure_header: Some("x-amz-function-error"),
+        phases: phases == Phases::Collect,
+        samples: output.samples,
+    });
+    run(plan, &mut report)?;
+    Ok(report.document())
+}
+
+fn tell(
+    kind: &str,
+    subject: Subject<'_>,
+    plan: &Plan,
+    measured: &Document,
+    output: &OutputArgs,
+) -> anyhow::Result<()> {
+    if output.json {
+        output::print_json(&Told {
+            kind,
+            target: subject.name(),
+            connections: plan.connections,
+            measured,
+        })?;
+    } else {
+        output::print(&table(kind, subject.name(), plan.connections, measured))?;
+    }
+    let answers = measured.complete_us.count;
+    let warm = measured.start.get("warm").copied().unwrap_or(0);
+    if kind == "cold" && warm > 0 {
+        output::note(&format!(
+            "{warm} of {answers} requests found a worker: the function keeps some ready (min, parked, policy), or somebody \
+             else calls it too"
+        ));
+    }
+    if measured.failed == 0 {
+        return Ok(());
+    }
+    let failed = measured.failed;
+    let problem = measured.first_problem.as_deref().unwrap_or_default();
+    output::error(&format!(
+        "{failed} of {answers} answers were failures; the first begins:"
+    ));
+    output::detail(problem);
+    Err(Failure::Reported.into())
+}
+
+fn table(kind: &str, name: &str, connections: usize, measured: &Document) -> String {
+    let mut table = Table::new(&[
+        (&kind.to_uppercase(), Align::Left),
+        ("P50", Align::Right),
+        ("P90", Align::Right),
+        ("P99", Align::Right),
+        ("P99.9", Align::Right),
+        ("MAX", Align::Right),
+    ]);
+    let mut row = |what: String, times: &Summary| {
+        let cells = [times.p50, times.p90, times.p99, times.p999, times.max];
+        let cells = cells.map(|us| output::duration(output::from_ms(us / 1e3)));
+        table.row([what].into_iter().chain(cells).collect());
+    };
+    if let Some(round) = &measured.round_us {
+        row("all answered".to_owned(), round);
+    }
+    row("first byte".to_owned(), &measured.first_byte_us);
+    row("whole answer".to_owned(), &measured.complete_us);
+    for phase in &measured.phases {
+        row(format!("  {}", phase.name), &phase.times);
+    }
+    let answers = measured.complete_us.count;
+    let mut said = format!(
+        "{name}: {} on {} in {}, {:.0} a second",
+        output::count(answers, "answer"),
+        output::count(connections as u64, "connection"),
+        output::duration(Duration::try_from_secs_f64(measured.seconds).unwrap_or_default()),
+        measured.per_second,
+    );
+    for (start, count) in &measured.start {
+        said.push_str(&format!(", {count} {start}"));
+    }
+    format!("{}{said}\n", table.render())
+}
+
+fn check_connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if (1..=CONNECTIONS_MAX).contains(&number) => Ok(number),
+        _ => Err(format!("must be a number from 1 to {CONNECTIONS_MAX}")),
+    }
+}
+
+fn check_seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("must be a number of seconds, up to 86400".to_owned()),
+    }
+}
+
+const SECONDS_DEFAULT: f64 = 5.0;
+/// What a process may have open without its limits being raised is about this.
+const CONNECTIONS_MAX: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use pilot_loadgen::report::PhaseTimes;
+
+    use super::*;
+
+    fn times(us: f64) -> Summary {
+        Summary {
+            count: 50,
+            mean: us,
+            min: us,
+            p50: us,
+            p90: us,
+            p99: us * 2.0,
+            p999: us * 2.0,
+            max: us * 2.0,
+        }
+    }
+
+    #[test]
+    fn the_table_fits_a_terminal() {
+        let measured = Document {
+            seconds: 1.25,
+            per_second: 40.0,
+            first_byte_us: times(2_000.0),
+            complete_us: times(2_100.0),
+            round_us: None,
+            status: BTreeMap::from([(200, 50)]),
+            failed: 0,
+            start: BTreeMap::from([("cold".to_owned(), 50)]),
+            phases: vec![PhaseTimes {
+                name: "fork".to_owned(),
+                times: times(700.0),
+            }],
+            samples: None,
+            first_problem: None,
+        };
+        let text = table("cold", "invert", 1, &measured);
+        let text = anstream::adapter::strip_str(&text).to_string();
+        assert_eq!(
+            text,
+            "COLD              P50      P90      P99    P99.9      MAX\n\
+             first byte    2.00 ms  2.00 ms  4.00 ms  4.00 ms  4.00 ms\n\
+             whole answer  2.10 ms  2.10 ms  4.20 ms  4.20 ms  4.20 ms\n  \
+               fork        0.70 ms  0.70 ms  1.40 ms  1.40 ms  1.40 ms\n\
+             invert: 50 answers on 1 connection in 1.25 s, 40 a second, 50 cold\n"
+        );
+    }
+}
