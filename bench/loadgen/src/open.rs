@@ -1,0 +1,419 @@
+//! The open loop: every request is sent at its time, on a connection that is free or on a new one. One thread, one epoll; a
+//! timerfd wakes it at the next request's time, to the microsecond. Nothing in it blocks: neither a connect nor a write nor
+//! a server that is silent.
+//!
+//! Times count from [`Plan::start`]. What is measured of a request is handed to the caller when it is over; nothing is kept.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+use crate::answer::Answer;
+use crate::error::LoadError;
+
+use self::connection::{Connection, Progress};
+
+mod connection;
+
+/// Where to, and within which bounds.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// To whom.
+    pub address: SocketAddr,
+    /// The instant from which times count. May lie in the future.
+    pub start: Instant,
+    /// No more than so many are open at the same time.
+    pub connections_max: usize,
+    /// A request that has no whole answer after this, from when it was taken up, has failed.
+    pub timeout: Duration,
+}
+
+/// A request that is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shot<T> {
+    /// When.
+    pub at: Duration,
+    /// What the caller knows it by.
+    pub tag: T,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub struct Outcome<'a, T> {
+    /// Which one.
+    pub shot: Shot<T>,
+    /// When its turn came: later than [`Shot::at`] by what the generator itself was late.
+    pub taken_up: Duration,
+    /// When its first byte was written: later than that by the making of a connection.
+    pub sent: Option<Duration>,
+    /// When the first byte of its answer came.
+    pub first_byte: Option<Duration>,
+    /// When it was over.
+    pub done: Duration,
+    /// The whole answer, or why there is none.
+    pub end: Result<&'a Answer, Failure>,
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Failure {
+    /// As many connections as there may be were busy; it was not sent.
+    NoConnectionFree,
+    /// No connection could be made.
+    NotConnected,
+    /// The server closed the connection before the answer was complete.
+    Closed,
+    /// It took too long.
+    TimedOut,
+    /// What came is no HTTP/1.1.
+    NotHttp,
+}
+
+impl Failure {
+    /// As it is told, in one word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoConnectionFree => "no-connection-free",
+            Self::NotConnected => "not-connected",
+            Self::Closed => "closed",
+            Self::TimedOut => "timed-out",
+            Self::NotHttp => "not-http",
+        }
+    }
+}
+
+/// Sends everything and waits until all is over. `shots` come in the order of their times; `fill` writes a request's bytes
+/// into an empty buffer; `over` is told of each request once.
+///
+/// # Errors
+/// The machine gives no epoll or no timer. What goes wrong with requests goes to `over`.
+pub fn run<T: Copy>(
+    plan: &Plan,
+    shots: impl Iterator<Item = Shot<T>>,
+    fill: impl FnMut(T, &mut Vec<u8>),
+    over: impl FnMut(&Outcome<'_, T>),
+) -> Result<(), LoadError> {
+    raise_open_files();
+    let failed = |doing| move |error: nix::Error| LoadError::io(doing)(error.into());
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create"))?;
+    let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+    let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(failed("timerfd_create"))?;
+    // Edge-triggered: it is set anew and never read.
+    let wanted = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+    epoll
+        .add(timer.as_fd(), EpollEvent::new(wanted, TIMER))
+        .map_err(failed("epoll_ctl"))?;
+    let mut run = Run {
+        plan,
+        epoll,
+        timer,
+        timer_at: None,
+        slots: Vec::new(),
+        vacant: Vec::new(),
+        idle: Vec::new(),
+        flying: 0,
+        deadlines: VecDeque::new(),
+        fill,
+        over,
+        buffer: vec![0; READ_BYTES],
+    };
+    std::thread::sleep(plan.start.saturating_duration_since(Instant::now()));
+    run.all(shots.peekable()).map_err(failed("epoll_wait"))
+}
+
+/// Everything that happens in one thread.
+struct Run<'a, T, F, O> {
+    plan: &'a Plan,
+    epoll: Epoll,
+    timer: TimerFd,
+    /// What the timer is set to.
+    timer_at: Option<Duration>,
+    slots: Vec<Slot<T>>,
+    /// Slots without a connection.
+    vacant: Vec<usize>,
+    /// Slots whose connection waits for a request; the last used is used first.
+    idle: Vec<usize>,
+    /// Requests on their way.
+    flying: usize,
+    /// In the order in which requests were taken up, which is that of their deadlines. Those that are over stay until theirs.
+    deadlines: VecDeque<(Duration, Ticket)>,
+    fill: F,
+    over: O,
+    buffer: Vec<u8>,
+}
+
+/// A place for a connection. `turn` counts its requests and connections, so that an event or a deadline of an earlier one is
+/// known as such.
+struct Slot<T> {
+    turn: u32,
+    connection: Option<Connection>,
+    flight: Option<Flight<T>>,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy)]
+struct Flight<T> {
+    shot: Shot<T>,
+    taken_up: Duration,
+}
+
+/// A request's place and turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Ticket {
+    slot: usize,
+    turn: u32,
+}
+
+impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F, O> {
+    fn all(
+        &mut self,
+        mut shots: std::iter::Peekable<impl Iterator<Item = Shot<T>>>,
+    ) -> nix::Result<()> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        loop {
+            // Not all at once when it is behind: answers are read in between.
+            for _ in 0..BATCH {
+                let now = self.now();
+                match shots.next_if(|shot| shot.at <= now) {
+                    Some(shot) => self.take_up(shot, now),
+                    None => break,
+                }
+            }
+            let next = shots.peek().map(|shot| shot.at);
+            if next.is_none() && self.flying == 0 {
+                return Ok(());
+            }
+            let timeout = self.sleep(next)?;
+            let number = match self.epoll.wait(&mut events, timeout) {
+                Ok(number) => number,
+                Err(nix::Error::EINTR) => 0,
+                Err(error) => return Err(error),
+            };
+            for event in &events[..number] {
+                if event.data() != TIMER {
+                    self.happened(event.data(), event.events());
+                }
+            }
+            self.expire();
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.plan.start.elapsed()
+    }
+
+    /// Sets the timer to the next request's time. How long epoll may wait besides: up to the first deadline.
+    fn sleep(&mut self, next: Option<Duration>) -> nix::Result<EpollTimeout> {
+        let now = self.now();
+        if let Some(at) = next {
+            let wait = at.saturating_sub(now);
+            if wait <= SPIN {
+                return Ok(EpollTimeout::ZERO);
+            }
+            if self.timer_at != Some(at) {
+                let once = Expiration::OneShot(TimeSpec::from_duration(wait));
+                self.timer.set(once, TimerSetTimeFlags::empty())?;
+                self.timer_at = Some(at);
+            }
+        }
+        let Some((deadline, _)) = self.deadlines.front() else {
+            return Ok(EpollTimeout::NONE);
+        };
+        let wait = deadline.saturating_sub(now) + Duration::from_millis(1);
+        Ok(EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::MAX))
+    }
+
+    /// A request's time has come.
+    fn take_up(&mut self, shot: Shot<T>, now: Duration) {
+        let flight = Flight {
+            shot,
+            taken_up: now,
+        };
+        let slot = match self.idle.pop() {
+            Some(slot) => slot,
+            None => match self.open() {
+                Ok(slot) => slot,
+                Err(failure) => return self.tell(&flight, None, Err(failure)),
+            },
+        };
+        let place = &mut self.slots[slot];
+        place.turn = place.turn.wrapping_add(1);
+        place.flight = Some(flight);
+        self.flying += 1;
+        let ticket = Ticket {
+            slot,
+            turn: place.turn,
+        };
+        self.deadlines
+            .push_back((now.saturating_add(self.plan.timeout), ticket));
+        if let Some(connection) = &mut place.connection {
+            connection.begin(|bytes| (self.fill)(shot.tag, bytes));
+            let progress = connection.write(self.plan.start);
+            self.after(slot, progress, Stays::Open);
+        }
+    }
+
+    /// A slot with a new connection, which is still being made.
+    fn open(&mut self) -> Result<usize, Failure> {
+        if self.slots.len() - self.vacant.len() >= self.plan.connections_max {
+            return Err(Failure::NoConnectionFree);
+        }
+        let connection = Connection::open(self.plan.address).map_err(|_| Failure::NotConnected)?;
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                turn: 0,
+                connection: None,
+                flight: None,
+            });
+            self.slots.len() - 1
+        });
+        let flags = EpollFlags::EPOLLIN
+            | EpollFlags::EPOLLOUT
+            | EpollFlags::EPOLLRDHUP
+            | EpollFlags::EPOLLET;
+        let event = EpollEvent::new(flags, slot as u64);
+        if self.epoll.add(connection.stream.as_fd(), event).is_err() {
+            self.vacant.push(slot);
+            return Err(Failure::NotConnected);
+        }
+        self.slots[slot].connection = Some(connection);
+        Ok(slot)
+    }
+
+    /// Something happened to the connection in a slot.
+    fn happened(&mut self, data: u64, flags: EpollFlags) {
+        let Some(slot) = usize::try_from(data)
+            .ok()
+            .filter(|slot| *slot < self.slots.len())
+        else {
+            return;
+        };
+        // An event of a connection that was closed since finds its slot vacant, or meets a new connection, which then
+        // reads nothing.
+        let place = &mut self.slots[slot];
+        let gone =
+            flags.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
+        let Some(connection) = &mut place.connection else {
+            return;
+        };
+        if place.flight.is_none() {
+            if gone {
+                self.idle.retain(|idle| *idle != slot);
+                self.close(slot);
+            }
+            return;
+        }
+        let mut progress = connection.write(self.plan.start);
+        if progress == Progress::Waits && (gone || flags.contains(EpollFlags::EPOLLIN)) {
+            progress = connection.read(self.plan.start, &mut self.buffer);
+        }
+        self.after(
+            slot,
+            progress,
+            if gone { Stays::Closed } else { Stays::Open },
+        );
+    }
+
+    /// What follows from what a connection did.
+    fn after(&mut self, slot: usize, progress: Progress, stays: Stays) {
+        let result = match progress {
+            Progress::Waits => return,
+            Progress::Complete => Ok(()),
+            Progress::Failed(failure) => Err(failure),
+        };
+        let place = &mut self.slots[slot];
+        let (Some(flight), Some(connection)) = (place.flight.take(), place.connection.take())
+        else {
+            return;
+        };
+        place.turn = place.turn.wrapping_add(1);
+        self.flying -= 1;
+        let reusable = result.is_ok() && stays == Stays::Open && !connection.answer.closes();
+        self.tell(&flight, Some(&connection), result);
+        if reusable {
+            self.slots[slot].connection = Some(connection);
+            self.idle.push(slot);
+        } else {
+            drop(connection);
+            self.vacant.push(slot);
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        self.slots[slot].connection = None;
+        self.vacant.push(slot);
+    }
+
+    /// Fails the requests whose time is over.
+    fn expire(&mut self) {
+        while let Some((deadline, ticket)) = self.deadlines.front().copied() {
+            let is_over = self.slots[ticket.slot].turn != ticket.turn;
+            if !is_over && deadline > self.now() {
+                return;
+            }
+            self.deadlines.pop_front();
+            if !is_over {
+                self.after(
+                    ticket.slot,
+                    Progress::Failed(Failure::TimedOut),
+                    Stays::Closed,
+                );
+            }
+        }
+    }
+
+    fn tell(
+        &mut self,
+        flight: &Flight<T>,
+        connection: Option<&Connection>,
+        result: Result<(), Failure>,
+    ) {
+        let none = Answer::default();
+        let answer = connection.map_or(&none, |connection| &connection.answer);
+        (self.over)(&Outcome {
+            shot: flight.shot,
+            taken_up: flight.taken_up,
+            sent: connection.and_then(|connection| connection.sent),
+            first_byte: connection.and_then(|connection| connection.first_byte),
+            done: connection
+                .and_then(|connection| connection.done)
+                .unwrap_or_else(|| self.plan.start.elapsed()),
+            end: result.map(|()| answer),
+        });
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stays {
+    Open,
+    Closed,
+}
+
+/// As many open files as this user may have: a slow server needs a connection for each request that waits.
+fn raise_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // With fewer, connections fail and are counted.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+/// What the timer's events carry; slots count from zero.
+const TIMER: u64 = u64::MAX;
+/// Requests that are sent before it looks at answers again.
+const BATCH: usize = 32;
+const EVENTS: usize = 256;
+const READ_BYTES: usize = 64 << 10;
+/// Closer than this it does not go to sleep: setting the timer and waking up take about as long.
+const SPIN: Duration = Duration::from_micros(20);
+
+#[cfg(test)]
+mod tests;
