@@ -2,12 +2,15 @@
 //! Nothing here reads a clock or allocates at a tick, but for ARIMA's window.
 
 mod adaptive_cusum;
+mod arima;
 mod auto;
 mod constant;
 mod cusum;
+mod histogram;
 mod reactive;
 mod signal;
 mod sizing;
+mod smoothing_markov;
 
 use std::time::Duration;
 
@@ -26,9 +29,11 @@ pub fn forecaster(policy: &Policy, scale: &ScaleConfig) -> Option<Box<dyn Foreca
         Policy::AdaptiveCusum(constants) => {
             Box::new(adaptive_cusum::AdaptiveCusum::new(*constants, scale))
         }
-        Policy::Arima(_) | Policy::SmoothingMarkov(_) | Policy::Histogram(_) => Box::new(
-            auto::Auto::new(pilot_model::policy::AutoPolicy::default(), scale),
-        ),
+        Policy::Arima(constants) => Box::new(arima::Arima::new(*constants, scale)),
+        Policy::SmoothingMarkov(constants) => {
+            Box::new(smoothing_markov::SmoothingMarkov::new(*constants, scale))
+        }
+        Policy::Histogram(constants) => Box::new(histogram::Histogram::new(*constants, scale)),
         Policy::Auto(constants) => Box::new(auto::Auto::new(*constants, scale)),
     })
 }
@@ -39,6 +44,11 @@ fn interval(tick_s: f64) -> Duration {
         .ok()
         .filter(|interval| !interval.is_zero())
         .unwrap_or(Duration::from_secs(2))
+}
+
+/// A constant's seconds as a duration; as long as can be where they are more than that.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]

@@ -225,7 +225,7 @@ constants! {
         /// Below this coefficient of variation of the bins' counts, the histogram says nothing.
         cv_min: f64 = 2.0, 0.0..=1000.0;
         /// Idle times that must have been seen before the histogram says anything.
-        samples_min: u32 = 10, 1..=1_000_000;
+        samples_min: u32 = 5, 1..=1_000_000;
         /// Share of idle times out of bounds from which on they are forecast one by one.
         out_of_bounds_share: f64 = 0.5, 0.0..=1.0;
         /// How much earlier and later than the forecast idle time, as a share.

@@ -1,6 +1,7 @@
 //! What the models make of a tick before they forecast: the observed rate, the EWMA baseline (Edge FaaS, Eq. 1) and the
 //! CUSUM statistic (Eq. 2).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use pilot_model::forecast::Tick;
@@ -80,6 +81,36 @@ impl Accumulator {
     /// S; never negative.
     pub(super) fn sum(&self) -> f64 {
         self.sum
+    }
+}
+
+/// The newest values of a series, oldest first.
+#[derive(Debug)]
+pub(super) struct Window {
+    values: VecDeque<f64>,
+    length: usize,
+}
+
+impl Window {
+    /// That holds so many; at least two.
+    pub(super) fn new(length: u32) -> Self {
+        let length = length.clamp(2, 10_000) as usize;
+        Self {
+            values: VecDeque::with_capacity(length),
+            length,
+        }
+    }
+
+    /// Adds one; the oldest goes when there is no room.
+    pub(super) fn push(&mut self, value: f64) {
+        if self.values.len() == self.length {
+            self.values.pop_front();
+        }
+        self.values.push_back(value);
+    }
+
+    pub(super) fn values(&self) -> &VecDeque<f64> {
+        &self.values
     }
 }
 

@@ -119,18 +119,15 @@ impl fmt::Display for Sized {
 
 /// ⌈x⌉ as a count: nothing for a NaN, at most `u32::MAX`.
 ///
-/// A thousandth and less is nothing: an exponentially smoothed rate never reaches zero, and ⌈10⁻³⁰⌉ would hold a worker
-/// for ever after one request.
+/// A thousandth is nothing: an exponentially smoothed rate never reaches zero, and ⌈10⁻³⁰⌉ would hold a worker for ever after
+/// one request; nor may a product be rounded up for the last bit of its fraction.
 fn whole(x: f64) -> u32 {
-    if x <= NEGLIGIBLE {
-        return 0;
-    }
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "positive or NaN, and `as` saturates"
+        reason = "`as` saturates, and makes 0 of a NaN and of what is negative"
     )]
-    let count = x.ceil() as u32;
+    let count = (x - NEGLIGIBLE).ceil() as u32;
     count
 }
 
@@ -192,6 +189,7 @@ mod tests {
     fn before_a_service_time_is_known_the_most_at_once_counts() {
         let tick = Tick {
             demand_max: 5,
+            busy_max: 0,
             ..tick()
         };
         let sized = Sizing::new(1, &scale(64)).by_rate(100.0, &tick);

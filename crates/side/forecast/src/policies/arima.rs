@@ -1,0 +1,105 @@
+//! `arima`: Edge FaaS §4.2's baseline. An ARIMA(2,1,2) is fitted to the rates of the last 30 ticks and forecasts the next one;
+//! below 10 ticks it is `reactive`.
+//!
+//! The fit is by exact maximum likelihood, as statsmodels' is (`tests/arima/make.py` made the vectors that it is compared with),
+//! and from scratch at every tick: starting from the tick before would be cheaper, but what is forecast would then depend on more
+//! than the window, and the same window could give two answers. The work is bounded (`arima/fit.rs`); a tick is not O(1).
+
+mod fit;
+mod likelihood;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use pilot_model::ScaleConfig;
+use pilot_model::forecast::{Forecaster, Target, Tick};
+use pilot_model::policy::ArimaPolicy;
+
+use super::signal::{Observed, Window};
+use super::sizing::{Sized, Sizing};
+
+/// The policy, with what its newest answer came from.
+#[derive(Debug)]
+pub(super) struct Arima {
+    interval: Duration,
+    sizing: Sizing,
+    samples_min: usize,
+    rates: Window,
+    newest: Newest,
+}
+
+#[derive(Debug, Default)]
+struct Newest {
+    rate: f64,
+    forecast: Option<f64>,
+    sized: Sized,
+}
+
+impl Arima {
+    pub(super) fn new(constants: ArimaPolicy, scale: &ScaleConfig) -> Self {
+        Self {
+            interval: super::interval(constants.tick_s),
+            sizing: Sizing::new(constants.margin, scale),
+            samples_min: constants.samples_min as usize,
+            rates: Window::new(constants.window),
+            newest: Newest::default(),
+        }
+    }
+}
+
+impl Forecaster for Arima {
+    fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    fn tick(&mut self, tick: &Tick) -> Target {
+        let rate = Observed::of(tick, self.interval).rate;
+        self.rates.push(rate);
+        let enough = self.rates.values().len() >= self.samples_min;
+        let forecast = enough
+            .then(|| forecast_next(self.rates.values()))
+            .flatten()
+            .map(|forecast| forecast.max(0.0));
+        let sized = self.sizing.by_rate(forecast.unwrap_or(rate), tick);
+        self.newest = Newest {
+            rate,
+            forecast,
+            sized,
+        };
+        sized.target()
+    }
+
+    fn reason(&self) -> String {
+        let Newest {
+            rate,
+            forecast,
+            sized,
+        } = &self.newest;
+        let count = self.rates.values().len();
+        match forecast {
+            Some(forecast) => format!(
+                "ARIMA(2,1,2) of {count} ticks forecasts {forecast:.1}/s after {rate:.1}/s: {sized}"
+            ),
+            None => format!(
+                "{count} ticks of {} that a forecast needs, the last tick's rate: {sized}",
+                self.samples_min
+            ),
+        }
+    }
+}
+
+/// What an ARIMA(2,1,2) of `values`, oldest first, expects next. `None` when there are too few of them, or they are so wild that
+/// nothing finite comes out.
+pub(super) fn forecast_next(values: &VecDeque<f64>) -> Option<f64> {
+    let last = *values.back()?;
+    let steps: Vec<f64> = values
+        .iter()
+        .zip(values.iter().skip(1))
+        .map(|(before, after)| after - before)
+        .collect();
+    let next = last + fit::next_step(&steps)?;
+    next.is_finite().then_some(next)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,353 @@
+//! The maximum of the likelihood, by BFGS from the best points of a coarse grid, over the partial autocorrelations, in which
+//! every point is a stationary and invertible model (Monahan, Biometrika 1984; the transform that statsmodels uses as well).
+//!
+//! The likelihood of a few dozen values has several maxima more often than not; a single start finds one of them. Work is
+//! bounded: 81 points of the grid, then STARTS × STEPS_MAX gradients of eight evaluations each at most.
+
+use super::likelihood::{Arma, Filtered, filter};
+
+/// How thoroughly the maximum is sought.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    /// How many of the grid's valleys are followed down.
+    starts: usize,
+    /// Steps down each of them at first.
+    steps_first: usize,
+    /// How many of them, the lowest then, are followed to the end.
+    finished: usize,
+    /// Steps until there, at most.
+    steps_last: usize,
+}
+
+/// A point: for each of the four partial autocorrelations r the x of r = x / √(1 + x²).
+type Point = [f64; 4];
+
+/// The step that is expected after `steps`; `None` for fewer than five, or when they are not finite.
+pub(super) fn next_step(steps: &[f64]) -> Option<f64> {
+    if steps.len() < 5 {
+        return None;
+    }
+    let scale = steps
+        .iter()
+        .fold(0.0, |most: f64, step| most.max(step.abs()));
+    if scale == 0.0 {
+        return Some(0.0);
+    }
+    if !scale.is_finite() {
+        return None;
+    }
+    // The maximum is where it is whatever the unit; numbers of about one lose nothing.
+    let scaled: Vec<f64> = steps.iter().map(|step| step / scale).collect();
+    Some(best(&scaled, EFFORT).next * scale)
+}
+
+/// The filter at the highest of the maxima found.
+fn best(values: &[f64], effort: Effort) -> Filtered {
+    let mut found: Vec<Descent> = valleys(values, effort.starts)
+        .into_iter()
+        .map(|start| Descent::new(start, values))
+        .collect();
+    for descent in &mut found {
+        descent.go(effort.steps_first, values);
+    }
+    found.sort_unstable_by(|a, b| a.value.total_cmp(&b.value));
+    found.truncate(effort.finished);
+    for descent in &mut found {
+        descent.go(effort.steps_last, values);
+    }
+    let lowest = found
+        .iter()
+        .min_by(|a, b| a.value.total_cmp(&b.value))
+        .map_or([0.0; 4], |descent| descent.point);
+    filter(&[model(&lowest)], values)[0]
+}
+
+/// The grid's points that lie below their neighbours along every axis, lowest first.
+fn valleys(values: &[f64], most: usize) -> Vec<Point> {
+    let mut heights = [0.0; POINTS];
+    for (first, batch) in heights.chunks_mut(LANES).enumerate() {
+        // Beyond the last point the last one again.
+        let points = std::array::from_fn(|lane| grid_point((first * LANES + lane).min(POINTS - 1)));
+        batch.copy_from_slice(&deviances(&points, values)[..batch.len()]);
+    }
+    let mut lowest: Vec<usize> = (0..POINTS)
+        .filter(|index| {
+            STRIDES.iter().all(|stride| {
+                let place = index / stride % SIDE;
+                (place == 0 || heights[index - stride] >= heights[*index])
+                    && (place + 1 == SIDE || heights[index + stride] >= heights[*index])
+            })
+        })
+        .collect();
+    lowest.sort_unstable_by(|a, b| heights[*a].total_cmp(&heights[*b]));
+    lowest.truncate(most);
+    lowest.into_iter().map(grid_point).collect()
+}
+
+fn grid_point(index: usize) -> Point {
+    STRIDES.map(|stride| GRID[index / stride % SIDE])
+}
+
+/// The model at a point.
+fn model(point: &Point) -> Arma {
+    let [ar1, ar2, ma1, ma2] = point.map(|x| x.sin() * LIMIT);
+    Arma {
+        ar: [ar1 * (1.0 - ar2), ar2],
+        ma: [ma1 * (1.0 + ma2), ma2],
+    }
+}
+
+/// What is minimised, at several points; infinite where it is not a number.
+fn deviances(points: &[Point; LANES], values: &[f64]) -> [f64; LANES] {
+    filter(&points.map(|point| model(&point)), values).map(|filtered| {
+        if filtered.deviance.is_nan() {
+            f64::INFINITY
+        } else {
+            filtered.deviance
+        }
+    })
+}
+
+/// By central differences: two lanes for each axis.
+fn gradient(point: &Point, values: &[f64]) -> Point {
+    let moved = std::array::from_fn(|lane| {
+        let mut moved = *point;
+        moved[lane / 2] += if lane % 2 == 0 { WIDTH } else { -WIDTH };
+        moved
+    });
+    let heights = deviances(&moved, values);
+    std::array::from_fn(|axis| (heights[2 * axis] - heights[2 * axis + 1]) / (2.0 * WIDTH))
+}
+
+/// A way down, by BFGS (Nocedal and Wright, "Numerical Optimization", algorithm 6.1) with a line search that tries eight
+/// lengths at once and takes the lowest.
+struct Descent {
+    point: Point,
+    value: f64,
+    slopes: Point,
+    /// Of the Hessian, as far as is known.
+    inverse: [Point; 4],
+    done: bool,
+}
+
+impl Descent {
+    fn new(start: Point, values: &[f64]) -> Self {
+        Self {
+            point: start,
+            value: f64::INFINITY,
+            slopes: gradient(&start, values),
+            inverse: identity(),
+            done: false,
+        }
+    }
+
+    /// Takes so many steps, or as many as there are.
+    fn go(&mut self, steps: usize, values: &[f64]) {
+        for _ in 0..steps {
+            self.done = self.done || self.slopes.iter().all(|slope| slope.abs() < FLAT);
+            if self.done {
+                return;
+            }
+            let mut direction = times(&self.inverse, &self.slopes).map(|part| -part);
+            if dot(&direction, &self.slopes) >= 0.0 {
+                self.inverse = identity();
+                direction = self.slopes.map(|slope| -slope);
+            }
+            let length = dot(&direction, &direction).sqrt();
+            if length > STRIDE {
+                direction = direction.map(|part| part * STRIDE / length);
+            }
+            let (point, value) = line(&self.point, &direction, values);
+            if value >= self.value {
+                self.done = true;
+                return;
+            }
+            let slopes = gradient(&point, values);
+            update(
+                &mut self.inverse,
+                &minus(&point, &self.point),
+                &minus(&slopes, &self.slopes),
+            );
+            (self.point, self.value, self.slopes) = (point, value, slopes);
+        }
+    }
+}
+
+/// The lowest point in a direction, of eight.
+fn line(point: &Point, direction: &Point, values: &[f64]) -> (Point, f64) {
+    let points = SHARES.map(|share| {
+        let mut next = *point;
+        for (part, by) in next.iter_mut().zip(direction) {
+            *part += share * by;
+        }
+        next
+    });
+    let heights = deviances(&points, values);
+    points
+        .into_iter()
+        .zip(heights)
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+        .unwrap_or((*point, f64::INFINITY))
+}
+
+/// Takes what the gradient did over `moved` into the inverse of the Hessian.
+fn update(inverse: &mut [Point; 4], moved: &Point, turned: &Point) {
+    let curvature = dot(moved, turned);
+    if curvature <= 1e-14 {
+        return;
+    }
+    let bent = times(inverse, turned);
+    let factor = (1.0 + dot(turned, &bent) / curvature) / curvature;
+    for (i, row) in inverse.iter_mut().enumerate() {
+        for (j, entry) in row.iter_mut().enumerate() {
+            *entry += factor * moved[i] * moved[j]
+                - (bent[i] * moved[j] + moved[i] * bent[j]) / curvature;
+        }
+    }
+}
+
+fn identity() -> [Point; 4] {
+    let mut matrix = [[0.0; 4]; 4];
+    for (i, row) in matrix.iter_mut().enumerate() {
+        row[i] = 1.0;
+    }
+    matrix
+}
+
+fn times(matrix: &[Point; 4], vector: &Point) -> Point {
+    matrix.map(|row| dot(&row, vector))
+}
+
+fn dot(a: &Point, b: &Point) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn minus(a: &Point, b: &Point) -> Point {
+    let mut difference = *a;
+    for (part, by) in difference.iter_mut().zip(b) {
+        *part -= by;
+    }
+    difference
+}
+
+/// x of the partial autocorrelations −0.95, −0.5, 0, 0.5 and 0.95.
+const GRID: [f64; SIDE] = [-1.253, -0.524, 0.0, 0.524, 1.253];
+const SIDE: usize = 5;
+const POINTS: usize = SIDE.pow(4);
+/// How far neighbours along an axis are apart in the numbering of the grid's points.
+const STRIDES: [usize; 4] = [1, SIDE, SIDE.pow(2), SIDE.pow(3)];
+const EFFORT: Effort = Effort {
+    starts: 32,
+    steps_first: 8,
+    finished: 4,
+    steps_last: 40,
+};
+/// Points that are evaluated at once: two for each slope of a gradient.
+const LANES: usize = 8;
+/// What a step is multiplied by.
+const SHARES: [f64; LANES] = [2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001];
+/// Half of the width over which a slope is measured.
+const WIDTH: f64 = 1e-5;
+/// A gradient below this is none.
+const FLAT: f64 = 1e-7;
+/// The longest step.
+const STRIDE: f64 = 0.5;
+/// Partial autocorrelations of 1 are no models; the likelihood has its maximum there for some series.
+const LIMIT: f64 = 1.0 - 1e-9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As thorough as is bearable.
+    const ALL: Effort = Effort {
+        starts: POINTS,
+        steps_first: 100,
+        finished: POINTS,
+        steps_last: 0,
+    };
+
+    /// Thirty ticks of a kind of traffic, as steps.
+    fn steps(kind: u32, seed: u64) -> Vec<f64> {
+        let mut state = seed * 2 + 1;
+        // Three bytes of an xorshift, between −1 and 1.
+        let mut noise = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let bytes = u32::try_from(state >> 40).unwrap_or(0);
+            f64::from(bytes) / f64::from(1 << 23) - 1.0
+        };
+        let (mut level, mut step) = (30.0, 0.0);
+        let rates: Vec<f64> = (0..30_u32)
+            .map(|tick| {
+                let rate: f64 = match kind {
+                    0 => 5.0 + 3.0 * noise(),
+                    1 => {
+                        level += 4.0 * noise();
+                        level
+                    }
+                    2 => {
+                        step = 0.6 * step + 2.0 * noise();
+                        level += step;
+                        level
+                    }
+                    3 => 10.0 + 8.0 * (f64::from(tick) * 0.5).sin() + noise(),
+                    _ => match (tick + kind) % 28 {
+                        0..17 => 2.0,
+                        17..19 => 11.0 + noise(),
+                        19..22 => 30.0 + noise(),
+                        22..24 => 2.0,
+                        _ => 0.0,
+                    },
+                };
+                (rate.max(0.0) * 2.0).round() / 2.0
+            })
+            .collect();
+        rates.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+
+    #[test]
+    fn a_search_that_is_bounded_finds_what_a_thorough_one_does_but_for_a_few() {
+        let series: Vec<Vec<f64>> = (0..100).map(|n| steps(n % 5, u64::from(n))).collect();
+        let worse = series
+            .iter()
+            .filter(|steps| best(steps, EFFORT).deviance > best(steps, ALL).deviance + 1e-6)
+            .count();
+        assert!(worse <= 5, "{worse} of 100");
+    }
+
+    #[test]
+    fn steps_of_nothing_are_followed_by_nothing() {
+        assert_eq!(next_step(&[0.0; 29]), Some(0.0));
+    }
+
+    #[test]
+    fn the_unit_does_not_matter() {
+        let steps = steps(2, 7);
+        let small: Vec<f64> = steps.iter().map(|step| step * 1e-6).collect();
+        let (large, small) = (next_step(&steps).unwrap(), next_step(&small).unwrap());
+        assert!((large - small * 1e6).abs() < 1e-6 * large.abs());
+    }
+
+    #[test]
+    fn too_few_steps_or_wild_ones_give_no_answer() {
+        assert_eq!(next_step(&[1.0, 2.0, 3.0, 1.0]), None);
+        assert_eq!(next_step(&[1.0, 2.0, f64::INFINITY, 3.0, 1.0]), None);
+    }
+
+    #[test]
+    fn gradients_are_those_of_a_wider_difference() {
+        let values = steps(1, 3);
+        let point = [0.3, -0.2, 0.4, 0.1];
+        for (axis, slope) in gradient(&point, &values).into_iter().enumerate() {
+            let height = |by: f64| {
+                let mut moved = point;
+                moved[axis] += by;
+                filter(&[model(&moved)], &values)[0].deviance
+            };
+            let wider = (height(1e-3) - height(-1e-3)) / 2e-3;
+            assert!((slope - wider).abs() < 1e-4, "axis {axis}: {slope} {wider}");
+        }
+    }
+}

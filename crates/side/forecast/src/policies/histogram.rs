@@ -1,0 +1,267 @@
+//! `histogram`: the hybrid policy of Shahrad et al., "Serverless in the Wild", USENIX ATC 2020, §4.2. From the idle times seen
+//! (end of an execution to the next invocation) come two windows: how long nothing is held (pre-warming), and how long
+//! after that something is (keep-alive).
+//!
+//! | what the idle times look like | windows |
+//! |---|---|
+//! | a histogram that says something | head percentile rounded down, less a margin; to the tail percentile rounded up, and a margin |
+//! | too few, or spread evenly (coefficient of variation of the bins' counts) | none and the standard keep-alive, which is the range |
+//! | mostly beyond the range | ARIMA's next idle time, with a margin on either side |
+//!
+//! What is ours, for the paper has one container per application:
+//! - Without a pre-warming window the pool's own reaping is the keep-alive: each worker is kept that long after its last use.
+//! - After a pre-warming window as many are held as the burst before needed at once.
+//! - Of several arrivals in one tick all but the first have an idle time of zero: they fall into the first bin.
+//! - "Too few" is below 5, so that head and tail are the least and the most of them; ARIMA needs 10, as in `arima.rs`.
+
+mod idle_times;
+
+use std::time::Duration;
+
+use pilot_model::forecast::{Forecaster, Target, Tick};
+use pilot_model::policy::HistogramPolicy;
+use pilot_model::{Instant, ScaleConfig};
+
+use super::signal::{Window, exact};
+use super::sizing::{Sized, Sizing};
+use crate::policies::arima::forecast_next;
+use idle_times::IdleTimes;
+
+/// The policy. A tick is O(1) but for one in which an idle time beyond the range ends, which is hours after the one before.
+#[derive(Debug)]
+pub(super) struct Histogram {
+    interval: Duration,
+    constants: HistogramPolicy,
+    sizing: Sizing,
+    idle_times: IdleTimes,
+    /// The newest idle times, once there was one out of bounds.
+    newest: Option<Window>,
+    /// Since when nothing has run; `None` while something does, and before the first invocation.
+    idle_since: Option<Instant>,
+    seen_any: bool,
+    /// The most at once since the last pause.
+    burst: u32,
+    windows: Windows,
+    held: Sized,
+    phase: Phase,
+}
+
+/// When something is held, seconds after the last execution.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Windows {
+    /// Nothing before this.
+    from_s: f64,
+    /// Nothing after this.
+    to_s: f64,
+    origin: Origin,
+}
+
+/// Where the windows come from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Origin {
+    /// The histogram says nothing.
+    Standard,
+    Percentiles,
+    Arima,
+}
+
+/// Where in its windows the function is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// No pre-warming window: workers go on their own.
+    KeepAlive,
+    Unloaded,
+    Held,
+}
+
+impl Histogram {
+    pub(super) fn new(constants: HistogramPolicy, scale: &ScaleConfig) -> Self {
+        let idle_times = IdleTimes::new(&constants);
+        Self {
+            interval: super::interval(constants.tick_s),
+            constants,
+            sizing: Sizing::new(0, scale),
+            idle_times,
+            newest: None,
+            idle_since: None,
+            seen_any: false,
+            burst: 0,
+            windows: Windows {
+                from_s: 0.0,
+                to_s: constants.keep_alive_s,
+                origin: Origin::Standard,
+            },
+            held: Sized::default(),
+            phase: Phase::KeepAlive,
+        }
+    }
+
+    /// Takes the idle times that ended in this tick.
+    fn learn(&mut self, tick: &Tick) {
+        if tick.arrivals == 0 {
+            return;
+        }
+        let beginning = Instant(tick.now.0.saturating_sub(nanos(tick.span)));
+        let first = match tick.last_arrival {
+            Some(only) if tick.arrivals == 1 => only.max(beginning).min(tick.now),
+            _ => beginning,
+        };
+        let mut without_pause = tick.arrivals;
+        if !self.seen_any {
+            without_pause -= 1;
+        } else if let Some(since) = self.idle_since {
+            without_pause -= 1;
+            self.end_of_pause(first.since(since).as_secs_f64());
+        }
+        self.idle_times.add(0.0, without_pause);
+        self.seen_any = true;
+        self.windows = self.windows();
+    }
+
+    fn end_of_pause(&mut self, idle_s: f64) {
+        self.burst = 0;
+        self.idle_times.add(idle_s, 1);
+        if idle_s > self.constants.range_s && self.newest.is_none() {
+            self.newest = Some(Window::new(ARIMA_WINDOW));
+        }
+        if let Some(newest) = &mut self.newest {
+            newest.push(idle_s);
+        }
+    }
+
+    fn windows(&self) -> Windows {
+        let HistogramPolicy {
+            margin_share,
+            arima_margin_share,
+            out_of_bounds_share,
+            keep_alive_s,
+            ..
+        } = self.constants;
+        let standard = Windows {
+            from_s: 0.0,
+            to_s: keep_alive_s,
+            origin: Origin::Standard,
+        };
+        let out = exact(self.idle_times.out_of_bounds());
+        let all = out + exact(self.idle_times.within());
+        if out > 0.0 && out >= out_of_bounds_share * all {
+            let next_s = self
+                .newest
+                .as_ref()
+                .filter(|newest| newest.values().len() >= ARIMA_SAMPLES_MIN)
+                .and_then(|newest| forecast_next(newest.values()));
+            return next_s.map_or(standard, |next_s| Windows {
+                from_s: next_s * (1.0 - arima_margin_share),
+                to_s: next_s * (1.0 + arima_margin_share),
+                origin: Origin::Arima,
+            });
+        }
+        if self.idle_times.within() < u64::from(self.constants.samples_min)
+            || self.idle_times.variation() < self.constants.cv_min
+        {
+            return standard;
+        }
+        Windows {
+            from_s: self.idle_times.head_s() * (1.0 - margin_share),
+            to_s: self.idle_times.tail_s() * (1.0 + margin_share),
+            origin: Origin::Percentiles,
+        }
+    }
+
+    /// Follows when the function runs and when it does not.
+    fn follow(&mut self, tick: &Tick) {
+        self.burst = self.burst.max(tick.demand_max);
+        if tick.demand > 0 {
+            self.idle_since = None;
+            self.seen_any = true;
+        } else if tick.arrivals > 0 || (self.idle_since.is_none() && self.seen_any) {
+            // It ended within the tick: one service time after the newest arrival, as far as is known.
+            let end = match (tick.last_arrival, tick.service) {
+                (Some(arrival), Some(service)) if tick.arrivals > 0 => arrival.after(service),
+                _ => tick.now,
+            };
+            self.idle_since = Some(end.min(tick.now));
+        }
+    }
+}
+
+impl Forecaster for Histogram {
+    fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    fn tick(&mut self, tick: &Tick) -> Target {
+        self.learn(tick);
+        self.follow(tick);
+        self.held = self.sizing.by_count(f64::from(self.burst), tick);
+        if self.windows.from_s <= 0.0 {
+            self.phase = Phase::KeepAlive;
+            return Target {
+                workers: 0,
+                idle: Some(super::seconds(self.windows.to_s)),
+            };
+        }
+        let idle_s = self
+            .idle_since
+            .map_or(0.0, |since| tick.now.since(since).as_secs_f64());
+        let in_window = idle_s >= self.windows.from_s && idle_s <= self.windows.to_s;
+        self.phase = if in_window {
+            Phase::Held
+        } else {
+            Phase::Unloaded
+        };
+        Target {
+            workers: if in_window {
+                self.held.target().workers
+            } else {
+                0
+            },
+            idle: Some(Duration::ZERO),
+        }
+    }
+
+    fn reason(&self) -> String {
+        let Windows {
+            from_s,
+            to_s,
+            origin,
+        } = self.windows;
+        let within = self.idle_times.within();
+        let out = self.idle_times.out_of_bounds();
+        let because = match origin {
+            Origin::Standard => {
+                format!("{within} idle times ({out} more out of bounds) say nothing yet")
+            }
+            Origin::Percentiles => format!(
+                "{} % to {} % of {within} idle times",
+                self.constants.head_percentile, self.constants.tail_percentile
+            ),
+            Origin::Arima => format!(
+                "{out} idle times of {} are out of bounds, the next is forecast",
+                within + out
+            ),
+        };
+        match self.phase {
+            Phase::KeepAlive => format!("{because}: each worker is kept {to_s:.0} s"),
+            Phase::Unloaded => {
+                format!(
+                    "{because}: nothing is held but from {from_s:.0} s to {to_s:.0} s after an execution"
+                )
+            }
+            Phase::Held => format!(
+                "{because}: held from {from_s:.0} s to {to_s:.0} s after an execution: {}",
+                self.held
+            ),
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+const ARIMA_WINDOW: u32 = 30;
+const ARIMA_SAMPLES_MIN: usize = 10;
+
+#[cfg(test)]
+mod tests;
