@@ -22,6 +22,8 @@ pub struct Tick {
     pub demand: u32,
     /// The most of them at one instant of `span`; at least `demand`.
     pub demand_max: u32,
+    /// The most that ran at one instant of `span`: without those that waited.
+    pub busy_max: u32,
     /// Workers that are up or starting.
     pub workers: u32,
     /// Invocations that one worker serves at the same time; at least 1.
