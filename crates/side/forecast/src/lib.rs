@@ -1,6 +1,7 @@
 //! Arrival models with their sizing rules, and the simulator that judges them. Pure arithmetic: time comes in as an
-//! argument, nothing here reads a clock, and the daemon and the simulator run the same objects.
+//! argument, and the daemon and the simulator run the same objects. Nothing here reads a clock but [`measure`].
 
+pub mod measure;
 mod policies;
 pub mod simulate;
 

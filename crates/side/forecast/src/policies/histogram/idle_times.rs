@@ -80,6 +80,12 @@ impl IdleTimes {
         }
     }
 
+    /// What the bins take.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.bins)
+    }
+
     /// How many are in the bins.
     pub(super) fn within(&self) -> u64 {
         self.within

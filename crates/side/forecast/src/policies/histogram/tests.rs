@@ -161,3 +161,9 @@ fn a_function_that_runs_is_not_idle() {
     assert_eq!(life.histogram.idle_times.within(), 98);
     assert_eq!(life.histogram.idle_times.tail_s(), 60.0);
 }
+
+#[test]
+fn a_function_takes_less_than_a_kilobyte_and_a_half() {
+    let histogram = Histogram::new(HistogramPolicy::default(), &scale(64));
+    assert!(size_of::<Histogram>() + histogram.idle_times.bytes() <= 1536);
+}
