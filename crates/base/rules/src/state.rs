@@ -7,6 +7,7 @@
 //! never retired.
 
 mod estimate;
+mod idle;
 mod keeping;
 mod sizing;
 mod starts;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use pilot_model::{Instant, Reuse, StartKind};
 
 use estimate::{Mean, StartTimes, nanos};
+use idle::IdleList;
 pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, WaiterId};
 
 /// One pool's state.
@@ -30,6 +32,8 @@ pub struct State<W, Q> {
     vacant: Vec<Key>,
     /// Workers with a free slot; the one used last at the end. Leases are taken from the end, so that the others cool down.
     free: Vec<Key>,
+    /// Workers that are up and have no lease.
+    idlers: IdleList,
     queue: VecDeque<Waiter<Q>>,
     next_waiter: u64,
     starting: u32,
@@ -53,6 +57,8 @@ pub struct State<W, Q> {
     leased: u32,
     /// Most leases and waiting requests at one instant since [`State::observe`].
     demand_max: u32,
+    /// Most leases at one instant since then.
+    leased_max: u32,
     /// Requests since [`State::observe`].
     arrivals: u64,
     /// When [`State::observe`] was last called.
@@ -74,8 +80,6 @@ enum Place<W> {
         leases: u32,
         /// Sum of when the current leases began, nanoseconds: their mean age is what the sizing rule wants.
         since_sum: u128,
-        /// When it came up or was last released.
-        touched: Instant,
         /// Not to be leased again, and why.
         doomed: Option<&'static str>,
     },
@@ -123,12 +127,14 @@ impl<W: Clone, Q> State<W, Q> {
             cap: u32::MAX,
             leased: 0,
             demand_max: 0,
+            leased_max: 0,
             arrivals: 0,
             observed: None,
             settings,
             places: Vec::new(),
             vacant: Vec::new(),
             free: Vec::new(),
+            idlers: IdleList::default(),
             queue: VecDeque::new(),
             next_waiter: 0,
             starting: 0,
@@ -219,7 +225,6 @@ impl<W: Clone, Q> State<W, Q> {
             worker,
             leases: 0,
             since_sum: 0,
-            touched: now,
             doomed: None,
         });
         if self.mode == Mode::Closed {
@@ -227,6 +232,7 @@ impl<W: Clone, Q> State<W, Q> {
             return;
         }
         self.free.push(key);
+        self.idlers.push(key, now);
         self.serve_queue(now, key, true, actions);
         self.order_starts(now, None, actions);
         self.settle(now, key, actions);
@@ -276,7 +282,6 @@ impl<W: Clone, Q> State<W, Q> {
         let Some(Place::Up {
             leases,
             since_sum,
-            touched,
             doomed,
             ..
         }) = self.place_mut(key)
@@ -287,7 +292,6 @@ impl<W: Clone, Q> State<W, Q> {
         let was_doomed = doomed.is_some();
         *leases = leases.saturating_sub(1);
         *since_sum = since_sum.saturating_sub(u128::from(since.0));
-        *touched = now;
         match ending {
             Ending::Lost(reason) => *doomed = Some(doomed.unwrap_or(reason)),
             Ending::Reusable if once => *doomed = Some("once"),
@@ -299,7 +303,7 @@ impl<W: Clone, Q> State<W, Q> {
         match doomed {
             Some(reason) => {
                 if !was_full && !was_doomed {
-                    self.free.retain(|free| *free != key);
+                    self.take_from_free(key);
                 }
                 if unused {
                     self.retire(key, reason, actions);
@@ -308,6 +312,9 @@ impl<W: Clone, Q> State<W, Q> {
             None => {
                 if was_full {
                     self.free.push(key);
+                }
+                if unused {
+                    self.idlers.push(key, now);
                 }
                 self.serve_queue(now, key, false, actions);
             }
@@ -376,22 +383,31 @@ impl<W: Clone, Q> State<W, Q> {
         idle
     }
 
-    /// Workers that are idle, with when each was last used.
+    /// Workers that are idle, with when each was last used; the coldest first.
     pub fn idle_workers(&self) -> impl Iterator<Item = (Key, Instant, &W)> {
-        self.up_workers()
-            .filter(|(_, _, leases, _)| *leases == 0)
-            .map(|(key, touched, _, worker)| (key, touched, worker))
+        self.idlers
+            .iter()
+            .filter_map(|(key, touched)| match self.place(key) {
+                Some(Place::Up { worker, .. }) => Some((key, touched, worker)),
+                _ => None,
+            })
     }
 
     /// Every worker that is up.
     pub fn workers(&self) -> impl Iterator<Item = &W> {
-        self.up_workers().map(|(_, _, _, worker)| worker)
+        self.places
+            .iter()
+            .flatten()
+            .filter_map(|place| match place {
+                Place::Up { worker, .. } => Some(worker),
+                Place::Starting { .. } => None,
+            })
     }
 
     /// How many workers there are.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let idle = u32::try_from(self.idle_workers().count()).unwrap_or(u32::MAX);
+        let idle = self.idlers.len();
         Counts {
             starting: self.starting,
             idle,
@@ -432,8 +448,12 @@ impl<W: Clone, Q> State<W, Q> {
         };
         *leases += 1;
         *since_sum += u128::from(now.0);
-        let (worker, full) = (worker.clone(), *leases >= full_at);
+        let (worker, first, full) = (worker.clone(), *leases == 1, *leases >= full_at);
+        if first {
+            self.idlers.remove(key);
+        }
         self.leased += 1;
+        self.leased_max = self.leased_max.max(self.leased);
         self.demand_max = self.demand_max.max(self.leased);
         if full {
             self.free.pop();
@@ -504,20 +524,5 @@ impl<W: Clone, Q> State<W, Q> {
 
     fn place_mut(&mut self, key: Key) -> Option<&mut Place<W>> {
         self.places.get_mut(key.0 as usize)?.as_mut()
-    }
-
-    fn up_workers(&self) -> impl Iterator<Item = (Key, Instant, u32, &W)> {
-        self.places
-            .iter()
-            .zip(0_u32..)
-            .filter_map(|(place, at)| match place {
-                Some(Place::Up {
-                    worker,
-                    leases,
-                    touched,
-                    ..
-                }) => Some((Key(at), *touched, *leases, worker)),
-                _ => None,
-            })
     }
 }

@@ -20,6 +20,7 @@
 //! ```
 
 mod compare;
+mod cpu;
 mod events;
 mod outcome;
 mod pool;
@@ -69,6 +70,19 @@ pub struct Costs {
     pub worker_bytes: Option<u64>,
     /// Memory of a function's template, held all the time.
     pub template_bytes: u64,
+    /// What of this is computing; `None`: nothing ever waits for a CPU.
+    pub cpus: Option<CpuCosts>,
+}
+
+/// CPUs that starts and invocations share evenly. Each computes first and then takes what is left of its time without.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CpuCosts {
+    /// How many.
+    pub cores: f64,
+    /// What a start computes.
+    pub start: Duration,
+    /// What an invocation computes.
+    pub service: Duration,
 }
 
 /// A daemon with its settings. Every function has the same.
@@ -101,6 +115,7 @@ impl Default for Costs {
             service: None,
             worker_bytes: None,
             template_bytes: 0,
+            cpus: None,
         }
     }
 }

@@ -41,6 +41,7 @@ impl<W: Clone, Q> State<W, Q> {
             last_arrival: self.last_arrival,
             demand,
             demand_max: self.demand_max.max(demand),
+            busy_max: self.leased_max,
             workers: self.total(),
             concurrency: self.settings.concurrency,
             service: self.service.value().map(Duration::from_nanos),
@@ -50,6 +51,7 @@ impl<W: Clone, Q> State<W, Q> {
         self.observed = Some(now);
         self.arrivals = 0;
         self.demand_max = demand;
+        self.leased_max = self.leased;
         tick
     }
 
@@ -87,7 +89,7 @@ impl<W: Clone, Q> State<W, Q> {
         }
         self.fill_floor(now, actions);
         if self.settings.parked > 0 && self.is_hot(now) {
-            let ahead = self.counts().idle + self.starting;
+            let ahead = self.idlers.len() + self.starting;
             self.start_ahead(now, self.settings.parked.saturating_sub(ahead), actions);
         }
     }
@@ -118,24 +120,23 @@ impl<W: Clone, Q> State<W, Q> {
     pub(super) fn reap(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
         let hot = self.is_hot(now);
         let keep = if hot { self.settings.parked } else { 0 };
-        let mut idle: Vec<(Instant, Key)> = self
-            .idle_workers()
-            .map(|(key, touched, _)| (touched, key))
-            .collect();
-        idle.sort_unstable_by_key(|(touched, _)| *touched);
-        let spare = idle.len().saturating_sub(keep as usize);
-        let above_floor = self.total().saturating_sub(self.floor) as usize;
-        for (touched, key) in idle.iter().take(spare.min(above_floor)) {
+        let spare = self.idlers.len().saturating_sub(keep);
+        let above_floor = self.total().saturating_sub(self.floor);
+        let some_idle = self.idlers.len() > 0;
+        for _ in 0..spare.min(above_floor) {
+            let Some((key, touched)) = self.idlers.first() else {
+                break;
+            };
             let end = touched.after(self.idle);
             if end > now {
                 self.want(end);
                 break;
             }
-            self.retire(*key, "idle", actions);
+            self.retire(key, "idle", actions);
         }
         if hot
             && keep > 0
-            && !idle.is_empty()
+            && some_idle
             && let Some(last) = self.last_arrival
         {
             self.want(last.after(self.settings.idle));
@@ -148,9 +149,7 @@ impl<W: Clone, Q> State<W, Q> {
     }
 
     pub(super) fn coldest_idle(&self) -> Option<Key> {
-        self.idle_workers()
-            .min_by_key(|(_, touched, _)| *touched)
-            .map(|(key, _, _)| key)
+        self.idlers.first().map(|(key, _)| key)
     }
 
     pub(super) fn retire(
@@ -161,14 +160,22 @@ impl<W: Clone, Q> State<W, Q> {
     ) {
         if let Some(Place::Up { worker, .. }) = self.vacate(key) {
             self.up -= 1;
-            self.free.retain(|free| *free != key);
+            self.take_from_free(key);
             actions.push(Action::Retire(worker, reason));
+        }
+    }
+
+    /// This worker is not to be leased any more. Who goes is mostly who has been idle longest, and that one stands in front.
+    pub(super) fn take_from_free(&mut self, key: Key) {
+        if let Some(at) = self.free.iter().position(|free| *free == key) {
+            self.free.remove(at);
         }
     }
 
     pub(super) fn vacate(&mut self, key: Key) -> Option<Place<W>> {
         let place = self.places.get_mut(key.0 as usize)?.take();
         self.vacant.extend(place.is_some().then_some(key));
+        self.idlers.remove(key);
         place
     }
 }

@@ -29,26 +29,48 @@ pub(crate) struct Demand {
 }
 
 /// Whether one more start pays.
+///
+/// How long those who wait will run takes a look at everyone who runs, and mostly does not matter: each worker that is free
+/// in time takes one at least, and if S is not out of date, which only makes it longer, takes most.
 pub(crate) fn start_pays(demand: Demand, workers: impl Iterator<Item = Prospect> + Clone) -> bool {
-    let service = expected_service(demand.service, workers.clone());
-    let mut taken: u64 = 0;
-    for worker in workers {
-        let (free_in, slots) = match worker {
-            Prospect::Starting { ready_in, slots } => (ready_in, slots),
-            Prospect::Busy { .. } if demand.once => continue,
-            Prospect::Busy { age, leases } => (remaining(demand.service, age), leases),
+    let known = demand.service.unwrap_or(0).max(1);
+    let (mut least, mut most) = (0_u64, 0_u64);
+    for worker in workers.clone() {
+        let Some((slots, time)) = free_in_time(demand, worker) else {
+            continue;
         };
-        let each = match demand.start.checked_sub(free_in) {
-            None => 0,
-            Some(_) if demand.once => 1,
-            Some(time) => 1 + time / service,
-        };
-        taken = taken.saturating_add(each.saturating_mul(u64::from(slots)));
-        if taken >= demand.waiting {
+        least = least.saturating_add(slots);
+        if least >= demand.waiting {
             return false;
         }
+        most = most.saturating_add(taken_by(demand, slots, time, known));
     }
+    if most < demand.waiting {
+        return true;
+    }
+    let service = expected_service(demand.service, workers.clone());
+    let free = workers.filter_map(|worker| free_in_time(demand, worker));
+    let taken = free.fold(0_u64, |taken, (slots, time)| {
+        taken.saturating_add(taken_by(demand, slots, time, service))
+    });
     taken < demand.waiting
+}
+
+/// The slots of a worker that is free no later than a new one would be, and how much earlier.
+fn free_in_time(demand: Demand, worker: Prospect) -> Option<(u64, u64)> {
+    let (free_in, slots) = match worker {
+        Prospect::Starting { ready_in, slots } => (ready_in, slots),
+        Prospect::Busy { .. } if demand.once => return None,
+        Prospect::Busy { age, leases } => (remaining(demand.service, age), leases),
+    };
+    let time = demand.start.checked_sub(free_in)?;
+    Some((u64::from(slots), time))
+}
+
+/// How many of those who wait these slots take in so many nanoseconds.
+fn taken_by(demand: Demand, slots: u64, time: u64, service: u64) -> u64 {
+    let each = if demand.once { 1 } else { 1 + time / service };
+    each.saturating_mul(slots)
 }
 
 /// How long an invocation of this age still runs.
@@ -84,6 +106,8 @@ fn expected_service(service: Option<u64>, workers: impl Iterator<Item = Prospect
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const MS: u64 = 1_000_000;
@@ -173,5 +197,50 @@ mod tests {
         let busy = Prospect::Busy { age: 5, leases: 1 };
         assert!(start_pays(demand, [starting, starting, busy].into_iter()));
         assert!(!start_pays(demand, [starting; 3].into_iter()));
+    }
+
+    /// The rule as it is told at the top of this file, without short cuts.
+    fn start_pays_plainly(demand: Demand, workers: &[Prospect]) -> bool {
+        let service = expected_service(demand.service, workers.iter().copied());
+        let taken = workers.iter().fold(0_u64, |taken, worker| {
+            let (free_in, slots) = match *worker {
+                Prospect::Starting { ready_in, slots } => (ready_in, slots),
+                Prospect::Busy { .. } if demand.once => return taken,
+                Prospect::Busy { age, leases } => (remaining(demand.service, age), leases),
+            };
+            let each = match demand.start.checked_sub(free_in) {
+                None => 0,
+                Some(_) if demand.once => 1,
+                Some(time) => 1 + time / service,
+            };
+            taken.saturating_add(each * u64::from(slots))
+        });
+        taken < demand.waiting
+    }
+
+    fn prospect() -> impl Strategy<Value = Prospect> {
+        let starting = (0..4 * MS, 1_u32..4);
+        let busy = (0..8 * MS, 1_u32..4);
+        prop_oneof![
+            1 => starting.prop_map(|(ready_in, slots)| Prospect::Starting { ready_in, slots }),
+            3 => busy.prop_map(|(age, leases)| Prospect::Busy { age, leases }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 4096, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_short_cuts_change_no_decision(
+            waiting in 1_u64..40,
+            service in prop::option::of(0..5 * MS),
+            start in 0..5 * MS,
+            once in any::<bool>(),
+            workers in prop::collection::vec(prospect(), 0..20),
+        ) {
+            let demand = Demand { waiting, service, start, once };
+            let plainly = start_pays_plainly(demand, &workers);
+            prop_assert_eq!(start_pays(demand, workers.iter().copied()), plainly);
+        }
     }
 }

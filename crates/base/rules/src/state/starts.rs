@@ -64,7 +64,12 @@ impl<W: Clone, Q> State<W, Q> {
                 Place::Up {
                     leases, since_sum, ..
                 } => {
-                    let since = u64::try_from(since_sum / u128::from(*leases)).unwrap_or(now.0);
+                    // A division of 128 bits takes as long as all the rest.
+                    let since = match leases {
+                        1 => u64::try_from(*since_sum),
+                        more => u64::try_from(since_sum / u128::from(*more)),
+                    }
+                    .unwrap_or(now.0);
                     Some(Prospect::Busy {
                         age: nanos(now.since(Instant(since))),
                         leases: *leases,

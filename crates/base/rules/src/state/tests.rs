@@ -245,13 +245,7 @@ impl World {
                 let target = Target { workers, idle };
                 self.state.aim(self.now, target, &mut actions);
             }
-            Step::Observe => {
-                let tick = self.state.observe(self.now, None);
-                let demand = self.leases().len() + self.waiting.len();
-                assert_eq!(tick.demand as usize, demand);
-                assert!(tick.demand_max >= tick.demand);
-                assert_eq!(tick.arrivals, std::mem::take(&mut self.arrivals));
-            }
+            Step::Observe => self.observe(),
             Step::Retire => self.state.retire_all(&mut actions),
             Step::Revive => self.state.revive(),
             Step::Evict(at) => {
@@ -267,6 +261,14 @@ impl World {
             }
         }
         self.act(actions);
+    }
+
+    fn observe(&mut self) {
+        let tick = self.state.observe(self.now, None);
+        let demand = self.leases().len() + self.waiting.len();
+        assert_eq!(tick.demand as usize, demand);
+        assert!(tick.demand_max >= tick.demand);
+        assert_eq!(tick.arrivals, std::mem::take(&mut self.arrivals));
     }
 
     fn check(&self) {
@@ -298,6 +300,13 @@ impl World {
         }
         if !self.state.is_live() {
             assert_eq!(counts.idle, 0, "a retired pool keeps a worker");
+        }
+        let mut last = Instant(0);
+        for (key, touched, worker) in self.state.idle_workers() {
+            assert!(self.workers[worker].is_empty(), "a leased worker is idle");
+            assert!(last <= touched, "idle workers are out of order");
+            assert!(self.state.place(key).is_some());
+            last = touched;
         }
         let free: BTreeSet<u32> = self.state.free.iter().map(|key| key.0).collect();
         assert_eq!(free.len(), self.state.free.len(), "free twice");

@@ -40,7 +40,7 @@ impl Settings {
 }
 
 /// A worker's place in the pool. Taken by another worker only after this one is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(pub(super) u32);
 
 /// A request in the queue, numbered in the order of arrival.

@@ -1,23 +1,22 @@
-//! What will happen, in the order of time. Plain values in a binary heap; a round of ticks, whose times come in order by
+//! What will happen, in the order of time; of the same instant, endings first, and what was ordered first. Plain values in a binary heap; a round of ticks, whose times come in order by
 //! themselves, in a queue beside it.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
 use pilot_rules::Key;
 
-/// Something that happens to one function's pool. Events of the same instant come in the order of `What`, then of the
-/// function: whoever is served next finds what became free just then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Something that happens to one function's pool.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Event {
     /// Nanoseconds.
     pub(super) at: u64,
-    pub(super) what: What,
     pub(super) function: u32,
+    pub(super) what: What,
 }
 
 /// What happens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     /// An invocation that began at `since` ends.
     End { key: Key, since: u64 },
@@ -29,17 +28,40 @@ pub(super) enum What {
     Tick,
 }
 
+impl What {
+    /// Of what happens at the same instant this comes first: whoever is served next finds what became free just then.
+    fn rank(self) -> u64 {
+        match self {
+            Self::End { .. } => 0,
+            Self::Ready { .. } => 1,
+            Self::Due => 2,
+            Self::Tick => 3,
+        }
+    }
+}
+
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    heap: BinaryHeap<Reverse<Event>>,
+    heap: BinaryHeap<Reverse<Pending>>,
     /// Sorted by time.
     ticks: VecDeque<(u64, u32)>,
+    pushed: u64,
+}
+
+/// An event in the heap.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    event: Event,
+    /// Its rank and, below that, how many were pushed before it.
+    order: u64,
 }
 
 impl Events {
     pub(super) fn push(&mut self, event: Event) {
-        self.heap.push(Reverse(event));
+        let order = event.what.rank() << RANK_SHIFT | self.pushed;
+        self.pushed += 1;
+        self.heap.push(Reverse(Pending { event, order }));
     }
 
     /// This function's forecaster ticks at `at`. Where all tick at the same pace, which is the rule, this takes no search.
@@ -55,32 +77,60 @@ impl Events {
 
     /// When something happens next; `u64::MAX`: nothing does.
     pub(super) fn next_at(&self) -> u64 {
-        let heap = self.heap.peek().map_or(u64::MAX, |Reverse(event)| event.at);
-        self.ticks.front().map_or(heap, |tick| heap.min(tick.0))
+        let heap_at = self.heap_at();
+        self.ticks
+            .front()
+            .map_or(heap_at, |tick| heap_at.min(tick.0))
     }
 
     pub(super) fn pop(&mut self) -> Option<Event> {
-        let heap_at = self.heap.peek().map_or(u64::MAX, |Reverse(event)| event.at);
         if let Some((at, function)) = self.ticks.front().copied()
-            && at < heap_at
+            && at < self.heap_at()
         {
             self.ticks.pop_front();
             let what = What::Tick;
-            return Some(Event { at, what, function });
+            return Some(Event { at, function, what });
         }
-        self.heap.pop().map(|Reverse(event)| event)
+        self.heap.pop().map(|Reverse(pending)| pending.event)
     }
 
     /// Starts under way: which function's, and when they were ordered.
     pub(super) fn starting(&self) -> impl Iterator<Item = (u32, u64)> {
+        let events = self.heap.iter().map(|Reverse(pending)| pending.event);
+        events.filter_map(|event| match event.what {
+            What::Ready { asked, .. } => Some((event.function, asked)),
+            _ => None,
+        })
+    }
+
+    fn heap_at(&self) -> u64 {
         self.heap
-            .iter()
-            .filter_map(|Reverse(event)| match event.what {
-                What::Ready { asked, .. } => Some((event.function, asked)),
-                _ => None,
-            })
+            .peek()
+            .map_or(u64::MAX, |Reverse(pending)| pending.event.at)
     }
 }
+
+impl PartialEq for Pending {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Pending {}
+
+impl PartialOrd for Pending {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Pending {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.event.at, self.order).cmp(&(other.event.at, other.order))
+    }
+}
+
+const RANK_SHIFT: u32 = 62;
 
 #[cfg(test)]
 mod tests {

@@ -24,6 +24,8 @@ pub struct Outcome {
     pub queue_wait_s: f64,
     /// From arrival to the handler's beginning, over all that were served.
     pub wait: Waits,
+    /// From arrival to the answer, beyond what the handler takes alone: `wait` and what it waited for a CPU.
+    pub beyond_service: Waits,
     /// Memory over time of the workers, from the decision to start each, and of the templates.
     pub gb_s: f64,
     /// The templates' part of it.

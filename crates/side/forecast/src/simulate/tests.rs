@@ -151,6 +151,29 @@ fn a_start_that_is_under_way_at_the_end_is_counted_until_then() {
     assert_eq!(outcome.forks, 1);
 }
 
+/// One CPU. A start computes 40 ms of its 100, an invocation 20 ms of its 50. Two workers are held. A request at 0 ends at
+/// 50. Two at 500 share the CPU: each computes for 40 ms, and ends at 500 + 40 + 30.
+#[test]
+fn who_shares_a_cpu_takes_longer_and_that_is_beyond_service() {
+    let mut simulation = with_start(100);
+    simulation.lead = ms(1_000);
+    simulation.costs.cpus = Some(CpuCosts {
+        cores: 1.0,
+        start: ms(40),
+        service: ms(20),
+    });
+    let outcome = simulation.run(load(&[(0, 50), (500, 50), (500, 50)], 1_000), &hold(2));
+    assert_eq!(outcome.cold + outcome.cold_shared + outcome.queued, 0);
+    assert_near(outcome.beyond_service.max_ms, 20.0);
+    assert_near(outcome.wait.max_ms, 0.0);
+    assert_near(outcome.busy_s, 0.050 + 0.070 + 0.070);
+    // Two starts that are ordered at once: each computes 80 ms, and takes 60 ms more.
+    simulation.lead = ms(0);
+    let outcome = simulation.run(load(&[(0, 50)], 1_000), &hold(2));
+    assert_eq!((outcome.cold, outcome.cold_shared), (0, 1));
+    assert_near(outcome.cold_wait_s, 0.140);
+}
+
 #[test]
 fn a_full_queue_refuses() {
     let mut simulation = with_start(100);
@@ -196,6 +219,7 @@ prop_compose! {
         once in any::<bool>(),
         queue_max in 1_usize..30,
         lead in 0_u64..2_000,
+        cpus in prop::option::of((1_u32..4, 0_u64..300, 0_u64..300)),
     ) -> Simulation {
         let mut simulation = with_start(start);
         simulation.scale.max = max;
@@ -206,6 +230,11 @@ prop_compose! {
         simulation.reuse = if once { Reuse::Once } else { Reuse::Always };
         simulation.queue_max = queue_max;
         simulation.lead = ms(lead);
+        simulation.costs.cpus = cpus.map(|(cores, start, service)| CpuCosts {
+            cores: f64::from(cores),
+            start: ms(start),
+            service: ms(service),
+        });
         simulation
     }
 }
@@ -237,6 +266,7 @@ proptest! {
         let sums = (outcome.cold_wait_s + outcome.queue_wait_s) * 1e3;
         prop_assert!((waited_ms - sums).abs() < 1e-3, "{} {}", waited_ms, sums);
         prop_assert!(outcome.wait.p50_ms <= outcome.wait.p99_ms);
+        prop_assert!(outcome.wait.mean_ms <= outcome.beyond_service.mean_ms + 1e-6);
         prop_assert!(outcome.wait.p99_ms <= outcome.wait.max_ms);
         let most = simulation.scale.max as f64 * outcome.span_s;
         prop_assert!(outcome.worker_s <= most + 1e-6);

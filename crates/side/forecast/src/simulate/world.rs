@@ -5,6 +5,7 @@ use pilot_model::{Instant, StartKind};
 use pilot_rules::{Action, Ending, Key};
 use std::iter::Peekable;
 
+use super::cpu::{Cpus, Job, Part};
 use super::events::{Event, Events, What};
 use super::outcome::{WaitCount, gigabyte_seconds, nanos, seconds};
 use super::pool::{Pool, Waiting, Worker};
@@ -27,6 +28,10 @@ where
         simulation,
         pools,
         events: Events::default(),
+        cpus: simulation
+            .costs
+            .cpus
+            .map(|cpus| Cpus::new(cpus.cores.max(CORES_MIN))),
         actions: Vec::new(),
         now: 0,
         begin,
@@ -45,6 +50,7 @@ struct World<'a> {
     simulation: &'a Simulation,
     pools: Vec<Pool>,
     events: Events,
+    cpus: Option<Cpus>,
     /// Used again and again.
     actions: Vec<Action<Worker, Waiting>>,
     /// Nanoseconds since the functions were deployed.
@@ -66,6 +72,8 @@ struct Count {
     queued: u64,
     queue_wait: u128,
     waits: WaitCount,
+    /// Waits, for CPUs too; where there are any to wait for.
+    beyond: WaitCount,
     busy: u128,
     forks: u64,
     ticks: u64,
@@ -88,6 +96,7 @@ impl Count {
             queued: 0,
             queue_wait: 0,
             waits: WaitCount::new(),
+            beyond: WaitCount::new(),
             busy: 0,
             forks: 0,
             ticks: 0,
@@ -114,7 +123,7 @@ impl World<'_> {
     /// Lets everything happen, until the load is over and everyone has an answer.
     fn pass(&mut self, mut arrivals: Peekable<impl Iterator<Item = Arrival>>) {
         loop {
-            let next = self.events.next_at();
+            let next = self.next_at();
             match arrivals.peek() {
                 Some(arrival) => {
                     let at = self.begin.saturating_add(nanos(arrival.at)).max(self.now);
@@ -127,22 +136,66 @@ impl World<'_> {
                 None if self.running == 0 => return,
                 None => {}
             }
-            let Some(event) = self.events.pop() else {
+            if next == u64::MAX {
                 return;
-            };
+            }
+            self.step();
+        }
+    }
+
+    /// When something happens next; `u64::MAX`: nothing does.
+    fn next_at(&self) -> u64 {
+        let computed = self.cpus.as_ref().map_or(u64::MAX, Cpus::next_at);
+        self.events.next_at().min(computed)
+    }
+
+    /// Lets the next thing happen.
+    fn step(&mut self) {
+        if let Some(cpus) = &mut self.cpus {
+            let at = cpus.next_at();
+            if at <= self.events.next_at() {
+                let job = cpus.pop(at);
+                self.now = at;
+                return job.into_iter().for_each(|job| self.computed(job));
+            }
+        }
+        if let Some(event) = self.events.pop() {
             self.happen(event);
         }
     }
 
+    /// What had to be computed is: the rest takes its time alone.
+    fn computed(&mut self, job: Job) {
+        let (rest, what) = match job.part {
+            Part::Start { key, asked, rest } => (rest, What::Ready { key, asked }),
+            Part::Invocation {
+                key,
+                since,
+                rest,
+                work,
+                waited,
+            } => {
+                let longer = (self.now - since).saturating_sub(work);
+                self.count.beyond.add(waited.saturating_add(longer));
+                self.count.busy += u128::from(longer);
+                (rest, What::End { key, since })
+            }
+        };
+        self.events.push(Event {
+            at: self.now.saturating_add(rest),
+            function: job.function,
+            what,
+        });
+    }
+
     /// The load is over at `end`: what would still have happened until then, and the last count.
     fn close(mut self, end: u64) -> Outcome {
-        while self.events.next_at() <= end
-            && let Some(event) = self.events.pop()
-        {
-            self.happen(event);
+        while self.next_at() <= end {
+            self.step();
         }
         let begin = self.begin;
-        for (function, asked) in self.events.starting() {
+        let computing = self.cpus.iter().flat_map(Cpus::starting);
+        for (function, asked) in self.events.starting().chain(computing) {
             self.pools[function as usize].lived += lived(begin, asked, end);
         }
         for pool in &mut self.pools {
@@ -170,6 +223,10 @@ impl World<'_> {
             queued: count.queued,
             queue_wait_s: seconds(count.queue_wait),
             wait: count.waits.waits(),
+            beyond_service: match self.cpus {
+                Some(_) => count.beyond.waits(),
+                None => count.waits.waits(),
+            },
             gb_s: worker_gb_s + template_gb_s,
             template_gb_s,
             memory_max_bytes: count.memory_max,
@@ -203,7 +260,7 @@ impl World<'_> {
         match answer {
             pilot_rules::Arrival::Leased(key, _) => {
                 self.count.waits.none();
-                self.serve(arrival.function, key, service);
+                self.serve(arrival.function, key, service, 0);
             }
             pilot_rules::Arrival::Queued(_) => {}
             pilot_rules::Arrival::Full | pilot_rules::Arrival::Closed => {
@@ -271,11 +328,17 @@ impl World<'_> {
             Action::Start(key) => {
                 let takes = self.simulation.costs.start.draw(&mut pool.starts);
                 let asked = self.now;
-                self.events.push(Event {
-                    at: asked.saturating_add(takes),
-                    what: What::Ready { key, asked },
-                    function,
-                });
+                if let (Some(cpus), Some(costs)) = (&mut self.cpus, self.simulation.costs.cpus) {
+                    let work = nanos(costs.start);
+                    let rest = takes.saturating_sub(work);
+                    cpus.push(asked, work, function, Part::Start { key, asked, rest });
+                } else {
+                    self.events.push(Event {
+                        at: asked.saturating_add(takes),
+                        function,
+                        what: What::Ready { key, asked },
+                    });
+                }
                 let count = &mut self.count;
                 count.forks += 1;
                 count.workers += 1;
@@ -286,7 +349,7 @@ impl World<'_> {
             Action::Give { to, key, kind, .. } => {
                 let waited = self.now - to.arrived;
                 self.count.give(kind, waited);
-                self.serve(function, key, to.service);
+                self.serve(function, key, to.service, waited);
             }
             Action::Fail(_) => {
                 self.running -= 1;
@@ -300,15 +363,28 @@ impl World<'_> {
         }
     }
 
-    /// An invocation begins.
-    fn serve(&mut self, function: u32, key: Key, service: u64) {
+    /// An invocation begins that takes so long, after so long a wait.
+    fn serve(&mut self, function: u32, key: Key, service: u64, waited: u64) {
         self.count.invocations += 1;
-        self.count.busy += u128::from(service);
         let since = self.now;
+        if let (Some(cpus), Some(costs)) = (&mut self.cpus, self.simulation.costs.cpus) {
+            let work = nanos(costs.service);
+            let rest = service.saturating_sub(work);
+            self.count.busy += u128::from(work.saturating_add(rest));
+            let part = Part::Invocation {
+                key,
+                since,
+                rest,
+                work,
+                waited,
+            };
+            return cpus.push(since, work, function, part);
+        }
+        self.count.busy += u128::from(service);
         self.events.push(Event {
             at: since.saturating_add(service),
-            what: What::End { key, since },
             function,
+            what: What::End { key, since },
         });
     }
 
@@ -352,3 +428,5 @@ fn lived(begin: u64, asked: u64, end: u64) -> u128 {
 
 /// Of an invocation of which nobody says it: 5 ms.
 const SERVICE: u64 = 5_000_000;
+/// Less than a CPU's millionth would let time stand still.
+const CORES_MIN: f64 = 1e-6;
