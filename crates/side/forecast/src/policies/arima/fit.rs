@@ -1,25 +1,19 @@
-//! The maximum of the likelihood, by BFGS from the best points of a coarse grid, over the partial autocorrelations, in which
-//! every point is a stationary and invertible model (Monahan, Biometrika 1984; the transform that statsmodels uses as well).
+//! The maximum of the likelihood, by BFGS from the valleys of a coarse grid, over the partial autocorrelations, in which every
+//! point is a stationary and invertible model (Monahan, Biometrika 1984; statsmodels does the same).
 //!
-//! The likelihood of a few dozen values has several maxima more often than not; a single start finds one of them. Work is
-//! bounded: 81 points of the grid, then STARTS × STEPS_MAX gradients of eight evaluations each at most.
+//! The likelihood of a few dozen values has several maxima more often than not; a single start finds one of them. A maximum on
+//! the border of what is invertible is as common: r = 2x / (1 + x²) reaches ±1 at a finite x and with slope zero, so that it
+//! is a maximum like any other. Work is bounded: 79 evaluations of eight models for the grid, then two per step of `ROUNDS`.
 
 use super::likelihood::{Arma, Filtered, filter};
 
-/// How thoroughly the maximum is sought.
-#[derive(Debug, Clone, Copy)]
-struct Effort {
-    /// How many of the grid's valleys are followed down.
-    starts: usize,
-    /// Steps down each of them at first.
-    steps_first: usize,
-    /// How many of them, the lowest then, are followed to the end.
-    finished: usize,
-    /// Steps until there, at most.
-    steps_last: usize,
+/// One round of the search: how many go on, the lowest, and how many steps each of them takes.
+struct Round {
+    kept: usize,
+    steps: usize,
 }
 
-/// A point: for each of the four partial autocorrelations r the x of r = x / √(1 + x²).
+/// A point: for each of the four partial autocorrelations r the x of r = 2x / (1 + x²).
 type Point = [f64; 4];
 
 /// The step that is expected after `steps`; `None` for fewer than five, or when they are not finite.
@@ -38,22 +32,22 @@ pub(super) fn next_step(steps: &[f64]) -> Option<f64> {
     }
     // The maximum is where it is whatever the unit; numbers of about one lose nothing.
     let scaled: Vec<f64> = steps.iter().map(|step| step / scale).collect();
-    Some(best(&scaled, EFFORT).next * scale)
+    Some(best(&scaled, &ROUNDS).next * scale)
 }
 
-/// The filter at the highest of the maxima found.
-fn best(values: &[f64], effort: Effort) -> Filtered {
-    let mut found: Vec<Descent> = valleys(values, effort.starts)
+/// The filter at the highest of the maxima found. Every valley of the grid is a candidate; the lower it leads, the further it is
+/// followed.
+fn best(values: &[f64], rounds: &[Round]) -> Filtered {
+    let mut found: Vec<Descent> = valleys(values)
         .into_iter()
-        .map(|start| Descent::new(start, values))
+        .map(|(height, start)| Descent::new(start, height, values))
         .collect();
-    for descent in &mut found {
-        descent.go(effort.steps_first, values);
-    }
-    found.sort_unstable_by(|a, b| a.value.total_cmp(&b.value));
-    found.truncate(effort.finished);
-    for descent in &mut found {
-        descent.go(effort.steps_last, values);
+    for round in rounds {
+        found.sort_unstable_by(|a, b| a.value.total_cmp(&b.value));
+        found.truncate(round.kept);
+        for descent in &mut found {
+            descent.go(round.steps, values);
+        }
     }
     let lowest = found
         .iter()
@@ -62,15 +56,15 @@ fn best(values: &[f64], effort: Effort) -> Filtered {
     filter(&[model(&lowest)], values)[0]
 }
 
-/// The grid's points that lie below their neighbours along every axis, lowest first.
-fn valleys(values: &[f64], most: usize) -> Vec<Point> {
+/// The grid's points that lie below their neighbours along every axis, with their heights.
+fn valleys(values: &[f64]) -> Vec<(f64, Point)> {
     let mut heights = [0.0; POINTS];
     for (first, batch) in heights.chunks_mut(LANES).enumerate() {
         // Beyond the last point the last one again.
         let points = std::array::from_fn(|lane| grid_point((first * LANES + lane).min(POINTS - 1)));
         batch.copy_from_slice(&deviances(&points, values)[..batch.len()]);
     }
-    let mut lowest: Vec<usize> = (0..POINTS)
+    (0..POINTS)
         .filter(|index| {
             STRIDES.iter().all(|stride| {
                 let place = index / stride % SIDE;
@@ -78,10 +72,8 @@ fn valleys(values: &[f64], most: usize) -> Vec<Point> {
                     && (place + 1 == SIDE || heights[index + stride] >= heights[*index])
             })
         })
-        .collect();
-    lowest.sort_unstable_by(|a, b| heights[*a].total_cmp(&heights[*b]));
-    lowest.truncate(most);
-    lowest.into_iter().map(grid_point).collect()
+        .map(|index| (heights[index], grid_point(index)))
+        .collect()
 }
 
 fn grid_point(index: usize) -> Point {
@@ -90,7 +82,7 @@ fn grid_point(index: usize) -> Point {
 
 /// The model at a point.
 fn model(point: &Point) -> Arma {
-    let [ar1, ar2, ma1, ma2] = point.map(|x| x.sin() * LIMIT);
+    let [ar1, ar2, ma1, ma2] = point.map(|x| 2.0 * x / (1.0 + x * x) * LIMIT);
     Arma {
         ar: [ar1 * (1.0 - ar2), ar2],
         ma: [ma1 * (1.0 + ma2), ma2],
@@ -131,10 +123,10 @@ struct Descent {
 }
 
 impl Descent {
-    fn new(start: Point, values: &[f64]) -> Self {
+    fn new(start: Point, height: f64, values: &[f64]) -> Self {
         Self {
             point: start,
-            value: f64::INFINITY,
+            value: height,
             slopes: gradient(&start, values),
             inverse: identity(),
             done: false,
@@ -231,17 +223,18 @@ fn minus(a: &Point, b: &Point) -> Point {
 }
 
 /// x of the partial autocorrelations −0.95, −0.5, 0, 0.5 and 0.95.
-const GRID: [f64; SIDE] = [-1.253, -0.524, 0.0, 0.524, 1.253];
+const GRID: [f64; SIDE] = [-0.724, -0.268, 0.0, 0.268, 0.724];
 const SIDE: usize = 5;
 const POINTS: usize = SIDE.pow(4);
 /// How far neighbours along an axis are apart in the numbering of the grid's points.
 const STRIDES: [usize; 4] = [1, SIDE, SIDE.pow(2), SIDE.pow(3)];
-const EFFORT: Effort = Effort {
-    starts: 32,
-    steps_first: 8,
-    finished: 4,
-    steps_last: 40,
-};
+/// Few of the valleys are deep, and a few steps show which.
+const ROUNDS: [Round; 4] = [
+    Round { kept: 32, steps: 3 },
+    Round { kept: 12, steps: 4 },
+    Round { kept: 6, steps: 6 },
+    Round { kept: 3, steps: 40 },
+];
 /// Points that are evaluated at once: two for each slope of a gradient.
 const LANES: usize = 8;
 /// What a step is multiplied by.
@@ -259,13 +252,11 @@ const LIMIT: f64 = 1.0 - 1e-9;
 mod tests {
     use super::*;
 
-    /// As thorough as is bearable.
-    const ALL: Effort = Effort {
-        starts: POINTS,
-        steps_first: 100,
-        finished: POINTS,
-        steps_last: 0,
-    };
+    /// Every valley to its end.
+    const ALL: [Round; 1] = [Round {
+        kept: POINTS,
+        steps: 100,
+    }];
 
     /// Thirty ticks of a kind of traffic, as steps.
     fn steps(kind: u32, seed: u64) -> Vec<f64> {
@@ -312,7 +303,7 @@ mod tests {
         let series: Vec<Vec<f64>> = (0..100).map(|n| steps(n % 5, u64::from(n))).collect();
         let worse = series
             .iter()
-            .filter(|steps| best(steps, EFFORT).deviance > best(steps, ALL).deviance + 1e-6)
+            .filter(|steps| best(steps, &ROUNDS).deviance > best(steps, &ALL).deviance + 1e-6)
             .count();
         assert!(worse <= 5, "{worse} of 100");
     }

@@ -22,25 +22,24 @@ pub(super) struct Filtered {
     pub(super) next: f64,
 }
 
-impl Arma {
-    /// The stationary covariance of the state, for noise of variance 1: its (1,1), (1,2) and (2,2).
-    fn stationary(&self) -> (f64, f64, f64) {
-        let ([ar1, ar2], [ma1, ma2]) = (self.ar, self.ma);
-        // The first coefficients of the moving average of infinite order.
-        let psi1 = ar1 + ma1;
-        let psi2 = ar1 * psi1 + ar2 + ma2;
-        // Yule-Walker: γ1 (1 − φ2) = φ1 γ0 + c1, and γ0 (1 − φ2²) = φ1 (1 + φ2) γ1 + φ2 θ2 + c0.
-        let c0 = 1.0 + ma1 * psi1 + ma2 * psi2;
-        let c1 = ma1 + ma2 * psi1;
-        let gamma0 = (ar2 * ma2 + c0 + ar1 * (1.0 + ar2) * c1 / (1.0 - ar2))
-            / (1.0 - ar2 * ar2 - ar1 * ar1 * (1.0 + ar2) / (1.0 - ar2));
-        let gamma1 = (ar1 * gamma0 + c1) / (1.0 - ar2);
-        (
-            gamma0,
-            ar2 * gamma1 + ma1 + ma2 * psi1,
-            ar2 * ar2 * gamma0 + ma1 * ma1 + ma2 * ma2 + 2.0 * ar2 * ma2,
-        )
-    }
+/// The stationary covariance of the state, for noise of variance 1: its (1,1), (1,2) and (2,2).
+#[inline(always)]
+fn stationary(ar1: f64, ar2: f64, ma1: f64, ma2: f64) -> (f64, f64, f64) {
+    // The first coefficients of the moving average of infinite order.
+    let psi1 = ar1 + ma1;
+    let psi2 = ar1 * psi1 + ar2 + ma2;
+    // Yule-Walker: γ1 (1 − φ2) = φ1 γ0 + c1, and γ0 (1 − φ2²) = φ1 (1 + φ2) γ1 + φ2 θ2 + c0.
+    let c0 = 1.0 + ma1 * psi1 + ma2 * psi2;
+    let c1 = ma1 + ma2 * psi1;
+    let inverse = 1.0 / (1.0 - ar2);
+    let slope = ar1 * (1.0 + ar2) * inverse;
+    let gamma0 = (ar2 * ma2 + c0 + slope * c1) / (1.0 - ar2 * ar2 - slope * ar1);
+    let gamma1 = (ar1 * gamma0 + c1) * inverse;
+    (
+        gamma0,
+        ar2 * gamma1 + c1,
+        ar2 * ar2 * gamma0 + ma1 * ma1 + ma2 * (ma2 + 2.0 * ar2),
+    )
 }
 
 /// Runs the filter over `values` for several models at once. One alone waits for its own results at every step; several side by
@@ -50,8 +49,10 @@ pub(super) fn filter<const N: usize>(models: &[Arma; N], values: &[f64]) -> [Fil
     let ar2 = models.map(|model| model.ar[1]);
     let ma1 = models.map(|model| model.ma[0]);
     let ma2 = models.map(|model| model.ma[1]);
-    let begin = models.map(|model| model.stationary());
-    let (mut p11, mut p12, mut p22) = (begin.map(|p| p.0), begin.map(|p| p.1), begin.map(|p| p.2));
+    let (mut p11, mut p12, mut p22) = ([0.0; N], [0.0; N], [0.0; N]);
+    for lane in 0..N {
+        (p11[lane], p12[lane], p22[lane]) = stationary(ar1[lane], ar2[lane], ma1[lane], ma2[lane]);
+    }
     let (mut a1, mut a2) = ([0.0; N], [0.0; N]);
     let mut squares = [0.0; N];
     // Of the innovations' variances, the logarithm of whose product is wanted. They fall from step to step towards 1, and only
