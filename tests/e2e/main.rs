@@ -10,6 +10,7 @@
 )]
 
 mod apps;
+mod bench;
 mod cli;
 mod deploy;
 mod durability;

@@ -7,6 +7,7 @@ use super::Connection;
 use super::client::Client;
 
 mod closed;
+mod load;
 mod target;
 
 /// What `pilot bench` takes.
@@ -24,6 +25,8 @@ enum What {
     Warm(closed::WarmArgs),
     /// Time many requests at one instant that find no worker
     Burst(closed::BurstArgs),
+    /// Send requests when a profile says, however slow the answers are
+    Load(load::LoadArgs),
 }
 
 /// Measures, and prints what came of it.
@@ -36,5 +39,6 @@ pub(super) fn run(
         What::Cold(args) => closed::cold(client, connection, args),
         What::Warm(args) => closed::warm(client, connection, args),
         What::Burst(args) => closed::burst(client, connection, args),
+        What::Load(args) => load::run(client, connection, args),
     }
 }

@@ -35,6 +35,8 @@ fn every_verb_of_the_documentation_is_understood() {
         "pilot bench warm hello --connections 16 --seconds 2 --json --samples",
         "pilot bench warm --url http://127.0.0.1:8000/ --count 100",
         "pilot bench burst hello --path / -X PUT --data x --keep-workers",
+        "pilot bench load p.toml -t hello --set time_scale=2 --over-ms 700 --samples s.csv",
+        "pilot bench load p.toml --target f{index} --data traces --body-text {service_ms} --threads 2",
         "pilot remove hello",
         "pilot version",
         "pilot completions bash",
@@ -64,7 +66,7 @@ fn what_contradicts_itself_is_refused() {
             ErrorKind::ArgumentConflict,
         ),
         ("pilot invoke a --raw --json", ErrorKind::ArgumentConflict),
-        ("pilot bench warm", ErrorKind::MissingRequiredArgument),
+        ("pilot bench load p", ErrorKind::MissingRequiredArgument),
         (
             "pilot bench warm a --url http://b/",
             ErrorKind::ArgumentConflict,

@@ -39,7 +39,6 @@ pub(super) struct ColdArgs {
 #[derive(Debug, Args)]
 pub(super) struct WarmArgs {
     /// Which function
-    #[arg(required_unless_present = "url")]
     name: Option<FunctionName>,
     /// Any other server, in place of a function
     #[arg(long, value_name = "URL", conflicts_with = "name")]
@@ -69,7 +68,6 @@ pub(super) struct WarmArgs {
 #[derive(Debug, Args)]
 pub(super) struct BurstArgs {
     /// Which function
-    #[arg(required_unless_present = "url")]
     name: Option<FunctionName>,
     /// Any other server, in place of a function
     #[arg(long, value_name = "URL", conflicts_with = "name")]
@@ -295,7 +293,7 @@ fn table(kind: &str, name: &str, connections: usize, measured: &Document) -> Str
     format!("{}{said}\n", table.render())
 }
 
-fn check_connections(text: &str) -> Result<usize, String> {
+pub(super) fn check_connections(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if (1..=CONNECTIONS_MAX).contains(&number) => Ok(number),
         _ => Err(format!("must be a number from 1 to {CONNECTIONS_MAX}")),

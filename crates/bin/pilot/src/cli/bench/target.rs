@@ -1,7 +1,7 @@
 //! What is asked of whom: a function of the daemon, through the Invoke API or its URL, or any other server.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use pilot_loadgen::request::Site;
@@ -12,24 +12,31 @@ use super::super::Connection;
 use super::super::client::{Client, FUNCTIONS};
 use super::super::failure::Failure;
 
-/// How the request looks.
+/// How something is called, but for the body.
 #[derive(Debug, Args)]
-pub(super) struct RequestArgs {
+pub(super) struct CallArgs {
     /// Call the function through its URL, at this path below /fn/NAME, in place of the Invoke API
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
-    /// The request's body [default: {} for the Invoke API, none elsewhere]
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
-    data: Option<String>,
-    /// A file with the request's body
-    #[arg(short, long, value_name = "FILE")]
-    file: Option<PathBuf>,
     /// The method, where it is not the Invoke API [default: POST with a body, GET without]
     #[arg(short = 'X', long, value_name = "METHOD", value_parser = check_method)]
     method: Option<String>,
     /// One more header; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = check_header)]
     headers: Vec<(String, String)>,
+}
+
+/// How the request looks.
+#[derive(Debug, Args)]
+pub(super) struct RequestArgs {
+    #[command(flatten)]
+    call: CallArgs,
+    /// The request's body [default: {} for the Invoke API, none elsewhere]
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    data: Option<String>,
+    /// A file with the request's body
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
 }
 
 /// Who is measured.
@@ -60,25 +67,22 @@ impl Subject<'_> {
     }
 }
 
-impl RequestArgs {
-    /// The request. Of a function it is asked first whether it is there.
-    pub(super) fn target(
+impl CallArgs {
+    /// Where the subject is. Of a function it is asked first whether it is there.
+    pub(super) fn site(
         &self,
         client: &Client,
         connection: &Connection,
         subject: Subject<'_>,
-    ) -> anyhow::Result<Target> {
-        let body = self.body()?;
+    ) -> anyhow::Result<Call> {
         let mut headers = self.headers.clone();
-        let (url, name) = match subject {
+        let url = match subject {
             Subject::Url(url) => {
                 if self.path.is_some() {
-                    return Err(Failure::usage(
-                        "--path goes with a function; write the path into --url",
-                    )
-                    .into());
+                    let problem = "--path goes with a function; a URL has its own path";
+                    return Err(Failure::usage(problem).into());
                 }
-                (url.to_owned(), None)
+                url.to_owned()
             }
             Subject::Function(name) => {
                 let _: Value = client.fetch_function(name, "")?;
@@ -87,65 +91,88 @@ impl RequestArgs {
                 }
                 let path = match &self.path {
                     Some(path) => format!("/fn/{name}/{}", path.trim_start_matches('/')),
-                    None => invoke_path(name.as_str()),
+                    None => format!("/2015-03-31/functions/{name}/invocations"),
                 };
-                (format!("{}{path}", client.endpoint()), Some(name))
+                format!("{}{path}", client.endpoint())
             }
         };
-        let (site, path) = Site::of(&url).map_err(|error| Failure::usage(error.to_string()))?;
-        let invokes = name.is_some() && self.path.is_none();
-        let request = self.encode(&site, &path, invokes, &headers, body.as_deref())?;
-        let retire = name.map(|name| {
-            headers.push(("content-type".to_owned(), "application/json".to_owned()));
-            let path = format!("{FUNCTIONS}/{name}/scale");
-            site.encode("POST", &path, &headers, br#"{"workers":0}"#)
-        });
-        Ok(Target {
-            site,
-            request,
-            retire,
-        })
-    }
-
-    /// The bytes of a request; `invokes`: it goes to the Invoke API.
-    pub(super) fn encode(
-        &self,
-        site: &Site,
-        path: &str,
-        invokes: bool,
-        headers: &[(String, String)],
-        body: Option<&[u8]>,
-    ) -> anyhow::Result<Vec<u8>> {
+        let invokes = matches!(subject, Subject::Function(_)) && self.path.is_none();
         if invokes && self.method.is_some() {
-            return Err(Failure::usage(
-                "the Invoke API knows POST alone; --method goes with --path or a URL",
-            )
-            .into());
+            let problem = "the Invoke API knows POST alone; --method goes with --path or a URL";
+            return Err(Failure::usage(problem).into());
         }
-        let method = match &self.method {
-            Some(method) => method,
-            None if invokes || body.is_some() => "POST",
-            None => "GET",
-        };
-        let body = body.unwrap_or(if invokes { b"{}" } else { b"" });
-        Ok(site.encode(method, path, headers, body))
-    }
-
-    /// The body, if one was given.
-    pub(super) fn body(&self) -> anyhow::Result<Option<Vec<u8>>> {
-        let Some(path) = &self.file else {
-            return Ok(self.data.clone().map(String::into_bytes));
-        };
-        let read = fs::read(path);
-        Ok(Some(read.map_err(|error| {
-            Failure::usage(format!("{}: {error}", path.display()))
-        })?))
+        let (site, path) = Site::of(&url).map_err(|error| Failure::usage(error.to_string()))?;
+        Ok(Call {
+            site,
+            path,
+            method: self.method.clone(),
+            headers,
+            invokes,
+        })
     }
 }
 
-/// The Invoke API's path of a function.
-pub(super) fn invoke_path(name: &str) -> String {
-    format!("/2015-03-31/functions/{name}/invocations")
+/// How a subject is called.
+#[derive(Debug, Clone)]
+pub(super) struct Call {
+    pub(super) site: Site,
+    path: String,
+    method: Option<String>,
+    headers: Vec<(String, String)>,
+    /// It goes to the Invoke API.
+    invokes: bool,
+}
+
+impl Call {
+    /// The bytes of a request with this body.
+    pub(super) fn request(&self, body: Option<&[u8]>) -> Vec<u8> {
+        let method = match &self.method {
+            Some(method) => method,
+            None if self.invokes || body.is_some() => "POST",
+            None => "GET",
+        };
+        let body = body.unwrap_or(if self.invokes { b"{}" } else { b"" });
+        self.site.encode(method, &self.path, &self.headers, body)
+    }
+
+    /// The request that retires a function's idle workers.
+    fn retire(&self, name: &FunctionName) -> Vec<u8> {
+        let mut headers = self.headers.clone();
+        headers.push(("content-type".to_owned(), "application/json".to_owned()));
+        let path = format!("{FUNCTIONS}/{name}/scale");
+        self.site
+            .encode("POST", &path, &headers, br#"{"workers":0}"#)
+    }
+}
+
+impl RequestArgs {
+    /// The request.
+    pub(super) fn target(
+        &self,
+        client: &Client,
+        connection: &Connection,
+        subject: Subject<'_>,
+    ) -> anyhow::Result<Target> {
+        let body = match &self.file {
+            Some(path) => Some(body_of(path)?),
+            None => self.data.clone().map(String::into_bytes),
+        };
+        let call = self.call.site(client, connection, subject)?;
+        Ok(Target {
+            request: call.request(body.as_deref()),
+            retire: match subject {
+                Subject::Function(name) => Some(call.retire(name)),
+                Subject::Url(_) => None,
+            },
+            site: call.site,
+        })
+    }
+}
+
+/// A file's content, for a body.
+pub(super) fn body_of(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let read = fs::read(path);
+    Ok(read.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?)
 }
 
 fn check_method(text: &str) -> Result<String, String> {

@@ -1,0 +1,275 @@
+//! The result of a load, as JSON and as tables. Times in JSON are microseconds, in the form in which the other benchmarks tell
+//! theirs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pilot_loadgen::times::Summary;
+use pilot_workload::Profile;
+use serde::Serialize;
+
+use super::super::super::output::{self, Align, Table, WARN};
+use super::LoadArgs;
+use super::aim::Aim;
+use super::tally::{Group, Tally};
+
+/// What is told.
+#[derive(Debug, Serialize)]
+pub(super) struct Document {
+    kind: &'static str,
+    profile: String,
+    target: String,
+    /// How long the profile is.
+    profile_s: f64,
+    /// How long it took until the last answer.
+    seconds: f64,
+    total: Told,
+    /// How late the generator itself took up its requests.
+    lag_us: Summary,
+    phases: Vec<PhaseTold>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    functions: Vec<FunctionTold>,
+    /// Phases of one name together, for people.
+    #[serde(skip)]
+    names: Vec<(String, Told)>,
+}
+
+/// A group of requests. Times count from when each was meant to be sent, to the first byte and to the end of its answer.
+#[derive(Debug, Clone, Serialize)]
+struct Told {
+    requests: u64,
+    answered: u64,
+    /// Answers that say that something went wrong.
+    failed: u64,
+    /// Requests without an answer, by why; in no percentile.
+    unanswered: BTreeMap<&'static str, u64>,
+    status: BTreeMap<u16, u64>,
+    first_byte_us: Summary,
+    complete_us: Summary,
+    /// Times to the end of the answer, by what `X-Pilot-Start` says.
+    start: BTreeMap<String, Summary>,
+    /// Requests that took longer than so many milliseconds, or had no answer.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    over_ms: BTreeMap<u32, u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct PhaseTold {
+    name: String,
+    cycle: u32,
+    start_s: f64,
+    end_s: f64,
+    #[serde(flatten)]
+    told: Told,
+}
+
+#[derive(Debug, Serialize)]
+struct FunctionTold {
+    name: String,
+    target: String,
+    #[serde(flatten)]
+    told: Told,
+}
+
+impl Document {
+    pub(super) fn new(
+        profile: &Profile,
+        args: &LoadArgs,
+        aim: &Aim,
+        tally: &Tally,
+        took: Duration,
+    ) -> Self {
+        let told = |group: &Group| Told::new(group, &args.over_ms);
+        let mut names: Vec<(String, Group)> = Vec::new();
+        for (phase, group) in profile.phases().iter().zip(&tally.phases) {
+            match names.iter_mut().find(|(name, _)| *name == phase.name) {
+                Some((_, all)) => all.add(group),
+                None => names.push((phase.name.clone(), group.clone())),
+            }
+        }
+        let phases = profile.phases().iter().zip(&tally.phases);
+        let functions = profile.functions().iter().zip(&tally.functions);
+        Self {
+            kind: "load",
+            profile: profile.name().to_owned(),
+            target: args.target.clone(),
+            profile_s: profile.duration().as_secs_f64(),
+            seconds: took.as_secs_f64(),
+            total: told(&tally.total),
+            lag_us: tally.lag.summary(),
+            phases: phases
+                .map(|(phase, group)| PhaseTold {
+                    name: phase.name.clone(),
+                    cycle: phase.cycle,
+                    start_s: phase.start.as_secs_f64(),
+                    end_s: phase.end.as_secs_f64(),
+                    told: told(group),
+                })
+                .collect(),
+            functions: functions
+                .enumerate()
+                .map(|(index, (function, group))| FunctionTold {
+                    name: function.name.clone(),
+                    target: aim.target(index).to_owned(),
+                    told: told(group),
+                })
+                .collect(),
+            names: names
+                .into_iter()
+                .map(|(name, group)| (name, told(&group)))
+                .collect(),
+        }
+    }
+
+    /// The tables: phases, then functions, then starts, and what else is worth a line.
+    pub(super) fn table(&self) -> String {
+        let mut text = rows("PHASE", &self.names, &self.total);
+        if !self.functions.is_empty() {
+            let functions: Vec<(String, Told)> = self
+                .functions
+                .iter()
+                .map(|function| (function.target.clone(), function.told.clone()))
+                .collect();
+            text.push('\n');
+            text.push_str(&rows("FUNCTION", &functions, &self.total));
+        }
+        text.push('\n');
+        text.push_str(&self.starts());
+        let seconds = Duration::try_from_secs_f64(self.seconds).unwrap_or_default();
+        text.push_str(&format!(
+            "{} in {}, {} answered",
+            output::count(self.total.requests, "request"),
+            output::duration(seconds),
+            self.total.answered
+        ));
+        for (status, count) in &self.total.status {
+            text.push_str(&format!(", {count} × {status}"));
+        }
+        for (failure, count) in &self.total.unanswered {
+            text.push_str(&format!(", {count} × {failure}"));
+        }
+        text.push('\n');
+        for (limit, count) in &self.total.over_ms {
+            text.push_str(&format!(
+                "{count} took longer than {limit} ms, or had no answer\n"
+            ));
+        }
+        text.push_str(&self.lag());
+        text
+    }
+
+    fn starts(&self) -> String {
+        if self.total.start.is_empty() {
+            return String::new();
+        }
+        let mut table = Table::new(&[
+            ("START", Align::Left),
+            ("ANSWERS", Align::Right),
+            ("P50", Align::Right),
+            ("P99", Align::Right),
+            ("MAX", Align::Right),
+        ]);
+        for (start, times) in &self.total.start {
+            let cells = [times.p50, times.p99, times.max].map(time);
+            let first = [start.clone(), times.count.to_string()];
+            table.row(first.into_iter().chain(cells).collect());
+        }
+        format!("{}\n", table.render())
+    }
+
+    /// How late the generator was, and a warning where that is in the figures.
+    fn lag(&self) -> String {
+        let lag = &self.lag_us;
+        let mut text = format!(
+            "times count from when a request was meant to be sent; the generator itself was late by {} (p50), {} (p99), \
+             {} (max)\n",
+            time(lag.p50),
+            time(lag.p99),
+            time(lag.max)
+        );
+        if lag.p99 > LAG_P99_US_MAX {
+            text.push_str(&format!(
+                "{WARN}the generator fell behind{WARN:#}: more --threads, or another machine to send from\n"
+            ));
+        }
+        text
+    }
+}
+
+impl Told {
+    fn new(group: &Group, over_ms: &[u32]) -> Self {
+        let unanswered = group.unanswered.iter();
+        Self {
+            requests: group.requests,
+            answered: group.complete.count(),
+            failed: group.failed,
+            unanswered: unanswered
+                .map(|(failure, count)| (failure.as_str(), *count))
+                .collect(),
+            status: group.status.clone(),
+            first_byte_us: group.first_byte.summary(),
+            complete_us: group.complete.summary(),
+            start: group
+                .start
+                .iter()
+                .map(|(start, times)| (start.clone(), times.summary()))
+                .collect(),
+            over_ms: over_ms
+                .iter()
+                .copied()
+                .zip(group.over.iter().copied())
+                .collect(),
+        }
+    }
+}
+
+fn rows(heading: &str, groups: &[(String, Told)], total: &Told) -> String {
+    let mut table = Table::new(&[
+        (heading, Align::Left),
+        ("REQUESTS", Align::Right),
+        ("COLD", Align::Right),
+        ("FAILED", Align::Right),
+        ("P50", Align::Right),
+        ("P90", Align::Right),
+        ("P99", Align::Right),
+        ("MAX", Align::Right),
+    ]);
+    let all = ("all".to_owned(), total.clone());
+    let one_alone = groups.len() == 1;
+    for (name, told) in groups.iter().chain((!one_alone).then_some(&all)) {
+        let cold = told.start.get("cold").map_or(0, |times| times.count);
+        let failed = told.failed + told.unanswered.values().sum::<u64>();
+        let counts = [told.requests, cold, failed].map(|count| count.to_string());
+        let times = &told.complete_us;
+        let times = if told.answered > 0 {
+            [times.p50, times.p90, times.p99, times.max].map(time)
+        } else {
+            [const { String::new() }; 4]
+        };
+        table.row(
+            [shortened(name)]
+                .into_iter()
+                .chain(counts)
+                .chain(times)
+                .collect(),
+        );
+    }
+    table.render()
+}
+
+fn time(us: f64) -> String {
+    output::duration(output::from_ms(us / 1e3))
+}
+
+/// A trace's hashes are longer than a line.
+fn shortened(name: &str) -> String {
+    if name.chars().count() <= NAME_COLUMNS_MAX {
+        return name.to_owned();
+    }
+    let start: String = name.chars().take(NAME_COLUMNS_MAX - 1).collect();
+    format!("{start}…")
+}
+
+const NAME_COLUMNS_MAX: usize = 20;
+/// Later than this, the generator shows in the figures of a function that takes milliseconds.
+const LAG_P99_US_MAX: f64 = 5_000.0;
