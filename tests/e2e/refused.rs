@@ -152,6 +152,61 @@ fn a_module_that_ends_before_its_children_while_it_is_imported() {
 }
 
 #[test]
+fn a_traceback_is_shown_once() {
+    for code in [
+        "print('before')\nassert False\n",
+        "print('before')\nraise ValueError('no')\n",
+    ] {
+        let printed = daemon().deploy_fails(&Project::function("lab", code, ""));
+        assert_eq!(printed.matches("Traceback").count(), 1, "{printed}");
+        assert!(printed.contains("before"), "{printed}");
+    }
+}
+
+#[test]
+fn code_that_breaks_the_worker_itself_while_it_is_imported() {
+    for code in [
+        "import json\njson.dumps = None\ndef handler(event, context):\n    pass\n",
+        "import socket\nsocket.socket = None\ndef handler(event, context):\n    pass\n",
+        // This one has a template that is well, and no worker.
+        "import asyncio\nasyncio.new_event_loop = None\nasync def handler(event, context):\n    pass\n",
+    ] {
+        let words = [
+            "replaces parts of the standard library",
+            "leave them as they are",
+        ];
+        refused(&Project::function("lab", code, ""), &words);
+    }
+}
+
+#[test]
+fn an_import_that_fails_in_a_worker_that_has_no_template() {
+    let code = "import no_such_module\ndef handler(event, context):\n    pass\n";
+    let words = [
+        "could not be imported",
+        "No module named 'no_such_module'",
+        "app.py\", line 1",
+    ];
+    refused(
+        &Project::function("lab", code, "template = \"off\""),
+        &words,
+    );
+}
+
+#[test]
+fn a_startup_that_fails_in_every_worker() {
+    let hook = "from snapshot_restore_py import register_after_restore\n@register_after_restore\ndef no():\n    raise ValueError('not here')\ndef handler(event, context):\n    pass\n";
+    let lifespan = "async def app(scope, receive, send):\n    if scope['type'] == 'lifespan':\n        await receive()\n        await send({'type': 'lifespan.startup.failed', 'message': 'not here'})\n";
+    for (code, keys) in [
+        (hook, ""),
+        (lifespan, "interface = \"asgi\"\nhandler = \"app:app\""),
+    ] {
+        let words = ["no worker comes up", "not here", "startup"];
+        refused(&Project::function("lab", code, keys), &words);
+    }
+}
+
+#[test]
 fn an_unknown_key_names_the_nearest_known_one() {
     refused(
         &Project::function("lab", ECHO, "memory_md = 64"),

@@ -285,17 +285,20 @@ fn a_hook_that_raises_before_the_snapshot_fails_the_deploy() {
 
 #[test]
 fn a_hook_that_raises_after_the_restore_is_an_error_of_that_invocation() {
-    let code = "from snapshot_restore_py import register_after_restore\n@register_after_restore\ndef no():\n    import os\n    if os.path.exists('/tmp'):\n        raise ValueError('no network yet')\ndef handler(event, context):\n    pass\n";
-    let daemon = daemon();
-    let files = pilot_harness::archive(&[pilot_harness::ArchiveEntry::text("app.py", code)]);
-    let (_, event) = daemon.upload("lab", &plain(), &files);
-    // Either the deploy sees it at once, or each invocation says it.
-    if event["event"] == "done" {
-        let error = crate::failure(&daemon, "lab", json!({}));
-        assert!(error.to_string().contains("no network yet"), "{error}");
-    } else {
-        assert!(event.to_string().contains("no network yet"), "{event}");
-    }
+    let code = "import os\nfrom snapshot_restore_py import register_after_restore\n@register_after_restore\ndef connect():\n    if os.path.exists('/var/task/down'):\n        raise ValueError('no database')\ndef handler(event, context):\n    return 'connected'\n";
+    let daemon = lab(code, plain());
+    assert_eq!(answer(&daemon, "lab", json!({})), "connected");
+    let version = daemon.describe("lab")["version"].clone();
+    let deployed = daemon
+        .data_dir()
+        .join("code")
+        .join(version.as_str().unwrap());
+    std::fs::write(deployed.join("down"), "").unwrap();
+    daemon.scale("lab", 0);
+    let error = crate::failure(&daemon, "lab", json!({}));
+    assert_eq!(error["errorMessage"], "no database", "{error}");
+    std::fs::remove_file(deployed.join("down")).unwrap();
+    assert_eq!(answer(&daemon, "lab", json!({})), "connected");
 }
 
 #[test]

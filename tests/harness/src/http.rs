@@ -205,7 +205,7 @@ impl Connection {
 
     /// Everything that comes until the server ends the connection, in whatever way.
     #[must_use]
-    pub fn to_the_end(mut self) -> Vec<u8> {
+    pub fn until_the_end(mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         // What came before a reset is kept.
         let _ = self.reader.read_to_end(&mut bytes);

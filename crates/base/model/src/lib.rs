@@ -4,6 +4,7 @@
 //! Not here: anything that does I/O, any policy. This crate imports nothing of ours.
 
 pub mod api;
+pub mod calendar;
 pub mod config;
 pub mod event;
 pub mod forecast;
@@ -12,6 +13,7 @@ pub mod manifest;
 pub mod policy;
 pub mod ports;
 mod seconds;
+pub mod size;
 pub mod spec;
 pub mod timeline;
 pub mod version;

@@ -16,6 +16,7 @@ use crate::api::{
 use crate::event::Event;
 use crate::ids::{FunctionName, WorkerId};
 use crate::policy::Policy;
+use crate::size::Size;
 use crate::spec::FunctionSpec;
 use crate::timeline::Instant;
 use crate::version::Version;
@@ -31,8 +32,8 @@ pub trait Clock: Send + Sync + Debug {
 
 /// Starts workers of one kind of runtime: forked Python now, containers and WASM later.
 pub trait Engine: Send + Sync + Debug {
-    /// Brings up whatever makes later starts fast (the template) and says what it found. Concurrent calls for
-    /// one version share one build.
+    /// Brings up whatever makes later starts fast (the template), starts and ends one worker to see whether one comes of it, and
+    /// says what it found. Concurrent calls for one version share one build.
     fn prepare(
         &self,
         version: &Arc<Version>,
@@ -192,7 +193,7 @@ pub enum WorkerFault {
         output: Bytes,
     },
     /// The kernel killed it at its memory limit.
-    #[error("the worker used more memory than its limit of {limit_bytes} bytes")]
+    #[error("the worker used more memory than its limit of {}", Size(*.limit_bytes))]
     OutOfMemory {
         /// The limit, bytes.
         limit_bytes: u64,

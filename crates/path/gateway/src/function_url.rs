@@ -4,11 +4,12 @@
 mod answer;
 mod event;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use pilot_invoke::{Payload, Request, Response, ResponseBody};
 use pilot_model::Interface;
+use pilot_model::calendar::unix_ms;
 
 use crate::application;
 use crate::body::Whole;
@@ -81,7 +82,7 @@ fn event_payload(
         headers: &exchange.head.headers,
         client: origin.client.ip(),
         body,
-        unix_ms: unix_ms(),
+        unix_ms: unix_ms(SystemTime::now()),
     };
     Payload::Event(source.build())
 }
@@ -130,12 +131,4 @@ async fn reply(response: Response, exchange: &Exchange<'_>) -> Result<Reply, Req
         exchange.gate.invoker.now(),
     );
     Ok(reply)
-}
-
-/// Now, by the wall clock: what an event tells the function.
-fn unix_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

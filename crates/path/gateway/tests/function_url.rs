@@ -349,7 +349,7 @@ async fn an_application_that_raises_in_the_middle_is_cut_off_behind_what_it_sent
     for _ in 0..2 {
         let mut client = daemon.client().await;
         client.send("GET /fn/app HTTP/1.1\r\nhost: x\r\n\r\n").await;
-        let (sent, _) = client.to_the_end().await;
+        let (sent, _) = client.until_the_end().await;
         let sent = String::from_utf8(sent).unwrap();
         assert!(sent.starts_with("HTTP/1.1 200 OK\r\n"), "{sent}");
         assert!(sent.ends_with("\r\n5\r\nbegun\r\n"), "{sent}");
@@ -362,7 +362,7 @@ async fn to_http_1_0_a_body_that_breaks_off_ends_with_a_reset() {
     let daemon = Daemon::with(vec![raises_late()]).await;
     let mut client = daemon.client().await;
     client.send("GET /fn/app HTTP/1.0\r\n\r\n").await;
-    let (_, end) = client.to_the_end().await;
+    let (_, end) = client.until_the_end().await;
     assert_eq!(
         end.unwrap_err().kind(),
         std::io::ErrorKind::ConnectionReset,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pilot_model::FunctionName;
 use pilot_model::ports::{StartError, WorkerFault};
+use pilot_model::size::Size;
 
 /// Why an invocation has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +43,7 @@ pub enum InvokeError {
         reason: ThrottleReason,
     },
     /// The payload is over the limit.
-    #[error("the payload of {bytes} bytes is over the limit of {bytes_max} bytes")]
+    #[error("the payload of {} is over the limit of {}", Size(*.bytes as u64), Size(*.bytes_max as u64))]
     PayloadTooLarge {
         /// The payload.
         bytes: usize,

@@ -3,10 +3,11 @@
 //! The timeout counts from the call, as in Lambda: a start before it has its own bound, and so has the queue. A worker that
 //! timed out is killed at once; with `concurrency` above 1 it is killed once the invocations beside this one are over.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use pilot_model::Outcome;
+use pilot_model::calendar::unix_ms;
 use pilot_model::ports::{Answer, Call, CallKind, Done, HttpHead, WorkerFault};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
@@ -146,9 +147,4 @@ fn output_of(fault: WorkerFault) -> Bytes {
         | WorkerFault::OutOfMemory { output, .. }
         | WorkerFault::Protocol { output, .. } => output,
     }
-}
-
-fn unix_ms(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

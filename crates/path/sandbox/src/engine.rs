@@ -7,6 +7,7 @@ mod keeper;
 mod nodes;
 mod slots;
 mod specs;
+mod trial;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -158,7 +159,15 @@ impl Engine for ForkEngine {
         version: &Arc<Version>,
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
         let (shared, version) = (Arc::clone(&self.shared), Arc::clone(version));
-        Box::pin(async move { Ok(shared.function(&version).await?.report().clone()) })
+        Box::pin(async move {
+            let function = shared.function(&version).await;
+            let function = function.map_err(trial::in_the_template)?;
+            if let Err(error) = trial::run(&shared, &function).await {
+                shared.functions.remove(&version.id);
+                return Err(error);
+            }
+            Ok(function.report().clone())
+        })
     }
 
     fn start(

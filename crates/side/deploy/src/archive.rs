@@ -11,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use flate2::read::MultiGzDecoder;
+use pilot_model::size::Size;
 use sha2::{Digest, Sha256};
 use tar::EntryType;
 
@@ -97,10 +98,10 @@ pub fn unpack(
     if archive.len() as u64 > limits.compressed_bytes_max {
         return Err(ArchiveError::TooLarge {
             problem: format!(
-                "the archive has {} bytes, more than the limit of {}; leave out what the function does not need, or have \
+                "the archive has {}, more than the limit of {}; leave out what the function does not need, or have \
                  its packages installed from requirements.txt",
-                archive.len(),
-                limits.compressed_bytes_max,
+                Size(archive.len() as u64),
+                Size(limits.compressed_bytes_max),
             ),
         });
     }
@@ -230,9 +231,9 @@ impl Unpacking<'_> {
             if self.bytes > self.limits.unpacked_bytes_max {
                 return Err(ArchiveError::TooLarge {
                     problem: format!(
-                        "the code unpacks to more than {} bytes, which is the limit; leave out what the function does not \
+                        "the code unpacks to more than {}, which is the limit; leave out what the function does not \
                          need (it was at '{}')",
-                        self.limits.unpacked_bytes_max,
+                        Size(self.limits.unpacked_bytes_max),
                         printable(raw),
                     ),
                 });

@@ -58,8 +58,8 @@ pub(crate) fn from_start(
                 stack_trace: Vec::new(),
             });
             let mut message = format!(
-                "handler '{handler}' could not be imported: {}: {}",
-                raised.error_type, raised.error_message
+                "handler '{handler}' could not be imported: {}",
+                raised.in_words()
             );
             if let Some(hint) = hint() {
                 message.push_str("; ");
@@ -99,6 +99,24 @@ struct Raised {
 }
 
 impl Raised {
+    /// `ValueError: no`, or `AssertionError`; as many lines as the message has.
+    fn in_words(&self) -> String {
+        if self.error_message.is_empty() {
+            return self.error_type.clone();
+        }
+        format!("{}: {}", self.error_type, self.error_message)
+    }
+
+    /// Where the worker logged the exception, its last words, as Lambda does: to show it once is enough.
+    fn logged_at(&self, output: &str) -> Option<usize> {
+        let logged = format!("[ERROR] {}", self.error_type);
+        let mut found = output.rmatch_indices(&logged);
+        found.find_map(|(at, _)| {
+            let next = output[at + logged.len()..].chars().next();
+            matches!(next, None | Some(':' | '\n')).then_some(at)
+        })
+    }
+
     /// As Python prints a traceback, and then what the module had printed before it.
     fn detail(&self, output: &str) -> String {
         let mut text = String::new();
@@ -108,15 +126,62 @@ impl Raised {
                 text.push_str(frame.trim_end_matches('\n'));
                 text.push('\n');
             }
-            text.push_str(&format!("{}: {}\n", self.error_type, self.error_message));
+            text.push_str(&self.in_words());
+            text.push('\n');
         }
-        // The worker logs the exception as its last words, as Lambda does: once is enough.
-        let logged = format!("[ERROR] {}:", self.error_type);
-        let printed = output.rfind(&logged).map_or(output, |at| &output[..at]);
+        let printed = self.logged_at(output).map_or(output, |at| &output[..at]);
         if !printed.trim().is_empty() {
             text.push_str("Output:\n");
             text.push_str(printed);
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(error_message: &str, output: &str) -> (String, String) {
+        let body = serde_json::json!({
+            "errorType": "AssertionError",
+            "errorMessage": error_message,
+            "stackTrace": ["  File \"/var/task/app.py\", line 2, in <module>\n    assert False\n"],
+        });
+        let error = StartError::Import {
+            body: body.to_string(),
+            output: output.to_owned(),
+        };
+        match from_start(&error, "app.handler", || None) {
+            DeployError::Invalid {
+                message, detail, ..
+            } => (message, detail),
+            other @ DeployError::Internal { .. } => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn an_exception_is_shown_once_with_or_without_a_message() {
+        for (message, named) in [
+            ("", "AssertionError"),
+            ("no: way", "AssertionError: no: way"),
+            ("two\nlines", "AssertionError: two\nlines"),
+        ] {
+            let logged = format!(
+                "printed\n[ERROR] AssertionErrors: mine\n[ERROR] {named}\nTraceback (most recent call last):\n  File\n"
+            );
+            let (message, detail) = told(message, &logged);
+            assert!(
+                message.ends_with(&format!("imported: {named}")),
+                "{message}"
+            );
+            assert_eq!(detail.matches("Traceback").count(), 1, "{detail}");
+            assert!(
+                detail.ends_with(&format!(
+                    "{named}\nOutput:\nprinted\n[ERROR] AssertionErrors: mine\n"
+                )),
+                "{detail}"
+            );
+        }
     }
 }

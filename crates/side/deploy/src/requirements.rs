@@ -7,6 +7,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
+use pilot_model::size::Size;
+
 /// A set of requirements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Requirements {
@@ -191,7 +193,10 @@ impl Reader<'_> {
             .map_err(|error| format!("'{}' cannot be read: {error}", file.display()))?;
         self.bytes += bytes.len() as u64;
         if self.bytes > BYTES_MAX {
-            return Err(format!("the requirements have more than {BYTES_MAX} bytes"));
+            return Err(format!(
+                "the requirements have more than {}",
+                Size(BYTES_MAX)
+            ));
         }
         let text = String::from_utf8(bytes)
             .map_err(|_| format!("'{}' is not UTF-8; save it as UTF-8", file.display()))?;

@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use pilot_model::FunctionName;
 use pilot_model::api::{ApiError, DeployEvent, DeployReport, FunctionSummary};
+use pilot_model::size::Size;
 use serde_json::json;
 
 use super::client::Client;
@@ -118,7 +119,7 @@ pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Re
     progress.tell(&format!(
         "uploading {} ({})",
         output::count(archive.files as u64, "file"),
-        output::size(archive.bytes.len() as u64)
+        Size(archive.bytes.len() as u64)
     ));
     let form = Multipart::new(&target.spec, archive.bytes)?;
     let answer = client.upload(&target.name, form)?;

@@ -197,15 +197,6 @@ pub(super) fn megabytes(bytes: u64) -> String {
     format!("{}.{} MB", tenths / 10, tenths % 10)
 }
 
-/// The size of what is sent or stored: `3 KB`, `12.4 MB`.
-pub(super) fn size(bytes: u64) -> String {
-    if bytes < 1 << 20 {
-        format!("{} KB", bytes.div_ceil(1 << 10))
-    } else {
-        megabytes(bytes)
-    }
-}
-
 /// How long ago: `just now`, `5 min ago`, `3 h ago`, `12 days ago`.
 pub(super) fn ago(then_unix_s: u64, now_unix_s: u64) -> String {
     let seconds = now_unix_s.saturating_sub(then_unix_s);
@@ -246,8 +237,6 @@ mod tests {
         assert_eq!(written(90_000_000), "90 s");
         assert_eq!(megabytes(50_541_363), "48.2 MB");
         assert_eq!(megabytes(0), "0.0 MB");
-        assert_eq!(size(1_500), "2 KB");
-        assert_eq!(size(50_541_363), "48.2 MB");
         assert_eq!(ago(100, 100), "just now");
         assert_eq!(ago(100, 90), "just now", "a clock that went back");
         assert_eq!(ago(0, 125), "2 min ago");

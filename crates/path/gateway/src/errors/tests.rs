@@ -74,7 +74,6 @@ fn line(table: &mut String, row: Row, message: &str) {
 }
 
 fn request_errors() -> Vec<RequestError> {
-    let name = || "invert".parse().unwrap();
     let mut errors = vec![
         RequestError::InvalidName {
             name: "a b".to_owned(),
@@ -110,61 +109,63 @@ fn request_errors() -> Vec<RequestError> {
         RequestError::Token(TokenError::Missing),
         RequestError::Token(TokenError::Wrong),
     ];
-    errors.extend(
-        [
-            InvokeError::FunctionNotFound {
-                name: "nope".to_owned(),
-            },
-            InvokeError::VersionNotFound {
-                name: "invert".to_owned(),
-                qualifier: "9".to_owned(),
-            },
-            InvokeError::Broken {
-                name: "invert".to_owned(),
-                problem: "its code /var/lib/pilotlight/code/1f is gone; deploy it again".to_owned(),
-            },
-            InvokeError::TooManyRequests {
-                name: name(),
-                reason: ThrottleReason::QueueFull,
-            },
-            InvokeError::TooManyRequests {
-                name: name(),
-                reason: ThrottleReason::QueueTimeout,
-            },
-            InvokeError::PayloadTooLarge {
-                bytes: 7_000_000,
-                bytes_max: 6_291_456,
-            },
-            InvokeError::StartFailed {
-                name: name(),
-                error: StartError::Sandbox {
-                    problem: "clone: EAGAIN".to_owned(),
-                },
-            },
-            InvokeError::StartFailed {
-                name: name(),
-                error: StartError::Runtime {
-                    problem: "it exited with status 1".to_owned(),
-                    output: String::new(),
-                },
-            },
-            InvokeError::BodyTimedOut {
-                after: Duration::from_secs(1),
-            },
-            InvokeError::BodyBroken {
-                fault: WorkerFault::Signalled {
-                    signal: 11,
-                    output: Bytes::new(),
-                },
-            },
-            InvokeError::BodyRaised {
-                body: Bytes::from_static(b"{}"),
-            },
-            InvokeError::ShuttingDown,
-        ]
-        .map(RequestError::Invoke),
-    );
+    errors.extend(invoke_errors().into_iter().map(RequestError::Invoke));
     errors
+}
+
+fn invoke_errors() -> Vec<InvokeError> {
+    let name = || "invert".parse().unwrap();
+    vec![
+        InvokeError::FunctionNotFound {
+            name: "nope".to_owned(),
+        },
+        InvokeError::VersionNotFound {
+            name: "invert".to_owned(),
+            qualifier: "9".to_owned(),
+        },
+        InvokeError::Broken {
+            name: "invert".to_owned(),
+            problem: "its code /var/lib/pilotlight/code/1f is gone; deploy it again".to_owned(),
+        },
+        InvokeError::TooManyRequests {
+            name: name(),
+            reason: ThrottleReason::QueueFull,
+        },
+        InvokeError::TooManyRequests {
+            name: name(),
+            reason: ThrottleReason::QueueTimeout,
+        },
+        InvokeError::PayloadTooLarge {
+            bytes: 7_000_000,
+            bytes_max: 6_291_456,
+        },
+        InvokeError::StartFailed {
+            name: name(),
+            error: StartError::Sandbox {
+                problem: "clone: EAGAIN".to_owned(),
+            },
+        },
+        InvokeError::StartFailed {
+            name: name(),
+            error: StartError::Runtime {
+                problem: "it exited with status 1".to_owned(),
+                output: String::new(),
+            },
+        },
+        InvokeError::BodyTimedOut {
+            after: Duration::from_secs(1),
+        },
+        InvokeError::BodyBroken {
+            fault: WorkerFault::Signalled {
+                signal: 11,
+                output: Bytes::new(),
+            },
+        },
+        InvokeError::BodyRaised {
+            body: Bytes::from_static(b"{}"),
+        },
+        InvokeError::ShuttingDown,
+    ]
 }
 
 fn answer_errors() -> Vec<AnswerError> {

@@ -11,6 +11,7 @@ use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, Version};
+use pilot_model::calendar::Utc;
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
@@ -52,7 +53,7 @@ impl EventSource<'_> {
         };
         let host = header(headers::HOST);
         let user_agent = header(headers::USER_AGENT);
-        let time = clf_time(self.unix_ms / 1000);
+        let time = clf_time(self.unix_ms);
         let body = Body::of(self.body, &header(headers::CONTENT_TYPE));
         let event = Event {
             version: "2.0",
@@ -250,36 +251,16 @@ fn protocol(version: Version) -> &'static str {
 }
 
 /// `12/Mar/2020:19:03:58 +0000`: the Common Log Format's time.
-fn clf_time(unix_s: u64) -> String {
-    const MONTHS: [&str; 12] = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ];
-    let (year, month, day) = civil(unix_s / 86_400);
-    let month = usize::try_from(month).map_or("", |month| MONTHS[(month - 1) % 12]);
-    let second = unix_s % 86_400;
+fn clf_time(unix_ms: u64) -> String {
+    let at = Utc::of_unix_ms(unix_ms);
     format!(
-        "{day:02}/{month}/{year}:{:02}:{:02}:{:02} +0000",
-        second / 3600,
-        second / 60 % 60,
-        second % 60
-    )
-}
-
-/// Year, month (from 1) and day of a day since 1970-01-01. A year begins in March here, so that the leap day is its last; an era
-/// is 400 years of 146,097 days.
-fn civil(unix_day: u64) -> (u64, u64, u64) {
-    let day = unix_day + 719_468;
-    let (era, day_of_era) = (day / 146_097, day % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    (
-        era * 400 + year_of_era + u64::from(month <= 2),
-        month,
-        day_of_month,
+        "{:02}/{}/{}:{:02}:{:02}:{:02} +0000",
+        at.day,
+        at.month_name(),
+        at.year,
+        at.hour,
+        at.minute,
+        at.second
     )
 }
 

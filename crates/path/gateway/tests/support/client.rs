@@ -116,7 +116,7 @@ impl Client {
     }
 
     /// Everything up to the end of the connection, and how it ended.
-    pub async fn to_the_end(mut self) -> (Vec<u8>, std::io::Result<usize>) {
+    pub async fn until_the_end(mut self) -> (Vec<u8>, std::io::Result<usize>) {
         let mut all = std::mem::take(&mut self.unread);
         let end = self.stream.read_to_end(&mut all).await;
         (all, end)

@@ -157,6 +157,11 @@ impl Function {
         }
     }
 
+    /// Whether its handler has been imported, so that a worker need not.
+    pub(super) fn is_imported(&self) -> bool {
+        self.template.is_some()
+    }
+
     fn usable(&self) -> bool {
         self.template.as_ref().is_none_or(Template::alive) && self.base.usable()
     }

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use pilot_model::api::{ApiError, DeployError, DeployEvent, Progress};
+use pilot_model::size::Size;
 use pilot_model::{FunctionName, FunctionSpec};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -95,8 +96,9 @@ async fn read_field(mut field: Field<'_>, name: &str, bytes_max: usize) -> Resul
             return Err(Failure::new(
                 "too_large",
                 format!(
-                    "the part '{name}' has more than {bytes_max} bytes, which is the limit; leave out what the function does not \
-                     need, or have its packages installed from requirements.txt"
+                    "the part '{name}' has more than {}, which is the limit; leave out what the function does not \
+                     need, or have its packages installed from requirements.txt",
+                    Size(bytes_max as u64)
                 ),
             ));
         }

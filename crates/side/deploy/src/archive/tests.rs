@@ -162,10 +162,10 @@ fn every_limit_names_itself() {
     };
     let limits = ArchiveLimits::default();
     let bytes = ArchiveLimits {
-        unpacked_bytes_max: 4999,
+        unpacked_bytes_max: 4096,
         ..limits
     };
-    assert!(message(bytes, "1").contains("unpacks to more than 4999 bytes"));
+    assert!(message(bytes, "1").contains("unpacks to more than 4 KB,"));
     let entries = ArchiveLimits {
         entries_max: 1,
         ..limits

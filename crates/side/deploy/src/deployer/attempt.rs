@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use pilot_model::api::{DeployError, DeployReport, Progress};
 use pilot_model::ports::TemplateReport;
+use pilot_model::size::Size;
 use pilot_model::{FunctionConfig, FunctionName, FunctionSpec, Version, VersionId};
 use tempfile::TempDir;
 use tokio::sync::OwnedMutexGuard;
@@ -74,7 +75,8 @@ impl Inner {
         let staged = Arc::clone(&self).unpack(archive).await?;
         let Unpacked { files, bytes, .. } = staged.unpacked;
         let plural = if files == 1 { "" } else { "s" };
-        say.stage("unpack", format!("{files} file{plural}, {bytes} bytes"));
+        let size = Size(bytes);
+        say.stage("unpack", format!("{files} file{plural}, {size}"));
 
         let plan = self
             .environments

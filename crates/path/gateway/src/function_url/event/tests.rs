@@ -127,9 +127,9 @@ fn text_that_is_not_utf8_is_base64() {
 #[test]
 fn dates_are_right_at_the_turns() {
     assert_eq!(clf_time(0), "01/Jan/1970:00:00:00 +0000");
-    assert_eq!(clf_time(951_782_399), "28/Feb/2000:23:59:59 +0000");
-    assert_eq!(clf_time(951_782_400), "29/Feb/2000:00:00:00 +0000");
-    assert_eq!(clf_time(4_107_542_400), "01/Mar/2100:00:00:00 +0000");
+    assert_eq!(clf_time(951_782_399_000), "28/Feb/2000:23:59:59 +0000");
+    assert_eq!(clf_time(951_782_400_000), "29/Feb/2000:00:00:00 +0000");
+    assert_eq!(clf_time(4_107_542_400_000), "01/Mar/2100:00:00:00 +0000");
 }
 
 #[test]
