@@ -139,7 +139,7 @@ impl Traffic {
             0 if cycle < 22 => 13 * (cycle - 16),
             0 => 0,
             1 => 20 + noise,
-            2 if self.turn % 300 == 0 => 1,
+            2 if self.turn.is_multiple_of(300) => 1,
             _ => 0,
         };
         let span = self.forecaster.interval();
