@@ -20,6 +20,7 @@
 //! ```
 
 mod compare;
+mod count;
 mod cpu;
 mod events;
 mod outcome;

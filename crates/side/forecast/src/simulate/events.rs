@@ -103,6 +103,12 @@ impl Events {
         })
     }
 
+    /// Events that memory is held for.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.heap.capacity() + self.ticks.capacity()
+    }
+
     fn heap_at(&self) -> u64 {
         self.heap
             .peek()

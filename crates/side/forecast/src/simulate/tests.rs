@@ -192,6 +192,34 @@ fn templates_cost_their_memory_all_the_time() {
     assert_near(outcome.gb_s, 2.0);
 }
 
+/// The bar is the release build's; a debug build only shows that it runs.
+#[test]
+fn a_million_invocations_take_less_than_a_second() {
+    let number = if cfg!(debug_assertions) {
+        50_000
+    } else {
+        1_000_000
+    };
+    let arrivals = (0..number).map(|number| Arrival {
+        at: Duration::from_micros(number * 250),
+        function: 0,
+        service: Some(ms(5)),
+    });
+    let load = Load {
+        functions: vec![Function::default()],
+        span: Duration::from_micros(number * 250),
+        arrivals,
+    };
+    let begun = std::time::Instant::now();
+    let outcome = Simulation::default().run(load, &hold(25));
+    let took = begun.elapsed();
+    assert_eq!(outcome.invocations, number);
+    assert!(
+        cfg!(debug_assertions) || took < Duration::from_secs(1),
+        "{took:?}"
+    );
+}
+
 #[test]
 fn nobody_to_ask_and_nobody_who_asks_is_no_trouble() {
     let nothing = Load {

@@ -24,7 +24,7 @@ enum Shape {
 pub enum TimesError {
     /// Not JSON, or not of this form.
     #[error(
-        "{problem}: must be {{\"samples_ms\": [1.9, 2.3, …]}} or {{\"percentiles_ms\": {{\"0\": 1.2, \"50\": 2, \"100\": 9}}}}"
+        "{problem}: must be {{\"samples_ms\": [1.9, 2.3, …]}} or {{\"percentiles_ms\": {{\"0\": 1.2, \"50\": 2, \"100\": 9}}}}, or come from `pilot bench cold --json --samples`"
     )]
     Form {
         /// What is wrong.
@@ -57,6 +57,15 @@ enum Measured {
     Percentiles {
         percentiles_ms: BTreeMap<String, f64>,
     },
+    Bench {
+        samples: BenchSamples,
+    },
+}
+
+/// What `pilot bench cold --json --samples` writes.
+#[derive(Debug, Deserialize)]
+struct BenchSamples {
+    first_byte_us: Vec<f64>,
 }
 
 impl Times {
@@ -131,8 +140,8 @@ impl Times {
         Ok(Self(Shape::Percentiles(known)))
     }
 
-    /// Reads `{"samples_ms": […]}` or `{"percentiles_ms": {"50": 2.0, …}}`. Other keys beside these are ignored, so that a
-    /// file may say where it comes from.
+    /// Reads `{"samples_ms": […]}`, `{"percentiles_ms": {"50": 2.0, …}}`, or what `pilot bench cold --json --samples` writes
+    /// (times to the first byte). Other keys beside these are ignored, so that a file may say where it comes from.
     ///
     /// # Errors
     /// Another form, or times that are none.
@@ -142,6 +151,10 @@ impl Times {
         })?;
         match measured {
             Measured::Samples { samples_ms } => Self::from_samples_ms(&samples_ms),
+            Measured::Bench { samples } => {
+                let samples = samples.first_byte_us.into_iter().map(|us| us / 1e3);
+                Self::from_samples_ms(&samples.collect::<Vec<f64>>())
+            }
             Measured::Percentiles { percentiles_ms } => {
                 let mut points = percentiles_ms
                     .into_iter()
@@ -237,6 +250,10 @@ mod tests {
     fn samples_are_drawn_as_they_were_measured() {
         let times = Times::from_json(r#"{"samples_ms": [3, 1, 2], "from": "a machine"}"#).unwrap();
         assert!((mean_of_draws(&times) - 2.0).abs() < 0.01);
+        let bench =
+            r#"{"kind": "cold", "samples": {"first_byte_us": [1500.0], "complete_us": [9000.0]}}"#;
+        let times = Times::from_json(bench).unwrap();
+        assert_eq!(times.draw(&mut Random::new(1, 1)), 1_500_000);
         let one = Times::from_samples_ms(&[7.5]).unwrap();
         assert_eq!(one.draw(&mut Random::new(1, 1)), 7_500_000);
     }

@@ -1,15 +1,16 @@
 //! The event loop: arrivals and events in the order of time, each told to a pool's rules, whose actions become events again.
 //! Nothing is allocated per event.
 
-use pilot_model::{Instant, StartKind};
+use pilot_model::Instant;
 use pilot_rules::{Action, Ending, Key};
 use std::iter::Peekable;
 
+use super::count::Count;
 use super::cpu::{Cpus, Job, Part};
 use super::events::{Event, Events, What};
-use super::outcome::{WaitCount, gigabyte_seconds, nanos, seconds};
+use super::outcome::{gigabyte_seconds, nanos, seconds};
 use super::pool::{Pool, Waiting, Worker};
-use super::{Arrival, Load, MakeForecaster, Outcome, Simulation};
+use super::{Arrival, Function, Load, MakeForecaster, Outcome, Simulation};
 
 pub(super) fn run<I>(
     simulation: &Simulation,
@@ -19,30 +20,11 @@ pub(super) fn run<I>(
 where
     I: IntoIterator<Item = Arrival>,
 {
-    let functions = (0_u32..).zip(&load.functions);
-    let pools = functions
-        .map(|(index, function)| Pool::new(simulation, *function, index, forecaster))
-        .collect();
-    let begin = nanos(simulation.lead);
-    let mut world = World {
-        simulation,
-        pools,
-        events: Events::default(),
-        cpus: simulation
-            .costs
-            .cpus
-            .map(|cpus| Cpus::new(cpus.cores.max(CORES_MIN))),
-        actions: Vec::new(),
-        now: 0,
-        begin,
-        running: 0,
-        count: Count::new(),
-    };
+    let mut world = World::new(simulation, &load.functions, forecaster);
     world.open();
     world.pass(load.arrivals.into_iter().peekable());
-    let end = begin
-        .saturating_add(nanos(load.span))
-        .max(world.count.answered);
+    let end = world.begin.saturating_add(nanos(load.span));
+    let end = end.max(world.count.answered);
     world.close(end)
 }
 
@@ -62,54 +44,30 @@ struct World<'a> {
     count: Count,
 }
 
-/// Sums over all functions.
-struct Count {
-    invocations: u64,
-    refused: u64,
-    cold: u64,
-    cold_shared: u64,
-    cold_wait: u128,
-    queued: u64,
-    queue_wait: u128,
-    waits: WaitCount,
-    /// Waits, for CPUs too; where there are any to wait for.
-    beyond: WaitCount,
-    busy: u128,
-    forks: u64,
-    ticks: u64,
-    workers: u64,
-    workers_max: u64,
-    memory: u64,
-    memory_max: u64,
-    /// When the newest answer was given.
-    answered: u64,
-}
-
-impl Count {
-    fn new() -> Self {
+impl<'a> World<'a> {
+    fn new(
+        simulation: &'a Simulation,
+        functions: &[Function],
+        forecaster: &MakeForecaster<'_>,
+    ) -> Self {
+        let numbered = (0_u32..).zip(functions);
+        let pools = numbered
+            .map(|(index, function)| Pool::new(simulation, *function, index, forecaster))
+            .collect();
+        let cpus = simulation.costs.cpus;
         Self {
-            invocations: 0,
-            refused: 0,
-            cold: 0,
-            cold_shared: 0,
-            cold_wait: 0,
-            queued: 0,
-            queue_wait: 0,
-            waits: WaitCount::new(),
-            beyond: WaitCount::new(),
-            busy: 0,
-            forks: 0,
-            ticks: 0,
-            workers: 0,
-            workers_max: 0,
-            memory: 0,
-            memory_max: 0,
-            answered: 0,
+            simulation,
+            pools,
+            events: Events::default(),
+            cpus: cpus.map(|cpus| Cpus::new(cpus.cores.max(CORES_MIN))),
+            actions: Vec::new(),
+            now: 0,
+            begin: nanos(simulation.lead),
+            running: 0,
+            count: Count::new(),
         }
     }
-}
 
-impl World<'_> {
     /// Functions are deployed: their forecasters tick for the first time, `min` is started.
     fn open(&mut self) {
         for function in (0_u32..).take(self.pools.len()) {
@@ -404,23 +362,6 @@ impl World<'_> {
     }
 }
 
-impl Count {
-    /// A wait is over.
-    fn give(&mut self, kind: StartKind, waited: u64) {
-        self.waits.add(waited);
-        match kind {
-            StartKind::Cold => self.cold += 1,
-            StartKind::ColdShared => self.cold_shared += 1,
-            StartKind::Warm => {
-                self.queued += 1;
-                self.queue_wait += u128::from(waited);
-                return;
-            }
-        }
-        self.cold_wait += u128::from(waited);
-    }
-}
-
 /// How long a worker lived of the time that counts, nanoseconds.
 fn lived(begin: u64, asked: u64, end: u64) -> u128 {
     u128::from(end.saturating_sub(asked.max(begin)))
@@ -430,3 +371,36 @@ fn lived(begin: u64, asked: u64, end: u64) -> u128 {
 const SERVICE: u64 = 5_000_000;
 /// Less than a CPU's millionth would let time stand still.
 const CORES_MIN: f64 = 1e-6;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    impl World<'_> {
+        /// Slots for events and actions that memory is held for.
+        fn footprint(&self) -> usize {
+            self.events.capacity() + self.actions.capacity()
+        }
+    }
+
+    #[test]
+    fn memory_does_not_grow_with_the_length_of_the_load() {
+        let simulation = Simulation::default();
+        let footprint = |requests: u64| {
+            let functions = [Function::default(); 3];
+            let mut world = World::new(&simulation, &functions, &|_| None);
+            let arrivals = (0..requests).map(|number| Arrival {
+                at: Duration::from_micros(number * 700),
+                function: (number % 3) as u32,
+                service: Some(Duration::from_millis(2)),
+            });
+            world.open();
+            world.pass(arrivals.peekable());
+            assert_eq!(world.count.invocations, requests);
+            world.footprint()
+        };
+        assert_eq!(footprint(100_000), footprint(1_000));
+    }
+}
