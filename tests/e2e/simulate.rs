@@ -141,6 +141,19 @@ fn simulate_draws_measured_times_from_a_file() {
 }
 
 #[test]
+fn simulate_lets_starts_and_invocations_share_cpus() {
+    let wait = |arguments: &[&str]| {
+        let given = ["burst.toml", "--policy", "demand", "--service-ms", "50"];
+        let report = report(&[&given, arguments].concat());
+        report["cells"][0]["beyond_service"]["p99_ms"]
+            .as_f64()
+            .unwrap()
+    };
+    let (alone, shared) = (wait(&[]), wait(&["--cores", "1", "--service-cpu", "40"]));
+    assert!(shared > alone + 5.0, "{alone} ms, on one core {shared} ms");
+}
+
+#[test]
 fn simulate_refuses_what_it_cannot_do_and_says_what_would_do() {
     for (arguments, said) in [
         (
@@ -157,6 +170,7 @@ fn simulate_refuses_what_it_cannot_do_and_says_what_would_do() {
             "1000000000 ms is no time",
         ),
         (&["burst.toml", "--max", "0"], "--max"),
+        (&["burst.toml", "--service-cpu", "3"], "--cores"),
         (&["burst.toml", "--start-file", "burst.toml"], "samples_ms"),
         (&[], "<PROFILE>"),
     ] {

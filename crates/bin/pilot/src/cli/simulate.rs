@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use pilot_forecast::simulate::{Cell, Comparison, Costs, Simulation, Times, WEIGHTS};
+use pilot_forecast::simulate::{Cell, Comparison, Costs, CpuCosts, Simulation, Times, WEIGHTS};
 use pilot_model::policy::Policy;
 use pilot_model::{Reuse, ScaleConfig};
 use pilot_workload::{Overrides, Profile};
@@ -35,7 +35,8 @@ pub(super) struct SimulateArgs {
     /// What a start takes, milliseconds; several make several columns: 2,100,900. Without: 2
     #[arg(long, value_name = "MS,…", value_delimiter = ',')]
     start_ms: Vec<f64>,
-    /// What a start takes, as measured: a JSON file with `samples_ms` or `percentiles_ms`. May be repeated
+    /// What a start takes, as measured: a JSON file with `samples_ms` or `percentiles_ms`, or what `pilot bench cold --json
+    /// --samples` wrote. May be repeated
     #[arg(long, value_name = "FILE")]
     start_file: Vec<PathBuf>,
     /// What an invocation takes, milliseconds. Without: what the trace says, else 5
@@ -50,6 +51,8 @@ pub(super) struct SimulateArgs {
     /// Memory of each function's template, MB; held all the time
     #[arg(long, value_name = "MB", default_value_t = 0.0)]
     template_mb: f64,
+    #[command(flatten)]
+    cpu: CpuOptions,
     #[command(flatten)]
     scale: ScaleOptions,
     /// Of the times that are drawn
@@ -70,6 +73,21 @@ pub(super) struct SimulateArgs {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What waits for a CPU; without `--cores` nothing does.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "CPUs that starts and invocations share")]
+struct CpuOptions {
+    /// How many there are. Without: nothing waits for a CPU
+    #[arg(long, value_name = "N")]
+    cores: Option<f64>,
+    /// What of a start is computing, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0.0, requires = "cores")]
+    start_cpu: f64,
+    /// What of an invocation is computing, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0.0, requires = "cores")]
+    service_cpu: f64,
 }
 
 /// The `scale` table of every function, and `concurrency` and `reuse` beside it.
@@ -102,10 +120,26 @@ struct ScaleOptions {
 /// What is printed with `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
+    settings: Settings,
     weights: [f64; 3],
     #[serde(flatten)]
     comparison: Comparison,
     speed: Speed,
+}
+
+/// What every run had in common.
+#[derive(Debug, Clone, Serialize)]
+struct Settings {
+    min: u32,
+    max: u32,
+    parked: u32,
+    idle_s: f64,
+    concurrency: u32,
+    once: bool,
+    queue: usize,
+    lead_s: f64,
+    seed: u64,
+    cores: Option<f64>,
 }
 
 /// How fast it was simulated: the one part of a report that is not the same every time.
@@ -146,12 +180,31 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let comparison = Comparison::new(cells);
     if args.json {
         return output::print_json(&Report {
+            settings: Settings::of(&base),
             weights: WEIGHTS,
             comparison,
             speed,
         });
     }
     output::print(&table::render(&comparison, speed))
+}
+
+impl Settings {
+    fn of(simulation: &Simulation) -> Self {
+        let scale = &simulation.scale;
+        Self {
+            min: scale.min,
+            max: scale.max,
+            parked: scale.parked,
+            idle_s: scale.idle.as_secs_f64(),
+            concurrency: simulation.concurrency,
+            once: simulation.reuse == Reuse::Once,
+            queue: simulation.queue_max,
+            lead_s: simulation.lead.as_secs_f64(),
+            seed: simulation.seed,
+            cores: simulation.costs.cpus.map(|cpus| cpus.cores),
+        }
+    }
 }
 
 /// Runs all, `jobs` at the same time; in the order in which they were given, with the time they took together.
@@ -264,11 +317,27 @@ fn simulation(args: &SimulateArgs) -> anyhow::Result<Simulation> {
                 .map(|mb| bytes("--worker-mb", mb))
                 .transpose()?,
             template_bytes: bytes("--template-mb", args.template_mb)?,
+            cpus: cpus(&args.cpu)?,
             ..Costs::default()
         },
         lead: seconds("--lead-s", args.lead_s)?,
         seed: args.seed,
     })
+}
+
+fn cpus(args: &CpuOptions) -> anyhow::Result<Option<CpuCosts>> {
+    let Some(cores) = args.cores else {
+        return Ok(None);
+    };
+    if !(0.01..=1e6).contains(&cores) {
+        let problem = format!("--cores: is {cores}, must be from 0.01 to 1000000");
+        return Err(Failure::usage(problem).into());
+    }
+    Ok(Some(CpuCosts {
+        cores,
+        start: seconds("--start-cpu", args.start_cpu / 1e3)?,
+        service: seconds("--service-cpu", args.service_cpu / 1e3)?,
+    }))
 }
 
 fn profiles(args: &SimulateArgs) -> anyhow::Result<Vec<Profile>> {

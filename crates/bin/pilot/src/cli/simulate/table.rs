@@ -1,4 +1,4 @@
-//! A comparison as tables: one per cell, and one for all cells.
+//! A comparison as tables: one per cell, and one for all cells. P50, P99 and MAX are what a request took beyond its service.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -69,9 +69,9 @@ fn cells_table(first: &Cell, cells: &[Cell]) -> String {
             format!("{} s", figure(outcome.cold_wait_s)),
             outcome.queued.to_string(),
             format!("{} s", figure(outcome.queue_wait_s)),
-            output::duration(output::from_ms(outcome.wait.p50_ms)),
-            output::duration(output::from_ms(outcome.wait.p99_ms)),
-            output::duration(output::from_ms(outcome.wait.max_ms)),
+            output::duration(output::from_ms(outcome.beyond_service.p50_ms)),
+            output::duration(output::from_ms(outcome.beyond_service.p99_ms)),
+            output::duration(output::from_ms(outcome.beyond_service.max_ms)),
             figure(outcome.gb_s),
             outcome.forks.to_string(),
             outcome.workers_max.to_string(),
