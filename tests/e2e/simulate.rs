@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use pilot_harness::Project;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const BURST: &str = "\
 repeat = 3
@@ -116,6 +116,24 @@ fn simulate_prints_json_that_says_who_waited_and_what_it_cost() {
 }
 
 #[test]
+fn simulate_replaces_values_in_all_profiles_or_in_one() {
+    let arguments = [
+        "burst.toml",
+        "burst.toml@spike.rate=60",
+        "--set",
+        "repeat=1",
+    ];
+    let report = report(&[&arguments[..], &["--policy", "demand"]].concat());
+    let told = |at: usize, key: &str| report["cells"][at][key].clone();
+    assert_eq!(
+        (told(0, "profile"), told(0, "invocations")),
+        (json!("burst"), json!(170))
+    );
+    let second = (told(1, "profile"), told(1, "invocations"));
+    assert_eq!(second, (json!("burst@spike.rate=60"), json!(320)));
+}
+
+#[test]
 fn simulate_gives_the_same_every_time() {
     let cells = || {
         let arguments = ["burst.toml", "--start-ms", "100", "--service-ms", "50"];
@@ -172,7 +190,7 @@ fn simulate_refuses_what_it_cannot_do_and_says_what_would_do() {
         (&["burst.toml", "--max", "0"], "--max"),
         (&["burst.toml", "--service-cpu", "3"], "--cores"),
         (&["burst.toml", "--start-file", "burst.toml"], "samples_ms"),
-        (&[], "<PROFILE>"),
+        (&[], "<PROFILE"),
     ] {
         let error = refused(arguments);
         assert!(error.contains(said), "{arguments:?}: {error}");

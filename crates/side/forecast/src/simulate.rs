@@ -65,10 +65,12 @@ pub struct Load<I> {
 pub struct Costs {
     /// From the decision to start a worker to its readiness.
     pub start: Times,
-    /// Of every invocation; `None`: what the load says, and 5 ms where it says nothing.
-    pub service: Option<Times>,
-    /// Memory of every worker; `None`: what the load says, and 12 MiB where it says nothing.
-    pub worker_bytes: Option<u64>,
+    /// Of an invocation of which the load says nothing.
+    pub service: Times,
+    /// Memory of a worker of which the load says nothing.
+    pub worker_bytes: u64,
+    /// Whether these two hold where the load says something, too.
+    pub insist: bool,
     /// Memory of a function's template, held all the time.
     pub template_bytes: u64,
     /// What of this is computing; `None`: nothing ever waits for a CPU.
@@ -109,12 +111,13 @@ pub struct Simulation {
 pub type MakeForecaster<'a> = dyn Fn(&ScaleConfig) -> Option<Box<dyn Forecaster>> + 'a;
 
 impl Default for Costs {
-    /// A fork of a Python template, and what the load says.
+    /// A fork of a Python template; where the load says nothing 5 ms of work and 12 MiB of a worker's own.
     fn default() -> Self {
         Self {
             start: Times::constant(Duration::from_millis(2)),
-            service: None,
-            worker_bytes: None,
+            service: Times::constant(Duration::from_millis(5)),
+            worker_bytes: 12 << 20,
+            insist: false,
             template_bytes: 0,
             cpus: None,
         }

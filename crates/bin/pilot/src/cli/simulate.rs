@@ -1,33 +1,30 @@
 //! `pilot simulate`: what policies would have done to a workload, side by side. Needs no daemon.
 //!
 //! Every profile at every start cost is a cell; every policy is simulated in every cell. What is typed becomes a list of
-//! runs here; `simulate/table.rs` prints them.
+//! runs (`simulate/meant.rs`), which run here side by side; `simulate/table.rs` prints them.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use clap::Args;
-use pilot_forecast::simulate::{Cell, Comparison, Costs, CpuCosts, Simulation, Times, WEIGHTS};
-use pilot_model::policy::Policy;
+use pilot_forecast::simulate::{Cell, Comparison, Simulation, WEIGHTS};
 use pilot_model::{Reuse, ScaleConfig};
-use pilot_workload::{Overrides, Profile};
+use pilot_workload::Profile;
 use serde::Serialize;
 
-use super::failure::Failure;
 use super::output;
 
+mod meant;
 mod table;
 
 /// What `pilot simulate` takes.
 #[derive(Debug, Args)]
 pub(super) struct SimulateArgs {
-    /// Workloads: profiles of `pilot bench load`
-    #[arg(required = true, value_name = "PROFILE")]
-    profiles: Vec<PathBuf>,
+    /// Workloads: profiles of `pilot bench load`. Values of one alone are replaced with @KEY=VALUE behind it
+    #[arg(required = true, value_name = "PROFILE[@KEY=VALUE…]")]
+    profiles: Vec<String>,
     /// Policies to compare, as in a manifest: `auto`, `static:4`, `cusum:h=6`. May be repeated; without: every policy but
     /// arima, whose ticks cost a thousand times those of the others
     #[arg(long = "policy", value_name = "POLICY")]
@@ -39,15 +36,18 @@ pub(super) struct SimulateArgs {
     /// --samples` wrote. May be repeated
     #[arg(long, value_name = "FILE")]
     start_file: Vec<PathBuf>,
-    /// What an invocation takes, milliseconds. Without: what the trace says, else 5
+    /// What an invocation takes of which the trace says nothing, milliseconds. Without: 5
     #[arg(long, value_name = "MS", conflicts_with = "service_file")]
     service_ms: Option<f64>,
-    /// What an invocation takes, as measured: a file like that of `--start-file`
+    /// The same as measured: a file like that of `--start-file`
     #[arg(long, value_name = "FILE")]
     service_file: Option<PathBuf>,
-    /// Memory of a worker, MB. Without: what the trace says, else 12
-    #[arg(long, value_name = "MB")]
-    worker_mb: Option<f64>,
+    /// Memory of a worker of which the trace says nothing, MB
+    #[arg(long, value_name = "MB", default_value_t = 12.0)]
+    worker_mb: f64,
+    /// These two hold for traces that say otherwise, too
+    #[arg(long)]
+    insist: bool,
     /// Memory of each function's template, MB; held all the time
     #[arg(long, value_name = "MB", default_value_t = 0.0)]
     template_mb: f64,
@@ -61,7 +61,7 @@ pub(super) struct SimulateArgs {
     /// The functions are deployed so long before the load begins, seconds
     #[arg(long, value_name = "S", default_value_t = 0.0)]
     lead_s: f64,
-    /// A value of the profiles to replace: time_scale=2, trace.minutes=10. May be repeated
+    /// A value of all profiles to replace: seed=2, time_scale=2, trace.minutes=10. May be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The folder that traces are relative to, in place of the profile's own
@@ -117,6 +117,15 @@ struct ScaleOptions {
     queue: usize,
 }
 
+/// One policy in one cell.
+#[derive(Debug)]
+struct Run<'a> {
+    profile: &'a Profile,
+    name: &'a str,
+    start: &'a str,
+    simulation: Simulation,
+}
+
 /// What is printed with `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -157,18 +166,23 @@ struct Speed {
 
 /// Simulates, and prints what came of it.
 pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
-    let policies = policies(&args.policies)?;
-    let starts = starts(args)?;
-    let base = simulation(args)?;
-    let profiles = profiles(args)?;
+    let policies = meant::policies(&args.policies)?;
+    let starts = meant::starts(args)?;
+    let base = meant::simulation(args)?;
+    let profiles = meant::profiles(args)?;
     let mut runs = Vec::new();
-    for profile in &profiles {
+    for (name, profile) in &profiles {
         for (start, times) in &starts {
             for policy in &policies {
                 let mut simulation = base.clone();
                 simulation.scale.policy = *policy;
                 simulation.costs.start = times.clone();
-                runs.push((profile, start.as_str(), simulation));
+                runs.push(Run {
+                    profile,
+                    name,
+                    start,
+                    simulation,
+                });
             }
         }
     }
@@ -208,22 +222,24 @@ impl Settings {
 }
 
 /// Runs all, `jobs` at the same time; in the order in which they were given, with the time they took together.
-fn simulate(runs: &[(&Profile, &str, Simulation)], jobs: usize) -> (Vec<Cell>, Duration) {
+fn simulate(runs: &[Run<'_>], jobs: usize) -> (Vec<Cell>, Duration) {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(runs.len()));
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let at = next.fetch_add(1, Ordering::Relaxed)
-                    && let Some((profile, start, simulation)) = runs.get(at)
+                    && let Some(run) = runs.get(at)
                 {
                     let begun = Instant::now();
-                    let outcome = simulation.run_profile(profile, &|scale: &ScaleConfig| {
-                        pilot_forecast::forecaster(&scale.policy, scale)
-                    });
+                    let outcome = run
+                        .simulation
+                        .run_profile(run.profile, &|scale: &ScaleConfig| {
+                            pilot_forecast::forecaster(&scale.policy, scale)
+                        });
                     let took = begun.elapsed();
-                    let policy = simulation.scale.policy.to_string();
-                    let cell = Cell::new(profile.name(), start, &policy, outcome);
+                    let policy = run.simulation.scale.policy.to_string();
+                    let cell = Cell::new(run.name, run.start, &policy, outcome);
                     let mut done = done
                         .lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -248,133 +264,5 @@ fn speed(cells: &[Cell], took: Duration) -> Speed {
         ticks: cells.iter().map(|cell| cell.outcome.ticks).sum(),
         core_s,
         invocations_per_s: invocations as f64 / core_s.max(1e-9),
-    }
-}
-
-fn policies(words: &[String]) -> anyhow::Result<Vec<Policy>> {
-    if words.is_empty() {
-        let all = Policy::all().into_iter();
-        return Ok(all
-            .filter(|policy| !matches!(policy, Policy::Arima(_)))
-            .collect());
-    }
-    let policy = |word: &String| {
-        word.parse()
-            .map_err(|error: pilot_model::policy::PolicyError| {
-                Failure::usage(format!("--policy {word}: {}", error.problem)).into()
-            })
-    };
-    words.iter().map(policy).collect()
-}
-
-/// The start costs, each with its name.
-fn starts(args: &SimulateArgs) -> anyhow::Result<Vec<(String, Times)>> {
-    let mut starts = Vec::new();
-    for ms in &args.start_ms {
-        starts.push((format!("{ms} ms"), constant("--start-ms", *ms)?));
-    }
-    for file in &args.start_file {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy();
-        starts.push((name.into_owned(), measured(file)?));
-    }
-    if starts.is_empty() {
-        starts.push(("2 ms".to_owned(), constant("--start-ms", 2.0)?));
-    }
-    Ok(starts)
-}
-
-fn simulation(args: &SimulateArgs) -> anyhow::Result<Simulation> {
-    let scale = &args.scale;
-    let service = match (&args.service_file, args.service_ms) {
-        (Some(file), _) => Some(measured(file)?),
-        (None, Some(ms)) => Some(constant("--service-ms", ms)?),
-        (None, None) => None,
-    };
-    if scale.max == 0 || scale.concurrency == 0 || scale.min.max(scale.parked) > scale.max {
-        let problem =
-            "--max and --concurrency must be 1 or more, --min and --parked no more than --max";
-        return Err(Failure::usage(problem).into());
-    }
-    Ok(Simulation {
-        scale: ScaleConfig {
-            min: scale.min,
-            max: scale.max,
-            parked: scale.parked,
-            idle: seconds("--idle-s", scale.idle_s)?,
-            policy: Policy::default(),
-        },
-        concurrency: scale.concurrency,
-        reuse: if scale.once {
-            Reuse::Once
-        } else {
-            Reuse::Always
-        },
-        queue_max: scale.queue,
-        costs: Costs {
-            service,
-            worker_bytes: args
-                .worker_mb
-                .map(|mb| bytes("--worker-mb", mb))
-                .transpose()?,
-            template_bytes: bytes("--template-mb", args.template_mb)?,
-            cpus: cpus(&args.cpu)?,
-            ..Costs::default()
-        },
-        lead: seconds("--lead-s", args.lead_s)?,
-        seed: args.seed,
-    })
-}
-
-fn cpus(args: &CpuOptions) -> anyhow::Result<Option<CpuCosts>> {
-    let Some(cores) = args.cores else {
-        return Ok(None);
-    };
-    if !(0.01..=1e6).contains(&cores) {
-        let problem = format!("--cores: is {cores}, must be from 0.01 to 1000000");
-        return Err(Failure::usage(problem).into());
-    }
-    Ok(Some(CpuCosts {
-        cores,
-        start: seconds("--start-cpu", args.start_cpu / 1e3)?,
-        service: seconds("--service-cpu", args.service_cpu / 1e3)?,
-    }))
-}
-
-fn profiles(args: &SimulateArgs) -> anyhow::Result<Vec<Profile>> {
-    let overrides = Overrides {
-        data: args.data.clone(),
-        set: args.set.clone(),
-    };
-    let read = |path: &PathBuf| Ok(Profile::read_with(path, &overrides)?);
-    args.profiles.iter().map(read).collect()
-}
-
-fn measured(file: &Path) -> anyhow::Result<Times> {
-    let shown = file.display();
-    let text = fs::read_to_string(file).with_context(|| format!("{shown}: cannot be read"))?;
-    Times::from_json(&text).with_context(|| shown.to_string())
-}
-
-fn constant(option: &str, ms: f64) -> anyhow::Result<Times> {
-    Times::constant_ms(ms).map_err(|error| Failure::usage(format!("{option}: {error}")).into())
-}
-
-fn seconds(option: &str, seconds: f64) -> anyhow::Result<Duration> {
-    let day = Some(seconds).filter(|seconds| (0.0..=86_400.0).contains(seconds));
-    day.map(Duration::from_secs_f64).ok_or_else(|| {
-        Failure::usage(format!("{option}: is {seconds}, must be from 0 to 86400")).into()
-    })
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "checked to be no less than nothing and no more than 2^20 MB"
-)]
-fn bytes(option: &str, mb: f64) -> anyhow::Result<u64> {
-    if (0.0..=1_048_576.0).contains(&mb) {
-        Ok((mb * 1_048_576.0) as u64)
-    } else {
-        Err(Failure::usage(format!("{option}: is {mb}, must be from 0 to 1048576")).into())
     }
 }

@@ -44,7 +44,7 @@ impl Pool {
         index: u32,
         forecaster: &MakeForecaster<'_>,
     ) -> Self {
-        let scale = &simulation.scale;
+        let (scale, costs) = (&simulation.scale, &simulation.costs);
         let settings = Settings {
             min: scale.min,
             max: scale.max,
@@ -59,11 +59,10 @@ impl Pool {
             state: State::new(settings),
             forecaster: forecaster(scale),
             told: u64::MAX,
-            worker_bytes: simulation
-                .costs
+            worker_bytes: function
                 .worker_bytes
-                .or(function.worker_bytes)
-                .unwrap_or(WORKER_BYTES),
+                .filter(|_| !costs.insist)
+                .unwrap_or(costs.worker_bytes),
             lived: 0,
             starts: Random::new(simulation.seed, stream),
             services: Random::new(simulation.seed, stream + 1),
@@ -78,6 +77,4 @@ impl Pool {
     }
 }
 
-/// What a forked Python worker has of its own, about.
-const WORKER_BYTES: u64 = 12 << 20;
 const INTERVAL_MIN: Duration = Duration::from_millis(1);

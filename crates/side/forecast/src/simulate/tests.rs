@@ -175,6 +175,21 @@ fn who_shares_a_cpu_takes_longer_and_that_is_beyond_service() {
 }
 
 #[test]
+fn what_the_load_says_goes_before_the_costs_unless_they_insist() {
+    let mut simulation = with_start(0);
+    simulation.costs.service = Times::constant(ms(70));
+    simulation.costs.worker_bytes = 1 << 29;
+    let run = |simulation: &Simulation| simulation.run(load(&[(0, 50)], 1_000), &hold(1));
+    let outcome = run(&simulation);
+    assert_near(outcome.busy_s, 0.050);
+    assert_near(outcome.gb_s, 1.0);
+    simulation.costs.insist = true;
+    let outcome = run(&simulation);
+    assert_near(outcome.busy_s, 0.070);
+    assert_near(outcome.gb_s, 0.5);
+}
+
+#[test]
 fn a_full_queue_refuses() {
     let mut simulation = with_start(100);
     simulation.queue_max = 2;

@@ -202,10 +202,10 @@ impl<'a> World<'a> {
         let Some(pool) = self.pools.get_mut(arrival.function as usize) else {
             return;
         };
-        let service = match (&self.simulation.costs.service, arrival.service) {
-            (Some(times), _) => times.draw(&mut pool.services),
-            (None, Some(service)) => nanos(service),
-            (None, None) => SERVICE,
+        let costs = &self.simulation.costs;
+        let service = match arrival.service {
+            Some(service) if !costs.insist => nanos(service),
+            _ => costs.service.draw(&mut pool.services),
         };
         let waiting = Waiting {
             arrived: at,
@@ -367,8 +367,6 @@ fn lived(begin: u64, asked: u64, end: u64) -> u128 {
     u128::from(end.saturating_sub(asked.max(begin)))
 }
 
-/// Of an invocation of which nobody says it: 5 ms.
-const SERVICE: u64 = 5_000_000;
 /// Less than a CPU's millionth would let time stand still.
 const CORES_MIN: f64 = 1e-6;
 

@@ -144,7 +144,7 @@ fn worse_than(policies: &[String]) -> String {
 /// Three digits that count.
 fn figure(value: f64) -> String {
     match value {
-        value if value == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         value if value < 0.0995 => format!("{value:.4}"),
         value if value < 9.95 => format!("{value:.2}"),
         value if value < 99.5 => format!("{value:.1}"),
