@@ -17,6 +17,7 @@ mod durability;
 mod handler;
 mod invoke_api;
 mod library;
+mod machine;
 mod mishaps;
 mod pool;
 mod refused;

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pilot_harness::{Connection, Daemon, DaemonOptions, Request, Response, eventually};
+use pilot_harness::{
+    Connection, Daemon, DaemonOptions, Request, Response, eventually, eventually_within,
+};
 use serde_json::{Value, json};
 
 use crate::{answer, daemon_with, lab};
@@ -225,4 +227,73 @@ fn one_functions_flood_does_not_starve_another() {
         );
         flood.join().unwrap();
     });
+}
+
+/// A daemon that may use so much memory for workers and templates.
+fn with_memory_mb(memory_mb: u32) -> Daemon {
+    daemon_with(DaemonOptions {
+        config: Some(format!("[limits]\nmemory_mb = {memory_mb}\n")),
+        ..DaemonOptions::default()
+    })
+}
+
+/// A line of `/metrics`, by its beginning.
+fn metric(daemon: &Daemon, series: &str) -> Option<f64> {
+    let text = daemon.get("/metrics").ok().text();
+    let line = text.lines().find(|line| line.starts_with(series))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// Memory is measured every five seconds.
+const SEVERAL_SAMPLES: Duration = Duration::from_secs(30);
+
+#[test]
+fn over_the_memory_budget_the_coldest_idle_worker_goes_and_its_function_still_answers() {
+    const GROWS: &str = "import os\nkept = b''\ndef handler(event, context):\n    global kept\n    kept = kept or os.urandom(80 << 20)\n    return len(kept)\n";
+    let daemon = with_memory_mb(140);
+    for name in ["first", "second"] {
+        daemon.upload_code(name, &json!({"memory_mb": 192}), GROWS);
+        assert_eq!(answer(&daemon, name, json!({})), 80 << 20);
+    }
+    eventually_within(SEVERAL_SAMPLES, "the first one's worker goes", || {
+        (daemon.workers("first", "idle") == 0).then_some(())
+    });
+    let ends = "pilot_worker_ends_total{faas_name=\"first\",reason=\"pressure\"}";
+    assert_eq!(metric(&daemon, ends), Some(1.0));
+    assert_eq!(
+        daemon.workers("second", "idle"),
+        1,
+        "it was used more lately"
+    );
+    let templates = metric(&daemon, "pilot_templates{level=\"function\"}");
+    assert_eq!(templates, Some(2.0), "workers go first");
+    assert!(daemon.log().contains("memory is over its budget"));
+    let again = daemon.invoke("first", &json!({})).ok();
+    assert_eq!(
+        (again.start_kind(), again.json()),
+        ("cold", json!(80 << 20))
+    );
+}
+
+#[test]
+fn over_the_memory_budget_templates_of_cold_functions_go_after_the_workers() {
+    const LARGE: &str = "import os\nDATA = os.urandom(60 << 20)\ndef handler(event, context):\n    return DATA[:8].hex()\n";
+    let daemon = with_memory_mb(100);
+    let mut said = Vec::new();
+    for name in ["first", "second"] {
+        daemon.upload_code(name, &json!({"memory_mb": 192}), LARGE);
+        said.push(answer(&daemon, name, json!({})));
+    }
+    eventually_within(SEVERAL_SAMPLES, "one template goes", || {
+        (metric(&daemon, "pilot_templates{level=\"function\"}") == Some(1.0)).then_some(())
+    });
+    for name in ["first", "second"] {
+        let ends = format!("pilot_worker_ends_total{{faas_name=\"{name}\",reason=\"pressure\"}}");
+        assert_eq!(metric(&daemon, &ends), Some(1.0), "workers go first");
+    }
+    // The warmer one is as it was; the other imports anew.
+    assert_eq!(answer(&daemon, "second", json!({})), said[1]);
+    let again = daemon.invoke("first", &json!({})).ok();
+    assert_eq!(again.start_kind(), "cold");
+    assert_ne!(again.json(), said[0]);
 }

@@ -328,16 +328,3 @@ fn the_daemons_log_is_json_on_request() {
         );
     }
 }
-
-#[test]
-fn the_daemon_says_at_start_what_it_does_not_enforce() {
-    let daemon = daemon();
-    let log = daemon.log().to_lowercase();
-    assert!(!log.is_empty());
-    if !pilot_harness::is_root() {
-        assert!(
-            log.contains("not enforced") || log.contains("isolation"),
-            "{log}"
-        );
-    }
-}

@@ -38,6 +38,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
                         !WRITABLE
                             .iter()
                             .any(|known| place == known || place.starts_with("/tmp/"))
+                            && !ground.is_own_init(place)
                     })
                     .map(str::to_owned)
                     .collect();

@@ -1,7 +1,7 @@
 //! Where the attempts take place: a daemon with hostile functions, a victim, and secrets in places that nobody but their
 //! owner may see.
 
-use pilot_harness::{Daemon, Response};
+use pilot_harness::{Daemon, DaemonOptions, Machine, Response};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -22,6 +22,7 @@ pub(crate) const SLOW_CPU: f64 = 0.25;
 /// The daemon and what lies around it.
 pub(crate) struct Ground {
     pub(crate) daemon: Daemon,
+    pub(crate) machine: Machine,
     /// A folder of the host with a readable secret.
     pub(crate) host_files: TempDir,
 }
@@ -29,14 +30,18 @@ pub(crate) struct Ground {
 impl Ground {
     /// Starts the daemon and deploys: `hostile` (forked), `spawned` (no template), `once`, `slow` (little CPU), `roomy`
     /// (much memory), `victim`.
-    pub(crate) fn prepare() -> Self {
+    pub(crate) fn prepare(machine: Machine) -> Self {
         let host_files = tempfile::Builder::new()
             .prefix("pilot-isolation-")
             .tempdir()
             .unwrap();
         std::fs::write(host_files.path().join("secret.txt"), HOSTS_SECRET).unwrap();
         open_to_all(host_files.path());
-        let daemon = Daemon::start(env!("CARGO_BIN_EXE_pilot"));
+        let options = DaemonOptions {
+            machine,
+            ..DaemonOptions::default()
+        };
+        let daemon = Daemon::start_with(env!("CARGO_BIN_EXE_pilot"), options);
         let keys = |more: Value| {
             let mut keys = json!({"memory_mb": MEMORY_MB, "timeout_s": 25, "network": "none", "scale": {"max": 4}});
             for (key, value) in more.as_object().unwrap() {
@@ -60,7 +65,11 @@ impl Ground {
             &keys(json!({"memory_mb": 1024, "template": "off"})),
             HOSTILE,
         );
-        let ground = Self { daemon, host_files };
+        let ground = Self {
+            daemon,
+            machine,
+            host_files,
+        };
         // It must be up while the others try to reach it.
         ground.ask("victim", "tmp_write", json!(["secret", VICTIMS_SECRET]));
         ground.ask("victim", "bind_abstract", json!(["victim"]));
@@ -100,6 +109,12 @@ impl Ground {
         } else {
             Verdict::Pass(seen.to_string())
         }
+    }
+
+    /// Whether a place that can be written is the sandbox's own all the same: without a user of their own, its processes may make
+    /// the sandbox's init a likelier victim of the kernel's (proc(5), `oom_score_adj`), which ends themselves alone.
+    pub(crate) fn is_own_init(&self, place: &str) -> bool {
+        self.machine == Machine::WithoutRoot && place == "/proc/1/oom_score_adj"
     }
 
     /// Whether the victim still answers from the same worker: its count goes on.

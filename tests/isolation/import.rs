@@ -70,6 +70,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
                 .iter()
                 .filter_map(|place| place.as_str())
                 .filter(|place| !place.starts_with("/tmp") && !place.starts_with("/dev"))
+                .filter(|place| !ground.is_own_init(place))
                 .collect();
             if beyond.is_empty() {
                 Verdict::Pass(said[1].to_string())

@@ -1,9 +1,10 @@
 //! Escape attempts. Hostile functions are deployed on the real daemon and try to see, touch, outgrow or end what is not
 //! theirs; each attempt is printed as PASS (held), FAIL (got out) or SKIP (with the reason, loudly).
 //!
-//! The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed. Without root there are
-//! no namespaces and cgroups of their own, so everything is skipped. An argument runs only the attempts whose name holds
-//! it. The attempts themselves are in `hostile.py`.
+//! The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed. Run as root, the attempts are
+//! made on a daemon that is root, and those that need no limits again on one that is not; run by anybody else, everything is
+//! skipped, for only root can arrange what is attacked. An argument runs only the attempts whose name holds it. The attempts
+//! themselves are in `hostile.py`.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,6 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use ground::Ground;
+use pilot_harness::Machine;
 
 /// How an attempt ended.
 enum Verdict {
@@ -59,7 +61,40 @@ fn main() -> ExitCode {
         .iter()
         .filter(|argument| !argument.starts_with('-') && *argument != "isolation")
         .collect();
-    let attempts: Vec<Attempt> = [
+    let chosen = |attempts: Vec<Attempt>| -> Vec<Attempt> {
+        let is_wanted = |attempt: &Attempt| {
+            wanted.is_empty() || wanted.iter().any(|word| attempt.name.contains(*word))
+        };
+        attempts.into_iter().filter(is_wanted).collect()
+    };
+    let grounds = [
+        (Machine::AsItIs, chosen(as_root())),
+        (Machine::WithoutRoot, chosen(without_root())),
+    ];
+
+    let mut tally = Tally::default();
+    if !pilot_harness::is_root() {
+        for attempt in grounds.iter().flat_map(|(_, attempts)| attempts) {
+            tally.count(
+                &attempt.name,
+                &Verdict::Skip("needs root: namespaces, cgroups".to_owned()),
+            );
+        }
+        println!("\n*** NOTHING WAS TRIED: the isolation suite needs root ***");
+        return tally.close();
+    }
+    // A panic is a failed attempt, printed as one; its backtrace would only hide the list.
+    std::panic::set_hook(Box::new(|_| {}));
+    for (machine, attempts) in &grounds {
+        if !attempts.is_empty() {
+            attack(*machine, attempts, &mut tally);
+        }
+    }
+    tally.close()
+}
+
+fn as_root() -> Vec<Attempt> {
+    [
         privileges::attempts(),
         calls::attempts(),
         files::attempts(),
@@ -69,62 +104,85 @@ fn main() -> ExitCode {
     ]
     .into_iter()
     .flatten()
-    .filter(|attempt| wanted.is_empty() || wanted.iter().any(|word| attempt.name.contains(*word)))
-    .collect();
-
-    if !pilot_harness::is_root() {
-        for attempt in &attempts {
-            println!("SKIP  {} (needs root: namespaces, cgroups)", attempt.name);
-        }
-        println!("\n*** NOTHING WAS TRIED: the isolation suite needs root ***");
-        println!("0 passed, 0 failed, {} skipped", attempts.len());
-        return ExitCode::SUCCESS;
-    }
-    tally(&attempts)
+    .collect()
 }
 
-fn tally(attempts: &[Attempt]) -> ExitCode {
-    // A panic is a failed attempt, printed as one; its backtrace would only hide the list.
-    std::panic::set_hook(Box::new(|_| {}));
-    let ground = match catch_unwind(Ground::prepare) {
+/// What holds on a daemon that is not root, too. It says at its start what does not: limits, and users of their own.
+fn without_root() -> Vec<Attempt> {
+    let needs_users = |attempt: &Attempt| OF_USERS.iter().any(|part| attempt.name.contains(part));
+    [
+        privileges::attempts(),
+        calls::attempts(),
+        files::attempts(),
+        others::attempts(),
+        import::attempts(),
+    ]
+    .into_iter()
+    .flatten()
+    .filter(|attempt| !needs_users(attempt))
+    .map(|Attempt { name, run }| Attempt::new(format!("without root: {name}"), run))
+    .collect()
+}
+
+/// Attempts that a user of the sandbox's own holds back. Without root there is one user, the daemon's, who is 0 inside.
+const OF_USERS: [&str; 3] = [
+    "neither root nor in a group of the host",
+    "cannot change user by",
+    "at import: as root",
+];
+
+fn attack(machine: Machine, attempts: &[Attempt], tally: &mut Tally) {
+    let ground = match catch_unwind(|| Ground::prepare(machine)) {
         Ok(ground) => ground,
         Err(panic) => {
-            println!(
-                "FAIL  the hostile functions could not be deployed: {}",
-                message(&*panic)
-            );
-            println!("0 passed, 1 failed, {} skipped", attempts.len());
-            return ExitCode::FAILURE;
+            let problem = format!("{machine:?}: the hostile functions could not be deployed");
+            tally.count(&problem, &Verdict::Fail(message(&*panic)));
+            return;
         }
     };
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for attempt in attempts {
         let verdict = catch_unwind(AssertUnwindSafe(|| (attempt.run)(&ground)))
             .unwrap_or_else(|panic| Verdict::Fail(message(&*panic)));
-        match verdict {
-            Verdict::Pass(seen) => {
-                passed += 1;
-                println!("PASS  {}{}", attempt.name, bracketed(&seen));
-            }
-            Verdict::Fail(seen) => {
-                failed += 1;
-                println!("FAIL  {}{}", attempt.name, bracketed(&seen));
-            }
-            Verdict::Skip(reason) => {
-                skipped += 1;
-                println!("SKIP  {}{}", attempt.name, bracketed(&reason));
-            }
+        tally.count(&attempt.name, &verdict);
+    }
+}
+
+/// How many attempts ended how.
+#[derive(Default)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+    skipped: u32,
+}
+
+impl Tally {
+    fn count(&mut self, name: &str, verdict: &Verdict) {
+        let (count, word, text) = match verdict {
+            Verdict::Pass(seen) => (&mut self.passed, "PASS", seen),
+            Verdict::Fail(seen) => (&mut self.failed, "FAIL", seen),
+            Verdict::Skip(reason) => (&mut self.skipped, "SKIP", reason),
+        };
+        *count += 1;
+        println!("{word}  {name}{}", bracketed(text));
+    }
+
+    fn close(&self) -> ExitCode {
+        let Self {
+            passed,
+            failed,
+            skipped,
+        } = *self;
+        if skipped > 0 {
+            println!(
+                "\n*** {skipped} attempts were SKIPPED; what they would show is not known ***"
+            );
         }
-    }
-    if skipped > 0 {
-        println!("\n*** {skipped} attempts were SKIPPED; what they would show is not known ***");
-    }
-    println!("{passed} passed, {failed} failed, {skipped} skipped");
-    drop(ground);
-    if failed > 0 {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        if failed > 0 {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        }
     }
 }
 

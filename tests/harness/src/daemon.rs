@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -27,7 +28,54 @@ pub struct DaemonOptions {
     pub environment: Vec<(String, String)>,
     /// Sent with every request.
     pub token: Option<String>,
+    /// The machine as the daemon is to find it.
+    pub machine: Machine,
 }
+
+/// What a daemon finds missing on its machine. Anything but the machine as it is needs root to arrange.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Machine {
+    /// Nothing but what is.
+    #[default]
+    AsItIs,
+    /// Its user is not root, and the interpreter is the system's: another's may be out of reach.
+    WithoutRoot,
+    /// No cgroup file system is mounted.
+    WithoutCgroups,
+}
+
+impl Machine {
+    /// The command that runs this program there. The process is the program's own.
+    fn command(self, program: &Path) -> Command {
+        match self {
+            Self::AsItIs => Command::new(program),
+            Self::WithoutRoot => {
+                let mut command = Command::new(program);
+                command
+                    .uid(NOBODY)
+                    .gid(NOBODY)
+                    .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+                    .env("HOME", "/nonexistent");
+                command
+            }
+            Self::WithoutCgroups => {
+                let mut command = Command::new("unshare");
+                command
+                    .args(["--mount", "--propagation", "private", "sh", "-c"])
+                    .args([WITHOUT_CGROUPS, "sh"])
+                    .arg(program);
+                command
+            }
+        }
+    }
+}
+
+/// In a mount namespace of its own: takes away every cgroup mount, the inner ones first.
+const WITHOUT_CGROUPS: &str = "awk '$3 ~ /^cgroup/ { print $2 }' /proc/self/mounts | sort -r | while read -r mount; do \
+                               umount -l \"$mount\"; done; exec \"$@\"";
+
+/// The user that owns nothing.
+const NOBODY: u32 = 65_534;
 
 /// A running daemon.
 #[derive(Debug)]
@@ -67,8 +115,56 @@ impl Daemon {
             child: None,
             started_in: Duration::ZERO,
         };
+        if daemon.options.machine == Machine::WithoutRoot {
+            daemon.give_to_nobody();
+        }
         daemon.resume();
         daemon
+    }
+
+    /// Runs `serve` where it is expected to refuse: its exit code and what it wrote.
+    ///
+    /// # Panics
+    /// If it has not ended by itself after 20 seconds.
+    #[track_caller]
+    pub fn refuses_to_start(
+        binary: impl AsRef<Path>,
+        options: DaemonOptions,
+    ) -> (Option<i32>, String) {
+        let daemon = Self {
+            binary: binary.as_ref().to_owned(),
+            options,
+            home: tempfile::tempdir().unwrap(),
+            address: free_address(),
+            child: None,
+            started_in: Duration::ZERO,
+        };
+        if daemon.options.machine == Machine::WithoutRoot {
+            daemon.give_to_nobody();
+        }
+        let mut child = daemon.spawn();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return (status.code(), daemon.log());
+            }
+            if Instant::now() > deadline {
+                terminate(&mut child);
+                panic!("it serves, and should not: {}", daemon.log());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The program may lie, and the folder does lie, where nobody else may look.
+    fn give_to_nobody(&self) {
+        std::fs::copy(&self.binary, self.copied_binary()).unwrap();
+        let own = |path: &Path| std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY));
+        own(self.home.path()).unwrap();
+    }
+
+    fn copied_binary(&self) -> PathBuf {
+        self.home.path().join("pilot")
     }
 
     /// Starts it again on the same data, after [`Daemon::kill`] or [`Daemon::stop`].
@@ -77,12 +173,42 @@ impl Daemon {
     /// As [`Daemon::start_with`].
     #[track_caller]
     pub fn resume(&mut self) {
+        let started = Instant::now();
+        let mut child = self.spawn();
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                panic!(
+                    "the daemon ended ({status}) before it was ready:\n{}",
+                    self.log()
+                );
+            }
+            if TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok()
+                && self.send(&Request::new("GET", "/readyz")).status == 200
+            {
+                break;
+            }
+            if started.elapsed() > Duration::from_secs(20) {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("the daemon was not ready after 20 s:\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.started_in = started.elapsed();
+        self.child = Some(child);
+    }
+
+    fn spawn(&self) -> Child {
         let log = File::options()
             .create(true)
             .append(true)
             .open(self.log_path())
             .unwrap();
-        let mut command = Command::new(&self.binary);
+        let program = match self.options.machine {
+            Machine::WithoutRoot => self.copied_binary(),
+            Machine::AsItIs | Machine::WithoutCgroups => self.binary.clone(),
+        };
+        let mut command = self.options.machine.command(&program);
         command
             .arg("serve")
             .args(["--listen", &self.address.to_string()])
@@ -106,31 +232,9 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
-        let started = Instant::now();
-        let mut child = command
+        command
             .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
-        loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                panic!(
-                    "the daemon ended ({status}) before it was ready:\n{}",
-                    self.log()
-                );
-            }
-            if TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok()
-                && self.send(&Request::new("GET", "/readyz")).status == 200
-            {
-                break;
-            }
-            if started.elapsed() > Duration::from_secs(20) {
-                let _ = child.kill();
-                let _ = child.wait();
-                panic!("the daemon was not ready after 20 s:\n{}", self.log());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.started_in = started.elapsed();
-        self.child = Some(child);
+            .unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()))
     }
 
     /// From the start of the process to its being ready.

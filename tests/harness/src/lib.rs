@@ -17,7 +17,7 @@ mod process;
 mod project;
 mod wait;
 
-pub use daemon::{Daemon, DaemonOptions, terminate};
+pub use daemon::{Daemon, DaemonOptions, Machine, terminate};
 pub use http::{Connection, Request, Response, encode_query};
 pub use multipart::{ArchiveEntry, archive, multipart};
 pub use process::{descendants, is_gone, open_descriptors};

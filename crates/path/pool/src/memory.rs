@@ -61,7 +61,8 @@ fn measure(seat: &Seat) -> u64 {
     memory.pss
 }
 
-/// Evicts until what is left fits the budget, by what was measured. False: it does not fit yet.
+/// Evicts until what is left should fit the budget, by what was measured. False: it was over the budget. Whether it fits now is for
+/// the next sample to say, for the pages that a worker shared with its template are the template's alone when it has gone.
 fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budget: u64) -> bool {
     let in_templates: u64 = templates.iter().map(|template| template.memory_bytes).sum();
     let mut over = workers.saturating_add(in_templates).saturating_sub(budget);
@@ -80,7 +81,7 @@ fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budg
     idle.sort_by_key(|(_, (_, touched, _))| *touched);
     for (pool, (key, _, bytes)) in idle {
         if over == 0 {
-            return true;
+            return false;
         }
         if pool.evict(key) {
             over = over.saturating_sub(bytes);
@@ -93,12 +94,12 @@ fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budg
     cold.sort_by_key(|(since, _)| *since);
     for (_, pool) in cold {
         if over == 0 {
-            return true;
+            break;
         }
         pool.forget_template();
         over = over.saturating_sub(template_bytes(pool, templates));
     }
-    over == 0
+    false
 }
 
 /// What giving up this pool's template frees. Templates of functions are named after the function or the version.

@@ -1,0 +1,104 @@
+//! Machines that lack something: a daemon that is not root, and one that finds no cgroups. It says at its start and under `/readyz`
+//! what is not enforced, and serves; in strict mode it refuses to start.
+
+use pilot_harness::{Daemon, DaemonOptions, Machine, needs_root};
+use serde_json::json;
+
+use crate::{ECHO, answer, daemon, daemon_with, plain};
+
+/// What each lacks, in the words of the warning.
+const LACKING: [(Machine, &[&str]); 2] = [
+    (
+        Machine::WithoutRoot,
+        &[
+            "users: the daemon is not root: all functions run as its own user",
+            "memory_mb, cpu and process counts are not limited",
+        ],
+    ),
+    (
+        Machine::WithoutCgroups,
+        &["memory_mb, cpu and process counts are not limited"],
+    ),
+];
+
+fn on(machine: Machine) -> DaemonOptions {
+    DaemonOptions {
+        machine,
+        ..DaemonOptions::default()
+    }
+}
+
+/// What `/readyz` says is not enforced.
+fn reasons(daemon: &Daemon) -> Vec<String> {
+    let readiness = daemon.get("/readyz").ok().json();
+    assert_eq!(readiness["ready"], true);
+    let reasons = readiness["reasons"].as_array().unwrap();
+    reasons
+        .iter()
+        .map(|reason| reason.as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_machine_that_lacks_something_is_served_on_and_what_is_not_enforced_is_said() {
+    needs_root!();
+    for (machine, lacking) in LACKING {
+        let daemon = daemon_with(on(machine));
+        let said = reasons(&daemon);
+        assert_eq!(said.len(), lacking.len(), "{machine:?}: {said:?}");
+        let log = daemon.log();
+        for (reason, words) in said.iter().zip(lacking) {
+            assert!(reason.contains(words), "{machine:?}: {reason}");
+            assert!(
+                log.contains(&format!("not enforced on this machine: {reason}")),
+                "{machine:?}: {log}"
+            );
+        }
+        if machine == Machine::WithoutRoot && !std::path::Path::new("/usr/bin/python3").exists() {
+            eprintln!("\n*** SKIPPED: a function without root: no /usr/bin/python3 ***\n");
+            continue;
+        }
+        daemon.upload_code("lab", &plain(), ECHO);
+        assert_eq!(answer(&daemon, "lab", json!({"k": 1})), json!({"k": 1}));
+        daemon.upload_code("spawned", &json!({"template": "off"}), ECHO);
+        assert_eq!(answer(&daemon, "spawned", json!(2)), json!(2));
+    }
+}
+
+#[test]
+fn strict_mode_refuses_a_machine_that_lacks_something_and_names_it() {
+    needs_root!();
+    for (machine, lacking) in LACKING {
+        for by_argument in [true, false] {
+            let mut options = on(machine);
+            if by_argument {
+                options.arguments.push("--strict".to_owned());
+            } else {
+                options.config = Some("strict = true\n".to_owned());
+            }
+            let (code, log) = Daemon::refuses_to_start(env!("CARGO_BIN_EXE_pilot"), options);
+            assert_eq!(code, Some(1), "{machine:?}: {log}");
+            let refusal = log.lines().find(|line| line.contains("strict mode: "));
+            let refusal = refusal.unwrap_or_else(|| panic!("{machine:?}: {log}"));
+            for words in lacking {
+                assert!(refusal.contains(words), "{machine:?}: {refusal}");
+            }
+        }
+    }
+}
+
+#[test]
+fn strict_mode_serves_where_nothing_is_missing() {
+    needs_root!();
+    let missing = reasons(&daemon());
+    if !missing.is_empty() {
+        eprintln!("\n*** SKIPPED: this machine lacks something: {missing:?} ***\n");
+        return;
+    }
+    let daemon = daemon_with(DaemonOptions {
+        arguments: vec!["--strict".to_owned()],
+        ..DaemonOptions::default()
+    });
+    daemon.upload_code("lab", &plain(), ECHO);
+    assert_eq!(answer(&daemon, "lab", json!(1)), json!(1));
+}
