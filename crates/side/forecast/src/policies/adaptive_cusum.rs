@@ -149,24 +149,57 @@ mod tests {
         assert!(alarms(1).contains(&true));
     }
 
+    /// At how many of 20 offsets of the tick against the paper's ramp an alarm falls into the ramp's second half.
+    fn caught(h: f64) -> usize {
+        (0..20)
+            .filter(|tenths| {
+                let offset = f64::from(*tenths) / 10.0;
+                let constants = AdaptiveCusumPolicy {
+                    h,
+                    ..AdaptiveCusumPolicy::default()
+                };
+                let mut adaptive = AdaptiveCusum::new(constants, &scale(64));
+                (-100..=3).any(|number| {
+                    let end = offset + 2.0 * f64::from(number);
+                    adaptive.predict(Observed {
+                        rate: ramp_mean(end - 2.0, end),
+                        intervals: 1.0,
+                    });
+                    adaptive.newest.alarm && end > 2.0 && end <= 4.0
+                })
+            })
+            .count()
+    }
+
     #[test]
-    fn the_alarm_is_raised_in_the_second_half_of_the_papers_ramp_wherever_the_tick_falls() {
-        for tenths in 0..20 {
-            let offset = f64::from(tenths) / 10.0;
-            let mut adaptive = AdaptiveCusum::new(AdaptiveCusumPolicy::default(), &scale(64));
-            let mut alarms = Vec::new();
-            for number in -100..=3 {
-                let end = offset + 2.0 * f64::from(number);
-                adaptive.predict(Observed {
-                    rate: ramp_mean(end - 2.0, end),
-                    intervals: 1.0,
-                });
-                if adaptive.newest.alarm && end > 2.0 && end <= 4.0 {
-                    alarms.push(end);
-                }
+    fn the_threshold_is_the_highest_that_catches_the_papers_ramp_wherever_the_tick_falls() {
+        let h = AdaptiveCusumPolicy::default().h;
+        assert_eq!(caught(h), 20);
+        assert_eq!(caught(h + 0.25), 15);
+    }
+
+    #[test]
+    fn steady_poisson_traffic_raises_few_alarms() {
+        // Requests of 20,000 ticks at 10/s: gaps between them are exponential.
+        let mut state = 7_u64;
+        let mut uniform = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (f64::from(u32::try_from(state >> 32).unwrap_or(0)) + 0.5) / 2_f64.powi(32)
+        };
+        let mut adaptive = AdaptiveCusum::new(AdaptiveCusumPolicy::default(), &scale(64));
+        let (mut next_s, mut alarms) = (0.0, 0);
+        for number in 1..=20_000_u32 {
+            let mut arrivals = 0;
+            while next_s < 2.0 * f64::from(number) {
+                arrivals += 1;
+                next_s -= uniform().ln() / 10.0;
             }
-            assert!(!alarms.is_empty(), "offset {offset}");
+            adaptive.tick(&tick_of(arrivals, 2.0, 0.5));
+            alarms += u32::from(adaptive.newest.alarm);
         }
+        assert!(alarms <= 8, "{alarms}");
     }
 
     /// Mean rate between two times, where the ramp begins at 0.
