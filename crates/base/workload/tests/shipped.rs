@@ -52,6 +52,28 @@ fn profiles_of_traces_ask_for_the_folder_of_the_data() {
     }
 }
 
+#[test]
+fn the_profiles_of_the_documentation_are_understood() {
+    let documentation = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/bench.md");
+    let text = std::fs::read_to_string(documentation).unwrap();
+    let examples: Vec<&str> = text
+        .split("```toml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    let [phases, trace] = examples[..] else {
+        panic!("{examples:?}");
+    };
+    let read = |text| Profile::parse(text, "example", "example", Path::new("."), &[]);
+    assert_eq!(read(phases).unwrap().phases().len(), 8);
+    // Everything in it is understood; the trace itself is not there.
+    let error = read(trace).unwrap_err().to_string();
+    assert!(
+        error.contains("100_inv.csv") && error.contains("--data DIR"),
+        "{error}"
+    );
+}
+
 /// The bar is asked of a release build alone: `cargo test --release -p pilot-workload -- --nocapture`.
 #[test]
 fn five_million_arrivals_a_second_are_made_on_one_core() {

@@ -268,7 +268,7 @@ fn table(kind: &str, name: &str, connections: usize, measured: &Document) -> Str
     ]);
     let mut row = |what: String, times: &Summary| {
         let cells = [times.p50, times.p90, times.p99, times.p999, times.max];
-        let cells = cells.map(|us| output::duration(output::from_ms(us / 1e3)));
+        let cells = cells.map(super::time);
         table.row([what].into_iter().chain(cells).collect());
     };
     if let Some(round) = &measured.round_us {
@@ -357,7 +357,7 @@ mod tests {
             "COLD              P50      P90      P99    P99.9      MAX\n\
              first byte    2.00 ms  2.00 ms  4.00 ms  4.00 ms  4.00 ms\n\
              whole answer  2.10 ms  2.10 ms  4.20 ms  4.20 ms  4.20 ms\n  \
-               fork        0.70 ms  0.70 ms  1.40 ms  1.40 ms  1.40 ms\n\
+               fork         700 µs   700 µs  1.40 ms  1.40 ms  1.40 ms\n\
              invert: 50 answers on 1 connection in 1.25 s, 40 a second, 50 cold\n"
         );
     }

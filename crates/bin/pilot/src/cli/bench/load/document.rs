@@ -9,6 +9,7 @@ use pilot_workload::Profile;
 use serde::Serialize;
 
 use super::super::super::output::{self, Align, Table, WARN};
+use super::super::time;
 use super::LoadArgs;
 use super::aim::Aim;
 use super::tally::{Group, Tally};
@@ -128,7 +129,15 @@ impl Document {
             let functions: Vec<(String, Told)> = self
                 .functions
                 .iter()
-                .map(|function| (function.target.clone(), function.told.clone()))
+                .map(|function| {
+                    // Where all have one target, their names tell them apart.
+                    let name = if function.target == self.target {
+                        &function.name
+                    } else {
+                        &function.target
+                    };
+                    (name.clone(), function.told.clone())
+                })
                 .collect();
             text.push('\n');
             text.push_str(&rows("FUNCTION", &functions, &self.total));
@@ -189,7 +198,7 @@ impl Document {
         );
         if lag.p99 > LAG_P99_US_MAX {
             text.push_str(&format!(
-                "{WARN}the generator fell behind{WARN:#}: more --threads, or another machine to send from\n"
+                "{WARN}the generator fell behind{WARN:#}: this machine is busy, or one thread is too few (--threads)\n"
             ));
         }
         text
@@ -255,10 +264,6 @@ fn rows(heading: &str, groups: &[(String, Told)], total: &Told) -> String {
         );
     }
     table.render()
-}
-
-fn time(us: f64) -> String {
-    output::duration(output::from_ms(us / 1e3))
 }
 
 /// A trace's hashes are longer than a line.
