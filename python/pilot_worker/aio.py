@@ -10,15 +10,15 @@ import asyncio
 import selectors
 import socket
 
-from . import wire
+from . import eager, wire
 from .channel import Channel, ChannelClosed
 from .selector import FrameSelector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Awaitable, Callable, Dict, List, Optional, Tuple
+    from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Set, Tuple
 
-    Call = Callable[[int, int, bytes, bytes], Awaitable[None]]
+    Call = Callable[[int, int, bytes, bytes], Coroutine[Any, Any, None]]
 
 # Kept: a new one per read would be mapped and unmapped by the C library each time.
 _buffer = bytearray(128 * 1024)
@@ -52,7 +52,7 @@ class AsyncChannel:
         self._loop = loop
         self._selector = selector
         self._decoder = wire.Decoder()
-        self._tasks: Dict[int, asyncio.Task[None]] = {}  # by stream
+        self._tasks: Set[asyncio.Task[None]] = set()  # that have not ended with their first step
         self._closed: asyncio.Future[None] = loop.create_future()
         self._blocked: Optional[asyncio.Future[None]] = None  # while a frame is only partly sent
         self._rest = memoryview(b"")
@@ -63,7 +63,7 @@ class AsyncChannel:
         if self._selector is None:
             self._loop.add_reader(self._socket, self._readable)
         else:
-            self._selector.watch(self._socket, self._readable, self._writable)
+            self._selector.watch(self._socket, self._readable, self._writable, self._is_idle)
         try:
             await self._closed
         finally:
@@ -71,7 +71,7 @@ class AsyncChannel:
                 self._loop.remove_reader(self._socket)
             else:
                 self._selector.forget()
-            for task in self._tasks.values():
+            for task in self._tasks:
                 task.cancel()
 
     def send(self, frames: bytes) -> Optional[Awaitable[None]]:
@@ -121,19 +121,26 @@ class AsyncChannel:
         except wire.ProtocolError as error:
             self._close(error)
 
-    def _start(self, frame: wire.Frame) -> None:
-        # Within the selector it begins as the next thing that the loop does. Python 3.12's eager tasks would gain nothing.
-        self._tasks[frame[1]] = asyncio.Task(self._answer(frame), loop=self._loop)
-
-    async def _answer(self, frame: wire.Frame) -> None:
+    def _is_idle(self) -> bool:
+        loop: Any = self._loop
         try:
-            await self._call(*frame)
-        except SystemExit:
-            raise
-        except BaseException as error:  # a call reports its function's errors itself: this is the channel's or ours
-            self._close(error)
-        finally:
-            del self._tasks[frame[1]]
+            return not (loop._ready or loop._scheduled or loop._stopping)
+        except AttributeError:  # not public, though of all Pythons so far: a loop without them has its turn
+            return False
+
+    def _start(self, frame: wire.Frame) -> None:
+        begin = asyncio.Task if self._selector is None else eager.start
+        task = begin(self._call(*frame), loop=self._loop)
+        if task.done():
+            self._ended(task)
+        else:
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._close(task.exception())  # a call reports its function's errors itself: this is the channel's or ours
 
     def _close(self, error: Optional[BaseException]) -> None:
         if self._closed.done():
