@@ -1,6 +1,6 @@
 //! What the path tells whoever listens. Subscribers never hold it up.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,13 +80,14 @@ impl InvocationRecord {
     /// Lambda's REPORT line, without a line break. Init Duration stands on cold ones only.
     #[must_use]
     pub fn report_line(&self) -> String {
-        let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
-        let handler = ms(self.timeline.handler().unwrap_or_default());
+        let handler = self.timeline.handler().unwrap_or_default();
+        let billed_ms =
+            handler.as_secs() * 1_000 + u64::from(handler.subsec_nanos().div_ceil(1_000_000));
+        let handler = Millis(handler);
         let limit_mb = self.version.config.memory_bytes >> 20;
         let mut line = format!(
-            "REPORT RequestId: {}\tDuration: {handler:.2} ms\tBilled Duration: {:.0} ms\tMemory Size: {limit_mb} MB",
+            "REPORT RequestId: {}\tDuration: {handler} ms\tBilled Duration: {billed_ms} ms\tMemory Size: {limit_mb} MB",
             self.id,
-            handler.ceil(),
         );
         if let Some(bytes) = self.memory_bytes_max {
             let _ = write!(line, "\tMax Memory Used: {} MB", bytes.div_ceil(1 << 20));
@@ -96,16 +97,27 @@ impl InvocationRecord {
                 .timeline
                 .initialised
                 .map_or(Duration::ZERO, |at| at.since(self.timeline.received));
-            let _ = write!(line, "\tInit Duration: {:.2} ms", ms(init));
+            let _ = write!(line, "\tInit Duration: {} ms", Millis(init));
         }
         let _ = write!(
             line,
-            "\tStart: {}\tTotal: {:.2} ms\tStatus: {}",
+            "\tStart: {}\tTotal: {} ms\tStatus: {}",
             self.start.as_str(),
-            ms(self.timeline.total().unwrap_or_default()),
+            Millis(self.timeline.total().unwrap_or_default()),
             self.outcome.as_str(),
         );
         line
+    }
+}
+
+/// A duration in milliseconds with two places. Integers only: every invocation has its line.
+struct Millis(Duration);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
+        let hundredths = micros.saturating_add(5) / 10;
+        write!(f, "{}.{:02}", hundredths / 100, hundredths % 100)
     }
 }
 

@@ -173,6 +173,7 @@ fn dry_run(exchange: &Exchange<'_>, version: &Version) -> Reply {
 
 fn reply(response: Response, log: LogType, exchange: &Exchange<'_>) -> Reply {
     let limit = exchange.gate.config.result_bytes_max;
+    let tail = (log == LogType::Tail).then(|| response.log_tail());
     let (body, failed) = match response.body {
         ResponseBody::Result(result) if result.len() > limit => (too_large(limit), true),
         ResponseBody::Result(result) => (result, false),
@@ -196,8 +197,8 @@ fn reply(response: Response, log: LogType, exchange: &Exchange<'_>) -> Reply {
             HeaderValue::from_static("Unhandled"),
         );
     }
-    if log == LogType::Tail {
-        let tail = &response.log_tail[response.log_tail.len().saturating_sub(LOG_TAIL_LEN)..];
+    if let Some(tail) = tail {
+        let tail = &tail[tail.len().saturating_sub(LOG_TAIL_LEN)..];
         if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(STANDARD.encode(tail))) {
             into.insert(headers::LOG_RESULT, value);
         }

@@ -131,7 +131,7 @@ fn stream_on(streaming: Streaming, head: HttpHead, first: Bytes, ignores_body: b
         start: invocation.start,
         outcome: Outcome::Ok,
         timeline: invocation.timeline,
-        log_tail: Bytes::new(),
+        record: None,
         body: ResponseBody::Http {
             body: HttpBody::streaming(streaming, first, &head, ignores_body),
             head,

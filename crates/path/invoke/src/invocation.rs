@@ -171,7 +171,7 @@ impl Invocation {
             outcome,
             timeline: self.timeline,
             body,
-            log_tail: crate::tail::of(&record),
+            record: Some(record),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilot_model::ports::HttpHead;
-use pilot_model::{InvocationId, Outcome, StartKind, Timeline, Version};
+use pilot_model::{InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version};
 
 use crate::body::HttpBody;
 
@@ -23,8 +23,19 @@ pub struct Response {
     pub timeline: Timeline,
     /// The answer itself.
     pub body: ResponseBody,
-    /// START line, what was printed, END and REPORT line: the last 4 KiB. Empty while a body still streams.
-    pub log_tail: Bytes,
+    /// What there is to tell of it; `None` while a body still streams.
+    pub(crate) record: Option<Arc<InvocationRecord>>,
+}
+
+impl Response {
+    /// START line, what was printed, END and REPORT line: the last 4 KiB. Empty while a body still streams. Made anew by each
+    /// call, since few ask for it.
+    #[must_use]
+    pub fn log_tail(&self) -> Bytes {
+        self.record
+            .as_deref()
+            .map_or_else(Bytes::new, crate::tail::of)
+    }
 }
 
 /// The answer itself.

@@ -26,7 +26,7 @@ async fn the_first_is_cold_and_the_next_warm() {
     assert_eq!(warm.start, StartKind::Warm);
     assert_eq!(phases(&warm.timeline), [("handler", 5)]);
     assert_eq!(warm.timeline.forked, None);
-    let tail = String::from_utf8(warm.log_tail.to_vec()).unwrap();
+    let tail = String::from_utf8(warm.log_tail().to_vec()).unwrap();
     let lines: Vec<&str> = tail.lines().collect();
     assert!(lines[0].starts_with("START RequestId: 52fdfc07"), "{tail}");
     assert!(lines[1].starts_with("END RequestId: 52fdfc07"), "{tail}");

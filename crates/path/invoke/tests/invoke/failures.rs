@@ -34,7 +34,7 @@ async fn a_timeout_kills_that_worker_and_nothing_else() {
     let answer = house.call().await.unwrap();
     assert!((ms(1000)..ms(1010)).contains(&begun.elapsed()));
     assert_eq!(answer.outcome, Outcome::Timeout);
-    let tail = String::from_utf8(answer.log_tail.to_vec()).unwrap();
+    let tail = String::from_utf8(answer.log_tail().to_vec()).unwrap();
     assert!(tail.contains("printed before the end\n"), "{tail}");
     assert!(
         tail.contains("a621d72 Task timed out after 1.00 seconds\n"),
@@ -115,7 +115,7 @@ async fn an_exit_a_signal_and_memory_are_told_apart() {
         assert_eq!(answer.outcome, outcome);
         assert!(
             answer
-                .log_tail
+                .log_tail()
                 .windows(10)
                 .any(|bytes| bytes == b"last words")
         );

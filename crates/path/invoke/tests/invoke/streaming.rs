@@ -50,7 +50,7 @@ async fn an_answer_in_one_piece_is_there_at_once() {
     let house = House::new();
     deploy(&house, head(&[]), "hello", vec![]);
     let response = house.http("GET").await.unwrap();
-    assert!(!response.log_tail.is_empty());
+    assert!(!response.log_tail().is_empty());
     let mut body = body(response);
     assert_eq!(body.complete().unwrap(), "hello");
     assert_eq!(body.next().await.unwrap().unwrap(), "hello");
