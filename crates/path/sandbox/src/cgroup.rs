@@ -29,6 +29,13 @@ pub struct Limits {
 /// CPU is given in slices of this period, µs (cpu.cfs_period_us, cpu.max).
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// What all groups of a daemon together weigh against the machine's other work: as much per CPU as a process of its own, which
+/// is 1 in these units. Left alone, all functions would weigh as much as one process, and whatever else runs would have a worker
+/// wait for milliseconds. (What Kubernetes does for its pods.)
+fn weight_in_processes() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
+}
+
 /// The smallest quota the kernel takes, µs.
 const CPU_QUOTA_US_MIN: u64 = 1_000;
 

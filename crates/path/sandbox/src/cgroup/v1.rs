@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{CPU_PERIOD_US, Files, Limits, open_to_write};
+use super::{CPU_PERIOD_US, Files, Limits, open_to_write, weight_in_processes};
 
 /// This daemon's folder in each hierarchy: memory, cpu, pids; fewer where controllers share one.
 #[derive(Debug)]
@@ -42,6 +42,9 @@ impl Folders {
             }
         };
         let (memory, cpu, pids) = (folder("memory")?, folder("cpu")?, folder("pids")?);
+        // 1024 is one process's; a kernel that refuses leaves functions slower on a busy machine, no more.
+        let shares = 1024 * weight_in_processes();
+        let _ = fs::write(cpu.join("cpu.shares"), shares.to_string());
         let mut all = vec![memory.clone(), cpu.clone(), pids.clone()];
         all.dedup();
         Ok(Self {

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{CPU_PERIOD_US, Files, Limits, open_to_write};
+use super::{CPU_PERIOD_US, Files, Limits, open_to_write, weight_in_processes};
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
@@ -43,6 +43,9 @@ impl Folder {
         let folder = base.join(name);
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         hand_down(&folder).map_err(|error| format!("v2 {}: {error}", folder.display()))?;
+        // 100 is one process's, 10,000 the most; a kernel that refuses leaves functions slower on a busy machine, no more.
+        let weight = (100 * weight_in_processes()).min(10_000);
+        let _ = fs::write(folder.join("cpu.weight"), weight.to_string());
         Ok(Self { all: [folder] })
     }
 
