@@ -1,15 +1,16 @@
 //! The engine on the real machine: templates, forks, exchanges, ends. Its own harness, because the spawner must be forked
-//! before there are threads. Skips, loudly, where the machine gives no sandbox.
+//! before there are threads. Skips, loudly, where it is not root.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod support;
+
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use pilot_model::ports::{Answer, Call, CallKind, Engine, StartError, Worker, WorkerFault};
-use pilot_model::{Environment, EnvironmentId, FunctionSpec, Version, VersionId, WorkerId};
-use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, Spawner};
+use pilot_model::ports::{Answer, Engine, StartError, Worker, WorkerFault};
+use pilot_model::{FunctionSpec, WorkerId};
+use pilot_sandbox::{ForkEngine, Isolation, Spawner};
+use support::version;
 
 const CODE: &str = r#"
 import os, sys, threading
@@ -33,12 +34,15 @@ def handler(event, context):
 "#;
 
 fn main() {
+    if support::is_skipped(1, "limits and users of their own need root") {
+        return;
+    }
     let isolation = Isolation::probe(1_900_000_000);
     for missing in isolation.missing() {
         println!("not enforced here: {missing}");
     }
     let dir = tempfile::tempdir().expect("a temporary folder");
-    std::fs::create_dir_all(dir.path().join("run/root")).expect("a folder");
+    let config = support::engine_config(dir.path());
     let spawner = Spawner::launch(&isolation).expect("a spawner");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -46,13 +50,6 @@ fn main() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let config = EngineConfig {
-            dir: dir.path().join("run"),
-            tmp_bytes_max: 64 << 20,
-            pids_max: 64,
-            template_memory_bytes: 2 << 30,
-            outbound_cidr: pilot_sandbox::OUTBOUND_CIDR_DEFAULT,
-        };
         let engine = ForkEngine::new(config, spawner, isolation).expect("an engine");
         run(&engine, dir.path()).await;
     });
@@ -60,7 +57,7 @@ fn main() {
 }
 
 async fn run(engine: &ForkEngine, dir: &Path) {
-    let version = version(dir, "f", CODE, |spec| spec);
+    let version = version(dir, "f", CODE, &spec());
     let report = engine.prepare(&version).await.expect("a template");
     println!("{report:?}");
     assert!(report.forkable, "{:?}", report.reason);
@@ -104,7 +101,7 @@ async fn run(engine: &ForkEngine, dir: &Path) {
         assert!(fault.to_string().contains(check), "{fault:?}");
     }
 
-    let bad = self::version(dir, "bad", "import nothing_there\n", |spec| spec);
+    let bad = self::version(dir, "bad", "import nothing_there\n", &spec());
     let error = engine.prepare(&bad).await.expect_err("a failure");
     assert!(
         matches!(&error, StartError::Import { body, .. } if body.contains("nothing_there")),
@@ -112,10 +109,11 @@ async fn run(engine: &ForkEngine, dir: &Path) {
     );
 
     for (name, template) in [("on", "on"), ("off", "off")] {
-        let version = self::version(dir, name, CODE, |mut spec| {
-            spec.template = Some(template.to_owned());
-            spec
-        });
+        let spec = FunctionSpec {
+            template: Some(template.to_owned()),
+            ..spec()
+        };
+        let version = self::version(dir, name, CODE, &spec);
         engine.prepare(&version).await.expect("a template");
         let mut took = Vec::new();
         for id in 0..if template == "on" { 300 } else { 20 } {
@@ -145,14 +143,7 @@ async fn run(engine: &ForkEngine, dir: &Path) {
 }
 
 async fn call(worker: &Arc<dyn Worker>, event: &str) -> Result<(String, String), WorkerFault> {
-    let meta = r#"{"id":"1","arn":"arn:aws:lambda:local:000000000000:function:f","version":"1","deadline_ms":99999999999999}"#;
-    let call = Call {
-        stream: 1,
-        kind: CallKind::Event,
-        meta: Bytes::from_static(meta.as_bytes()),
-        body: Bytes::copy_from_slice(event.as_bytes()),
-    };
-    match worker.call(call).await? {
+    match support::call(worker, event).await? {
         Answer::Result(body, done) | Answer::Error(body, done) => Ok((
             String::from_utf8_lossy(&body).into_owned(),
             String::from_utf8_lossy(&done.output).into_owned(),
@@ -161,40 +152,9 @@ async fn call(worker: &Arc<dyn Worker>, event: &str) -> Result<(String, String),
     }
 }
 
-fn version(
-    dir: &Path,
-    name: &str,
-    code: &str,
-    change: impl FnOnce(FunctionSpec) -> FunctionSpec,
-) -> Arc<Version> {
-    let code_dir = dir.join("code").join(name);
-    std::fs::create_dir_all(&code_dir).expect("a folder");
-    std::fs::write(code_dir.join("app.py"), code).expect("a file");
-    let python = |expression: &str| {
-        let script = format!("import sys, os; print({expression})");
-        let output = Command::new("python3")
-            .args(["-I", "-c", &script])
-            .output()
-            .expect("python3");
-        PathBuf::from(String::from_utf8(output.stdout).expect("text").trim())
-    };
-    let spec = change(FunctionSpec {
+fn spec() -> FunctionSpec {
+    FunctionSpec {
         memory_mb: Some(128),
         ..FunctionSpec::default()
-    });
-    Arc::new(Version {
-        id: VersionId::from_hex(name),
-        number: 1,
-        config: spec
-            .check(&name.parse().expect("a name"))
-            .expect("a configuration"),
-        code_dir,
-        environment: Environment {
-            id: EnvironmentId::from_hex("none"),
-            python: python("os.path.realpath(sys.executable)"),
-            python_prefix: python("sys.base_prefix"),
-            packages_dir: None,
-            imports: Vec::new(),
-        },
-    })
+    }
 }

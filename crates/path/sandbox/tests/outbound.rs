@@ -2,6 +2,7 @@
 //! and what not, who reaches them, and that nothing is left of it, however the daemon ends. Its own harness, because
 //! daemons must be forked from a process with one thread. Skips, loudly, where it is not root.
 
+mod support;
 #[path = "outbound/world.rs"]
 mod world;
 
@@ -9,26 +10,23 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{Pid, Uid, geteuid, setresuid};
-use pilot_model::ports::{Answer, Call, CallKind, Engine, StartError, Worker};
-use pilot_model::{Environment, EnvironmentId, FunctionSpec, Version, VersionId, WorkerId};
-use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, OUTBOUND_CIDR_DEFAULT, Spawner};
+use nix::unistd::{Pid, Uid, setresuid};
+use pilot_model::ports::{Answer, Engine, StartError, Worker};
+use pilot_model::{FunctionSpec, Version, WorkerId};
+use pilot_sandbox::{ForkEngine, Isolation, OUTBOUND_CIDR_DEFAULT, Spawner};
 use pilot_sys::process::{self, Side};
 use serde_json::{Value, json};
 use world::{DNS, HOST, HOST_IN_LAN, METADATA, MTU, NEIGHBOUR, PORT, ROUTER, SERVER, World};
 
 fn main() {
-    if !geteuid().is_root() {
-        println!("SKIPPED: only root may make network namespaces to try in");
+    if support::is_skipped(CHECKS, "only root may make network namespaces to try in") {
         return;
     }
     // Daemons' spawners come to this process when the daemon ends, and can be waited for.
@@ -104,8 +102,11 @@ fn main() {
         Ok(WaitStatus::Exited(_, 0))
     ));
     println!("a machine that cannot do it says so");
-    println!("11 passed, 0 failed");
+    println!("{CHECKS} passed, 0 failed");
 }
+
+/// What is found out, each said on a line of its own.
+const CHECKS: u32 = 11;
 
 /// Forks a daemon. What it says comes through the socket.
 fn daemon(body: impl FnOnce(UnixStream)) -> (UnixStream, Pid) {
@@ -143,20 +144,13 @@ impl Daemon {
             println!("not available here: {feature}");
         }
         let dir = tempfile::tempdir().expect("a temporary folder");
-        std::fs::create_dir_all(dir.path().join("run/root")).expect("a folder");
+        let config = support::engine_config(dir.path());
         let spawner = Spawner::launch(&isolation).expect("a spawner");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .expect("a runtime");
-        let config = EngineConfig {
-            dir: dir.path().join("run"),
-            tmp_bytes_max: 64 << 20,
-            pids_max: 64,
-            template_memory_bytes: 2 << 30,
-            outbound_cidr: OUTBOUND_CIDR_DEFAULT,
-        };
         let entered = runtime.enter();
         let engine = ForkEngine::new(config, spawner, isolation).expect("an engine");
         drop(entered);
@@ -375,15 +369,8 @@ async fn is_refused(daemon: &Daemon) {
 }
 
 async fn call(worker: &Arc<dyn Worker>, kind: &str, with: Value) -> Result<Value, String> {
-    let meta = r#"{"id":"1","arn":"arn:aws:lambda:local:000000000000:function:f","version":"1","deadline_ms":99999999999999}"#;
     let event = json!({"kind": kind, "with": with}).to_string();
-    let call = Call {
-        stream: 1,
-        kind: CallKind::Event,
-        meta: Bytes::from_static(meta.as_bytes()),
-        body: event.clone().into(),
-    };
-    match worker.call(call).await.expect("an answer") {
+    match support::call(worker, &event).await.expect("an answer") {
         Answer::Result(body, _) => {
             let answer: Value = serde_json::from_slice(&body).expect("JSON");
             println!("  {event} {answer}");
@@ -398,34 +385,9 @@ async fn call(worker: &Arc<dyn Worker>, kind: &str, with: Value) -> Result<Value
 }
 
 fn version(dir: &Path, name: &str, network: &str) -> Arc<Version> {
-    let code_dir = dir.join("code").join(name);
-    std::fs::create_dir_all(&code_dir).expect("a folder");
-    std::fs::write(code_dir.join("app.py"), include_str!("outbound/app.py")).expect("a file");
-    let python = |expression: &str| {
-        let script = format!("import sys, os; print({expression})");
-        let output = Command::new("python3")
-            .args(["-I", "-c", &script])
-            .output()
-            .expect("python3");
-        PathBuf::from(String::from_utf8(output.stdout).expect("text").trim())
-    };
     let spec = FunctionSpec {
         network: Some(network.to_owned()),
         ..FunctionSpec::default()
     };
-    Arc::new(Version {
-        id: VersionId::from_hex(name),
-        number: 1,
-        config: spec
-            .check(&name.parse().expect("a name"))
-            .expect("a configuration"),
-        code_dir,
-        environment: Environment {
-            id: EnvironmentId::from_hex("none"),
-            python: python("os.path.realpath(sys.executable)"),
-            python_prefix: python("sys.base_prefix"),
-            packages_dir: None,
-            imports: Vec::new(),
-        },
-    })
+    support::version(dir, name, include_str!("outbound/app.py"), &spec)
 }

@@ -1,0 +1,78 @@
+//! What the suites of the engine share: an engine's configuration, a version as a deployment leaves it, one call of a worker, and
+//! the closing line of a suite that cannot be run here.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nix::unistd::geteuid;
+use pilot_model::ports::{Answer, Call, CallKind, Worker, WorkerFault};
+use pilot_model::{Environment, EnvironmentId, FunctionSpec, Version, VersionId};
+use pilot_sandbox::{EngineConfig, OUTBOUND_CIDR_DEFAULT};
+
+/// True, having said so loudly and counted it, where a suite of so many checks cannot be run: without root.
+pub(crate) fn is_skipped(checks: u32, why: &str) -> bool {
+    if geteuid().is_root() {
+        return false;
+    }
+    println!("\n*** NOTHING WAS TRIED: {why} ***");
+    println!("0 passed, 0 failed, {checks} skipped");
+    true
+}
+
+/// An engine with everything below `dir`.
+pub(crate) fn engine_config(dir: &Path) -> EngineConfig {
+    std::fs::create_dir_all(dir.join("run/root")).expect("a folder");
+    EngineConfig {
+        dir: dir.join("run"),
+        tmp_bytes_max: 64 << 20,
+        pids_max: 64,
+        template_memory_bytes: 2 << 30,
+        outbound_cidr: OUTBOUND_CIDR_DEFAULT,
+    }
+}
+
+/// A version with this code as `app.py`, and the interpreter that `python3` is.
+pub(crate) fn version(dir: &Path, name: &str, code: &str, spec: &FunctionSpec) -> Arc<Version> {
+    let code_dir = dir.join("code").join(name);
+    std::fs::create_dir_all(&code_dir).expect("a folder");
+    std::fs::write(code_dir.join("app.py"), code).expect("a file");
+    Arc::new(Version {
+        id: VersionId::from_hex(name),
+        number: 1,
+        config: spec
+            .check(&name.parse().expect("a name"))
+            .expect("a configuration"),
+        code_dir,
+        environment: Environment {
+            id: EnvironmentId::from_hex("none"),
+            python: python("os.path.realpath(sys.executable)"),
+            python_prefix: python("sys.base_prefix"),
+            packages_dir: None,
+            imports: Vec::new(),
+        },
+    })
+}
+
+fn python(expression: &str) -> PathBuf {
+    let script = format!("import sys, os; print({expression})");
+    let output = Command::new("python3")
+        .args(["-I", "-c", &script])
+        .output()
+        .expect("python3");
+    PathBuf::from(String::from_utf8(output.stdout).expect("text").trim())
+}
+
+/// One exchange.
+pub(crate) async fn call(worker: &Arc<dyn Worker>, event: &str) -> Result<Answer, WorkerFault> {
+    let meta = r#"{"id":"1","arn":"arn:aws:lambda:local:000000000000:function:f","version":"1","deadline_ms":99999999999999}"#;
+    worker
+        .call(Call {
+            stream: 1,
+            kind: CallKind::Event,
+            meta: Bytes::from_static(meta.as_bytes()),
+            body: Bytes::copy_from_slice(event.as_bytes()),
+        })
+        .await
+}
