@@ -1,7 +1,9 @@
 //! What survives: kill -9, stop and start, and what a stop waits for.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use pilot_harness::{Daemon, descendants, eventually, is_gone};
 use serde_json::json;
@@ -249,4 +251,42 @@ fn a_restart_answers_within_a_second_with_many_functions() {
     for number in [0, 7, 19] {
         assert_eq!(answer(&daemon, &format!("f{number}"), json!({})), number);
     }
+}
+
+/// Every file below, with its length and when it was last written; logs are left out.
+fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let metadata = path.symlink_metadata().unwrap();
+        if metadata.is_dir() {
+            if path.file_name().is_some_and(|name| name != "logs") {
+                found.extend(files(&path));
+            }
+        } else {
+            let written = metadata.modified().unwrap();
+            found.insert(path, (metadata.len(), written));
+        }
+    }
+    found
+}
+
+#[test]
+fn invocations_leave_nothing_on_disk_but_their_logs() {
+    let daemon = lab(ECHO, plain());
+    daemon.upload_code("once", &json!({"reuse": "once"}), ECHO);
+    let before = files(&daemon.data_dir());
+    assert!(before.keys().any(|path| path.ends_with("registry.sqlite")));
+    for number in 0..50 {
+        for function in ["lab", "once"] {
+            assert_eq!(answer(&daemon, function, json!(number)), json!(number));
+            daemon.get(&format!("/fn/{function}/")).ok();
+        }
+    }
+    // Whatever is written behind the answers is written by then.
+    eventually("the last invocation is in the log", || {
+        let log = daemon.logs("once");
+        (log.matches("REPORT RequestId").count() == 100).then_some(())
+    });
+    assert_eq!(files(&daemon.data_dir()), before);
 }
