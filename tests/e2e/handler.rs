@@ -1,5 +1,6 @@
 //! The handler contract: context, environment variables, results, exceptions, time-outs.
 
+use std::net::TcpListener;
 use std::thread;
 
 use pilot_harness::eventually;
@@ -287,4 +288,27 @@ fn each_kind_of_number_and_text_survives() {
     )
     .unwrap();
     assert_eq!(answer(&daemon, "lab", event.clone()), event);
+}
+
+#[test]
+fn network_host_is_the_hosts_network_with_and_without_a_template() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let code = "import socket\ndef handler(event, context):\n    try:\n        socket.create_connection(('127.0.0.1', event), 5).close()\n    except OSError as error:\n        return type(error).__name__\n    return 'connected'\n";
+    let daemon = lab(code, json!({"network": "host"}));
+    daemon.upload_code(
+        "spawned",
+        &json!({"network": "host", "template": "off"}),
+        code,
+    );
+    daemon.upload_code("none", &json!({"network": "none"}), code);
+    for function in ["lab", "spawned"] {
+        assert_eq!(answer(&daemon, function, json!(port)), "connected");
+        let (_, seen) = listener.accept().unwrap();
+        assert!(seen.ip().is_loopback(), "{seen}");
+    }
+    assert_eq!(
+        answer(&daemon, "none", json!(port)),
+        "ConnectionRefusedError"
+    );
 }

@@ -26,7 +26,7 @@ use pilot_wire::control::Role;
 
 use crate::cgroup::{Cgroup, Limits};
 use crate::engine::keeper::Keeper;
-use crate::engine::nodes::{Base, Function};
+use crate::engine::nodes::{Base, BaseKey, Function};
 use crate::engine::slots::Slots;
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
@@ -66,8 +66,8 @@ struct Shared {
     files: RuntimeFiles,
     /// The workers' filter as the wire protocol has it.
     worker_filter: Vec<u8>,
-    interpreters: Slots<PathBuf, Base>,
-    environments: Slots<EnvironmentId, Base>,
+    interpreters: Slots<BaseKey<PathBuf>, Base>,
+    environments: Slots<BaseKey<EnvironmentId>, Base>,
     functions: Slots<VersionId, Function>,
     next_user: AtomicU32,
     next_group: AtomicU64,

@@ -21,6 +21,8 @@ pub(crate) struct Sandbox {
     control: Arc<Channel>,
     /// In the order of [`NAMESPACES`].
     namespaces: Vec<OwnedFd>,
+    /// Whether its network is not the host's.
+    own_network: bool,
     cgroup: Option<Cgroup>,
     tmp_bytes_max: u64,
 }
@@ -37,13 +39,13 @@ impl Sandbox {
         nested_in: Option<&Self>,
         cgroup: Option<Cgroup>,
     ) -> Result<Self, StartError> {
-        let tmp_bytes_max = request.tmp_bytes_max;
+        let (tmp_bytes_max, own_network) = (request.tmp_bytes_max, request.own_network);
         let (control, theirs) = Channel::pair().map_err(refused("a socket"))?;
         let parent = nested_in.map(|sandbox| &sandbox.namespaces[0]);
         spawner
             .make(request, theirs, parent)
             .map_err(refused("ask the spawner"))?;
-        Self::come_up(control, cgroup, tmp_bytes_max).await
+        Self::come_up(control, own_network, cgroup, tmp_bytes_max).await
     }
 
     /// One inside this one, with the same root and network, and all else its own.
@@ -59,11 +61,12 @@ impl Sandbox {
             .await
             .map_err(refused("ask the sandbox's init"))?;
         drop(theirs);
-        Self::come_up(control, cgroup, tmp_bytes_max).await
+        Self::come_up(control, self.own_network, cgroup, tmp_bytes_max).await
     }
 
     async fn come_up(
         control: Channel,
+        own_network: bool,
         cgroup: Option<Cgroup>,
         tmp_bytes_max: u64,
     ) -> Result<Self, StartError> {
@@ -72,6 +75,7 @@ impl Sandbox {
             InitReply::Ready if namespaces.len() == NAMESPACES.len() => Ok(Self {
                 control: Arc::new(control),
                 namespaces,
+                own_network,
                 cgroup,
                 tmp_bytes_max,
             }),
@@ -140,11 +144,17 @@ impl Sandbox {
         }
     }
 
-    /// What a process that is to enter gets: names of the wire protocol and descriptors.
+    /// What a process that is to enter gets: names of the wire protocol and descriptors. Not the host's network: to enter that takes
+    /// rights over the host (setns(2)), so who is to be there must have been born there.
     pub(crate) fn entrance(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         let namespaces = NAMESPACES
             .into_iter()
-            .zip(self.namespaces.iter().map(AsFd::as_fd));
+            .zip(self.namespaces.iter().map(AsFd::as_fd))
+            .take(if self.own_network {
+                NAMESPACES.len()
+            } else {
+                NETWORK
+            });
         namespaces.chain(self.join_files().map(|file| ("cgroup", file)))
     }
 

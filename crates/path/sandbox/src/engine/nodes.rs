@@ -32,6 +32,25 @@ pub(super) struct Base {
     parent: Option<Arc<Self>>,
 }
 
+/// What an interpreter's or environment's node is of. Functions in the host's network have a tree of their own: a fork of a
+/// template elsewhere could not go there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct BaseKey<T> {
+    of: T,
+    own_network: bool,
+}
+
+impl<T> BaseKey<T> {
+    fn name(&self, of: impl std::fmt::Display) -> String {
+        let place = if self.own_network {
+            ""
+        } else {
+            " in the host's network"
+        };
+        format!("{of}{place}")
+    }
+}
+
 impl Base {
     /// The nearest template that may fork, from here up.
     fn forks_from(&self) -> Option<&Template> {
@@ -212,7 +231,8 @@ impl Shared {
         let begun = WallInstant::now();
         let network = version.config.network;
         let resolver = self.resolver(version)?;
-        let base = self.environment(&version.environment).await?;
+        let own_network = network != Network::Host;
+        let base = self.environment(&version.environment, own_network).await?;
         let user = self.isolation.has_users().then(|| {
             let number = self.next_user.fetch_add(1, Ordering::Relaxed);
             FUNCTION_USERS.0 + number % FUNCTION_USERS.1
@@ -224,7 +244,7 @@ impl Shared {
         let request = MakeSandbox {
             root,
             nested: true,
-            own_network: network != Network::Host,
+            own_network,
             tmp_bytes_max: self.config.tmp_bytes_max,
         };
         let cgroup = self.cgroup(&self.function_limits(version))?;
@@ -274,15 +294,26 @@ impl Shared {
         }
     }
 
-    async fn environment(&self, environment: &Environment) -> Result<Arc<Base>, StartError> {
+    async fn environment(
+        &self,
+        environment: &Environment,
+        own_network: bool,
+    ) -> Result<Arc<Base>, StartError> {
         if environment.packages_dir.is_none() {
-            return self.interpreter(environment).await;
+            return self.interpreter(environment, own_network).await;
         }
+        let key = BaseKey {
+            of: environment.id.clone(),
+            own_network,
+        };
         self.environments
-            .find_or_build(&environment.id, Base::usable, || async {
-                let parent = self.interpreter(environment).await?;
+            .find_or_build(&key, Base::usable, || async {
+                let parent = self.interpreter(environment, own_network).await?;
                 let user = self.isolation.has_users().then_some(BASE_USER);
-                let request = self.base_sandbox(self.root(environment, user), true);
+                let request = MakeSandbox {
+                    nested: true,
+                    ..self.base_sandbox(self.root(environment, user), own_network)
+                };
                 let cgroup = self.cgroup(&self.base_limits())?;
                 let above = Some(parent.template.sandbox().as_ref());
                 let sandbox =
@@ -293,7 +324,7 @@ impl Shared {
                     output: String::new(),
                 })?;
                 Ok(Base {
-                    name: environment.id.to_string(),
+                    name: key.name(&environment.id),
                     template: fork_template(from, &sandbox, &spec).await?,
                     parent: Some(parent),
                 })
@@ -301,9 +332,17 @@ impl Shared {
             .await
     }
 
-    async fn interpreter(&self, environment: &Environment) -> Result<Arc<Base>, StartError> {
+    async fn interpreter(
+        &self,
+        environment: &Environment,
+        own_network: bool,
+    ) -> Result<Arc<Base>, StartError> {
+        let key = BaseKey {
+            of: environment.python.clone(),
+            own_network,
+        };
         self.interpreters
-            .find_or_build(&environment.python, Base::usable, || async {
+            .find_or_build(&key, Base::usable, || async {
                 let (files, python) = (self.files.clone(), environment.python.clone());
                 tokio::task::spawn_blocking(move || files.compile(&python))
                     .await
@@ -315,12 +354,12 @@ impl Shared {
                     packages_dir: None,
                     ..environment.clone()
                 };
-                let request = self.base_sandbox(self.root(&bare, user), false);
+                let request = self.base_sandbox(self.root(&bare, user), own_network);
                 let cgroup = self.cgroup(&self.base_limits())?;
                 let sandbox =
                     Arc::new(Sandbox::with_root(&self.spawner, request, None, cgroup).await?);
                 Ok(Base {
-                    name: environment.python.display().to_string(),
+                    name: key.name(environment.python.display()),
                     template: self.exec_template(environment, sandbox, user).await?,
                     parent: None,
                 })
@@ -381,11 +420,11 @@ impl Shared {
         }
     }
 
-    fn base_sandbox(&self, root: RootSpec, nested: bool) -> MakeSandbox {
+    fn base_sandbox(&self, root: RootSpec, own_network: bool) -> MakeSandbox {
         MakeSandbox {
             root,
-            nested,
-            own_network: true,
+            nested: false,
+            own_network,
             tmp_bytes_max: self.config.tmp_bytes_max,
         }
     }
