@@ -71,7 +71,7 @@ pub(crate) fn assemble(
         Arc::clone(&engine) as Arc<dyn Engine>,
         sink,
         clock,
-        |_| None,
+        |scale| pilot_forecast::forecaster(&scale.policy, scale),
         pilot_invoke::Limits {
             queue_max: limits.queue,
             older_versions_max: VERSIONS_KEPT - 1,
