@@ -10,6 +10,7 @@ use super::output;
 mod closed;
 mod load;
 mod target;
+mod ticks;
 
 /// What `pilot bench` takes.
 #[derive(Debug, Args)]
@@ -28,6 +29,8 @@ enum What {
     Burst(closed::BurstArgs),
     /// Send requests when a profile says, however slow the answers are
     Load(load::LoadArgs),
+    /// Time the decisions of the policies; needs no daemon
+    Ticks(ticks::TicksArgs),
 }
 
 /// Measures, and prints what came of it.
@@ -41,6 +44,7 @@ pub(super) fn run(
         What::Warm(args) => closed::warm(client, connection, args),
         What::Burst(args) => closed::burst(client, connection, args),
         What::Load(args) => load::run(client, connection, args),
+        What::Ticks(args) => ticks::run(args),
     }
 }
 
