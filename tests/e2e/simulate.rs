@@ -159,6 +159,21 @@ fn simulate_draws_measured_times_from_a_file() {
 }
 
 #[test]
+fn simulate_repeats_a_cell_with_ticks_at_other_moments() {
+    let arguments = ["burst.toml", "--policy", "cusum", "--start-ms", "900"];
+    let report = report(&[&arguments[..], &["--service-ms", "500", "--trials", "5"]].concat());
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells[4]["profile"], "burst#5");
+    let waits = |cell: &Value| cell["cold_wait_s"].as_f64().unwrap();
+    assert!(
+        cells
+            .iter()
+            .any(|cell| (waits(cell) - waits(&cells[0])).abs() > 0.1),
+        "{report}"
+    );
+}
+
+#[test]
 fn simulate_lets_starts_and_invocations_share_cpus() {
     let wait = |arguments: &[&str]| {
         let given = ["burst.toml", "--policy", "demand", "--service-ms", "50"];

@@ -61,6 +61,9 @@ pub(super) struct SimulateArgs {
     /// The functions are deployed so long before the load begins, seconds
     #[arg(long, value_name = "S", default_value_t = 0.0)]
     lead_s: f64,
+    /// Each cell so many times, with other drawn times and the forecasters' ticks at other moments of the load
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    trials: u32,
     /// A value of all profiles to replace: seed=2, time_scale=2, trace.minutes=10. May be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -170,11 +173,22 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let starts = meant::starts(args)?;
     let base = meant::simulation(args)?;
     let profiles = meant::profiles(args)?;
-    let mut runs = Vec::new();
+    let trials: Vec<Simulation> = (0..args.trials).map(|trial| nth(&base, trial)).collect();
+    let mut named: Vec<(String, &Profile, &Simulation)> = Vec::new();
     for (name, profile) in &profiles {
+        for (number, trial) in (1..).zip(&trials) {
+            let name = match number {
+                1 => name.clone(),
+                more => format!("{name}#{more}"),
+            };
+            named.push((name, profile, trial));
+        }
+    }
+    let mut runs = Vec::new();
+    for (name, profile, trial) in &named {
         for (start, times) in &starts {
             for policy in &policies {
-                let mut simulation = base.clone();
+                let mut simulation = (*trial).clone();
                 simulation.scale.policy = *policy;
                 simulation.costs.start = times.clone();
                 runs.push(Run {
@@ -202,6 +216,21 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     }
     output::print(&table::render(&comparison, speed))
 }
+
+/// The same daemon in another trial: another seed, and deployed a little earlier. The moments are spread evenly over the longest
+/// pause between two ticks that a policy has by default.
+fn nth(base: &Simulation, trial: u32) -> Simulation {
+    let share = (f64::from(trial) * GOLDEN).fract();
+    Simulation {
+        lead: base.lead + TICK_MAX.mul_f64(share),
+        seed: base.seed.wrapping_add(u64::from(trial)),
+        ..base.clone()
+    }
+}
+
+const TICK_MAX: Duration = Duration::from_secs(2);
+/// The golden ratio's fraction: its multiples fill an interval evenly, however many are taken.
+const GOLDEN: f64 = 0.618_033_988_749_895;
 
 impl Settings {
     fn of(simulation: &Simulation) -> Self {
