@@ -1,0 +1,107 @@
+"""What is run on the daemon: a workload, a policy, a start cost, template or not. A cell is run several times, each a trial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+PROFILES = Path(__file__).resolve().parent.parent / "profiles"
+IDLE_S = 6.0
+
+# The paper's five, with a pool of one worker for those who would do without all this, and ours.
+POLICIES = ("static:1", "static:15", "reactive", "cusum", "adaptive-cusum", "arima", "auto")
+# Waiting after the fork, ms: none, the paper's start with copy-on-write, the paper's without.
+STARTS_MS = (0, 100, 900)
+INTERVALS_S = (5, 10, 20, 35, 60, 120)
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    profile: str
+    overrides: tuple[str, ...] = ()
+    functions: int = 1
+
+    @property
+    def path(self) -> Path:
+        return PROFILES / f"{self.profile}.toml"
+
+    def duration_s(self) -> float:
+        """How long it takes, as far as the profile alone says."""
+        profile = tomllib.loads(self.path.read_text())
+        if "trace" in profile:
+            return 60.0 * profile["trace"].get("minutes", 1440)
+        replaced = dict(entry.split("=", 1) for entry in self.overrides)
+        repeat = int(replaced.get("repeat", profile.get("repeat", 1)))
+        total = 0.0
+        for phase in profile["phases"]:
+            length: Any = replaced.get(f"{phase['name']}.duration_s", phase["duration_s"])
+            total += sum(length) if isinstance(length, list) else repeat * float(length)
+        return total
+
+
+BURSTY_RAMP = Workload("bursty-ramp", "bursty-ramp")
+STEP = Workload("step", "step")
+BUSIEST_TEN = Workload("azure2019-busiest10", "azure2019-busiest10", functions=10)
+SMOKE = Workload("smoke", "smoke")
+
+
+def interval(seconds: int) -> Workload:
+    return Workload(f"interval W={seconds}", "interval", (f"warm-up.duration_s={seconds}",))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`alone`: nothing else runs beside it."""
+
+    workload: Workload
+    policy: str
+    start_ms: int = 0
+    template: bool = True
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        more = ("" if self.template else ", template off") + (", alone" if self.alone else "")
+        return f"{self.workload.name}, {self.policy}, start {self.start_ms} ms{more}"
+
+    def weight(self, capacity: int) -> int:
+        """Its share of what runs side by side: without a template a start computes for a fifth of a second."""
+        return capacity if self.alone else 1 if self.template else min(capacity, 5)
+
+
+@dataclass
+class Outcome:
+    """Of one trial. Times in ms unless the name says otherwise; `beyond` is the time from the intended sending to the last byte, less
+    the function's own half second (or what the trace says)."""
+
+    cell: str
+    trial: int
+    requests: int = 0
+    failed: int = 0
+    over_700: int = 0
+    cold: int = 0
+    cold_own: int = 0
+    cold_wait_s: float = 0.0
+    over_700_by_cycle: list[int] = field(default_factory=list)
+    cold_by_cycle: list[int] = field(default_factory=list)
+    beyond: list[float] = field(default_factory=list)
+    beyond_first_cycle_max: float = 0.0
+    pss_mb: float = 0.0
+    pss_files_mb: float = 0.0
+    pss_max_mb: float = 0.0
+    rss_mb: float = 0.0
+    mb_s: float = 0.0
+    start_mean: float = 0.0
+    last_init: float = 0.0
+    service_mean: float = 0.0
+    forks: int = 0
+    worker_mb: float = 0.0
+    lag_p99: float = 0.0
+    seconds: float = 0.0
+    cpu_busy: float = 0.0
+    load_average: float = 0.0
+    error: str | None = None

@@ -1,0 +1,110 @@
+"""Memory of a daemon with all its processes (templates, inits, workers) while a trial runs: one thread samples all trials.
+
+PSS divides each page among those who map it, RSS counts it for each. With several daemons side by side, pages of files that all
+of them map (the binary, the interpreter) are divided among all: a trial that runs alone shows by how much (`memory`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+
+MB = 1e6
+
+
+@dataclass
+class Memory:
+    """Of one trial; samples are (seconds, PSS, RSS, PSS of files), bytes."""
+
+    samples: list[tuple[float, int, int, int]] = field(default_factory=list)
+
+    def mean_mb(self, column: int) -> float:
+        """The mean over time, by trapezoids."""
+        if len(self.samples) < 2:
+            return self.samples[0][column] / MB if self.samples else 0.0
+        return self.mb_s(column) / (self.samples[-1][0] - self.samples[0][0])
+
+    def mb_s(self, column: int) -> float:
+        pairs = zip(self.samples, self.samples[1:])
+        return sum((b[0] - a[0]) * (a[column] + b[column]) / 2 for a, b in pairs) / MB
+
+    def max_mb(self, column: int) -> float:
+        return max((sample[column] for sample in self.samples), default=0) / MB
+
+
+class Sampler:
+    """Every `interval_s`, for every daemon that was added. The lock guards the list of those."""
+
+    def __init__(self, interval_s: float = 2.0) -> None:
+        self.interval_s = interval_s
+        self._lock = threading.Lock()
+        self._watched: dict[int, Memory] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory")
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def add(self, daemon: int) -> Memory:
+        with self._lock:
+            self._watched[daemon] = Memory()
+            return self._watched[daemon]
+
+    def remove(self, daemon: int) -> None:
+        with self._lock:
+            self._watched.pop(daemon, None)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self.interval_s):
+            with self._lock:
+                watched = dict(self._watched)
+            if not watched:
+                continue
+            for ancestor, members in trees(set(watched)).items():
+                total = [0, 0, 0]
+                for pid in members:
+                    for index, value in enumerate(rollup(pid)):
+                        total[index] += value
+                if total[0]:
+                    watched[ancestor].samples.append((time.monotonic(), *total))
+
+
+def trees(ancestors: set[int]) -> dict[int, list[int]]:
+    """Each ancestor with all its descendants."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat") as file:
+                    parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found: dict[int, list[int]] = {ancestor: [] for ancestor in ancestors}
+    for pid in parents:
+        above = pid
+        while above in parents and above not in ancestors:
+            above = parents[above]
+        if above in ancestors:
+            found[above].append(pid)
+    return found
+
+
+def rollup(pid: int) -> tuple[int, int, int]:
+    """PSS, RSS and the PSS of files, bytes; zeros of a process that has gone."""
+    found = {"Pss": 0, "Rss": 0, "Pss_File": 0}
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            for line in file:
+                key, _, rest = line.partition(":")
+                if key in found:
+                    found[key] = int(rest.split()[0]) * 1024
+    except OSError:
+        return (0, 0, 0)
+    return (found["Pss"], found["Rss"], found["Pss_File"])

@@ -1,0 +1,174 @@
+"""One trial: a daemon of its own with an empty pool, the function, the load, and what came of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers.daemon import Daemon
+
+from .cells import IDLE_S, Cell, Outcome
+from .memory import MB, Sampler
+
+FUNCTION = Path(__file__).resolve().parent.parent / "function"
+SERVICE_MS = 500.0
+OVER_MS = 700.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all trials share: the binary, the traces, and a data directory whose environment is installed."""
+
+    binary: Path
+    traces: Path
+    seed: Path
+    sampler: Sampler
+
+
+def prepare(binary: Path, home: Path) -> Path:
+    """Installs the function's environment once; the data directory that every trial begins with a copy of."""
+    with Daemon(binary, home) as daemon:
+        deploy(daemon, "environment", "demand", 0, True)
+        daemon.call("DELETE", "/_pilot/v1/functions/environment")
+    return daemon.data
+
+
+def deploy(daemon: Daemon, name: str, policy: str, start_ms: int, template: bool) -> None:
+    daemon.deploy(
+        name,
+        (FUNCTION / "app.py").read_text(),
+        (FUNCTION / "requirements.txt").read_text(),
+        handler="app.handler",
+        timeout_s=120,
+        environment={"START_MS": str(start_ms)},
+        template="on" if template else "off",
+        scale={"idle_s": IDLE_S, "policy": policy},
+    )
+
+
+def run(cell: Cell, number: int, bench: Bench) -> Outcome:
+    """Never raises for what the daemon or the load did wrong: `error` says it."""
+    outcome = Outcome(cell.name, number)
+    with tempfile.TemporaryDirectory(prefix="pilot-edge-faas-") as folder:
+        home = Path(folder)
+        try:
+            shutil.copytree(bench.seed, home / "data", symlinks=True)
+            with Daemon(bench.binary, home) as daemon:
+                _measure(cell, daemon, bench, home, outcome)
+        except Exception as error:  # a trial that fails must not hide the others
+            outcome.error = f"{type(error).__name__}: {error}"
+    return outcome
+
+
+def _measure(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outcome) -> None:
+    names = [f"invert-{index}" for index in range(cell.workload.functions)]
+    for name in names:
+        deploy(daemon, name, cell.policy, cell.start_ms, cell.template)
+    held = re.fullmatch(r"static:(\d+)", cell.policy)
+    if held:  # the paper's Static forks its workers when the gateway starts
+        for name in names:
+            daemon.wait_for_idle(name, int(held[1]), limit_s=60)
+    began, busy = time.monotonic(), cpu_times()
+    memory = bench.sampler.add(daemon.pid)
+    try:
+        report = load(cell, daemon, bench, home)
+    finally:
+        bench.sampler.remove(daemon.pid)
+    outcome.seconds = time.monotonic() - began
+    outcome.cpu_busy = busy_share(busy, cpu_times())
+    outcome.load_average = os.getloadavg()[0]
+    outcome.lag_p99 = report["lag_us"]["p99"] / 1e3
+    outcome.pss_mb, outcome.rss_mb, outcome.pss_files_mb = (memory.mean_mb(column) for column in (1, 2, 3))
+    outcome.pss_max_mb, outcome.mb_s = memory.max_mb(1), memory.mb_s(1)
+    _ask_daemon(daemon, names, outcome)
+    _read_samples(home / "samples.csv", cell, outcome)
+
+
+def load(cell: Cell, daemon: Daemon, bench: Bench, home: Path) -> dict[str, Any]:
+    """Replays the workload; its samples go to `samples.csv`."""
+    command = [str(bench.binary), "bench", "load", str(cell.workload.path), "--endpoint", daemon.endpoint, "--json"]
+    command += ["--samples", str(home / "samples.csv"), "--timeout-s", "120"]
+    for entry in cell.workload.overrides:
+        command += ["--set", entry]
+    if cell.workload.functions > 1:
+        command += ["--target", "invert-{index}", "--data", str(bench.traces), "--body-text", '{"service_ms": {service_ms}}']
+    else:
+        command += ["--target", "invert-0", "--body-text", "{}"]
+    limit = cell.workload.duration_s() + 180
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+    if done.returncode != 0:
+        raise RuntimeError(f"pilot bench load: {done.stderr.strip()}\n{daemon.log_tail()}")
+    return dict(json.loads(done.stdout))
+
+
+def _ask_daemon(daemon: Daemon, names: list[str], outcome: Outcome) -> None:
+    """Starts and service times by the daemon's own metrics, summed over the functions."""
+    metrics = daemon.call("GET", "/metrics")[1].decode()
+
+    def total(metric: str) -> float:
+        return sum(float(value) for value in re.findall(rf"^{metric}{{[^}}]*}} (\S+)$", metrics, re.MULTILINE))
+
+    starts, calls = total("pilot_worker_start_duration_seconds_count"), total("faas_invoke_duration_seconds_count")
+    outcome.forks = int(total("pilot_worker_starts_total"))
+    outcome.start_mean = total("pilot_worker_start_duration_seconds_sum") / max(starts, 1) * 1e3
+    outcome.service_mean = total("faas_invoke_duration_seconds_sum") / max(calls, 1) * 1e3
+    outcome.cold_wait_s = total("faas_init_duration_seconds_sum")
+    described = json.loads(daemon.call("GET", f"/_pilot/v1/functions/{names[0]}")[1])
+    workers = described["workers"]
+    alive = workers["idle"] + workers["busy"]
+    outcome.worker_mb = workers["memory_bytes"] / alive / MB if alive else 0.0
+    if cold := described.get("last_cold"):
+        line = cold["timeline"]
+        # One that waited on another's start has no phases of its own.
+        if line.get("initialised") and line.get("sandboxed"):
+            outcome.last_init = (line["initialised"] - line["sandboxed"]) / 1e6
+
+
+def _read_samples(path: Path, cell: Cell, outcome: Outcome) -> None:
+    service = SERVICE_MS if cell.workload.functions == 1 else None
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            outcome.requests += 1
+            cycle = int(row["cycle"] or 1)
+            for counts in (outcome.over_700_by_cycle, outcome.cold_by_cycle):
+                counts.extend([0] * (cycle - len(counts)))
+            if row["failure"] or row["status"] != "200":
+                outcome.failed += 1
+                outcome.over_700 += 1
+                outcome.over_700_by_cycle[cycle - 1] += 1
+                continue
+            took = (float(row["done_s"]) - float(row["intended_s"])) * 1e3
+            cold = row["start"].startswith("cold")
+            outcome.cold += cold
+            outcome.cold_own += row["start"] == "cold"
+            outcome.cold_by_cycle[cycle - 1] += cold
+            if service is None:
+                continue
+            beyond = took - service
+            outcome.beyond.append(round(beyond, 3))
+            if cycle == 1:
+                outcome.beyond_first_cycle_max = max(outcome.beyond_first_cycle_max, beyond)
+            if took > OVER_MS:
+                outcome.over_700 += 1
+                outcome.over_700_by_cycle[cycle - 1] += 1
+
+
+def cpu_times() -> tuple[int, int]:
+    """Ticks of all CPUs since the boot: idle, all."""
+    with open("/proc/stat") as file:
+        values = [int(value) for value in file.readline().split()[1:9]]
+    return values[3] + values[4], sum(values)
+
+
+def busy_share(before: tuple[int, int], after: tuple[int, int]) -> float:
+    """What of the machine's CPUs was used in between, by everybody."""
+    return 1 - (after[0] - before[0]) / max(1, after[1] - before[1])
