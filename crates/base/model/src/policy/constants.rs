@@ -241,8 +241,8 @@ constants! {
     AutoPolicy => {
         /// Seconds of cold wait that one GB·s is worth.
         memory_weight: f64 = 1.0, 0.0..=1e6;
-        /// Seconds between ticks.
-        tick_s: f64 = 1.0, TICKS_S;
+        /// Seconds between ticks while requests come; a second where starts take less than 20 ms, and where nothing comes.
+        tick_s: f64 = 0.2, TICKS_S;
     }
 }
 

@@ -1,46 +1,279 @@
-//! `auto`: for now it holds what the last tick needed at once.
+//! `auto`: every worker beyond those that are needed now is a bet. Holding it for a second costs its memory; not having it
+//! when it is needed costs a wait as long as a start. It is held where the second is likely to cost more than the first:
+//!
+//! ```text
+//!   (how often it is needed per second, given how long it has not been) × T  >  memory_weight × GB
+//! ```
+//!
+//! T and GB are this function's own, measured: where a start takes 2 ms almost nothing is held, where it takes a second what
+//! the next minute will need is. The hazard on the left comes from a life table per worker ([`gaps`], [`level`]): the k-th
+//! worker is needed whenever k invocations run at once, whatever their rate, so that cadence, periods and sparse traffic are
+//! all the same question. A worker is ordered a start ahead of when that holds. To it comes what no history knows: a rate
+//! that rises ([`trend`]) holds what it will need when a worker ordered now is up, and more of it the cheaper workers are.
+//!
+//! It is none of the papers': Edge FaaS asks for a selector between its detectors (§6); Shahrad et al. keep one histogram
+//! of idle times per application, which is the first worker's life table here, without prices. The constants were fixed on
+//! the bursty ramp, the intervals of 10 and 60 s, and the day of 50 Azure functions; docs/forecasting.md has the figures,
+//! those of the workloads that were held out among them.
+
+mod gaps;
+mod level;
+mod peak;
+mod trend;
 
 use std::time::Duration;
 
-use pilot_model::ScaleConfig;
 use pilot_model::forecast::{Forecaster, Target, Tick};
 use pilot_model::policy::AutoPolicy;
+use pilot_model::{Instant, ScaleConfig};
 
-/// The policy, with its newest answer.
+use super::signal::exact;
+use super::sizing::whole;
+use level::{Belief, Level};
+use peak::Peak;
+use trend::Trend;
+
+/// The policy, with what it has learned of one function.
 #[derive(Debug)]
 pub(super) struct Auto {
-    interval: Duration,
+    memory_weight: f64,
+    tick: Duration,
+    /// Most workers.
     max: u32,
-    demand_max: u32,
+    /// The first request; nothing is held before it.
+    born: Option<Instant>,
+    now: Instant,
+    levels: Vec<Level>,
+    /// Most workers ever needed at once.
+    record: u32,
+    peak: Peak,
+    trend: Trend,
+    /// Until then it ticks at its full pace.
+    busy_until: Instant,
+    /// If nothing comes, nothing changes before.
+    next_look: Instant,
+    newest: Decision,
+}
+
+/// What a wait and a worker cost.
+#[derive(Debug, Clone, Copy, Default)]
+struct Price {
+    /// T, seconds: what a request waits that meets no worker.
+    start_s: f64,
+    /// Seconds of waiting that are worth holding a worker for one second.
+    holding: f64,
+}
+
+/// What was decided last, and why.
+#[derive(Debug, Clone, Copy, Default)]
+struct Decision {
+    target: Target,
+    price: Price,
+    interval: Duration,
+    demand: u32,
+    held: u32,
+    rising: u32,
 }
 
 impl Auto {
+    /// Where nothing was measured yet: a fork of a template, and what it has of its own.
+    const START: Duration = Duration::from_millis(2);
+    const WORKER_BYTES: u64 = 3 << 20;
+    /// Starts that are shorter need no look ahead: ticks are a second apart then, and where nothing comes.
+    const START_SHORT_S: f64 = 0.02;
+    const TICK_SLOW: Duration = Duration::from_secs(1);
+    /// A function is busy for so long after a request.
+    const BUSY: Duration = Duration::from_secs(5);
+    /// Beyond what is held, an idle worker goes after its break-even time, but not after more than this, or than its start.
+    const IDLE_MAX_S: f64 = 0.5;
+    /// Of the break-even odds that a rise goes on to be twice, thrice, … what its slope says, the share that is believed.
+    const RISE: f64 = 0.5;
+    /// How far beyond the record levels are looked at: four times, and two.
+    const BEYOND: u32 = 4;
+
     pub(super) fn new(constants: AutoPolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: super::interval(constants.tick_s),
+            memory_weight: constants.memory_weight,
+            tick: super::interval(constants.tick_s),
             max: scale.max,
-            demand_max: 0,
+            born: None,
+            now: Instant(0),
+            levels: Vec::new(),
+            record: 0,
+            peak: Peak::new(),
+            trend: Trend::default(),
+            busy_until: Instant(0),
+            next_look: Instant(0),
+            newest: Decision::default(),
         }
+    }
+
+    fn price(&self, tick: &Tick) -> Price {
+        let bytes = exact(tick.worker_bytes.unwrap_or(Self::WORKER_BYTES));
+        let concurrency = f64::from(tick.concurrency.max(1));
+        let gigabytes = bytes / f64::from(1 << 30);
+        Price {
+            start_s: tick.start.unwrap_or(Self::START).as_secs_f64(),
+            holding: (self.memory_weight * gigabytes / concurrency).max(1e-9),
+        }
+    }
+
+    /// After the clock was set back nothing that was to happen at a time is waited for.
+    fn keep_time(&mut self, now: Instant) {
+        if now < self.now {
+            self.peak.forget_times();
+            for level in &mut self.levels {
+                level.forget_times(now);
+            }
+            self.busy_until = now;
+            self.next_look = now;
+        }
+        self.now = now;
+    }
+
+    /// How long until the next tick.
+    fn pace(&mut self, tick: &Tick, price: Price) -> Duration {
+        if tick.arrivals > 0 || tick.demand_max > 0 {
+            self.busy_until = tick.now.after(Self::BUSY);
+        }
+        if price.start_s < Self::START_SHORT_S || tick.now >= self.busy_until {
+            self.tick.max(Self::TICK_SLOW)
+        } else {
+            self.tick
+        }
+    }
+
+    /// Invocations at once that a rate which goes on rising brings by the time a worker ordered now is of use; 0: it does
+    /// not rise, or no worker is worth it. The rise is taken to be exponentially distributed about what its slope says.
+    fn rising(&self, price: Price, service_s: f64, lead_s: f64) -> u32 {
+        let rise = self.trend.rise() * lead_s * service_s;
+        let odds = price.break_even_s() / (price.start_s + service_s + 1e-3);
+        if rise > 0.05 && odds > 1.0 {
+            whole(self.trend.rate * service_s + rise * odds.ln() * Self::RISE)
+        } else {
+            0
+        }
+    }
+
+    /// Invocations at once for which holding workers pays, those that run or wait among them.
+    fn held(&mut self, tick: &Tick, peak: u32, lead: Duration, price: Price, born: Instant) -> u32 {
+        let slots = self.slots(tick.concurrency);
+        let beyond = self.record.saturating_mul(Self::BEYOND).saturating_add(2);
+        while self.levels.last().map_or(0, |level| level.to) < beyond.min(slots) {
+            let top = self.levels.last().map_or(0, |level| level.to);
+            self.levels.push(Level::after(top, born));
+        }
+        let half = self.record.div_ceil(2).max(1);
+        let chances = self.levels.iter().rfind(|level| level.from <= half);
+        let belief = Belief {
+            record: self.record,
+            chances: chances.map_or(0, Level::gaps),
+        };
+        let mut held = 0;
+        self.next_look = Instant(u64::MAX);
+        for level in &mut self.levels {
+            level.see(tick.now, tick.span, peak, tick.demand);
+            held = held.max(level.held(tick.now, tick.demand, lead, price, belief));
+            self.next_look = self.next_look.min(level.until());
+        }
+        held
+    }
+
+    /// Invocations at once that `max` workers serve.
+    fn slots(&self, concurrency: u32) -> u32 {
+        self.max.saturating_mul(concurrency.max(1))
+    }
+}
+
+impl Price {
+    /// Whether holding a worker pays that is needed so often per second.
+    fn pays(self, hazard: f64) -> bool {
+        hazard * self.start_s > self.holding
+    }
+
+    /// How long a worker can be held for what one start costs, seconds.
+    fn break_even_s(self) -> f64 {
+        self.start_s / self.holding
     }
 }
 
 impl Forecaster for Auto {
     fn interval(&self) -> Duration {
-        self.interval
-    }
-
-    fn tick(&mut self, tick: &Tick) -> Target {
-        self.demand_max = tick.demand_max;
-        Target {
-            workers: tick
-                .demand_max
-                .div_ceil(tick.concurrency.max(1))
-                .min(self.max),
-            idle: None,
+        if self.newest.interval.is_zero() {
+            self.tick
+        } else {
+            self.newest.interval
         }
     }
 
+    fn tick(&mut self, tick: &Tick) -> Target {
+        self.keep_time(tick.now);
+        let price = self.price(tick);
+        let interval = self.pace(tick, price);
+        if tick.arrivals > 0 {
+            self.born.get_or_insert(tick.now);
+        }
+        let Some(born) = self.born else {
+            self.newest.target.idle = Some(Duration::ZERO);
+            return self.newest.target;
+        };
+        self.newest.interval = interval;
+        if tick.now >= self.busy_until && tick.now < self.next_look {
+            return self.newest.target;
+        }
+        let service_s = tick.service.unwrap_or_default().as_secs_f64();
+        let slots = self.slots(tick.concurrency);
+        let peak = self.peak.of(tick, service_s, interval).min(slots);
+        self.record = self.record.max(peak);
+        self.trend
+            .add(exact(tick.arrivals), tick.span.as_secs_f64());
+        let lead_s = price.start_s + interval.as_secs_f64();
+        let lead = Duration::try_from_secs_f64(lead_s).unwrap_or(Duration::MAX);
+        let rising = self.rising(price, service_s, lead_s).min(slots);
+        let held = self.held(tick, peak, lead, price, born);
+        let idle_s = price
+            .break_even_s()
+            .min(Self::IDLE_MAX_S.max(price.start_s));
+        self.newest = Decision {
+            target: Target {
+                workers: held
+                    .max(rising)
+                    .div_ceil(tick.concurrency.max(1))
+                    .min(self.max),
+                idle: Some(super::seconds(idle_s)),
+            },
+            price,
+            interval,
+            demand: tick.demand,
+            held,
+            rising,
+        };
+        self.newest.target
+    }
+
     fn reason(&self) -> String {
-        format!("{} at once in the last tick", self.demand_max)
+        let Decision {
+            price,
+            demand,
+            held,
+            rising,
+            ..
+        } = self.newest;
+        if self.born.is_none() {
+            return "nothing came yet".to_owned();
+        }
+        let break_even_s = price.break_even_s().min(1e9);
+        let mut reason = format!(
+            "a start of {:.0} ms is worth holding a worker for {break_even_s:.1} s: of {held} wanted, {demand} serve or wait",
+            price.start_s * 1e3,
+        );
+        let likely = held.saturating_sub(demand);
+        if likely > 0 {
+            reason.push_str(&format!(", {likely} are likely to be needed again in time"));
+        }
+        if rising > held {
+            reason.push_str(&format!("; the rate rises: {rising}"));
+        }
+        reason
     }
 }

@@ -121,7 +121,7 @@ impl fmt::Display for Sized {
 ///
 /// A thousandth is nothing: an exponentially smoothed rate never reaches zero, and ⌈10⁻³⁰⌉ would hold a worker for ever after
 /// one request; nor may a product be rounded up for the last bit of its fraction.
-fn whole(x: f64) -> u32 {
+pub(super) fn whole(x: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -1,0 +1,222 @@
+//! The k-th worker, or a few of them beyond the sixteenth: when it was needed, and whether holding it pays now.
+
+use std::time::Duration;
+
+use pilot_model::Instant;
+
+use super::Price;
+use super::gaps::{Gaps, bin_of, edge, width};
+
+/// Workers `from..=to` of a function, taken together.
+#[derive(Debug)]
+pub(super) struct Level {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    /// `from` invocations run or wait.
+    needed: bool,
+    /// When it was last needed.
+    since: Instant,
+    /// `None`: it has never been needed.
+    gaps: Option<Box<Gaps>>,
+    pays: bool,
+    /// Until then that does not change by itself.
+    until: Instant,
+}
+
+/// What is believed of a level before anything was seen of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Belief {
+    /// Most workers that were ever needed at once.
+    pub(super) record: u32,
+    /// How often half of that was needed: who has been near the record so often without breaking it rarely breaks it.
+    pub(super) chances: u32,
+}
+
+impl Level {
+    /// A worker that has been idle for an age of u seconds is needed again, before anything is known about it, with
+    /// `PRIOR / (u + 1)` per second: the longer nothing came, the longer nothing will.
+    const PRIOR: f64 = 0.03;
+
+    /// The level after `before`: of one worker up to the sixteenth, then of an eighth of those before.
+    pub(super) fn after(before: u32, born: Instant) -> Self {
+        Self {
+            from: before + 1,
+            to: before + 1 + before / 16 * 2,
+            needed: false,
+            since: born,
+            gaps: None,
+            pays: false,
+            until: Instant(0),
+        }
+    }
+
+    /// How often a gap of it has ended.
+    pub(super) fn gaps(&self) -> u32 {
+        self.gaps.as_ref().map_or(0, |gaps| gaps.count)
+    }
+
+    /// A tick that ends now: `peak` were needed at once in it, `demand` are now.
+    pub(super) fn see(&mut self, now: Instant, span: Duration, peak: u32, demand: u32) {
+        if self.from <= peak {
+            if !self.needed {
+                // The time until it was needed first is no gap.
+                let gap = now.since(self.since).as_secs_f64() - span.as_secs_f64() / 2.0;
+                match &mut self.gaps {
+                    Some(gaps) => gaps.add(gap.max(0.0)),
+                    None => self.gaps = Some(Box::new(Gaps::new())),
+                }
+            }
+            self.needed = true;
+        }
+        if self.needed {
+            self.since = now;
+            self.until = Instant(0);
+            self.needed = self.from <= demand;
+        }
+    }
+
+    /// Workers of it to hold now, the ones that are needed among them: up to which number. `lead` is how long a worker that
+    /// is ordered now takes to be of use.
+    pub(super) fn held(
+        &mut self,
+        now: Instant,
+        demand: u32,
+        lead: Duration,
+        price: Price,
+        belief: Belief,
+    ) -> u32 {
+        if self.needed {
+            return self.to.min(demand);
+        }
+        if now >= self.until {
+            self.decide(now, lead.as_secs_f64(), price, belief);
+        }
+        if self.pays { self.to } else { 0 }
+    }
+
+    /// When [`Level::held`] may say something else, if nothing comes.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// The clock was set back to `now`.
+    pub(super) fn forget_times(&mut self, now: Instant) {
+        self.since = now;
+        self.until = Instant(0);
+    }
+
+    fn decide(&mut self, now: Instant, lead_s: f64, price: Price, belief: Belief) {
+        let age_s = now.since(self.since).as_secs_f64();
+        let later_s = age_s + lead_s;
+        let (bin, later) = (bin_of(age_s), bin_of(later_s));
+        let here_s = age_s - edge(bin);
+        self.pays = price.pays(self.hazard(age_s, here_s, belief))
+            || price.pays(self.hazard(later_s, 0.0, belief));
+        let bins_s = (edge(bin + 1) - age_s).min(edge(later + 1) - later_s);
+        let look_s = bins_s.min(age_s * 0.1).max(0.1);
+        self.until = now.after(Duration::try_from_secs_f64(look_s).unwrap_or(Duration::MAX));
+    }
+
+    /// Needed per second at this age, `here_s` seconds into its bin.
+    fn hazard(&self, age_s: f64, here_s: f64, belief: Belief) -> f64 {
+        let bin = bin_of(age_s);
+        let prior = Self::PRIOR / (age_s + 1.0);
+        match &self.gaps {
+            Some(gaps) => gaps.hazard(bin, here_s, prior),
+            None => {
+                // Records of what has no scale are Pareto distributed; the n-th chance breaks one with 1/n.
+                let share = (f64::from(belief.record) / f64::from(self.from)).min(1.0);
+                let prior = prior * share * share / f64::from(belief.chances.saturating_add(1));
+                let width = width(bin);
+                prior * width / (width + here_s)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BELIEF: Belief = Belief {
+        record: 1,
+        chances: 0,
+    };
+    const TICK: Duration = Duration::from_millis(200);
+
+    fn second(at: u64) -> Instant {
+        Instant(at * 1_000_000_000)
+    }
+
+    /// Needed at every hundredth second, for twenty times.
+    fn a_level_with_a_cadence() -> Level {
+        let mut level = Level::after(0, second(0));
+        for number in 1..=20 {
+            level.see(second(number * 100), TICK, 1, 0);
+        }
+        level
+    }
+
+    #[test]
+    fn levels_follow_each_other_without_a_gap_and_are_few() {
+        let (mut top, mut count) = (0, 0);
+        while top < 10_000 {
+            let level = Level::after(top, Instant(0));
+            assert_eq!(level.from, top + 1);
+            assert!(level.to >= level.from);
+            (top, count) = (level.to, count + 1);
+        }
+        assert!(count < 80, "{count} levels");
+    }
+
+    #[test]
+    fn what_is_needed_every_hundred_seconds_is_started_before_and_not_held_between() {
+        let mut level = a_level_with_a_cadence();
+        // A start of a second, a worker of 100 MB: worth ten seconds of holding.
+        let price = Price {
+            start_s: 1.0,
+            holding: 0.1,
+        };
+        let mut held =
+            |at: u64| level.held(second(2_000 + at), 0, Duration::from_secs(1), price, BELIEF);
+        assert_eq!(held(20), 0);
+        assert_eq!(held(60), 0);
+        // Two seconds before; cheap enough for the width of the bin of 100 s, which is 26 s.
+        let cheap = Price {
+            holding: 0.001,
+            ..price
+        };
+        assert_eq!(
+            level.held(second(2_098), 0, Duration::from_secs(1), cheap, BELIEF),
+            1
+        );
+    }
+
+    #[test]
+    fn a_start_that_costs_nothing_holds_nothing_and_one_that_costs_much_holds_long() {
+        let mut level = Level::after(0, second(0));
+        level.see(second(1), TICK, 1, 0);
+        let price = |start_s| Price {
+            start_s,
+            holding: 0.003,
+        };
+        let mut held = |at: u64, start_s: f64| {
+            level.until = Instant(0);
+            level.held(second(at), 0, TICK, price(start_s), BELIEF)
+        };
+        assert_eq!(held(2, 0.002), 0);
+        assert_eq!(held(2, 0.9), 1);
+        assert_eq!(held(1_000, 0.9), 0);
+    }
+
+    #[test]
+    fn what_is_needed_is_held_whatever_it_costs() {
+        let mut level = Level::after(0, second(0));
+        level.see(second(1), TICK, 1, 1);
+        let price = Price {
+            start_s: 0.0,
+            holding: 1e9,
+        };
+        assert_eq!(level.held(second(1), 1, TICK, price, BELIEF), 1);
+    }
+}
