@@ -14,6 +14,7 @@ mod bench;
 mod cli;
 mod deploy;
 mod durability;
+mod forecast;
 mod handler;
 mod invoke_api;
 mod library;

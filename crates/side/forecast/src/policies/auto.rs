@@ -213,8 +213,11 @@ impl Forecaster for Auto {
         if tick.arrivals > 0 {
             self.born.get_or_insert(tick.now);
         }
+        let idle_s = price
+            .break_even_s()
+            .min(Self::IDLE_MAX_S.max(price.start_s));
+        self.newest.target.idle = Some(super::seconds(idle_s));
         let Some(born) = self.born else {
-            self.newest.target.idle = Some(Duration::ZERO);
             return self.newest.target;
         };
         self.newest.interval = interval;
@@ -231,16 +234,13 @@ impl Forecaster for Auto {
         let lead = Duration::try_from_secs_f64(lead_s).unwrap_or(Duration::MAX);
         let rising = self.rising(price, service_s, lead_s).min(slots);
         let held = self.held(tick, peak, lead, price, born);
-        let idle_s = price
-            .break_even_s()
-            .min(Self::IDLE_MAX_S.max(price.start_s));
         self.newest = Decision {
             target: Target {
                 workers: held
                     .max(rising)
                     .div_ceil(tick.concurrency.max(1))
                     .min(self.max),
-                idle: Some(super::seconds(idle_s)),
+                idle: self.newest.target.idle,
             },
             price,
             interval,
