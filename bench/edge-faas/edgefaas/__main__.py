@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -93,6 +94,8 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    # As Ctrl-C: the daemons must not outlive their driver.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = arguments()
     binary = find_binary(options.pilot)
     chosen = SMOKE if options.smoke else {name: EXPERIMENTS[name] for name in options.only or EXPERIMENTS}

@@ -84,7 +84,12 @@ def execute(work: list[tuple[Cell, int]], bench: trial.Bench, capacity: int, kep
             print(f"  {done[0]}/{len(work)} {cell.name}, trial {number + 1}: {said}", file=sys.stderr, flush=True)
 
     with ThreadPoolExecutor(max_workers=capacity + 1) as threads:
-        list(threads.map(one, work))
+        try:
+            list(threads.map(one, work))
+        except BaseException:  # Ctrl-C: without its daemon a trial ends, and those that wait must not begin
+            threads.shutdown(wait=False, cancel_futures=True)
+            bench.stop()
+            raise
 
 
 def read(kept: Path, cells: list[Cell]) -> Results:

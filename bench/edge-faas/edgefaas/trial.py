@@ -9,8 +9,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,21 @@ class Bench:
     traces: Path
     seed: Path
     sampler: Sampler
+    running: set[Daemon] = field(default_factory=set)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        """Ends what runs, and lets nothing begin."""
+        self.stopped.set()
+        for daemon in list(self.running):
+            daemon.kill()
 
 
 def prepare(binary: Path, home: Path) -> Path:
-    """Installs the function's environment once; the data directory that every trial begins with a copy of."""
+    """Installs the function's environment once; the data directory that every trial begins with a copy of. The function that holds
+    the environment stays: it is never called, so nothing of it runs after the restart."""
     with Daemon(binary, home) as daemon:
         deploy(daemon, "environment", "demand", 0, True)
-        daemon.call("DELETE", "/_pilot/v1/functions/environment")
     return daemon.data
 
 
@@ -58,12 +67,19 @@ def deploy(daemon: Daemon, name: str, policy: str, start_ms: int, template: bool
 def run(cell: Cell, number: int, bench: Bench) -> Outcome:
     """Never raises for what the daemon or the load did wrong: `error` says it."""
     outcome = Outcome(cell.name, number)
+    if bench.stopped.is_set():
+        outcome.error = "interrupted"
+        return outcome
     with tempfile.TemporaryDirectory(prefix="pilot-edge-faas-") as folder:
         home = Path(folder)
         try:
             shutil.copytree(bench.seed, home / "data", symlinks=True)
             with Daemon(bench.binary, home) as daemon:
-                _measure(cell, daemon, bench, home, outcome)
+                bench.running.add(daemon)
+                try:
+                    _measure(cell, daemon, bench, home, outcome)
+                finally:
+                    bench.running.discard(daemon)
         except Exception as error:  # a trial that fails must not hide the others
             outcome.error = f"{type(error).__name__}: {error}"
     return outcome
