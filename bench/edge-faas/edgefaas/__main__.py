@@ -84,6 +84,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--side-by-side", metavar="N", type=int, default=16, help="trials at once, each with a daemon (16)")
     parser.add_argument("--smoke", action="store_true", help="a few seconds of everything: does it run at all")
     parser.add_argument("--reuse", action="store_true", help="run only what is not in the folder from earlier runs")
+    parser.add_argument(
+        "--busy-max", metavar="SHARE", type=float, default=1.0, help="with --reuse: again what ran on busier CPUs (1)"
+    )
+    parser.add_argument("--report", action="store_true", help="with --reuse: run no trial, make the tables of what is there")
     parser.add_argument("--plan", action="store_true", help="say what would run and how long it takes")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a bar is missed")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write everything there, too")
@@ -105,7 +109,9 @@ def main() -> int:
     if not options.reuse and not options.plan:
         kept.unlink(missing_ok=True)
     cells = [cell for experiment in chosen.values() for cell in experiment.plan() if wanted(cell, options)]
-    work = [item for item in runner.plan(cells, trials) if not (options.reuse and runner.have(kept, item))]
+    work = runner.plan(cells, trials)
+    if options.reuse:
+        work = runner.without(work, kept, options.busy_max)
     estimate = runner.estimate_s(work, options.side_by_side) / 60
     print(f"pilot: {binary}\n{len(work)} trials on the daemon, about {estimate:.0f} minutes", file=sys.stderr)
     if "release" not in binary.parts:
@@ -116,7 +122,7 @@ def main() -> int:
         return 0
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    measure(work, binary, options, kept)
+    measure([] if options.report else work, binary, options, kept)
     results = runner.read(kept, cells)
     reports = [report(name, experiment, binary, options.data, results) for name, experiment in chosen.items()]
     for one in reports:

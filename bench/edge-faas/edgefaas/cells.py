@@ -76,7 +76,9 @@ class Cell:
 @dataclass
 class Outcome:
     """Of one trial. Times in ms unless the name says otherwise; `beyond` is the time from the intended sending to the last byte, less
-    the function's own half second (or what the trace says)."""
+    the function's own half second. `worker_mb` is a worker's memory at the end, `worker_seen_mb` the mean of what the daemon knew of
+    it while the load ran, which is what forecasters are told. `cpu_busy` is what of the machine's CPUs was used by everything on it; `cpu_pressure` the share
+    of the time in which something waited for one (0 where the kernel does not tell)."""
 
     cell: str
     trial: int
@@ -100,8 +102,10 @@ class Outcome:
     service_mean: float = 0.0
     forks: int = 0
     worker_mb: float = 0.0
+    worker_seen_mb: float = 0.0
     lag_p99: float = 0.0
     seconds: float = 0.0
     cpu_busy: float = 0.0
+    cpu_pressure: float = 0.0
     load_average: float = 0.0
     error: str | None = None

@@ -105,9 +105,16 @@ def read(kept: Path, cells: list[Cell]) -> Results:
     return results
 
 
-def have(kept: Path, item: tuple[Cell, int]) -> bool:
-    """Whether this trial ran before, without an error."""
-    return any(outcome.trial == item[1] and not outcome.error for outcome in read(kept, [item[0]])[item[0]])
+def without(work: list[tuple[Cell, int]], kept: Path, busy_max: float) -> list[tuple[Cell, int]]:
+    """What has not run yet, or failed, or ran while more than such a share of the CPUs was used."""
+    results = read(kept, [cell for cell, _ in work])
+
+    def ran(item: tuple[Cell, int]) -> bool:
+        cell, number = item
+        good = [outcome for outcome in results[cell] if not outcome.error and outcome.cpu_busy <= busy_max]
+        return any(outcome.trial == number for outcome in good)
+
+    return [item for item in work if not ran(item)]
 
 
 # A daemon's start, the deployment, the end.

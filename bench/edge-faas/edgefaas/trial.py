@@ -13,6 +13,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from peers.daemon import Daemon
@@ -93,14 +94,15 @@ def _measure(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outc
     if held:  # the paper's Static forks its workers when the gateway starts
         for name in names:
             daemon.wait_for_idle(name, int(held[1]), limit_s=60)
-    began, busy = time.monotonic(), cpu_times()
+    began, busy, waited = time.monotonic(), cpu_times(), cpu_waits_s()
     memory = bench.sampler.add(daemon.pid)
     try:
-        report = load(cell, daemon, bench, home)
+        report = load(cell, daemon, bench, home, outcome)
     finally:
         bench.sampler.remove(daemon.pid)
     outcome.seconds = time.monotonic() - began
     outcome.cpu_busy = busy_share(busy, cpu_times())
+    outcome.cpu_pressure = (cpu_waits_s() - waited) / outcome.seconds
     outcome.load_average = os.getloadavg()[0]
     outcome.lag_p99 = report["lag_us"]["p99"] / 1e3
     outcome.pss_mb, outcome.rss_mb, outcome.pss_files_mb = (memory.mean_mb(column) for column in (1, 2, 3))
@@ -109,8 +111,8 @@ def _measure(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outc
     _read_samples(home / "samples.csv", cell, outcome)
 
 
-def load(cell: Cell, daemon: Daemon, bench: Bench, home: Path) -> dict[str, Any]:
-    """Replays the workload; its samples go to `samples.csv`."""
+def load(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outcome) -> dict[str, Any]:
+    """Replays the workload; its samples go to `samples.csv`. Looks at the workers' memory now and then."""
     command = [str(bench.binary), "bench", "load", str(cell.workload.path), "--endpoint", daemon.endpoint, "--json"]
     command += ["--samples", str(home / "samples.csv"), "--timeout-s", "120"]
     for entry in cell.workload.overrides:
@@ -119,11 +121,30 @@ def load(cell: Cell, daemon: Daemon, bench: Bench, home: Path) -> dict[str, Any]
         command += ["--target", "invert-{index}", "--data", str(bench.traces), "--body-text", '{"service_ms": {service_ms}}']
     else:
         command += ["--target", "invert-0", "--body-text", "{}"]
-    limit = cell.workload.duration_s() + 180
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-    if done.returncode != 0:
-        raise RuntimeError(f"pilot bench load: {done.stderr.strip()}\n{daemon.log_tail()}")
-    return dict(json.loads(done.stdout))
+    deadline = time.monotonic() + cell.workload.duration_s() + 180
+    seen: list[float] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while True:
+            try:
+                told, complaint = process.communicate(timeout=5)
+                break
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    process.kill()
+                    raise
+                if each := worker_mb(daemon, "invert-0"):
+                    seen.append(each)
+    if process.returncode != 0:
+        raise RuntimeError(f"pilot bench load: {complaint.strip()}\n{daemon.log_tail()}")
+    outcome.worker_seen_mb = fmean(seen) if seen else 0.0
+    return dict(json.loads(told))
+
+
+def worker_mb(daemon: Daemon, name: str) -> float:
+    """PSS of a worker, as last sampled; 0 without one."""
+    workers = daemon.workers(name)
+    alive = workers["idle"] + workers["busy"]
+    return workers["memory_bytes"] / alive / MB if alive else 0.0
 
 
 def _ask_daemon(daemon: Daemon, names: list[str], outcome: Outcome) -> None:
@@ -139,9 +160,7 @@ def _ask_daemon(daemon: Daemon, names: list[str], outcome: Outcome) -> None:
     outcome.service_mean = total("faas_invoke_duration_seconds_sum") / max(calls, 1) * 1e3
     outcome.cold_wait_s = total("faas_init_duration_seconds_sum")
     described = json.loads(daemon.call("GET", f"/_pilot/v1/functions/{names[0]}")[1])
-    workers = described["workers"]
-    alive = workers["idle"] + workers["busy"]
-    outcome.worker_mb = workers["memory_bytes"] / alive / MB if alive else 0.0
+    outcome.worker_mb = worker_mb(daemon, names[0])
     if cold := described.get("last_cold"):
         line = cold["timeline"]
         # One that waited on another's start has no phases of its own.
@@ -188,3 +207,12 @@ def cpu_times() -> tuple[int, int]:
 def busy_share(before: tuple[int, int], after: tuple[int, int]) -> float:
     """What of the machine's CPUs was used in between, by everybody."""
     return 1 - (after[0] - before[0]) / max(1, after[1] - before[1])
+
+
+def cpu_waits_s() -> float:
+    """How long something has waited for a CPU since the boot (pressure stall information); 0 where the kernel does not tell."""
+    try:
+        with open("/proc/pressure/cpu") as file:
+            return int(file.readline().rpartition("total=")[2]) / 1e6
+    except (OSError, ValueError):
+        return 0.0
