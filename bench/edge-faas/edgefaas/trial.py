@@ -34,14 +34,14 @@ class Bench:
     traces: Path
     seed: Path
     sampler: Sampler
-    running: set[Daemon] = field(default_factory=set)
+    running: set[Daemon | subprocess.Popen[str]] = field(default_factory=set)
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
         """Ends what runs, and lets nothing begin."""
         self.stopped.set()
-        for daemon in list(self.running):
-            daemon.kill()
+        for process in list(self.running):
+            process.kill()
 
 
 def prepare(binary: Path, home: Path) -> Path:
@@ -124,6 +124,7 @@ def load(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outcome)
     deadline = time.monotonic() + cell.workload.duration_s() + 180
     seen: list[float] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        bench.running.add(process)
         while True:
             try:
                 told, complaint = process.communicate(timeout=5)
@@ -134,6 +135,7 @@ def load(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outcome)
                     raise
                 if each := worker_mb(daemon, "invert-0"):
                     seen.append(each)
+    bench.running.discard(process)
     if process.returncode != 0:
         raise RuntimeError(f"pilot bench load: {complaint.strip()}\n{daemon.log_tail()}")
     outcome.worker_seen_mb = fmean(seen) if seen else 0.0
