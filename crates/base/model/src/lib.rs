@@ -10,6 +10,7 @@ pub mod event;
 pub mod forecast;
 pub mod ids;
 pub mod manifest;
+pub mod nearest;
 pub mod policy;
 pub mod ports;
 mod seconds;

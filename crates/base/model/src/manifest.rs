@@ -1,12 +1,15 @@
 //! `pilot.toml`: the functions of a project. An unknown key is an error that names the nearest known one; nothing is
 //! guessed and nothing is passed over.
 
+mod place;
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
+use crate::nearest::with_nearest_key;
 use crate::spec::{FunctionSpec, SpecError};
 
 /// A project's functions, in the order of their names.
@@ -171,35 +174,5 @@ fn wanted_in_words(wanted: &str) -> &str {
     }
 }
 
-/// Serde's "unknown field `x`, expected one of `a`, `b`" with the nearest of the expected ones put first.
-#[must_use]
-pub fn with_nearest_key(message: &str) -> String {
-    let Some(rest) = message.strip_prefix("unknown field `") else {
-        return message.to_owned();
-    };
-    let mut quoted = rest.split('`');
-    let Some(unknown) = quoted.next() else {
-        return message.to_owned();
-    };
-    // Between two quoted words stands ", " or " expected …": every second piece is a name.
-    let known: Vec<&str> = quoted.skip(1).step_by(2).collect();
-    let hint = nearest(unknown, known.iter().copied())
-        .map_or_else(String::new, |near| format!(", did you mean '{near}'?"));
-    format!(
-        "unknown key '{unknown}'{hint} (known: {})",
-        known.join(", ")
-    )
-}
-
-/// The known word most like `word`, when it is like enough to be a slip of the hand.
-pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    known
-        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.7)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, candidate)| candidate)
-}
-
-mod place;
 #[cfg(test)]
 mod tests;

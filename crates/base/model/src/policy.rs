@@ -118,7 +118,7 @@ impl Policy {
             Err(Fault::Value { key, problem }) => Err(PolicyError { key, problem }),
             Err(Fault::Unknown) => {
                 let known = constants.keys();
-                let hint = crate::manifest::nearest(key, known.iter().copied())
+                let hint = crate::nearest::nearest(key, known.iter().copied())
                     .map_or_else(String::new, |near| format!(", did you mean \"{near}\"?"));
                 Err(PolicyError::new(format!(
                     "{name} has no constant \"{}\"{hint} (its constants: {})",

@@ -209,7 +209,7 @@ fn one_of<T: Copy>(word: Option<&str>, default: T, all: &[(&str, T)]) -> Result<
         return Ok(*value);
     }
     let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-    let hint = crate::manifest::nearest(word, names.iter().copied())
+    let hint = crate::nearest::nearest(word, names.iter().copied())
         .map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
     Err(format!(
         "is \"{word}\", must be one of {}{hint}",

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use pilot_model::manifest::{nearest, with_nearest_key};
+use pilot_model::nearest::{nearest, with_nearest_key};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;

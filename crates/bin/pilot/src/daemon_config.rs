@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ipnet::Ipv4Net;
-use pilot_model::manifest::with_nearest_key;
+use pilot_model::nearest::with_nearest_key;
 use pilot_telemetry::LogFormat;
 use serde::Deserialize;
 

@@ -189,7 +189,7 @@ pub(crate) fn routes() -> Vec<Route> {
 async fn unknown_route(method: Method, uri: Uri) -> Failure {
     let path: String = uri.path().chars().take(200).collect();
     let known: Vec<&str> = routes().iter().map(|route| route.path).collect();
-    let hint = pilot_model::manifest::nearest(&path, known.into_iter())
+    let hint = pilot_model::nearest::nearest(&path, known.into_iter())
         .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     Failure::new(
         "unknown_route",

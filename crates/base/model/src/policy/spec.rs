@@ -101,7 +101,7 @@ fn named(name: &str) -> Result<Policy, PolicyError> {
         return Ok(*policy);
     }
     let names: Vec<&str> = all.iter().map(Policy::name).collect();
-    let hint = crate::manifest::nearest(name, names.iter().copied())
+    let hint = crate::nearest::nearest(name, names.iter().copied())
         .map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
     Err(PolicyError::new(format!(
         "is \"{}\", must be one of {}{hint}",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use pilot_model::FunctionName;
 use pilot_model::api::{ApiError, FunctionSummary};
-use pilot_model::manifest::nearest;
+use pilot_model::nearest::nearest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::{HeaderMap, Method, Request, StatusCode};

@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use pilot_model::manifest::{Manifest, nearest};
+use pilot_model::manifest::Manifest;
+use pilot_model::nearest::nearest;
 use pilot_model::{FunctionName, FunctionSpec};
 
 use super::failure::Failure;

@@ -1,0 +1,30 @@
+//! The known word that an unknown one was probably meant to be: every message about a wrong key or name says it.
+
+/// Serde's "unknown field `x`, expected one of `a`, `b`" with the nearest of the expected ones put first.
+#[must_use]
+pub fn with_nearest_key(message: &str) -> String {
+    let Some(rest) = message.strip_prefix("unknown field `") else {
+        return message.to_owned();
+    };
+    let mut quoted = rest.split('`');
+    let Some(unknown) = quoted.next() else {
+        return message.to_owned();
+    };
+    // Between two quoted words stands ", " or " expected …": every second piece is a name.
+    let known: Vec<&str> = quoted.skip(1).step_by(2).collect();
+    let hint = nearest(unknown, known.iter().copied())
+        .map_or_else(String::new, |near| format!(", did you mean '{near}'?"));
+    format!(
+        "unknown key '{unknown}'{hint} (known: {})",
+        known.join(", ")
+    )
+}
+
+/// The known word most like `word`, when it is like enough to be a slip of the hand.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.7)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
+}
