@@ -85,7 +85,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="a few seconds of everything: does it run at all")
     parser.add_argument("--reuse", action="store_true", help="run only what is not in the folder from earlier runs")
     parser.add_argument(
-        "--busy-max", metavar="SHARE", type=float, default=1.0, help="with --reuse: again what ran on busier CPUs (1)"
+        "--busy-max",
+        metavar="SHARE",
+        type=float,
+        default=1.0,
+        help="leave out trials that ran on busier CPUs, and with --reuse run them again (1)",
     )
     parser.add_argument("--report", action="store_true", help="with --reuse: run no trial, make the tables of what is there")
     parser.add_argument("--plan", action="store_true", help="say what would run and how long it takes")
@@ -123,7 +127,7 @@ def main() -> int:
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     measure([] if options.report else work, binary, options, kept)
-    results = runner.read(kept, cells)
+    results = runner.read(kept, cells, options.busy_max)
     reports = [report(name, experiment, binary, options.data, results) for name, experiment in chosen.items()]
     for one in reports:
         print(one.text())

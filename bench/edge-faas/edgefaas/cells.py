@@ -109,3 +109,8 @@ class Outcome:
     cpu_pressure: float = 0.0
     load_average: float = 0.0
     error: str | None = None
+
+    @property
+    def wait_s(self) -> float:
+        """All that requests waited beyond the function's half second, cold or queued, as the client saw it."""
+        return sum(value for value in self.beyond if value > 0) / 1e3

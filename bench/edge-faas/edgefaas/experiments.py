@@ -15,7 +15,7 @@ from .runner import Results
 from .stats import Estimate
 
 Given = Callable[[Cell], str]
-HEADER = ["start", "policy", "paper", "over 700 ms", "cold", "cold wait s", "p50", "p99", "max", "1st cycle max"]
+HEADER = ["start", "policy", "paper", "over 700 ms", "cold", "cold wait s", "all waits s", "p50", "p99", "max", "1st cycle max"]
 HEADER += ["PSS MB", "MB·s"]
 
 
@@ -96,6 +96,7 @@ def per_cell(name: str, title: str, plan: list[Cell], results: Results, given: G
                 estimate(outcomes, "over_700") if outcomes[0].beyond else "",
                 estimate(outcomes, "cold"),
                 estimate(outcomes, "cold_wait_s", 2),
+                estimate(outcomes, "wait_s", 1) if outcomes[0].beyond else "",
                 *(ms(beyond(outcomes, percent)) for percent in (50, 99, 100)),
                 ms(max(outcome.beyond_first_cycle_max for outcome in outcomes)) if outcomes[0].beyond else "",
                 estimate(outcomes, "pss_mb"),
@@ -124,7 +125,19 @@ def per_cell(name: str, title: str, plan: list[Cell], results: Results, given: G
 
 def record(cell: Cell, outcomes: list[Outcome]) -> dict[str, Any]:
     """A cell for JSON: intervals of each figure, and every trial without its thousand times."""
-    keys = ("over_700", "cold", "cold_own", "cold_wait_s", "pss_mb", "rss_mb", "mb_s", "forks", "start_mean", "last_init")
+    keys = (
+        "over_700",
+        "cold",
+        "cold_own",
+        "cold_wait_s",
+        "wait_s",
+        "pss_mb",
+        "rss_mb",
+        "mb_s",
+        "forks",
+        "start_mean",
+        "last_init",
+    )
     keys += ("service_mean", "worker_mb", "cpu_busy", "load_average", "lag_p99")
     trials = [{key: value for key, value in vars(outcome).items() if key != "beyond"} for outcome in outcomes]
     return {
@@ -264,17 +277,24 @@ def waits(found: list[tuple[Cell, list[Outcome]]]) -> list[Bar]:
         return []
     workload = found[0][0].workload.name
     rivals = {policy: by_policy[policy] for policy in paper.POLICIES if policy in by_policy}
-    return [sixty(f"{workload}, start 900 ms", as_pair(auto), {policy: as_pair(rivals[policy]) for policy in rivals})]
+    # The platform's word ends when the worker is up; a request that then waits for its turn is in the client's alone.
+    kinds = {"cold_wait_s": "cold wait"} | ({"wait_s": "all waits"} if auto[0].beyond else {})
+    return [
+        sixty(
+            f"{workload}, start 900 ms: {kind}", as_pair(auto, key), {policy: as_pair(rivals[policy], key) for policy in rivals}
+        )
+        for key, kind in kinds.items()
+    ]
 
 
-def as_pair(outcomes: list[Outcome]) -> tuple[float, float]:
-    return mean(outcomes, "cold_wait_s"), mean(outcomes, "mb_s")
+def as_pair(outcomes: list[Outcome], key: str) -> tuple[float, float]:
+    return mean(outcomes, key), mean(outcomes, "mb_s")
 
 
 def sixty(what: str, auto: tuple[float, float], rivals: dict[str, tuple[float, float]]) -> Bar:
     """Pairs are seconds of cold wait and memory over time."""
     affordable = {policy: wait for policy, (wait, used) in rivals.items() if used <= auto[1]}
-    told = f"{what}: cold wait of auto"
+    told = f"{what} of auto"
     missing = [policy for policy in paper.POLICIES if policy not in rivals]
     if not affordable:
         kept = None if missing else True

@@ -92,12 +92,14 @@ def execute(work: list[tuple[Cell, int]], bench: trial.Bench, capacity: int, kep
             raise
 
 
-def read(kept: Path, cells: list[Cell]) -> Results:
-    """What is kept of these cells; of a trial that ran twice the newer, and none that failed."""
+def read(kept: Path, cells: list[Cell], busy_max: float = 1.0) -> Results:
+    """What is kept of these cells; of a trial that ran twice the newer, and none that ran on busier CPUs."""
     newest: dict[tuple[str, int], Outcome] = {}
     if kept.exists():
         for line in kept.read_text().splitlines():
             outcome = Outcome(**json.loads(line))
+            if outcome.cpu_busy > busy_max:
+                continue
             newest[outcome.cell, outcome.trial] = outcome
     results: Results = {}
     for cell in dict.fromkeys(cells):
@@ -107,12 +109,11 @@ def read(kept: Path, cells: list[Cell]) -> Results:
 
 def without(work: list[tuple[Cell, int]], kept: Path, busy_max: float) -> list[tuple[Cell, int]]:
     """What has not run yet, or failed, or ran while more than such a share of the CPUs was used."""
-    results = read(kept, [cell for cell, _ in work])
+    results = read(kept, [cell for cell, _ in work], busy_max)
 
     def ran(item: tuple[Cell, int]) -> bool:
         cell, number = item
-        good = [outcome for outcome in results[cell] if not outcome.error and outcome.cpu_busy <= busy_max]
-        return any(outcome.trial == number for outcome in good)
+        return any(outcome.trial == number for outcome in results[cell] if not outcome.error)
 
     return [item for item in work if not ran(item)]
 

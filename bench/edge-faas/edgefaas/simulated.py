@@ -118,7 +118,7 @@ def simulate(binary: Path, traces: Path) -> Report:
             }
             # A day of arima is not run: elsewhere it is among those that use more and wait longer.
             rivals.setdefault("arima", (float("inf"), float("inf")))
-            report.bars.append(sixty(f"simulated {profile}, 900 ms", (auto["cold_wait_s"], auto["gb_s"]), rivals))
+            report.bars.append(sixty(f"simulated {profile}, 900 ms: cold wait", (auto["cold_wait_s"], auto["gb_s"]), rivals))
     measured = f"beaten in {len(beaten)} of {len(places)}" + (f": {'; '.join(beaten)}" if beaten else "")
     report.bars.append(Bar("simulator: nobody better than auto in both", "in no cell", measured, not beaten))
     for index, weight in enumerate(("0.1", "1", "10")):
