@@ -145,14 +145,17 @@ impl Auto {
 
     /// Invocations at once that a rate which goes on rising brings by the time a worker ordered now is of use; 0: it does
     /// not rise, or no worker is worth it. The rise is taken to be exponentially distributed about what its slope says.
-    fn rising(&self, price: Price, service_s: f64, lead_s: f64) -> u32 {
-        let rise = self.trend.rise() * lead_s * service_s;
+    fn rising(&self, price: Price, demand: u32, service_s: f64, lead_s: f64) -> u32 {
+        // Of services longer than the lead no more can begin until then than arrive.
+        let soon_s = service_s.min(lead_s);
+        let rise = self.trend.rise() * lead_s * soon_s;
         let odds = price.break_even_s() / (price.start_s + service_s + 1e-3);
-        if rise > 0.05 && odds > 1.0 {
-            whole(self.trend.rate * service_s + rise * odds.ln() * Self::RISE)
-        } else {
-            0
+        if rise <= 0.05 || odds <= 1.0 {
+            return 0;
         }
+        let steady = self.trend.rate * service_s;
+        let reached = f64::from(demand) + self.trend.rate * soon_s;
+        whole(steady.min(reached) + rise * odds.ln() * Self::RISE)
     }
 
     /// Invocations at once for which holding workers pays, those that run or wait among them.
@@ -232,7 +235,9 @@ impl Forecaster for Auto {
             .add(exact(tick.arrivals), tick.span.as_secs_f64());
         let lead_s = price.start_s + interval.as_secs_f64();
         let lead = Duration::try_from_secs_f64(lead_s).unwrap_or(Duration::MAX);
-        let rising = self.rising(price, service_s, lead_s).min(slots);
+        let rising = self
+            .rising(price, tick.demand, service_s, lead_s)
+            .min(slots);
         let held = self.held(tick, peak, lead, price, born);
         self.newest = Decision {
             target: Target {

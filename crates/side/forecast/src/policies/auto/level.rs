@@ -36,6 +36,10 @@ impl Level {
     /// A worker that has been idle for an age of u seconds is needed again, before anything is known about it, with
     /// `PRIOR / (u + 1)` per second: the longer nothing came, the longer nothing will.
     const PRIOR: f64 = 0.03;
+    /// Leads that are held through when holding pays after them.
+    const BRIDGE: f64 = 6.0;
+    /// And bins of age at most: three octaves.
+    const BRIDGED_MAX: usize = 9;
 
     /// The level after `before`: of one worker up to the sixteenth, then of an eighth of those before.
     pub(super) fn after(before: u32, born: Instant) -> Self {
@@ -107,12 +111,12 @@ impl Level {
 
     fn decide(&mut self, now: Instant, lead_s: f64, price: Price, belief: Belief) {
         let age_s = now.since(self.since).as_secs_f64();
-        let later_s = age_s + lead_s;
-        let (bin, later) = (bin_of(age_s), bin_of(later_s));
-        let here_s = age_s - edge(bin);
-        self.pays = price.pays(self.hazard(age_s, here_s, belief))
-            || price.pays(self.hazard(later_s, 0.0, belief));
-        let bins_s = (edge(bin + 1) - age_s).min(edge(later + 1) - later_s);
+        let bin = bin_of(age_s);
+        // What is given up is started again a lead before it pays: not worth it for a stretch that is not much longer.
+        let bridged = bin_of(age_s + Self::BRIDGE * lead_s).min(bin + Self::BRIDGED_MAX);
+        self.pays = price.pays(self.hazard(age_s, age_s - edge(bin), belief))
+            || (bin + 1..=bridged).any(|ahead| price.pays(self.hazard(edge(ahead), 0.0, belief)));
+        let bins_s = edge(bin + 1) - age_s;
         let look_s = bins_s.min(age_s * 0.1).max(0.1);
         self.until = now.after(Duration::try_from_secs_f64(look_s).unwrap_or(Duration::MAX));
     }
