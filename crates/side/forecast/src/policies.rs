@@ -1,5 +1,6 @@
 //! The arrival models, one file each, and what they share: the observed rate, smoothing, and Little's law.
-//! Nothing here reads a clock or allocates at a tick, but for ARIMA's window.
+//! Nothing here reads a clock. A tick allocates only where a model keeps more than before: ARIMA's window, a worker that `auto`
+//! has not needed before.
 
 mod adaptive_cusum;
 mod arima;

@@ -8,13 +8,14 @@
 //! T and GB are this function's own, measured: where a start takes 2 ms almost nothing is held, where it takes a second what
 //! the next minute will need is. The hazard on the left comes from a life table per worker ([`gaps`], [`level`]): the k-th
 //! worker is needed whenever k invocations run at once, whatever their rate, so that cadence, periods and sparse traffic are
-//! all the same question. A worker is ordered a start ahead of when that holds. To it comes what no history knows: a rate
-//! that rises ([`trend`]) holds what it will need when a worker ordered now is up, and more of it the cheaper workers are.
+//! all the same question. A worker is ordered before that holds, and held through where it soon holds again. To it comes what
+//! no history knows: a rate that rises ([`trend`]) holds what it will need when a worker ordered now is up, and more of it the
+//! cheaper workers are.
 //!
 //! It is none of the papers': Edge FaaS asks for a selector between its detectors (§6); Shahrad et al. keep one histogram
 //! of idle times per application, which is the first worker's life table here, without prices. The constants were fixed on
-//! the bursty ramp, the intervals of 10 and 60 s, and the day of 50 Azure functions; docs/forecasting.md has the figures,
-//! those of the workloads that were held out among them.
+//! the bursty ramp, the intervals of 10 and 60 s, and the day of 50 Azure functions, with its own memory and with small workers;
+//! docs/forecasting.md has the figures, those of the workloads that were held out among them.
 
 mod gaps;
 mod level;
