@@ -208,18 +208,4 @@ mod tests {
         assert_eq!(quantile(&mut values, 99), 5);
         assert_eq!(quantile(&mut [], 50), 0);
     }
-
-    #[test]
-    #[ignore = "prints figures, which mean something in a release build alone"]
-    fn figures() {
-        for policy in Policy::all() {
-            let arima = matches!(policy, Policy::Arima(_));
-            let runs = Runs {
-                ticks: if arima { 1000 } else { 20_000 },
-                functions: if arima { 100 } else { 10_000 },
-                rounds: 20,
-            };
-            println!("{:?}", tick_times(&policy, runs));
-        }
-    }
 }
