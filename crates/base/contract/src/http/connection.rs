@@ -1,0 +1,145 @@
+//! One connection to the function's server, driven by whoever uses it.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use pilot_model::Instant;
+use pilot_model::ports::StreamedBody;
+use tokio::net::TcpStream;
+
+/// A connection. It makes progress only while somebody drives it.
+pub(super) struct Connection {
+    sender: SendRequest<StreamedBody>,
+    driver: Driver,
+    /// When it was last given back.
+    pub(super) kept_since: Instant,
+}
+
+/// What reads and writes. Boxed once per connection, so that it can move between its users.
+type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
+
+/// What became of a request.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// The response's head is there; the connection carries its body, or after status 101 is an upgrade's and no longer ours.
+    Answered(Response<Incoming>, Connection),
+    /// Nothing of the request was sent: the connection was closed before.
+    NotSent(Request<StreamedBody>, String),
+    /// It was sent, in part at least, and there is no response.
+    Lost(String),
+    /// The request's body failed.
+    BodyFailed,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    pub(super) async fn new(stream: TcpStream) -> Result<Self, String> {
+        stream
+            .set_nodelay(true)
+            .map_err(|error| format!("TCP_NODELAY: {error}"))?;
+        let (sender, driver) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            sender,
+            driver: Box::pin(driver.with_upgrades()),
+            kept_since: Instant(0),
+        })
+    }
+
+    /// Sends a request and waits for the response's head.
+    pub(super) async fn send(mut self, request: Request<StreamedBody>) -> Sent {
+        if let Err(problem) = self.ready().await {
+            return Sent::NotSent(request, problem);
+        }
+        let mut answer = pin!(self.sender.try_send_request(request));
+        let mut over = false;
+        let driver = &mut self.driver;
+        let answered = poll_fn(|cx| {
+            if !over && driver.as_mut().poll(cx).is_ready() {
+                over = true;
+            }
+            // A driver that is over has dropped what it did not answer.
+            answer.as_mut().poll(cx)
+        })
+        .await;
+        match answered {
+            Ok(response) => {
+                if response.status() == http::StatusCode::SWITCHING_PROTOCOLS && !over {
+                    // Only now does it hand over its socket. An error is told to whoever takes the upgrade.
+                    drop((&mut self.driver).await);
+                }
+                if over {
+                    self.driver = Box::pin(std::future::ready(Ok(())));
+                }
+                Sent::Answered(response, self)
+            }
+            Err(mut unsent) => match unsent.take_message() {
+                Some(request) => Sent::NotSent(request, in_words(unsent.error())),
+                None if unsent.error().is_user() => Sent::BodyFailed,
+                None => Sent::Lost(in_words(unsent.error())),
+            },
+        }
+    }
+
+    /// Whether a request may be sent; a kept connection that the server has closed says no.
+    async fn ready(&mut self) -> Result<(), String> {
+        poll_fn(|cx| {
+            if self.drive(cx) == Driven::Over {
+                return Poll::Ready(Err(CLOSED.to_owned()));
+            }
+            self.sender.poll_ready(cx).map_err(|error| in_words(&error))
+        })
+        .await
+    }
+
+    /// Reads and writes what can be read and written now.
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) -> Driven {
+        match self.driver.as_mut().poll(cx) {
+            Poll::Pending => Driven::On,
+            Poll::Ready(_) => {
+                // A future that is over must not be polled again.
+                self.driver = Box::pin(std::future::ready(Ok(())));
+                Driven::Over
+            }
+        }
+    }
+
+    /// After an exchange: whether the next one can follow on it.
+    pub(super) fn is_free(&mut self, cx: &mut Context<'_>) -> bool {
+        self.drive(cx) == Driven::On && self.sender.is_ready()
+    }
+}
+
+/// What came of driving a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Driven {
+    /// It waits for its socket, or for us.
+    On,
+    /// It is closed.
+    Over,
+}
+
+/// hyper's error with what is behind it.
+pub(super) fn in_words(error: &hyper::Error) -> String {
+    if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+        return CLOSED.to_owned();
+    }
+    match std::error::Error::source(error) {
+        Some(source) => format!("the function's server: {error}: {source}"),
+        None => format!("the function's server: {error}"),
+    }
+}
+
+const CLOSED: &str = "the function's server closed the connection before it answered";

@@ -1,0 +1,53 @@
+//! Headers that concern one connection alone (RFC 9110, 7.6.1) and go no further.
+
+use http::header::{CONNECTION, HeaderMap, HeaderName, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING};
+
+/// Takes them out of a response.
+pub(super) fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in [
+        CONNECTION,
+        TE,
+        TRANSFER_ENCODING,
+        PROXY_AUTHENTICATE,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+    ] {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn what_concerns_one_connection_goes_and_the_rest_stays() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Hop"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "3"),
+            ("x-end", "2"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        strip(&mut headers);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["content-length", "x-end"]);
+    }
+}

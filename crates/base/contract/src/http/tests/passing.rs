@@ -1,0 +1,317 @@
+//! Requests that pass through.
+
+use futures_util::StreamExt;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::End;
+
+/// A body whose frames a test sends; an `Err` breaks it.
+fn piecewise() -> (
+    mpsc::Sender<Result<&'static str, pilot_model::ports::BodyError>>,
+    StreamedBody,
+) {
+    let (send, receive) = mpsc::channel(1);
+    let frames = futures_util::stream::unfold(receive, |mut receive| async move {
+        Some((receive.recv().await?, receive))
+    });
+    let frames = frames.map(|frame: Result<&'static str, _>| {
+        frame.map(|text| Frame::data(Bytes::from_static(text.as_bytes())))
+    });
+    (send, StreamedBody::new(StreamBody::new(frames)))
+}
+
+#[tokio::test]
+async fn requests_follow_one_another_on_one_connection() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    for path in ["/a%20b?x=1", "/second"] {
+        let response = rig.pass(get(path));
+        let request = server.read().await;
+        assert_eq!(request.line, format!("GET {path} HTTP/1.1"));
+        assert_eq!(request.header("host"), Some("example.com"));
+        server
+            .write("HTTP/1.1 201 Created\r\nx-a: 1\r\nkeep-alive: timeout=5\r\nContent-Length: 5\r\n\r\nhello")
+            .await;
+        let response = response.await.unwrap().unwrap();
+        assert_eq!(response.status(), 201);
+        assert_eq!(response.headers()["x-a"], "1");
+        assert!(!response.headers().contains_key("keep-alive"));
+        assert_eq!(text(response).await, "hello");
+    }
+    // That of the readiness, and no other.
+    assert_eq!(rig.reach.connects(), 1);
+}
+
+#[tokio::test]
+async fn responses_without_a_body_give_their_connection_back_too() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    for answer in [
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
+        let response = rig.pass(get("/"));
+        server.read().await;
+        server.write(answer).await;
+        assert_eq!(text(response.await.unwrap().unwrap()).await, "");
+    }
+    assert_eq!(rig.reach.connects(), 1);
+}
+
+#[tokio::test]
+async fn a_request_without_a_host_gets_one_and_goes_as_http_1_1() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let mut request = Request::get("/").body(streamed("")).unwrap();
+    *request.version_mut() = Version::HTTP_10;
+    drop(rig.pass(request));
+    let request = server.read().await;
+    assert_eq!(request.line, "GET / HTTP/1.1");
+    assert_eq!(request.header("host"), Some("localhost:8080"));
+}
+
+#[tokio::test]
+async fn a_connection_that_the_server_closed_is_not_used_again() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    for _ in 0..3 {
+        let response = rig.pass(get("/"));
+        server.read().await;
+        server
+            .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            .await;
+        assert_eq!(text(response.await.unwrap().unwrap()).await, "ok");
+        drop(server);
+        // One turn through the sockets: the close has arrived when this has.
+        let (listener, address) = listener().await;
+        let (_there, _here) =
+            tokio::join!(tokio::net::TcpStream::connect(address), listener.accept());
+        let response = rig.pass(get("/"));
+        server = rig.accept().await;
+        server.read().await;
+        server
+            .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            .await;
+        assert_eq!(text(response.await.unwrap().unwrap()).await, "ok");
+    }
+    assert!(rig.worker.is_alive());
+}
+
+#[tokio::test]
+async fn no_more_connections_are_kept_than_invocations_run_at_once() {
+    let rig = rig().await;
+    let mut servers = vec![rig.accept().await];
+    let mut responses = Vec::new();
+    for index in 0..3 {
+        responses.push(rig.pass(get("/")));
+        if index > 0 {
+            servers.push(rig.accept().await);
+        }
+        servers[index].read().await;
+    }
+    for server in &mut servers {
+        server
+            .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            .await;
+    }
+    for response in responses {
+        text(response.await.unwrap().unwrap()).await;
+    }
+    assert_eq!(rig.worker.site.idle.lock().as_ref().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn bodies_stream_both_ways_at_once() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let (send, body) = piecewise();
+    let response = rig.pass(Request::post("/").body(body).unwrap());
+    let request = server.read_head().await;
+    assert_eq!(request.header("transfer-encoding"), Some("chunked"));
+    server
+        .write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .await;
+    let mut response = response.await.unwrap().unwrap();
+    for word in ["one", "two"] {
+        // Reading the response is what drives the request on.
+        let (frame, ()) = tokio::join!(response.body_mut().frame(), async {
+            send.send(Ok(word)).await.unwrap();
+            let mut chunk = [0; 8];
+            server.stream.read_exact(&mut chunk).await.unwrap();
+            assert_eq!(&chunk, format!("3\r\n{word}\r\n").as_bytes());
+            server.write(chunk).await;
+        });
+        assert_eq!(frame.unwrap().unwrap().into_data().unwrap(), word);
+    }
+    drop(send);
+    let (end, ()) = tokio::join!(response.body_mut().frame(), async {
+        let mut last = [0; 5];
+        server.stream.read_exact(&mut last).await.unwrap();
+        server.write(last).await;
+    });
+    assert!(end.is_none());
+    drop(response);
+    assert_eq!(rig.worker.site.idle.lock().as_ref().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn dropping_the_future_or_the_body_closes_the_connection_and_the_worker_serves_on() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let waiting = rig.pass(get("/"));
+    server.read().await;
+    waiting.abort();
+    assert!(server.read_to_end().await.is_empty());
+
+    let response = rig.pass(get("/"));
+    let mut server = rig.accept().await;
+    server.read().await;
+    server
+        .write("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nthe beginning")
+        .await;
+    drop(response.await.unwrap().unwrap());
+    assert!(server.read_to_end().await.is_empty());
+    assert!(rig.worker.is_alive());
+    assert_eq!(rig.instance.let_go(), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_becomes_a_tunnel() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let request = Request::get("/ws")
+        .header("connection", "upgrade")
+        .header("upgrade", "websocket")
+        .body(streamed(""))
+        .unwrap();
+    let response = rig.pass(request);
+    let request = server.read().await;
+    assert_eq!(request.header("upgrade"), Some("websocket"));
+    server
+        .write("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nearly")
+        .await;
+    let mut response = response.await.unwrap().unwrap();
+    assert_eq!(response.status(), 101);
+    assert_eq!(response.headers()["upgrade"], "websocket");
+    let upgrade = response.extensions_mut().remove::<OnUpgrade>().unwrap();
+    let mut tunnel = TokioIo::new(upgrade.await.unwrap());
+    let mut early = [0; 5];
+    tunnel.read_exact(&mut early).await.unwrap();
+    assert_eq!(&early, b"early");
+    tunnel.write_all(b"ping").await.unwrap();
+    let mut ping = [0; 4];
+    server.stream.read_exact(&mut ping).await.unwrap();
+    assert_eq!(&ping, b"ping");
+    drop(tunnel);
+    assert!(server.read_to_end().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_failure_in_the_middle_of_a_body_is_an_error_of_the_body() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let response = rig.pass(get("/"));
+    server.read().await;
+    server
+        .write("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nsome")
+        .await;
+    drop(server);
+    let response = response.await.unwrap().unwrap();
+    assert!(response.into_body().collect().await.is_err());
+    assert!(rig.worker.is_alive());
+}
+
+#[tokio::test]
+async fn a_server_that_goes_before_it_answers_is_a_fault() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let response = rig.pass(get("/"));
+    server.read().await;
+    drop(server);
+    let fault = response.await.unwrap().unwrap_err();
+    assert!(
+        matches!(&fault, WorkerFault::Protocol { problem, .. } if problem.contains("before it answered")),
+        "{fault}"
+    );
+
+    let rig = self::rig().await;
+    let mut server = rig.accept().await;
+    let response = rig.pass(get("/"));
+    server.read().await;
+    rig.instance.print("panic");
+    rig.instance.end(End::Exited(101));
+    // Somebody else has its socket still: the end is told all the same.
+    let fault = response.await.unwrap().unwrap_err();
+    let expected = WorkerFault::Exited {
+        code: 101,
+        output: Bytes::from_static(b"panic"),
+    };
+    assert_eq!(fault, expected);
+    assert!(!rig.worker.is_alive());
+    drop(server);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_http_is_a_fault() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let response = rig.pass(get("/"));
+    server.read().await;
+    server.write("220 mail.example.com ESMTP\r\n\r\n").await;
+    let fault = response.await.unwrap().unwrap_err();
+    assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}");
+}
+
+#[tokio::test]
+async fn a_switch_of_protocols_that_nobody_asked_for_is_a_fault() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let response = rig.pass(get("/"));
+    server.read().await;
+    server
+        .write("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+        .await;
+    let fault = response.await.unwrap().unwrap_err();
+    assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}");
+}
+
+#[tokio::test]
+async fn a_request_whose_body_fails_is_no_fault_of_the_worker() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let (send, body) = piecewise();
+    let response = rig.pass(Request::post("/").body(body).unwrap());
+    send.send(Ok("some")).await.unwrap();
+    server.read_head().await;
+    send.send(Err("the client went away".into())).await.unwrap();
+    assert_eq!(response.await.unwrap().unwrap().status(), 400);
+    assert!(rig.worker.is_alive());
+    server.read_to_end().await;
+}
+
+#[tokio::test]
+async fn a_retired_worker_gets_sigterm_and_its_connections_closed() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    rig.worker.retire();
+    assert!(!rig.worker.is_alive());
+    assert!(server.read_to_end().await.is_empty());
+    drop(rig.worker);
+    assert_eq!(rig.instance.let_go(), ["gracefully"]);
+
+    let rig = self::rig().await;
+    drop(rig.worker);
+    assert_eq!(rig.instance.let_go(), ["at once"]);
+
+    let rig = self::rig().await;
+    rig.worker.kill();
+    drop(rig.worker);
+    assert_eq!(rig.instance.let_go(), ["kill"]);
+}

@@ -1,0 +1,108 @@
+//! A worker's life as its exchanges see it: whether its instance still runs, how it ended, and that it is let go exactly once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pilot_model::ports::{WorkerFault, WorkerMemory};
+use tokio::sync::SetOnce;
+use tokio::time::timeout;
+
+use crate::{End, Instance, Retire};
+
+/// An instance, from a worker's point of view.
+#[derive(Debug)]
+pub(crate) struct Life {
+    instance: Arc<dyn Instance>,
+    /// Set by the worker's own task once the main process has ended.
+    end: SetOnce<End>,
+    /// It was killed or retired.
+    let_go: AtomicBool,
+}
+
+impl Life {
+    pub(crate) fn new(instance: Arc<dyn Instance>) -> Self {
+        Self {
+            instance,
+            end: SetOnce::new(),
+            let_go: AtomicBool::new(false),
+        }
+    }
+
+    /// A look at flags.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.end.initialized() && !self.let_go.load(Ordering::Relaxed) && self.instance.is_alive()
+    }
+
+    /// Waits for the main process's end and notes it. For the worker's task alone.
+    pub(crate) async fn watch(&self) -> End {
+        let end = self.instance.ended().await;
+        // Only the watcher sets it, and it is asked once.
+        drop(self.end.set(end));
+        end
+    }
+
+    /// Resolves when the watcher has noted the end.
+    pub(crate) async fn ended(&self) -> End {
+        *self.end.wait().await
+    }
+
+    /// As [`Life::ended`], for as long as it takes to tell a worker that died from a connection that broke.
+    pub(crate) async fn ended_soon(&self) -> Option<End> {
+        timeout(END_TIME_MAX, self.ended()).await.ok()
+    }
+
+    pub(crate) fn kill(&self) {
+        self.let_go.store(true, Ordering::Relaxed);
+        self.instance.kill();
+    }
+
+    /// The first time counts; `how` is asked for only then.
+    pub(crate) fn retire(&self, how: impl FnOnce() -> Retire) {
+        if !self.let_go.swap(true, Ordering::Relaxed) {
+            self.instance.retire(how());
+        }
+    }
+
+    pub(crate) fn was_let_go(&self) -> bool {
+        self.let_go.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn take_output(&self) -> Bytes {
+        self.instance.take_output()
+    }
+
+    pub(crate) fn memory(&self) -> WorkerMemory {
+        self.instance.memory()
+    }
+
+    /// The fault of a worker that has ended.
+    pub(crate) fn fault_of(&self, end: End) -> WorkerFault {
+        let output = self.take_output();
+        match end {
+            End::Exited(code) => WorkerFault::Exited { code, output },
+            End::Signalled(signal) => WorkerFault::Signalled { signal, output },
+            End::OutOfMemory => WorkerFault::OutOfMemory {
+                limit_bytes: self.instance.memory_bytes_max(),
+                output,
+            },
+            End::Unknown => WorkerFault::Protocol {
+                problem: "it ended, and nobody can tell how".to_owned(),
+                output,
+            },
+        }
+    }
+
+    /// The fault of a worker that did `problem`.
+    pub(crate) fn fault(&self, problem: impl Into<String>) -> WorkerFault {
+        WorkerFault::Protocol {
+            problem: problem.into(),
+            output: self.take_output(),
+        }
+    }
+}
+
+/// A closed connection is heard of before the end of the process that had it. Whoever kills an instance waits no longer than
+/// 100 ms for its last words.
+const END_TIME_MAX: Duration = Duration::from_millis(80);

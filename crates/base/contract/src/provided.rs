@@ -1,0 +1,372 @@
+//! A worker that polls the Lambda Runtime API (`2018-06-01`): the daemon serves the API on a listener inside the worker's
+//! network, and a call waits at the desk for the next poll.
+//!
+//! Who does not keep to the API gets Lambda's error and harms only itself:
+//!
+//! | the runtime | what comes of it |
+//! |---|---|
+//! | answers twice, or an unknown id | 400 `InvalidRequestID`; the first answer stands |
+//! | polls before it has answered, with a concurrency of 1 | 403 `InvalidStateTransition` |
+//! | never polls (again) | the call waits; its caller has the timeout |
+//! | polls, and never answers | the same |
+//! | disconnects from a poll | the event waits for the next one; if it had been sent, as above |
+//! | disconnects in the middle of an answer | `Runtime.TruncatedResponse`, or the fault if the process ended |
+//! | answers more than 6 MiB in one piece | 413, and `Function.ResponseSizeTooLarge` for the caller |
+//! | answers what is no JSON | passed on as it is, as Lambda does: whoever reads it decides |
+//! | posts an error that is no JSON object | made the message of one |
+
+mod api;
+mod desk;
+mod extensions;
+mod prelude;
+mod reply;
+mod server;
+mod stream;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
+use pilot_model::calendar::unix_ms;
+use pilot_model::ports::{
+    Answer, Call, CallKind, Done, Part, StartError, StartStamps, Worker, WorkerFault, WorkerMemory,
+};
+use pilot_model::{BoxFuture, Instant, Version, WorkerId};
+use pilot_sys::clock::monotonic_ns;
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use self::desk::{CameUp, Desk, Event, Heard, Refused, Times};
+use self::extensions::{Extensions, invoke_notice};
+use self::stream::{Beginning, Piece, Streamed};
+use crate::error_body::{error_body, truncated};
+use crate::life::Life;
+use crate::start::output_text;
+use crate::{Held, Instance, Retire, Start};
+
+/// A worker that polls the Lambda Runtime API. Dropped, it is let go as if by [`Worker::retire`].
+#[derive(Debug)]
+pub struct ProvidedWorker {
+    site: Arc<Worksite>,
+    stamps: StartStamps,
+    /// Answers under way, by stream. The lock is held for a look-up: whoever reads one takes it out meanwhile.
+    streams: Mutex<HashMap<u32, Box<Streamed>>>,
+    /// The server. Gone once the worker is retired.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// What a worker's connections share with it.
+#[derive(Debug)]
+struct Worksite {
+    id: WorkerId,
+    version: Arc<Version>,
+    life: Life,
+    desk: Desk,
+    extensions: Extensions,
+}
+
+/// What the daemon says of an invocation: `InvokeMeta` of the wire protocol.
+#[derive(Debug, Deserialize)]
+struct InvokeMeta {
+    id: String,
+    arn: String,
+    deadline_ms: u64,
+    client_context: Option<String>,
+    cognito_identity: Option<String>,
+    trace: Option<String>,
+}
+
+impl ProvidedWorker {
+    /// Serves the Runtime API on `listener` and waits for the worker's first poll.
+    ///
+    /// # Errors
+    /// [`StartError::Import`] when the runtime says that it cannot be initialised, [`StartError::Runtime`] when it ends or
+    /// does not poll in time. The instance has then been retired at once.
+    pub async fn come_up(
+        start: Start,
+        listener: TcpListener,
+        instance: Arc<dyn Instance>,
+    ) -> Result<Self, StartError> {
+        let site = Arc::new(Worksite {
+            id: start.id,
+            version: Arc::clone(&start.version),
+            life: Life::new(instance),
+            desk: Desk::new(start.version.config.concurrency),
+            extensions: Extensions::default(),
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(server::serve(Arc::clone(&site), listener));
+        let mut worker = Self {
+            site,
+            stamps: start.stamps(Instant(0)),
+            streams: Mutex::default(),
+            tasks: Mutex::new(tasks),
+        };
+        match worker.initialised(&start).await {
+            Ok(initialised) => {
+                worker.stamps = start.stamps(initialised);
+                Ok(worker)
+            }
+            Err(error) => {
+                worker.site.life.retire(|| Retire::AtOnce);
+                Err(error)
+            }
+        }
+    }
+
+    async fn initialised(&self, start: &Start) -> Result<Instant, StartError> {
+        let Worksite { life, desk, .. } = &*self.site;
+        // The server tells of an end only after it has read what came before it.
+        let over = async {
+            tokio::select! {
+                biased;
+                came_up = desk.came_up() => Ok(came_up),
+                () = desk.closed() => Err(life.ended().await),
+            }
+        };
+        match timeout(start.come_up_max, over).await {
+            Ok(Ok(CameUp::Ready(at))) => Ok(at),
+            Ok(Ok(CameUp::Failed(body))) => Err(StartError::Import {
+                body: String::from_utf8_lossy(&body).into_owned(),
+                output: output_text(life),
+            }),
+            Ok(Err(end)) => Err(start.ended(end, "polled the Runtime API", HINT, life)),
+            Err(_) => Err(start.too_slow("did not poll the Runtime API", HINT, life)),
+        }
+    }
+
+    async fn exchange(&self, call: Call) -> Result<Answer, WorkerFault> {
+        let Worksite { life, desk, .. } = &*self.site;
+        if call.kind != CallKind::Event {
+            return Err(life.fault("the Lambda Runtime API takes events, not HTTP requests"));
+        }
+        if life.was_let_go() {
+            return Err(match life.ended_soon().await {
+                Some(end) => life.fault_of(end),
+                None => life.fault("it has been let go"),
+            });
+        }
+        let (caller, heard) = oneshot::channel();
+        let event = self
+            .event(&call, caller)
+            .map_err(|problem| life.fault(problem))?;
+        match desk.submit(event) {
+            Ok(()) => {}
+            Err(Refused::Closed) => return Err(life.fault_of(life.ended().await)),
+            Err(Refused::IdInUse) => {
+                return Err(life.fault("an invocation of this id is not over"));
+            }
+            Err(Refused::Full) => {
+                return Err(life.fault("more invocations at a time than the version's concurrency"));
+            }
+        }
+        match heard.await {
+            Ok(Heard::Result(body, times)) => {
+                Ok(Answer::Result(body, self.done(times, times.first_byte)))
+            }
+            Ok(Heard::Error(body, times)) => {
+                Ok(Answer::Error(body, self.done(times, times.first_byte)))
+            }
+            Ok(Heard::Truncated(times)) => self.broken(times).await,
+            Ok(Heard::Stream(streamed)) => self.begin(call.stream, streamed).await,
+            Err(_) => Err(life.fault_of(life.ended().await)),
+        }
+    }
+
+    /// What the next poll is answered with.
+    fn event(&self, call: &Call, caller: oneshot::Sender<Heard>) -> Result<Event, String> {
+        let meta: InvokeMeta = serde_json::from_slice(&call.meta)
+            .map_err(|error| format!("the invocation's meta: {error}"))?;
+        let mut headers = HeaderMap::with_capacity(HEADERS_LEN);
+        let mut set = |name: &'static HeaderName, value: &str| {
+            let value = HeaderValue::from_str(value)
+                .map_err(|_| format!("{name} cannot be {value:?}: it is no header's value"))?;
+            headers.insert(name, value);
+            Ok::<_, String>(())
+        };
+        set(&names::REQUEST_ID, &meta.id)?;
+        set(&names::FUNCTION_ARN, &meta.arn)?;
+        if let Some(trace) = &meta.trace {
+            set(&names::TRACE_ID, trace)?;
+        }
+        for (name, json) in [
+            (&names::CLIENT_CONTEXT, &meta.client_context),
+            (&names::COGNITO_IDENTITY, &meta.cognito_identity),
+        ] {
+            if let Some(json) = json {
+                // Line breaks of JSON stand between its words, where a blank does as well.
+                set(name, &json.replace(['\r', '\n'], " "))?;
+            }
+        }
+        headers.insert(&names::DEADLINE, HeaderValue::from(meta.deadline_ms));
+        let notice = if self.site.extensions.is_empty() {
+            Bytes::new()
+        } else {
+            let trace = meta.trace.as_deref();
+            invoke_notice(&meta.id, &meta.arn, meta.deadline_ms, trace)
+        };
+        Ok(Event {
+            id: meta.id.into(),
+            headers,
+            body: call.body.clone(),
+            notice,
+            caller,
+        })
+    }
+
+    /// The head of a streamed answer.
+    async fn begin(&self, stream: u32, mut streamed: Box<Streamed>) -> Result<Answer, WorkerFault> {
+        let times = streamed.times;
+        match streamed.begin().await {
+            Beginning::Head(head, Piece::Last(first)) => Ok(Answer::Http {
+                head,
+                first,
+                done: Some(self.done(times, now())),
+            }),
+            Beginning::Head(head, Piece::More(first)) => {
+                self.streams.lock().insert(stream, streamed);
+                Ok(Answer::Http {
+                    head,
+                    first,
+                    done: None,
+                })
+            }
+            Beginning::Raised(body) => Ok(Answer::Error(body, self.done(times, now()))),
+            Beginning::Invalid(problem) => {
+                let body = error_body("Runtime.InvalidPrelude", &problem.to_string());
+                Ok(Answer::Error(body, self.done(times, now())))
+            }
+            Beginning::Broken | Beginning::Head(_, Piece::Raised(_) | Piece::Broken) => {
+                self.broken(times).await
+            }
+        }
+    }
+
+    async fn next_part(&self, stream: u32) -> Result<Part, WorkerFault> {
+        let streamed = self.streams.lock().remove(&stream);
+        let Some(mut streamed) = streamed else {
+            let problem = format!("no answer is under way on stream {stream}");
+            return Err(self.site.life.fault(problem));
+        };
+        let times = streamed.times;
+        match streamed.piece().await {
+            Piece::More(bytes) => {
+                self.streams.lock().insert(stream, streamed);
+                Ok(Part::Chunk(bytes))
+            }
+            Piece::Last(bytes) => Ok(Part::End(bytes, self.done(times, now()))),
+            Piece::Raised(body) => Ok(Part::Error(body, self.done(times, now()))),
+            Piece::Broken => match self.site.life.ended_soon().await {
+                Some(end) => Err(self.site.life.fault_of(end)),
+                None => Ok(Part::Error(truncated(), self.done(times, now()))),
+            },
+        }
+    }
+
+    /// An answer broke off before anything of it was passed on.
+    async fn broken(&self, times: Times) -> Result<Answer, WorkerFault> {
+        match self.site.life.ended_soon().await {
+            Some(end) => Err(self.site.life.fault_of(end)),
+            None => Ok(Answer::Error(truncated(), self.done(times, now()))),
+        }
+    }
+
+    fn done(&self, times: Times, returned: Instant) -> Done {
+        Done {
+            started: times.started,
+            returned,
+            first_byte: times.first_byte,
+            output: self.site.life.take_output(),
+        }
+    }
+
+    /// With extensions it gets Lambda's two seconds to end; without, nobody would use them.
+    fn how_to_retire(&self) -> Retire {
+        if self.site.extensions.is_empty() {
+            return Retire::AtOnce;
+        }
+        let deadline = SystemTime::now() + SHUTDOWN_TIME_MAX;
+        self.site.extensions.tell_of_shutdown(unix_ms(deadline));
+        let server = std::mem::take(&mut *self.tasks.lock());
+        Retire::Gracefully {
+            grace: SHUTDOWN_TIME_MAX,
+            held: Held::new(server),
+        }
+    }
+}
+
+impl Worker for ProvidedWorker {
+    fn id(&self) -> WorkerId {
+        self.site.id
+    }
+
+    fn stamps(&self) -> StartStamps {
+        self.stamps
+    }
+
+    fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
+        Box::pin(self.exchange(call))
+    }
+
+    fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
+        Box::pin(self.next_part(stream))
+    }
+
+    fn is_alive(&self) -> bool {
+        self.site.life.is_alive()
+    }
+
+    fn kill(&self) {
+        self.site.life.kill();
+    }
+
+    fn retire(&self) {
+        self.site.life.retire(|| self.how_to_retire());
+    }
+
+    fn memory(&self) -> WorkerMemory {
+        self.site.life.memory()
+    }
+}
+
+impl Drop for ProvidedWorker {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}
+
+fn now() -> Instant {
+    Instant(monotonic_ns())
+}
+
+/// Headers of an event.
+mod names {
+    use http::HeaderName;
+
+    pub(super) static REQUEST_ID: HeaderName =
+        HeaderName::from_static("lambda-runtime-aws-request-id");
+    pub(super) static DEADLINE: HeaderName = HeaderName::from_static("lambda-runtime-deadline-ms");
+    pub(super) static FUNCTION_ARN: HeaderName =
+        HeaderName::from_static("lambda-runtime-invoked-function-arn");
+    pub(super) static TRACE_ID: HeaderName = HeaderName::from_static("lambda-runtime-trace-id");
+    pub(super) static CLIENT_CONTEXT: HeaderName =
+        HeaderName::from_static("lambda-runtime-client-context");
+    pub(super) static COGNITO_IDENTITY: HeaderName =
+        HeaderName::from_static("lambda-runtime-cognito-identity");
+}
+
+const HEADERS_LEN: usize = 8;
+
+/// What Lambda gives extensions to end (`Shutdown` phase).
+const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(2);
+
+const HINT: &str = "Does it poll http://$AWS_LAMBDA_RUNTIME_API/2018-06-01/runtime/invocation/next, as a Lambda runtime client does?";
+
+#[cfg(test)]
+mod tests;

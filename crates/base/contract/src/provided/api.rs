@@ -1,0 +1,368 @@
+//! The Runtime API (`2018-06-01`) and what extensions ask beside it: which request means what. The state is the desk's and
+//! [`Extensions`](super::extensions::Extensions)'.
+//!
+//! Every request has a defined answer; none can hurt the daemon. Bodies are bounded: an answer in one piece by
+//! [`RESPONSE_LEN_MAX`](crate::RESPONSE_LEN_MAX), everything small by [`SMALL_LEN_MAX`].
+
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::{Method, Request, StatusCode};
+use http_body::Body;
+use hyper::body::Incoming;
+use pilot_model::Version;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::Worksite;
+use super::desk::Answering;
+use super::extensions::Extension;
+use super::reply::{self, Reply};
+use super::stream::{ERROR_TYPE, Over, Streamed};
+use crate::RESPONSE_LEN_MAX;
+use crate::error_body::{as_error_body, error_body, too_large};
+
+/// Answers one request of the worker's.
+pub(super) async fn answer(site: &Worksite, request: Request<Incoming>) -> Reply {
+    let path = request.uri().path().to_owned();
+    match path
+        .strip_prefix("/2018-06-01/")
+        .map(|rest| (rest, request.method()))
+    {
+        Some(("runtime/invocation/next", &Method::GET)) => return next(site).await,
+        Some(("runtime/init/error", &Method::POST)) => {
+            return init_error(site, request, INIT_ERROR).await;
+        }
+        Some(("runtime/restore/error", &Method::POST)) => {
+            return init_error(site, request, RESTORE_ERROR).await;
+        }
+        // There is no snapshot: what was initialised goes on at once. A POST is what early clients sent.
+        Some(("runtime/restore/next", &(Method::GET | Method::POST))) => return reply::text(""),
+        Some(("ping", &Method::GET)) => return reply::text("pong"),
+        Some((rest, &Method::POST)) => {
+            let id_and_verb = rest
+                .strip_prefix("runtime/invocation/")
+                .and_then(|rest| rest.split_once('/'));
+            match id_and_verb {
+                Some((id, "response")) => return response(site, id, request).await,
+                Some((id, "error")) => return error(site, id, request).await,
+                _ => {}
+            }
+        }
+        _ => {}
+    }
+    match (path.as_str(), request.method()) {
+        ("/2020-01-01/extension/register", &Method::POST) => register(site, request).await,
+        ("/2020-01-01/extension/event/next", &Method::GET) => extension_next(site, &request).await,
+        (
+            "/2020-01-01/extension/init/error" | "/2020-01-01/extension/exit/error",
+            &Method::POST,
+        ) => extension_error(site, &request),
+        ("/2020-08-15/logs", &Method::PUT) => reply::problem(
+            StatusCode::ACCEPTED,
+            "Logs.NotSupported",
+            "Logs API is not supported",
+        ),
+        ("/2022-07-01/telemetry", &Method::PUT) => reply::problem(
+            StatusCode::ACCEPTED,
+            "Telemetry.NotSupported",
+            "Telemetry API is not supported",
+        ),
+        (path, method) => {
+            tracing::debug!(worker = %site.id, %method, path, "a worker asked for what the Runtime API does not have");
+            reply::problem(
+                StatusCode::NOT_FOUND,
+                "NotFound",
+                "The Runtime API has no such path, or not with this method",
+            )
+        }
+    }
+}
+
+async fn next(site: &Worksite) -> Reply {
+    match site.desk.poll().await {
+        Ok(taken) => {
+            site.extensions.tell_of_invocation(&taken.notice);
+            let mut reply = reply::event(taken.body);
+            reply.headers_mut().extend(taken.headers);
+            reply
+        }
+        Err(_) => reply::invalid_state(
+            "the runtime polled for the next invocation before it answered the one it has",
+        ),
+    }
+}
+
+async fn response(site: &Worksite, id: &str, request: Request<Incoming>) -> Reply {
+    let Some(answering) = site.desk.begin_answer(id) else {
+        return reply::invalid_request_id();
+    };
+    match request
+        .headers()
+        .get("lambda-runtime-function-response-mode")
+    {
+        None => {}
+        Some(mode) if mode.as_bytes().eq_ignore_ascii_case(b"buffered") => {}
+        Some(mode) if mode.as_bytes().eq_ignore_ascii_case(b"streaming") => {
+            return stream(answering, request).await;
+        }
+        Some(mode) => {
+            let problem = format!(
+                "the response mode is {:?}, must be \"streaming\" or \"buffered\"",
+                String::from_utf8_lossy(mode.as_bytes())
+            );
+            answering.error(error_body("Runtime.InvalidResponseModeHeader", &problem));
+            return reply::problem(
+                StatusCode::BAD_REQUEST,
+                "InvalidFunctionResponseMode",
+                "Invalid function response mode",
+            );
+        }
+    }
+    // As in Lambda, nobody looks whether it is JSON.
+    settle(answering, request.into_body(), Answering::result).await
+}
+
+async fn error(site: &Worksite, id: &str, request: Request<Incoming>) -> Reply {
+    let Some(answering) = site.desk.begin_answer(id) else {
+        return reply::invalid_request_id();
+    };
+    let kind = error_type(request.headers());
+    settle(answering, request.into_body(), |answering, body| {
+        answering.error(as_error_body(body, kind.as_deref()));
+    })
+    .await
+}
+
+/// Reads an answer in one piece and gives it to whoever waits for it.
+async fn settle(
+    answering: Answering,
+    mut body: Incoming,
+    give: impl FnOnce(Answering, Bytes),
+) -> Reply {
+    match read(&mut body, RESPONSE_LEN_MAX).await {
+        Ok(body) => {
+            give(answering, body);
+            reply::accepted()
+        }
+        Err(Unread::TooLarge) => {
+            answering.error(too_large());
+            drain(&mut body).await;
+            reply::too_large()
+        }
+        // Dropping `answering` says so to whoever waits.
+        Err(Unread::Broken) => reply::truncated(),
+    }
+}
+
+/// Hands the body over as it comes, and answers when it has been read.
+async fn stream(answering: Answering, request: Request<Incoming>) -> Reply {
+    let content_type = request.headers().get(CONTENT_TYPE).map_or_else(
+        || "application/octet-stream".to_owned(),
+        |value| String::from_utf8_lossy(value.as_bytes()).into_owned(),
+    );
+    let (over, ended) = oneshot::channel();
+    let body = request.into_body();
+    answering.stream(|times| Streamed::new(times, body, content_type, over));
+    match ended.await {
+        Ok(Over::Taken) => reply::accepted(),
+        Ok(Over::Invalid) => reply::problem(
+            StatusCode::BAD_REQUEST,
+            "InvalidResponsePrelude",
+            "The response does not begin with a prelude, as its content type says",
+        ),
+        Err(_) => reply::truncated(),
+    }
+}
+
+async fn init_error(site: &Worksite, request: Request<Incoming>, default: &str) -> Reply {
+    if site.desk.is_up() {
+        return reply::invalid_state("the initialisation is over: the runtime has polled");
+    }
+    let kind = error_type(request.headers()).unwrap_or_else(|| default.to_owned());
+    let mut body = request.into_body();
+    // What cannot be read is an error all the same.
+    let sent = read(&mut body, SMALL_LEN_MAX).await.unwrap_or_default();
+    if site.desk.fail_init(as_error_body(sent, Some(&kind))) {
+        reply::accepted()
+    } else {
+        reply::invalid_state("the initialisation is over")
+    }
+}
+
+fn error_type(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(&ERROR_TYPE).map(HeaderValue::as_bytes)?;
+    Some(String::from_utf8_lossy(value).into_owned()).filter(|kind| !kind.is_empty())
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Registered<'a> {
+    function_name: &'a str,
+    function_version: String,
+    handler: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    account_id: Option<&'static str>,
+}
+
+async fn register(site: &Worksite, request: Request<Incoming>) -> Reply {
+    let (head, mut body) = request.into_parts();
+    let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+    let name = text("lambda-extension-name").unwrap_or_default();
+    let wants_account = text("lambda-extension-accept-feature").is_some_and(|features| {
+        features
+            .split(',')
+            .any(|feature| feature.trim() == "accountId")
+    });
+    let Ok(body) = read(&mut body, SMALL_LEN_MAX).await else {
+        return forbidden(
+            "InvalidRequestFormat",
+            "the body cannot be read, or is too long",
+        );
+    };
+    match site.extensions.register(name, &body) {
+        Ok(extension) => {
+            let Version { config, number, .. } = &*site.version;
+            let registered = Registered {
+                function_name: config.name.as_str(),
+                function_version: number.to_string(),
+                handler: &config.handler,
+                account_id: wants_account.then_some(ACCOUNT),
+            };
+            let body = serde_json::to_vec(&registered).expect("text is always JSON");
+            reply::with(
+                reply::event(body.into()),
+                "lambda-extension-identifier",
+                &extension.id,
+            )
+        }
+        Err(rejected) => forbidden(rejected.kind, &rejected.message),
+    }
+}
+
+async fn extension_next(site: &Worksite, request: &Request<Incoming>) -> Reply {
+    match extension(site, request) {
+        Ok(extension) => {
+            let event = extension.next().await;
+            let id = site.extensions.event_id();
+            reply::with(
+                reply::event(event),
+                "lambda-extension-event-identifier",
+                &id,
+            )
+        }
+        Err(reply) => *reply,
+    }
+}
+
+/// An extension gives up. The function goes on without it, unlike in Lambda, and the log says so.
+fn extension_error(site: &Worksite, request: &Request<Incoming>) -> Reply {
+    match extension(site, request) {
+        Ok(extension) => {
+            let kind = request
+                .headers()
+                .get("lambda-extension-function-error-type")
+                .map(|kind| String::from_utf8_lossy(kind.as_bytes()));
+            tracing::warn!(
+                worker = %site.id, function = %site.version.config.name, ?extension, ?kind,
+                "an extension reports an error and goes; the function is served without it"
+            );
+            reply::accepted()
+        }
+        Err(reply) => *reply,
+    }
+}
+
+/// Who asks.
+fn extension(
+    site: &Worksite,
+    request: &Request<Incoming>,
+) -> Result<std::sync::Arc<Extension>, Box<Reply>> {
+    let Some(id) = request.headers().get("lambda-extension-identifier") else {
+        let message = "Missing Lambda-Extension-Identifier header";
+        return Err(Box::new(forbidden(
+            "Extension.MissingExtensionIdentifier",
+            message,
+        )));
+    };
+    id.to_str()
+        .ok()
+        .and_then(|id| site.extensions.find(id))
+        .ok_or_else(|| {
+            let message = format!(
+                "Unknown extension {}",
+                String::from_utf8_lossy(id.as_bytes())
+            );
+            Box::new(forbidden("Extension.UnknownExtensionIdentifier", &message))
+        })
+}
+
+fn forbidden(kind: &str, message: &str) -> Reply {
+    reply::problem(StatusCode::FORBIDDEN, kind, message)
+}
+
+/// Why a body was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unread {
+    TooLarge,
+    Broken,
+}
+
+/// The whole body. One that came in one piece is not copied.
+async fn read(body: &mut Incoming, len_max: usize) -> Result<Bytes, Unread> {
+    if body.size_hint().lower() > len_max as u64 {
+        return Err(Unread::TooLarge);
+    }
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+        let Ok(chunk) = frame.map_err(|_| Unread::Broken)?.into_data() else {
+            continue;
+        };
+        if first.is_empty() && all.is_empty() {
+            if chunk.len() > len_max {
+                return Err(Unread::TooLarge);
+            }
+            first = chunk;
+            if body.is_end_stream() {
+                return Ok(first);
+            }
+            continue;
+        }
+        if all.is_empty() {
+            all.extend_from_slice(&first);
+        }
+        if all.len() + chunk.len() > len_max {
+            return Err(Unread::TooLarge);
+        }
+        all.extend_from_slice(&chunk);
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+/// Reads on what nobody wants, so that the sender gets to read the answer; up to a bound, beyond which the connection is closed.
+async fn drain(body: &mut Incoming) {
+    let mut left = DRAIN_LEN_MAX;
+    while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+        let len = frame.data_ref().map_or(0, Bytes::len);
+        let Some(less) = left.checked_sub(len) else {
+            return;
+        };
+        left = less;
+    }
+}
+
+/// Longest body of a registration, and of the error of an initialisation, bytes. Whoever has not been initialised may hold as
+/// many of them as it has connections.
+const SMALL_LEN_MAX: usize = 128 * 1024;
+
+/// Most that is read of an answer that is too large already, bytes.
+const DRAIN_LEN_MAX: usize = 64 * 1024 * 1024;
+
+/// The account of the ARNs that the daemon makes up.
+const ACCOUNT: &str = "000000000000";
+
+const INIT_ERROR: &str = "Runtime.InitError";
+const RESTORE_ERROR: &str = "Runtime.RestoreHookUserError";

@@ -1,0 +1,77 @@
+//! The listener inside the worker's network: accepts, and runs a connection until it ends. When the main process has ended,
+//! what it wrote last is read before its callers are told.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::{Worksite, api};
+
+/// Serves the worker until it has ended, and then closes its desk. Dropping the future closes every connection.
+pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    let connections_max = site.version.config.concurrency as usize + CONNECTIONS_SPARE;
+    let mut ended = std::pin::pin!(site.life.watch());
+    loop {
+        tokio::select! {
+            _ = &mut ended => break,
+            accepted = listener.accept(), if connections.len() < connections_max => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(connection(Arc::clone(&site), stream));
+                }
+                Err(error) => {
+                    tracing::warn!(worker = %site.id, %error, "a worker's connection cannot be accepted");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    if !site.life.was_let_go() {
+        while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
+            connections.spawn(connection(Arc::clone(&site), stream));
+        }
+        let drained = async { while connections.join_next().await.is_some() {} };
+        // What is still open after that belongs to others than the main process.
+        drop(timeout(DRAIN_TIME_MAX, drained).await);
+    }
+    site.desk.close();
+}
+
+async fn connection(site: Arc<Worksite>, stream: TcpStream) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(worker = %site.id, %error, "TCP_NODELAY");
+    }
+    let service = service_fn(|request| {
+        let site = Arc::clone(&site);
+        async move { Ok::<_, Infallible>(api::answer(&site, request).await) }
+    });
+    let served = http1::Builder::new()
+        // As Lambda writes them: runtimes made of shell scripts look for them so.
+        .title_case_headers(true)
+        .auto_date_header(false)
+        // A poll may take for ever, and so may the pause before the next one.
+        .header_read_timeout(None)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(worker = %site.id, %error, "a worker's connection broke");
+    }
+}
+
+/// Connections beyond one per invocation: an answer may come on another one than its poll, and extensions have theirs.
+const CONNECTIONS_SPARE: usize = 32;
+
+/// Before the next try, when a connection could not be accepted (for want of descriptors, say).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// What a dead process wrote is there already: reading it takes no time, unless somebody else has its connections.
+const DRAIN_TIME_MAX: Duration = Duration::from_millis(50);

@@ -1,0 +1,215 @@
+//! Answers in parts.
+
+use super::*;
+use crate::End;
+
+const STREAMING: &str =
+    "Lambda-Runtime-Function-Response-Mode: streaming\r\nTransfer-Encoding: chunked\r\n";
+const PRELUDE: &str = "Content-Type: application/vnd.awslambda.http-integration-response\r\n";
+
+impl Peer {
+    /// The head of a streamed answer to invocation `1`.
+    async fn begin(&mut self, headers: &str) {
+        let head = format!(
+            "POST {API}/invocation/1/response HTTP/1.1\r\nHost: x\r\n{STREAMING}{headers}\r\n"
+        );
+        self.write(head).await;
+    }
+
+    async fn chunk(&mut self, bytes: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
+        let size = format!("{:x}\r\n", bytes.len());
+        self.write([size.as_bytes(), bytes, b"\r\n"].concat()).await;
+    }
+}
+
+/// A call under way whose event the runtime has.
+async fn under_way() -> (Rig, tokio::task::JoinHandle<Result<Answer, WorkerFault>>) {
+    let mut rig = rig().await;
+    let answer = rig.call("1", "{}");
+    rig.runtime.event().await;
+    (rig, answer)
+}
+
+#[tokio::test]
+async fn a_stream_of_any_type_is_a_response_with_status_200() {
+    let (mut rig, answer) = under_way().await;
+    rig.runtime
+        .begin("Content-Type: text/event-stream\r\n")
+        .await;
+    rig.runtime.chunk("one").await;
+    let Answer::Http {
+        head,
+        first,
+        done: None,
+    } = answer.await.unwrap().unwrap()
+    else {
+        panic!("no stream");
+    };
+    assert_eq!(head.status, 200);
+    let content_type = ("content-type".to_owned(), "text/event-stream".to_owned());
+    assert_eq!(head.headers, [content_type]);
+    assert_eq!(first, "one");
+    rig.runtime.chunk("two").await;
+    let part = rig.worker.next(5).await.unwrap();
+    assert!(
+        matches!(&part, Part::Chunk(bytes) if bytes == "two"),
+        "{part:?}"
+    );
+    rig.instance.print("out");
+    rig.runtime.write("0\r\n\r\n").await;
+    let Part::End(last, done) = rig.worker.next(5).await.unwrap() else {
+        panic!("no end");
+    };
+    assert_eq!((last.len(), done.output), (0, Bytes::from_static(b"out")));
+    assert!(done.started <= done.first_byte && done.first_byte <= done.returned);
+    assert_eq!(rig.runtime.read().await.status(), 202);
+
+    // The connection is good for the next one.
+    let answer = rig.call("2", "{}");
+    rig.runtime.poll().await;
+    rig.runtime.event().await;
+    rig.runtime.respond("2", "", "2").await;
+    assert_eq!(result(answer.await), "2");
+}
+
+#[tokio::test]
+async fn a_prelude_gives_status_headers_and_cookies_however_it_is_split() {
+    let prelude = r#"{"statusCode": 418, "headers": {"x-a": "1"}, "cookies": ["c=d"]}"#;
+    let bytes = [prelude.as_bytes(), &[0; 8], b"body"].concat();
+    for size in [1, 7, bytes.len()] {
+        let (mut rig, answer) = under_way().await;
+        rig.runtime.begin(PRELUDE).await;
+        for chunk in bytes.chunks(size) {
+            rig.runtime.chunk(chunk).await;
+        }
+        rig.runtime.write("0\r\n\r\n").await;
+        let Answer::Http { head, first, done } = answer.await.unwrap().unwrap() else {
+            panic!("no stream");
+        };
+        assert_eq!(head.status, 418);
+        let headers = [("x-a", "1"), ("set-cookie", "c=d")];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(head.headers, headers);
+        let mut body = first.to_vec();
+        let mut over = done.is_some();
+        while !over {
+            match rig.worker.next(5).await.unwrap() {
+                Part::Chunk(bytes) => body.extend_from_slice(&bytes),
+                Part::End(bytes, _) => {
+                    body.extend_from_slice(&bytes);
+                    over = true;
+                }
+                Part::Error(..) => panic!("raised"),
+            }
+        }
+        assert_eq!(body, b"body");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_prelude_is_an_error_for_both() {
+    for bytes in ["no json\0\0\0\0\0\0\0\0", "{}\0\0", ""] {
+        let (mut rig, answer) = under_way().await;
+        rig.runtime.begin(PRELUDE).await;
+        if !bytes.is_empty() {
+            rig.runtime.chunk(bytes).await;
+        }
+        rig.runtime.write("0\r\n\r\n").await;
+        let (kind, _) = error(answer.await.unwrap().unwrap());
+        assert_eq!(kind, "Runtime.InvalidPrelude");
+        assert_eq!(rig.runtime.read().await.status(), 400);
+    }
+}
+
+#[tokio::test]
+async fn a_function_that_raises_in_the_middle_says_so_in_trailers() {
+    let body = r#"{"errorType":"E","errorMessage":"in the middle"}"#;
+    let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, body);
+    let trailers = format!(
+        "0\r\nLambda-Runtime-Function-Error-Type: E\r\nLambda-Runtime-Function-Error-Body: {encoded}\r\n\r\n"
+    );
+    let declared =
+        "Trailer: Lambda-Runtime-Function-Error-Type, Lambda-Runtime-Function-Error-Body\r\n";
+    let (mut rig, answer) = under_way().await;
+    rig.runtime.begin(declared).await;
+    rig.runtime.chunk("some").await;
+    assert!(matches!(
+        answer.await.unwrap().unwrap(),
+        Answer::Http { done: None, .. }
+    ));
+    rig.runtime.write(&trailers).await;
+    let Part::Error(told_body, _) = rig.worker.next(5).await.unwrap() else {
+        panic!("no error");
+    };
+    assert_eq!(told(&told_body).1, "in the middle");
+    assert_eq!(rig.runtime.read().await.status(), 202);
+
+    // Before the first byte it is as if it had not begun.
+    let (mut rig, answer) = under_way().await;
+    rig.runtime.begin(declared).await;
+    rig.runtime.write(&trailers).await;
+    let (kind, message) = error(answer.await.unwrap().unwrap());
+    assert_eq!((kind.as_str(), message.as_str()), ("E", "in the middle"));
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_is_an_error_and_the_worker_goes_on() {
+    let (mut rig, answer) = under_way().await;
+    rig.runtime.begin("").await;
+    rig.runtime.chunk("some").await;
+    drop(answer.await.unwrap().unwrap());
+    drop(rig.runtime);
+    let Part::Error(body, _) = rig.worker.next(5).await.unwrap() else {
+        panic!("no error");
+    };
+    assert_eq!(told(&body).0, "Runtime.TruncatedResponse");
+    assert!(rig.worker.is_alive());
+}
+
+#[tokio::test]
+async fn a_stream_whose_process_ends_is_a_fault() {
+    let (mut rig, answer) = under_way().await;
+    rig.runtime.begin("").await;
+    rig.runtime.chunk("some").await;
+    drop(answer.await.unwrap().unwrap());
+    drop(rig.runtime);
+    rig.instance.end(End::Signalled(6));
+    let fault = rig.worker.next(5).await.unwrap_err();
+    assert!(
+        matches!(fault, WorkerFault::Signalled { signal: 6, .. }),
+        "{fault}"
+    );
+    let fault = rig.worker.next(5).await.unwrap_err();
+    assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}");
+}
+
+#[tokio::test]
+async fn nothing_is_read_ahead_of_whoever_takes_the_stream() {
+    let (mut rig, answer) = under_way().await;
+    rig.runtime.begin("").await;
+    rig.runtime.chunk("first").await;
+    drop(answer.await.unwrap().unwrap());
+    // More than the sockets hold: the writer stands until somebody reads.
+    let chunk = vec![b'x'; 1 << 20];
+    let mut runtime = rig.runtime;
+    let mut writer = tokio::spawn(async move {
+        for _ in 0..32 {
+            runtime.chunk(&chunk).await;
+        }
+        runtime.write("0\r\n\r\n").await;
+        runtime
+    });
+    let blocked = tokio::time::timeout(std::time::Duration::from_millis(50), &mut writer).await;
+    assert!(blocked.is_err(), "32 MiB were taken by nobody");
+    let mut len = 0;
+    loop {
+        match rig.worker.next(5).await.unwrap() {
+            Part::Chunk(bytes) => len += bytes.len(),
+            Part::End(bytes, _) => break len += bytes.len(),
+            Part::Error(..) => panic!("raised"),
+        }
+    }
+    assert_eq!(len, 32 << 20);
+    assert_eq!(writer.await.unwrap().read().await.status(), 202);
+}

@@ -1,0 +1,96 @@
+//! What a worker's start is told, and the words for starts that fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilot_model::ports::{StartError, StartStamps};
+use pilot_model::{Instant, Runtime, Version, WorkerId};
+
+use crate::End;
+use crate::life::Life;
+
+/// The start of a worker whose process is running.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// Which worker it will be.
+    pub id: WorkerId,
+    /// What it serves.
+    pub version: Arc<Version>,
+    /// The decision to start it.
+    pub asked: Instant,
+    /// Its first instruction.
+    pub forked: Instant,
+    /// It was isolated.
+    pub sandboxed: Instant,
+    /// Longest that it may take until it is ready, from here on.
+    pub come_up_max: Duration,
+}
+
+impl Start {
+    pub(crate) fn stamps(&self, initialised: Instant) -> StartStamps {
+        StartStamps {
+            asked: self.asked,
+            forked: self.forked,
+            sandboxed: self.sandboxed,
+            initialised,
+        }
+    }
+
+    /// The error of a worker that ended before it `became` ready. `hint` says what to look at.
+    pub(crate) fn ended(&self, end: End, became: &str, hint: &str, life: &Life) -> StartError {
+        let what = self.what_runs();
+        let problem = match end {
+            End::OutOfMemory => {
+                "starting took more memory than memory_mb allows; give it more".to_owned()
+            }
+            End::Exited(code @ (126 | 127)) => format!(
+                "{what} exited with status {code} before it {became}: can its program be found and executed? {hint}"
+            ),
+            End::Exited(code) => {
+                format!("{what} exited with status {code} before it {became}. {hint}")
+            }
+            End::Signalled(signal) => {
+                format!("{what} was ended by signal {signal} before it {became}")
+            }
+            End::Unknown => format!("{what} ended before it {became}, and nobody can tell how"),
+        };
+        failed(problem, life)
+    }
+
+    /// The error of a worker that took too long. `missing` is what it did not do.
+    pub(crate) fn too_slow(&self, missing: &str, hint: &str, life: &Life) -> StartError {
+        let what = self.what_runs();
+        let seconds = self.come_up_max.as_secs_f64();
+        failed(format!("{what} {missing} within {seconds} s. {hint}"), life)
+    }
+
+    /// The command as the user wrote it, or the image.
+    fn what_runs(&self) -> String {
+        match &self.version.config.runtime {
+            Runtime::Provided { command }
+            | Runtime::Http { command, .. }
+            | Runtime::Container {
+                command: Some(command),
+                ..
+            } => format!("`{}`", command.join(" ")),
+            Runtime::Container {
+                image,
+                command: None,
+                ..
+            } => format!("the command of image {image}"),
+            Runtime::Python { .. } | Runtime::Node { .. } => "the runtime".to_owned(),
+        }
+    }
+}
+
+fn failed(problem: String, life: &Life) -> StartError {
+    StartError::Runtime {
+        problem,
+        output: output_text(life),
+    }
+}
+
+/// What was printed until now.
+pub(crate) fn output_text(life: &Life) -> String {
+    String::from_utf8_lossy(&life.take_output()).into_owned()
+}
