@@ -70,12 +70,16 @@ impl Connection {
             if !over && driver.as_mut().poll(cx).is_ready() {
                 over = true;
             }
-            // A driver that is over has dropped what it did not answer.
-            answer.as_mut().poll(cx)
+            match answer.as_mut().poll(cx) {
+                // Nobody is left who would answer.
+                Poll::Pending if over => Poll::Ready(None),
+                answered => answered.map(Some),
+            }
         })
         .await;
         match answered {
-            Ok(response) => {
+            None => Sent::Lost(CLOSED.to_owned()),
+            Some(Ok(response)) => {
                 if response.status() == http::StatusCode::SWITCHING_PROTOCOLS && !over {
                     // Only now does it hand over its socket. An error is told to whoever takes the upgrade.
                     drop((&mut self.driver).await);
@@ -85,7 +89,7 @@ impl Connection {
                 }
                 Sent::Answered(response, self)
             }
-            Err(mut unsent) => match unsent.take_message() {
+            Some(Err(mut unsent)) => match unsent.take_message() {
                 Some(request) => Sent::NotSent(request, in_words(unsent.error())),
                 None if unsent.error().is_user() => Sent::BodyFailed,
                 None => Sent::Lost(in_words(unsent.error())),

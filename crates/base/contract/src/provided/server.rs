@@ -10,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::{Worksite, api};
@@ -36,10 +36,14 @@ pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {
         }
     }
     if !site.life.was_let_go() {
-        while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
-            connections.spawn(connection(Arc::clone(&site), stream));
-        }
-        let drained = async { while connections.join_next().await.is_some() {} };
+        let drained = async {
+            // The runtime hears of a connection when it next looks at its sockets, which is while this yields.
+            yield_now().await;
+            while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
+                connections.spawn(connection(Arc::clone(&site), stream));
+            }
+            while connections.join_next().await.is_some() {}
+        };
         // What is still open after that belongs to others than the main process.
         drop(timeout(DRAIN_TIME_MAX, drained).await);
     }

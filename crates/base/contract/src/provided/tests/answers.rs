@@ -113,6 +113,45 @@ async fn two_invocations_run_at_once_and_their_answers_may_cross() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_invocations_at_once_each_gets_its_own_answer() {
+    const AT_ONCE: u32 = 8;
+    let rig = rig_with(|config| config.concurrency = AT_ONCE).await;
+    let mut runtimes = JoinSet::new();
+    let mut first = Some(rig.runtime);
+    for _ in 0..AT_ONCE {
+        let mut runtime = match first.take() {
+            Some(runtime) => runtime,
+            None => {
+                let mut runtime = Peer::connect(rig.address).await;
+                runtime.poll().await;
+                runtime
+            }
+        };
+        runtimes.spawn(async move {
+            loop {
+                let id = runtime.event().await;
+                runtime.respond(&id, "", &id).await;
+                runtime.poll().await;
+            }
+        });
+    }
+    let mut callers = JoinSet::new();
+    for caller in 0..AT_ONCE {
+        let worker = Arc::clone(&rig.worker);
+        callers.spawn(async move {
+            for turn in 0..40 {
+                let id = format!("{caller}-{turn}");
+                let answer = worker.call(call(&id, "{}")).await;
+                assert_eq!(result(Ok(answer)), id);
+            }
+        });
+    }
+    while let Some(done) = callers.join_next().await {
+        done.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn an_invocation_is_answered_once_and_unknown_ids_are_refused() {
     let mut rig = rig().await;

@@ -112,10 +112,12 @@ async fn what_is_no_prelude_is_an_error_for_both() {
     for bytes in ["no json\0\0\0\0\0\0\0\0", "{}\0\0", ""] {
         let (mut rig, answer) = under_way().await;
         rig.runtime.begin(PRELUDE).await;
-        if !bytes.is_empty() {
-            rig.runtime.chunk(bytes).await;
-        }
-        rig.runtime.write("0\r\n\r\n").await;
+        // In one piece: what is left unread when it is refused would reset the connection.
+        let chunk = match bytes.len() {
+            0 => String::new(),
+            len => format!("{len:x}\r\n{bytes}\r\n"),
+        };
+        rig.runtime.write(chunk + "0\r\n\r\n").await;
         let (kind, _) = error(answer.await.unwrap().unwrap());
         assert_eq!(kind, "Runtime.InvalidPrelude");
         assert_eq!(rig.runtime.read().await.status(), 400);
