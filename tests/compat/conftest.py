@@ -1,7 +1,10 @@
-"""One daemon for the whole run, on a free port and data of its own, with the functions of `functions/` deployed."""
+"""One daemon for the whole run, on a free port and data of its own, with the functions of `functions/` deployed. Other projects are
+deployed when the first test asks for them."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import shutil
 import signal
@@ -12,6 +15,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
@@ -71,12 +76,24 @@ class Daemon:
         except (urllib.error.URLError, OSError):
             return False
 
-    def deploy(self, folder: Path) -> None:
-        done = subprocess.run(
-            [binary(), "up", folder, "--endpoint", self.endpoint], capture_output=True, text=True, timeout=120
+    def up(self, folder: Path) -> subprocess.CompletedProcess[str]:
+        """`pilot up`, finished. Its packages may have to be installed first."""
+        return subprocess.run(
+            [binary(), "up", folder, "--endpoint", self.endpoint], capture_output=True, text=True, timeout=200
         )
-        if done.returncode != 0:
-            pytest.exit(f"deploy failed:\n{done.stdout}{done.stderr}\n{self.log.read_text()}", returncode=3)
+
+    def request(self, method: str, path: str, body: object = None, **headers: str) -> http.client.HTTPResponse:
+        """One request on a connection of its own, up to the response's head. What is not bytes is sent as JSON."""
+        connection = http.client.HTTPConnection(self.address, timeout=30)
+        if body is not None and not isinstance(body, bytes):
+            body, headers = json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
+        connection.request(method, path, body, headers)
+        return connection.getresponse()
+
+    def retire(self, function: str) -> None:
+        """Ends the function's idle workers."""
+        response = self.request("POST", f"/_pilot/v1/functions/{function}/scale", {"workers": 0})
+        assert response.status == 200, response.read()
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -93,11 +110,63 @@ def daemon():
     home = Path(tempfile.mkdtemp(prefix="pilot-compat-"))
     daemon = Daemon(home)
     try:
-        daemon.deploy(HERE / "functions")
+        done = daemon.up(HERE / "functions")
+        if done.returncode != 0:
+            pytest.exit(f"deploy failed:\n{done.stdout}{done.stderr}\n{daemon.log.read_text()}", returncode=3)
         yield daemon
     finally:
         daemon.stop()
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def deployed(daemon):
+    """Deploys a project, the first time that it is asked for. One that fails fails every test that needs it."""
+    results: dict[Path, subprocess.CompletedProcess[str]] = {}
+
+    def deploy(folder: Path) -> None:
+        if folder not in results:
+            results[folder] = daemon.up(folder)
+        done = results[folder]
+        if done.returncode != 0:
+            pytest.fail(f"deploying {folder.name} failed:\n{done.stdout}{done.stderr}", pytrace=False)
+
+    return deploy
+
+
+@dataclass
+class Watch:
+    """Hears how a function that shares the host's network ends: it connects to `port`, and says so there."""
+
+    listener: socket.socket
+
+    @property
+    def port(self) -> int:
+        return self.listener.getsockname()[1]
+
+    def last_words(self, daemon: Daemon, function: str) -> bytes:
+        """Ends the function's worker, which has connected. What it says on its connection, up to the end of that."""
+        connection, _ = self.listener.accept()
+        said = b""
+        with connection:
+            connection.settimeout(1)
+            for _ in range(20):
+                # It may have been busy still the first time.
+                daemon.retire(function)
+                try:
+                    while some := connection.recv(100):
+                        said += some
+                    return said
+                except TimeoutError:
+                    continue
+        pytest.fail(f"{function} did not end; it said {said!r}")
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        yield Watch(listener)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -152,6 +152,15 @@ def test_an_invocation_type_that_is_none(client):
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
 
 
+def test_a_streaming_invocation_of_a_function_that_does_not_stream(client):
+    response = client.invoke_with_response_stream(FunctionName="echo", Payload='{"a": 1}', LogType="Tail")
+    assert (response["StatusCode"], response["ExecutedVersion"]) == (200, "1")
+    chunk, complete = response["EventStream"]
+    assert json.loads(chunk["PayloadChunk"]["Payload"]) == {"a": 1}
+    assert "ErrorCode" not in complete["InvokeComplete"]
+    assert b"REPORT RequestId: " in base64.b64decode(complete["InvokeComplete"]["LogResult"])
+
+
 def test_many_at_once_from_one_client(daemon):
     client = boto3.client(
         "lambda", endpoint_url=daemon.endpoint, region_name="us-east-1", config=Config(max_pool_connections=16)

@@ -22,6 +22,7 @@ mod machine;
 mod mishaps;
 mod pool;
 mod refused;
+mod runtimes;
 mod seen;
 mod simulate;
 mod start;

@@ -203,6 +203,12 @@ impl Connection {
         response
     }
 
+    /// The next line, without its end: of a connection that is no longer HTTP, or of a head that is to be looked at as it is.
+    #[track_caller]
+    pub fn raw_line(&mut self) -> String {
+        self.line()
+    }
+
     /// Everything that comes until the server ends the connection, in whatever way.
     #[must_use]
     pub fn until_the_end(mut self) -> Vec<u8> {

@@ -111,13 +111,6 @@ impl HttpWorker {
         }
     }
 
-    /// What the server printed since the last time. An exchange by [`Worker::pass`] does not say it: whoever passed the request asks
-    /// here.
-    #[must_use]
-    pub fn take_output(&self) -> bytes::Bytes {
-        self.site.life.take_output()
-    }
-
     async fn passed(&self, mut request: PassedRequest) -> Result<PassedResponse, WorkerFault> {
         let site = &self.site;
         *request.version_mut() = Version::HTTP_11;
@@ -264,6 +257,10 @@ impl Worker for HttpWorker {
 
     fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
         Box::pin(self.passed(request))
+    }
+
+    fn take_output(&self) -> bytes::Bytes {
+        self.site.life.take_output()
     }
 
     fn is_alive(&self) -> bool {

@@ -21,6 +21,7 @@ mod extensions;
 mod prelude;
 mod reply;
 mod server;
+mod socket;
 mod stream;
 
 use std::collections::HashMap;

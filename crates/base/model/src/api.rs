@@ -55,9 +55,15 @@ pub struct DeployReport {
     pub number: u32,
     /// False: equal to the one that was live; nothing was done.
     pub changed: bool,
+    /// How its code is run: `python3.11`, `node`, `http` … Empty: the daemon is older than other runtimes.
+    #[serde(default)]
+    pub runtime: String,
     /// Whether the environment was there already.
     pub environment_reused: bool,
-    /// What the import in the sandbox found.
+    /// What is in the environment, for people: `Node 20.20.2, 3 packages`. Empty: nothing.
+    #[serde(default)]
+    pub environment_has: String,
+    /// What the try in the sandbox found.
     pub template: TemplateReport,
     /// The function URL's path.
     pub url_path: String,
@@ -107,9 +113,9 @@ pub struct FunctionSummary {
     pub version: VersionId,
     /// Its number.
     pub number: u32,
-    /// `python`, `python3.11` …
+    /// `python`, `python3.11`, `node`, `provided`, `http`, `container IMAGE`.
     pub runtime: String,
-    /// `module.attribute`.
+    /// `module.attribute`; the command, where there is no handler.
     pub handler: String,
     /// When it was deployed, Unix seconds.
     pub deployed_unix_s: u64,
@@ -146,6 +152,9 @@ pub struct FunctionDescription {
     /// What its forecaster says; `None`: nothing is predicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<ForecastStatus>,
+    /// The runtimes that are kept for it; `None`: its workers are forked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtimes: Option<RuntimeStatus>,
 }
 
 /// One invocation, for people.
@@ -204,6 +213,94 @@ pub struct ForecastStatus {
     pub idle_s: Option<f64>,
     /// Why.
     pub reason: String,
+}
+
+/// The kept runtimes of a function: those of its key, and those that can be turned into it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RuntimeStatus {
+    /// The short form of its key ([`RuntimeKey::short`](crate::runtime_key::RuntimeKey::short)).
+    pub key: String,
+    /// What the key says, in one line, without values of variables.
+    pub line: String,
+    /// Whether there is one of its key.
+    pub availability: Availability,
+    /// Runtimes of its key.
+    pub own: RuntimeCounts,
+    /// All of its stem, its own among them: nobody's, and those of other keys and owners that were made from the same.
+    pub stem: RuntimeCounts,
+    /// What became of runtimes of its key since the daemon's start, or since no version has had the key.
+    pub totals: RuntimeTotals,
+    /// How its newest worker got its runtime; `None`: none has since the version was deployed or the daemon started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<RuntimeStart>,
+    /// What is predicted of the stem, in runtimes; `None`: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<ForecastStatus>,
+}
+
+/// The three states of a key (HotC, Fig. 7); the paper's marks are -1, 0 and 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Availability {
+    /// No runtime of the key.
+    #[default]
+    NotExisting,
+    /// There are some, and none is free.
+    NotAvailable,
+    /// One at least is free.
+    Available,
+}
+
+/// Runtimes by state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RuntimeCounts {
+    /// Being started, for a request or ahead of one.
+    pub starting: u32,
+    /// Clean, and nobody's at the moment.
+    pub available: u32,
+    /// Being turned into one of another key.
+    pub adapting: u32,
+    /// A worker has it.
+    pub leased: u32,
+    /// Being cleaned after a use.
+    pub cleaning: u32,
+}
+
+/// What became of runtimes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RuntimeTotals {
+    /// Given to a worker as they were.
+    pub reused: u64,
+    /// Given to a worker after they were turned into this key.
+    pub adapted: u64,
+    /// Started, for a worker or ahead of one.
+    pub started: u64,
+    /// Cleaned after a use and kept.
+    pub cleaned: u64,
+    /// Ended because they could not be cleaned or adapted, or had died.
+    pub destroyed: u64,
+    /// Ended because there were too many, or the machine's memory was short.
+    pub evicted: u64,
+    /// Ended because nobody is expected to want them.
+    pub let_go: u64,
+}
+
+/// How a worker got its runtime.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RuntimeStart {
+    /// `reused`, `adapted from KEY: environment, mounts`, or `started`.
+    pub how: String,
+    /// From asking for the runtime to having it, milliseconds. What the function itself takes to come up in it is not in it.
+    pub took_ms: f64,
+    /// By how much that was less than a fresh start of its stem takes on the average, milliseconds; negative: more. `None`: it was
+    /// a fresh start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_ms: Option<f64>,
 }
 
 /// `POST …/scale`.

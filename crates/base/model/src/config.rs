@@ -41,6 +41,22 @@ pub struct FunctionConfig {
     pub concurrency: u32,
     /// How many workers.
     pub scale: ScaleConfig,
+    /// Whose used runtimes it may be given, and who may be given its own. Empty in configurations stored before there were owners: see
+    /// [`FunctionConfig::owner`].
+    #[serde(default)]
+    pub owner: String,
+}
+
+impl FunctionConfig {
+    /// Whose used runtimes it may be given.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        if self.owner.is_empty() {
+            self.name.as_str()
+        } else {
+            &self.owner
+        }
+    }
 }
 
 /// How many workers a function has.
@@ -72,30 +88,110 @@ pub enum Runtime {
         /// `3.11`, or `None` for the daemon's default interpreter.
         minor: Option<String>,
     },
+    /// Node.js, specialised from a process that is already up.
+    Node {
+        /// `20`, or `None` for the daemon's.
+        major: Option<u32>,
+    },
+    /// Any executable that polls the Lambda Runtime API.
+    Provided {
+        /// Program and arguments, run in the code's folder.
+        command: Vec<String>,
+    },
+    /// The function's own HTTP server.
+    Http {
+        /// Program and arguments, run in the code's folder.
+        command: Vec<String>,
+        /// The path that answers 2xx once it is ready; `None`: it is ready when its port accepts.
+        ready: Option<String>,
+    },
+    /// A container of an image.
+    Container {
+        /// The image, as written.
+        image: String,
+        /// How it is spoken to.
+        contract: Contract,
+        /// Program and arguments; `None`: the image's own.
+        command: Option<Vec<String>>,
+        /// As of `http`.
+        ready: Option<String>,
+    },
 }
 
-impl Runtime {
-    /// Reads `python` or `python3.X`.
+/// What `runtime` may say, for messages.
+const RUNTIMES: &str = "must be \"python\" or \"python3.X\" (for example \"python3.11\"), \"node\" or \"nodejsXX.x\", \"provided\", \"http\", or \"container\"";
+
+/// A runtime's name, as written: which, and which version of its interpreter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RuntimeWord {
+    /// `python`, `python3.X`.
+    Python(Option<String>),
+    /// `node`, `nodejs20.x`.
+    Node(Option<u32>),
+    /// `provided`, `provided.al2023`.
+    Provided,
+    /// `http`.
+    Http,
+    /// `container`.
+    Container,
+}
+
+impl RuntimeWord {
+    /// Reads the value of `runtime`; Lambda's names are taken.
     ///
     /// # Errors
     /// What would do, in words.
     pub fn parse(word: &str) -> Result<Self, String> {
-        if word == "python" || word == "python3" {
-            return Ok(Self::Python { minor: None });
+        match word {
+            "python" | "python3" => return Ok(Self::Python(None)),
+            "node" | "nodejs" => return Ok(Self::Node(None)),
+            "provided" | "provided.al2" | "provided.al2023" => return Ok(Self::Provided),
+            "http" => return Ok(Self::Http),
+            "container" => return Ok(Self::Container),
+            _ => {}
         }
-        let minor = word
-            .strip_prefix("python3.")
-            .filter(|digits| matches!(digits.len(), 1..=2))
-            .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
-        match minor {
-            Some(minor) => Ok(Self::Python {
-                minor: Some(format!("3.{minor}")),
-            }),
+        let digits = |text: &&str| {
+            matches!(text.len(), 1..=2) && text.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if let Some(minor) = word.strip_prefix("python3.").filter(digits) {
+            return Ok(Self::Python(Some(format!("3.{minor}"))));
+        }
+        let major = word
+            .strip_prefix("nodejs")
+            .or_else(|| word.strip_prefix("node"))
+            .map(|rest| rest.strip_suffix(".x").unwrap_or(rest))
+            .filter(digits)
+            .and_then(|digits| digits.parse().ok());
+        match major {
+            Some(major) => Ok(Self::Node(Some(major))),
             None => Err(format!(
-                "is \"{}\", must be \"python\" or \"python3.X\", for example \"python3.11\"",
-                word.escape_default()
+                "is \"{}\", {RUNTIMES}{}",
+                word.escape_default(),
+                hint(word)
             )),
         }
+    }
+}
+
+/// What was probably meant.
+fn hint(word: &str) -> String {
+    if OTHER_LANGUAGES.iter().any(|name| word.starts_with(name)) {
+        return "; other languages run as \"provided\" (with the language's Lambda runtime client) or as \"http\""
+            .to_owned();
+    }
+    let known = ["python", "node", "provided", "http", "container"];
+    crate::nearest::nearest(word, known.into_iter())
+        .map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"))
+}
+
+/// How Lambda's names of runtimes begin that have none of their own here.
+const OTHER_LANGUAGES: [&str; 6] = ["go", "java", "ruby", "dotnet", "rust", "deno"];
+
+impl Runtime {
+    /// Whether workers are forked from templates; otherwise they are made from runtimes that are kept.
+    #[must_use]
+    pub fn forks(&self) -> bool {
+        matches!(self, Self::Python { .. })
     }
 }
 
@@ -103,6 +199,11 @@ impl std::fmt::Display for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Python { minor } => write!(f, "python{}", minor.as_deref().unwrap_or("")),
+            Self::Node { major: None } => f.write_str("node"),
+            Self::Node { major: Some(major) } => write!(f, "nodejs{major}.x"),
+            Self::Provided { .. } => f.write_str("provided"),
+            Self::Http { .. } => f.write_str("http"),
+            Self::Container { image, .. } => write!(f, "container {image}"),
         }
     }
 }
@@ -110,7 +211,7 @@ impl std::fmt::Display for Runtime {
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         pub enum $name {
             $(
@@ -144,6 +245,20 @@ words! {
         Asgi = "asgi",
         /// A WSGI application (PEP 3333).
         Wsgi = "wsgi",
+        /// An HTTP server of the function's own.
+        Http = "http",
+    }
+}
+words! {
+    /// How a container is spoken to.
+    Contract {
+        /// It serves HTTP on `$PORT`.
+        Http = "http",
+        /// It polls the Lambda Runtime API.
+        Provided = "provided",
+        /// The deployed code is loaded into a generic container of the image; per invocation its command gets the event on
+        /// standard input and writes the answer to standard output.
+        Shim = "shim",
     }
 }
 words! {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::api::RuntimeCounts;
 use crate::ids::{InvocationId, WorkerId};
 use crate::timeline::{StartKind, Timeline};
 use crate::version::Version;
@@ -149,4 +150,15 @@ pub enum Event {
         /// Why: `idle`, `scaled`, `crash`, `timeout`, `once`, `retired`, `pressure`, `cancelled`.
         reason: &'static str,
     },
+    /// A worker that does not fork was given a runtime.
+    RuntimeGiven {
+        /// Of which version.
+        version: Arc<Version>,
+        /// `reused`, `adapted` or `started`.
+        how: &'static str,
+        /// From asking for it to having it.
+        took: Duration,
+    },
+    /// How many runtimes there are now, of all keys; told when it has changed, every few seconds at most.
+    RuntimesCounted(RuntimeCounts),
 }

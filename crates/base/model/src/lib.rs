@@ -13,17 +13,20 @@ pub mod manifest;
 pub mod nearest;
 pub mod policy;
 pub mod ports;
+pub mod runtime_key;
 mod seconds;
 pub mod size;
 pub mod spec;
 pub mod timeline;
 pub mod version;
 
-pub use config::{FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode};
+pub use config::{
+    Contract, FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
+};
 pub use event::{Event, InvocationRecord, Outcome};
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
 pub use policy::Policy;
 pub use ports::BoxFuture;
 pub use spec::FunctionSpec;
 pub use timeline::{Instant, StartKind, Timeline};
-pub use version::{Environment, Version};
+pub use version::{Environment, Node, Python, Version};

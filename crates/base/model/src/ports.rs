@@ -1,6 +1,9 @@
 //! The ports: where crates meet that may not know each other. Each has more than one implementation, or a fake in
 //! `base/testkit`. They are put together in `bin/pilot/src/assemble.rs`.
 
+mod http;
+mod runtime;
+
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +14,7 @@ use bytes::Bytes;
 
 use crate::api::{
     DeployError, DeployReport, ForecastStatus, FunctionDescription, FunctionSummary,
-    InvocationSummary, PoolStatus, Progress, Totals,
+    InvocationSummary, PoolStatus, Progress, RuntimeStatus, Totals,
 };
 use crate::event::Event;
 use crate::ids::{FunctionName, WorkerId};
@@ -20,6 +23,8 @@ use crate::size::Size;
 use crate::spec::FunctionSpec;
 use crate::timeline::Instant;
 use crate::version::Version;
+pub use http::{BodyError, PassedRequest, PassedResponse, StreamedBody};
+pub use runtime::{GenericRuntime, RuntimeHost};
 
 /// A boxed future: what makes a port usable behind `dyn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -52,6 +57,12 @@ pub trait Engine: Send + Sync + Debug {
 
     /// What the daemon's templates use, for the memory budget.
     fn templates(&self) -> Vec<TemplateMemory>;
+
+    /// What is kept for a version that does not fork. `None`: it forks, or nothing is known of it.
+    fn runtimes(&self, version: &Version) -> Option<RuntimeStatus> {
+        let _ = version;
+        None
+    }
 }
 
 /// A process (or instance) that serves one version. Dropping the last reference ends it.
@@ -69,6 +80,23 @@ pub trait Worker: Send + Sync + Debug {
 
     /// The next part of a streamed answer.
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>>;
+
+    /// Passes a request through to the function's own server and resolves at the response's head. Only workers of versions
+    /// with [`Interface::Http`](crate::Interface::Http) can. Dropping the future, or the response's body, tells the server that nobody
+    /// waits any more, by closing the connection; the worker serves on.
+    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
+        drop(request);
+        Box::pin(std::future::ready(Err(WorkerFault::Protocol {
+            problem: "this worker is no HTTP server".to_owned(),
+            output: Bytes::new(),
+        })))
+    }
+
+    /// What it printed since it was asked last, bounded. Asked at the end of each passed request, whose answer does not say it: must
+    /// not wait.
+    fn take_output(&self) -> Bytes {
+        Bytes::new()
+    }
 
     /// False once it is known to have ended. Asked on the path before each lease: a look at a flag, not at the kernel.
     fn is_alive(&self) -> bool {
@@ -241,7 +269,7 @@ pub enum StartError {
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TemplateReport {
-    /// The interpreter's version, e.g. `3.11.7`.
+    /// The interpreter's version, e.g. `3.11.7`; empty where there is none.
     pub python: String,
     /// Slowest imports first.
     pub imports: Vec<ImportTime>,
@@ -283,7 +311,7 @@ pub struct FailedImport {
 /// A template's memory.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct TemplateMemory {
-    /// `interpreter`, `environment` or `function`.
+    /// `interpreter`, `environment` or `function`; `generic`: a runtime that is kept and has no function.
     pub level: String,
     /// What it is the template of.
     pub name: String,
@@ -352,6 +380,12 @@ pub trait Platform: Send + Sync + Debug {
 
     /// What is predicted of a function. `None`: nothing, or no such function.
     fn forecast(&self, name: &FunctionName) -> Option<ForecastStatus>;
+
+    /// The runtimes that are kept for a function. `None`: it forks, or no such function.
+    fn runtimes(&self, name: &FunctionName) -> Option<RuntimeStatus> {
+        let _ = name;
+        None
+    }
 }
 
 /// What is to change about a function's workers now.

@@ -1,13 +1,17 @@
 //! `FunctionSpec`: a function as the user wrote it in `pilot.toml` or sent it to the control API.
 //! Every key may be missing; [`FunctionSpec::check`] gives the [`FunctionConfig`] in which none is.
 
+mod runtime;
+mod words;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::words::{check_owner, check_variable, in_range, one_of};
 use crate::config::{
-    FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
+    FunctionConfig, Interface, Network, Reuse, RuntimeWord, ScaleConfig, TemplateMode,
 };
 use crate::ids::FunctionName;
 use crate::policy::{Policy, PolicySpec};
@@ -20,9 +24,21 @@ pub struct FunctionSpec {
     /// Where the code lies, relative to the manifest. Default: the manifest's own folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// `python` or `python3.X`.
+    /// `python`, `python3.X`, `node`, `nodejsXX.x`, `provided`, `http` or `container`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
+    /// Program and arguments: of `provided` (default: `./bootstrap`), `http`, and `container` (default: the image's own).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// The path of the function's HTTP server that answers 2xx once it is ready. Default: its port accepts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+    /// Of `container`: the image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Of `container`: `http`, `provided` or `shim`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contract: Option<String>,
     /// `module.attribute` (event), `module:attribute` (applications); either separator is taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,
@@ -56,6 +72,9 @@ pub struct FunctionSpec {
     /// How many workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<ScaleSpec>,
+    /// Functions with the same owner may be given each other's used and cleaned runtimes. Default: the function's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
 }
 
 /// The `[functions.NAME.scale]` table.
@@ -103,16 +122,11 @@ impl FunctionSpec {
             key,
             problem,
         };
-        let runtime = Runtime::parse(self.runtime.as_deref().unwrap_or("python"))
+        let word = RuntimeWord::parse(self.runtime.as_deref().unwrap_or("python"))
             .map_err(|problem| fail("runtime", problem))?;
-        let interface = one_of(self.interface.as_deref(), Interface::Event, Interface::ALL)
-            .map_err(|problem| fail("interface", problem))?;
-        let default_handler = match interface {
-            Interface::Event => "app.handler",
-            Interface::Asgi | Interface::Wsgi => "app.app",
-        };
-        let handler = check_handler(self.handler.as_deref().unwrap_or(default_handler))
-            .map_err(|problem| fail("handler", problem))?;
+        let runtime = self.check_runtime(word, &fail)?;
+        let interface = self.check_interface(&runtime, &fail)?;
+        let handler = self.check_handler(&runtime, interface, &fail)?;
         let memory_mb = in_range(self.memory_mb.unwrap_or(256), 16, 65_536)
             .map_err(|problem| fail("memory_mb", problem))?;
         let timeout_s = in_range(self.timeout_s.unwrap_or(30.0), 0.01, 86_400.0)
@@ -140,7 +154,14 @@ impl FunctionSpec {
         }
         for (key, value) in &self.environment {
             check_variable(key, value).map_err(|problem| fail("environment", problem))?;
+            if key == "PORT" && interface == Interface::Http {
+                let problem =
+                    "has the variable PORT, which every worker's server is given; leave it out";
+                return Err(fail("environment", problem.to_owned()));
+            }
         }
+        let owner = self.owner.as_deref().unwrap_or(name.as_str());
+        let owner = check_owner(owner).map_err(|problem| fail("owner", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(
             clippy::cast_possible_truncation,
@@ -162,6 +183,7 @@ impl FunctionSpec {
             reuse,
             concurrency,
             scale,
+            owner,
         })
     }
 }
@@ -192,67 +214,4 @@ impl ScaleSpec {
             policy,
         })
     }
-}
-
-fn in_range<T: PartialOrd + std::fmt::Display>(value: T, least: T, most: T) -> Result<T, String> {
-    // Written so that a NaN, which compares with nothing, is out of range.
-    if value >= least && value <= most {
-        Ok(value)
-    } else {
-        Err(format!("is {value}, must be from {least} to {most}"))
-    }
-}
-
-fn one_of<T: Copy>(word: Option<&str>, default: T, all: &[(&str, T)]) -> Result<T, String> {
-    let Some(word) = word else { return Ok(default) };
-    if let Some((_, value)) = all.iter().find(|(name, _)| *name == word) {
-        return Ok(*value);
-    }
-    let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-    let hint = crate::nearest::nearest(word, names.iter().copied())
-        .map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
-    Err(format!(
-        "is \"{word}\", must be one of {}{hint}",
-        names.join(", ")
-    ))
-}
-
-/// `module.attribute` or `module:attribute`, where the module may be dotted or hold slashes as in Lambda.
-fn check_handler(handler: &str) -> Result<String, String> {
-    let dotted = handler.replacen(':', ".", 1);
-    let fits = dotted.len() <= 128
-        && !dotted.starts_with(['/', '.'])
-        && !dotted.contains("..")
-        && dotted
-            .rsplit_once('.')
-            .is_some_and(|(module, attribute)| !module.is_empty() && !attribute.is_empty())
-        && dotted
-            .chars()
-            .all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '/' | '-'));
-    if fits {
-        Ok(dotted)
-    } else {
-        Err(format!(
-            "is \"{}\", must be MODULE.FUNCTION (or MODULE:APP), for example \"app.handler\"",
-            handler.escape_default()
-        ))
-    }
-}
-
-fn check_variable(key: &str, value: &str) -> Result<(), String> {
-    let mut chars = key.chars();
-    let fits = chars
-        .next()
-        .is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
-        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_');
-    if !fits {
-        return Err(format!(
-            "has the variable \"{}\": a name is a letter or _ and then letters, digits or _",
-            key.escape_default()
-        ));
-    }
-    if value.contains('\0') {
-        return Err(format!("has a NUL byte in the variable {key}"));
-    }
-    Ok(())
 }

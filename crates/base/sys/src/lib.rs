@@ -10,7 +10,10 @@ pub const FORK_SERVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fork_se
 pub mod capability;
 pub mod clock;
 pub mod loopback;
+pub mod mount;
 pub mod netlink;
 pub mod process;
 pub mod seccomp;
 pub mod seqpacket;
+pub mod shim;
+pub mod sysv;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use pilot_model::api::PoolStatus;
+use pilot_model::api::{PoolStatus, RuntimeCounts};
 use pilot_model::ports::TemplateMemory;
 use pilot_model::{FunctionName, InvocationRecord, Outcome, StartKind};
 use prometheus_client::encoding::text::encode;
@@ -44,6 +44,9 @@ pub struct Metrics {
     worker_memory: Family<Labels, Level>,
     template_memory: Family<Labels, Level>,
     templates: Family<Labels, Level>,
+    runtimes: Family<Labels, Level>,
+    runtime_uses: Family<Labels, Counter>,
+    runtime_duration: Histograms,
     events_dropped: Counter,
     log_errors: Counter,
 }
@@ -69,6 +72,9 @@ impl Default for Metrics {
             worker_memory: Family::default(),
             template_memory: Family::default(),
             templates: Family::default(),
+            runtimes: Family::default(),
+            runtime_uses: Family::default(),
+            runtime_duration: Family::new_with_constructor(durations),
             events_dropped: Counter::default(),
             log_errors: Counter::default(),
         };
@@ -113,6 +119,8 @@ impl Default for Metrics {
             metrics.template_memory.clone(),
         );
         register(registry, &table::TEMPLATES, metrics.templates.clone());
+        metrics.register_runtimes();
+        let registry = &mut metrics.registry;
         register(
             registry,
             &table::EVENTS_DROPPED,
@@ -156,6 +164,8 @@ impl Metrics {
                 .worker_start_duration
                 .get_or_create_owned(&name_label(name)),
             worker_ends: self.worker_ends.clone(),
+            runtime_uses: self.runtime_uses.clone(),
+            runtime_duration: self.runtime_duration.clone(),
             name: name.clone(),
         }
     }
@@ -180,6 +190,9 @@ impl Metrics {
         self.worker_start_duration.remove(named);
         for reason in END_REASONS {
             self.worker_ends.remove(&with(named, "reason", reason));
+        }
+        for how in RUNTIME_ORIGINS {
+            self.runtime_uses.remove(&with(named, "how", how));
         }
         for (state, _) in states(&PoolStatus::default()) {
             self.workers.remove(&with(named, "state", state));
@@ -217,6 +230,31 @@ impl Metrics {
             self.templates.get_or_create(&labels).set(count);
             self.template_memory.get_or_create(&labels).set(bytes);
         }
+    }
+
+    /// Sets the gauges of the runtimes that do not fork.
+    pub fn set_runtimes(&self, counts: &RuntimeCounts) {
+        for (state, count) in [
+            ("starting", counts.starting),
+            ("available", counts.available),
+            ("adapting", counts.adapting),
+            ("leased", counts.leased),
+            ("cleaning", counts.cleaning),
+        ] {
+            let labels = vec![("state", Cow::Borrowed(state))];
+            self.runtimes.get_or_create(&labels).set(u64::from(count));
+        }
+    }
+
+    fn register_runtimes(&mut self) {
+        let registry = &mut self.registry;
+        register(registry, &table::RUNTIMES, self.runtimes.clone());
+        register(registry, &table::RUNTIME_USES, self.runtime_uses.clone());
+        register(
+            registry,
+            &table::RUNTIME_DURATION,
+            self.runtime_duration.clone(),
+        );
     }
 
     /// Events that were dropped.
@@ -259,6 +297,8 @@ pub struct FunctionMetrics {
     worker_starts: Counter,
     worker_start_duration: Histogram,
     worker_ends: Family<Labels, Counter>,
+    runtime_uses: Family<Labels, Counter>,
+    runtime_duration: Histograms,
 }
 
 impl FunctionMetrics {
@@ -308,6 +348,20 @@ impl FunctionMetrics {
             .unwrap_or("retired");
         let labels = with(&name_label(&self.name), "reason", known);
         self.worker_ends.get_or_create(&labels).inc();
+    }
+
+    /// Counts a worker that got a runtime. A way that is not in the table counts as `started`.
+    pub fn runtime_given(&self, how: &str, took: Duration) {
+        let known = RUNTIME_ORIGINS
+            .into_iter()
+            .find(|known| *known == how)
+            .unwrap_or("started");
+        let labels = with(&name_label(&self.name), "how", known);
+        self.runtime_uses.get_or_create(&labels).inc();
+        let labels = vec![("how", Cow::Borrowed(known))];
+        self.runtime_duration
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 }
 
@@ -422,7 +476,8 @@ const CAUSE_SHARED: &str = "shared";
 const PHASES: [&str; 8] = [
     "admit", "lease", "fork", "sandbox", "init", "start", "handler", "answer",
 ];
-const TEMPLATE_LEVELS: [&str; 3] = ["interpreter", "environment", "function"];
+const TEMPLATE_LEVELS: [&str; 4] = ["interpreter", "environment", "function", "generic"];
+const RUNTIME_ORIGINS: [&str; 3] = ["reused", "adapted", "started"];
 const END_REASONS: [&str; 8] = [
     "idle",
     "scaled",

@@ -71,9 +71,15 @@ table! {
     WORKER_MEMORY: Gauge "pilot_worker_memory_bytes" ["faas_name"]
         "Proportional set size of the function's workers, as last sampled.",
     TEMPLATE_MEMORY: Gauge "pilot_template_memory_bytes" ["level"]
-        "Proportional set size of the templates by level: interpreter, environment, function.",
+        "Proportional set size of the templates by level: interpreter, environment, function; generic is what is kept of runtimes that do not fork.",
     TEMPLATES: Gauge "pilot_templates" ["level"]
         "Templates that are up, by level.",
+    RUNTIMES: Gauge "pilot_runtimes" ["state"]
+        "Runtimes that do not fork, by state: starting, available (clean and kept), adapting, leased (a worker has it), cleaning.",
+    RUNTIME_USES: Counter "pilot_runtime_uses_total" ["faas_name", "how"]
+        "Workers that got a runtime; how is reused, adapted (from one of another key) or started.",
+    RUNTIME_DURATION: Histogram "pilot_runtime_duration_seconds" ["how"]
+        "From asking for a runtime to having it, without what the function itself takes to come up in it.",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" []
         "Events that nobody counted because the subscriber was behind.",
     LOG_ERRORS: Counter "pilot_log_write_errors_total" []

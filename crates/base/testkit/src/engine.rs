@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Call, Clock, Engine, StartError, StartStamps, TemplateMemory, TemplateReport, Worker,
+    Call, Clock, Engine, PassedRequest, StartError, StartStamps, TemplateMemory, TemplateReport,
+    Worker,
 };
 use pilot_model::{BoxFuture, Version, VersionId, WorkerId};
 
-use crate::worker::{Deed, FakeWorker};
-
-type Behaviour = Arc<dyn Fn(&Call) -> Deed + Send + Sync>;
+use crate::worker::{Behaviour, Deed, FakeWorker, Served};
 
 /// A programmable engine. Its time is tokio's.
 pub struct FakeEngine {
@@ -51,7 +50,7 @@ impl FakeEngine {
                 start_spacing: Duration::ZERO,
                 last_ready: None,
                 failures: VecDeque::new(),
-                behaviour: Arc::new(|_| Deed::answer("{}")),
+                behaviour: Behaviour::default(),
                 pss: 0,
                 templates: Vec::new(),
                 asked: 0,
@@ -76,7 +75,12 @@ impl FakeEngine {
 
     /// What workers do when they are called, from now on.
     pub fn serve(&self, behaviour: impl Fn(&Call) -> Deed + Send + Sync + 'static) {
-        self.script.lock().behaviour = Arc::new(behaviour);
+        self.script.lock().behaviour.calls = Arc::new(behaviour);
+    }
+
+    /// What workers make of requests that pass through to them, from now on. They are HTTP servers then.
+    pub fn serve_http(&self, behaviour: impl Fn(PassedRequest) -> Served + Send + Sync + 'static) {
+        self.script.lock().behaviour.passes = Arc::new(behaviour);
     }
 
     /// The memory of workers that are started from now on, bytes.
@@ -167,7 +171,7 @@ impl Engine for FakeEngine {
         let clock = Arc::clone(&self.clock);
         let (behaviour, pss) = {
             let script = self.script.lock();
-            (Arc::clone(&script.behaviour), script.pss)
+            (script.behaviour.clone(), script.pss)
         };
         let worker = FakeWorker::new(id, Arc::clone(&clock), behaviour, pss);
         if failure.is_none() {

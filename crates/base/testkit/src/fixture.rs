@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilot_model::{
-    Environment, EnvironmentId, FunctionConfig, FunctionName, Interface, Network, Policy, Reuse,
-    Runtime, ScaleConfig, TemplateMode, Version, VersionId,
+    Environment, EnvironmentId, FunctionConfig, FunctionName, Interface, Network, Policy, Python,
+    Reuse, Runtime, ScaleConfig, TemplateMode, Version, VersionId,
 };
 
 /// The configuration of an empty `[functions.NAME]` with a timeout of one second.
@@ -16,6 +16,7 @@ use pilot_model::{
 /// If `name` is not a function's name.
 #[must_use]
 pub fn config(name: &str) -> FunctionConfig {
+    let owner = name.to_owned();
     let name: FunctionName = name.parse().expect("a function's name");
     FunctionConfig {
         name,
@@ -37,6 +38,7 @@ pub fn config(name: &str) -> FunctionConfig {
             idle: Duration::from_secs(60),
             policy: Policy::Demand,
         },
+        owner,
     }
 }
 
@@ -62,10 +64,13 @@ pub fn version_with(
         code_dir: PathBuf::from("/nonexistent/code"),
         environment: Environment {
             id: EnvironmentId::from_hex("00000000000000e0"),
-            python: PathBuf::from("/usr/bin/python3"),
-            python_prefix: PathBuf::from("/usr"),
+            python: Some(Python {
+                executable: PathBuf::from("/usr/bin/python3"),
+                prefix: PathBuf::from("/usr"),
+            }),
             packages_dir: None,
             imports: Vec::new(),
+            node: None,
         },
     })
 }

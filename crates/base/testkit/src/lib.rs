@@ -1,10 +1,11 @@
 //! Fakes for the ports, clocks, a fixture version, capability probes; for tests only.
 //!
-//! [`FakeEngine`] starts [`FakeWorker`]s in tokio's time, so that a test with a paused clock decides when anything happens.
+//! [`FakeEngine`] and [`FakeHost`] start [`FakeWorker`]s in tokio's time, so that a test with a paused clock decides when anything happens.
 
 mod clock;
 mod engine;
 mod fixture;
+mod host;
 pub mod probe;
 mod sink;
 mod worker;
@@ -12,5 +13,6 @@ mod worker;
 pub use clock::{ManualClock, TokioClock};
 pub use engine::FakeEngine;
 pub use fixture::{config, version, version_with};
+pub use host::{FakeHost, FakeRuntime, RuntimeDeed};
 pub use sink::RecordingSink;
-pub use worker::{Deal, Deed, FakeWorker};
+pub use worker::{Deal, Deed, FakeWorker, Served};

@@ -7,7 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, Call, Clock, Done, HttpHead, Part, StartStamps, Worker, WorkerFault, WorkerMemory,
+    Answer, Call, Clock, Done, HttpHead, Part, PassedRequest, PassedResponse, StartStamps, Worker,
+    WorkerFault, WorkerMemory,
 };
 use pilot_model::{BoxFuture, Instant, WorkerId};
 use tokio::sync::watch;
@@ -58,15 +59,40 @@ impl Deed {
     }
 }
 
+/// What a fake HTTP server makes of a request.
+pub type Served = BoxFuture<'static, Result<PassedResponse, WorkerFault>>;
+
+/// What the workers of an engine do.
+#[derive(Clone)]
+pub(crate) struct Behaviour {
+    pub(crate) calls: Arc<dyn Fn(&Call) -> Deed + Send + Sync>,
+    pub(crate) passes: Arc<dyn Fn(PassedRequest) -> Served + Send + Sync>,
+}
+
+impl Default for Behaviour {
+    /// Answers `{}` at once, and is no HTTP server.
+    fn default() -> Self {
+        let no_server = || WorkerFault::Protocol {
+            problem: "this worker is no HTTP server".to_owned(),
+            output: Bytes::new(),
+        };
+        Self {
+            calls: Arc::new(|_| Deed::answer("{}")),
+            passes: Arc::new(move |_| Box::pin(std::future::ready(Err(no_server())))),
+        }
+    }
+}
+
 /// A programmable worker.
 pub struct FakeWorker {
     id: WorkerId,
     clock: Arc<dyn Clock>,
-    behaviour: Arc<dyn Fn(&Call) -> Deed + Send + Sync>,
+    behaviour: Behaviour,
     pss: u64,
     stamps: Mutex<StartStamps>,
     calls: Mutex<Vec<Call>>,
     streams: Mutex<HashMap<u32, Stream>>,
+    printed: Mutex<Bytes>,
     dead: watch::Sender<bool>,
 }
 
@@ -87,7 +113,7 @@ impl FakeWorker {
     pub(crate) fn new(
         id: WorkerId,
         clock: Arc<dyn Clock>,
-        behaviour: Arc<dyn Fn(&Call) -> Deed + Send + Sync>,
+        behaviour: Behaviour,
         pss: u64,
     ) -> Arc<Self> {
         let now = clock.now();
@@ -104,6 +130,7 @@ impl FakeWorker {
             }),
             calls: Mutex::new(Vec::new()),
             streams: Mutex::new(HashMap::new()),
+            printed: Mutex::default(),
             dead: watch::Sender::new(false),
         })
     }
@@ -116,6 +143,11 @@ impl FakeWorker {
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         self.calls.lock().clone()
+    }
+
+    /// Prints something, in place of what nobody has asked for yet.
+    pub fn print(&self, text: &'static str) {
+        *self.printed.lock() = Bytes::from_static(text.as_bytes());
     }
 
     /// Ends by itself while nobody calls it.
@@ -134,19 +166,19 @@ impl FakeWorker {
 
     async fn perform(&self, call: Call) -> Result<Answer, WorkerFault> {
         let started = self.clock.now();
-        match (self.behaviour)(&call) {
+        match (self.behaviour.calls)(&call) {
             Deed::Return(time, body, output) => {
-                pass(time).await;
+                spend(time).await;
                 let done = self.done(started, self.clock.now(), output);
                 Ok(Answer::Result(body, done))
             }
             Deed::Raise(time, body) => {
-                pass(time).await;
+                spend(time).await;
                 let done = self.done(started, self.clock.now(), Bytes::new());
                 Ok(Answer::Error(body, done))
             }
             Deed::Die(time, fault) => {
-                pass(time).await;
+                spend(time).await;
                 self.die();
                 Err(fault)
             }
@@ -179,7 +211,7 @@ impl FakeWorker {
         let Some((pause, deal)) = step else {
             return std::future::pending().await;
         };
-        pass(pause).await;
+        spend(pause).await;
         let stamps = {
             let mut streams = self.streams.lock();
             streams.get_mut(&number).map(|stream| {
@@ -243,6 +275,15 @@ impl Worker for FakeWorker {
         Box::pin(self.unless_killed(self.go_on(stream)))
     }
 
+    /// Killed, it fails what has no head yet; a body that streams is the test's to end.
+    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
+        Box::pin(self.unless_killed((self.behaviour.passes)(request)))
+    }
+
+    fn take_output(&self) -> Bytes {
+        std::mem::take(&mut *self.printed.lock())
+    }
+
     fn is_alive(&self) -> bool {
         !*self.dead.borrow()
     }
@@ -260,7 +301,7 @@ impl Worker for FakeWorker {
 }
 
 /// Even a sleep of no time would go through the timer.
-async fn pass(time: Duration) {
+async fn spend(time: Duration) {
     if !time.is_zero() {
         tokio::time::sleep(time).await;
     }

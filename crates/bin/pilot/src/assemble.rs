@@ -15,8 +15,10 @@ use pilot_deploy::{DeployConfig, Deployer, VERSIONS_KEPT};
 use pilot_gateway::{Control, GatewayConfig, InvokeToken};
 use pilot_invoke::Invoker;
 use pilot_model::Instant;
-use pilot_model::ports::{Clock, ControlPlane, Engine, Observed, Platform};
-use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, Spawner};
+use pilot_model::forecast::MakeForecaster;
+use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform, RuntimeHost};
+use pilot_pool::{ByRuntime, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
+use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, Machine, NativeHost, Spawner};
 use pilot_telemetry::Metrics;
 use tower::ServiceExt;
 
@@ -24,12 +26,30 @@ use crate::daemon_config::DaemonConfig;
 
 /// The daemon, ready to serve.
 pub(crate) struct Daemon {
-    pub(crate) engine: Arc<ForkEngine>,
+    pub(crate) engines: Engines,
     pub(crate) invoker: Arc<Invoker>,
     pub(crate) deployer: Deployer,
     pub(crate) admin: Admin,
     pub(crate) observations: Arc<Observations>,
     pub(crate) gateway: GatewayConfig,
+}
+
+/// Everything that starts workers.
+pub(crate) struct Engines {
+    machine: Arc<Machine>,
+    forking: Arc<ForkEngine>,
+    native: Arc<NativeHost>,
+    keyed: Arc<KeyedPool>,
+}
+
+impl Engines {
+    /// Ends everything that is kept, and waits, for a while, until nothing is left. True: nothing is. The workers must be gone.
+    pub(crate) async fn close(&self) -> bool {
+        self.keyed.close().await;
+        self.native.close();
+        self.forking.close();
+        self.machine.vacated().await
+    }
 }
 
 /// `CLOCK_MONOTONIC`, which workers stamp with as well.
@@ -56,22 +76,16 @@ pub(crate) fn assemble(
     let logs = ObserverConfig::new(config.data_dir.join("logs"));
     let (sink, observations) = Observer::start(logs, Arc::clone(&metrics), Arc::clone(&clock))
         .with_context(|| format!("cannot keep logs below {}", config.data_dir.display()))?;
-    let engine = Arc::new(ForkEngine::new(
-        EngineConfig {
-            dir: config.data_dir.join("run"),
-            tmp_bytes_max: limits.tmp_mb << 20,
-            pids_max: limits.pids,
-            template_memory_bytes: limits.template_memory_mb << 20,
-            outbound_cidr: config.outbound_cidr,
-        },
-        spawner,
-        isolation,
-    )?);
+    let engines = engines(config, isolation, spawner, &sink, &clock)?;
+    let engine: Arc<dyn Engine> = Arc::new(ByRuntime {
+        forking: Arc::clone(&engines.forking) as Arc<dyn Engine>,
+        keyed: Arc::clone(&engines.keyed) as Arc<dyn Engine>,
+    });
     let invoker = Invoker::new(
-        Arc::clone(&engine) as Arc<dyn Engine>,
+        Arc::clone(&engine),
         sink,
         clock,
-        |scale| pilot_forecast::forecaster(&scale.policy, scale),
+        forecaster(),
         pilot_invoke::Limits {
             queue_max: limits.queue,
             older_versions_max: VERSIONS_KEPT - 1,
@@ -84,7 +98,7 @@ pub(crate) fn assemble(
         Arc::clone(&invoker) as Arc<dyn Platform>,
         Arc::clone(&observations) as Arc<dyn Observed>,
     )?;
-    let templates = Arc::clone(&engine);
+    let templates = engine;
     let admin = Admin::new(
         AdminParts {
             control: Arc::new(deployer.clone()),
@@ -108,7 +122,7 @@ pub(crate) fn assemble(
         .map(|text| InvokeToken::new(text).context("invoke_token is empty"))
         .transpose()?;
     Ok(Daemon {
-        engine,
+        engines,
         invoker,
         deployer,
         admin,
@@ -120,6 +134,54 @@ pub(crate) fn assemble(
             ..GatewayConfig::default()
         },
     })
+}
+
+fn engines(
+    config: &DaemonConfig,
+    isolation: Isolation,
+    spawner: Spawner,
+    sink: &Arc<dyn EventSink>,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Engines> {
+    let limits = &config.limits;
+    let machine = Machine::new(
+        EngineConfig {
+            dir: config.data_dir.join("run"),
+            tmp_bytes_max: limits.tmp_mb << 20,
+            pids_max: limits.pids,
+            template_memory_bytes: limits.template_memory_mb << 20,
+            outbound_cidr: config.outbound_cidr,
+        },
+        spawner,
+        isolation,
+    )?;
+    let native = Arc::new(NativeHost::new(Arc::clone(&machine)));
+    let keyed = KeyedPool::new(
+        KeyedParts {
+            native: Arc::clone(&native) as Arc<dyn RuntimeHost>,
+            container: None,
+            sink: Arc::clone(sink),
+            clock: Arc::clone(clock),
+            forecaster: forecaster(),
+            memory: Arc::new(machine_memory),
+        },
+        KeyedSettings {
+            runtimes_max: limits.runtimes,
+            memory_percent_max: limits.runtimes_memory_percent,
+            keep: limits.runtimes_keep(),
+            ..KeyedSettings::default()
+        },
+    );
+    Ok(Engines {
+        forking: Arc::new(ForkEngine::new(Arc::clone(&machine))),
+        native,
+        keyed: Arc::new(keyed),
+        machine,
+    })
+}
+
+fn forecaster() -> MakeForecaster {
+    |scale| pilot_forecast::forecaster(&scale.policy, scale)
 }
 
 impl Daemon {

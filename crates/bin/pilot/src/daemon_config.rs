@@ -29,6 +29,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) invoke_token: Option<String>,
     /// Where functions with `network = "outbound"` get their addresses from.
     pub(crate) outbound_cidr: Ipv4Net,
+    /// The Docker Engine that containers are asked of: `unix:///path`.
+    pub(crate) container_engine: String,
     /// How the daemon's own log is written.
     pub(crate) log_format: LogFormat,
     /// What it tells.
@@ -55,6 +57,12 @@ pub(crate) struct Limits {
     pub(crate) connections: usize,
     /// What running requests get when the daemon stops, seconds.
     pub(crate) drain_s: f64,
+    /// Runtimes that cannot fork (sandboxes, containers), in use and kept, at once. 0: none is kept, every worker gets a new one.
+    pub(crate) runtimes: usize,
+    /// Share of the machine's memory and swap in use beyond which kept runtimes are ended, the oldest first, per cent.
+    pub(crate) runtimes_memory_percent: u8,
+    /// A kept runtime that nobody needed and no forecast wants is ended after this, seconds.
+    pub(crate) runtimes_keep_s: f64,
     /// First host user and group id given to functions; 65,536 from there on are used.
     pub(crate) id_base: u32,
 }
@@ -69,12 +77,19 @@ impl Default for Limits {
             queue: 1000,
             connections: 1024,
             drain_s: 30.0,
+            runtimes: 500,
+            runtimes_memory_percent: 80,
+            runtimes_keep_s: 600.0,
             id_base: 1_900_000_000,
         }
     }
 }
 
 impl Limits {
+    pub(crate) fn runtimes_keep(&self) -> Duration {
+        Duration::from_secs_f64(self.runtimes_keep_s)
+    }
+
     pub(crate) fn drain(&self) -> Duration {
         Duration::from_secs_f64(self.drain_s)
     }
@@ -89,6 +104,7 @@ struct File {
     control_token: Option<String>,
     invoke_token: Option<String>,
     outbound_cidr: Option<Ipv4Net>,
+    container_engine: Option<String>,
     log: Log,
     limits: Limits,
 }
@@ -134,6 +150,9 @@ impl DaemonConfig {
             outbound_cidr: file
                 .outbound_cidr
                 .unwrap_or(pilot_sandbox::OUTBOUND_CIDR_DEFAULT),
+            container_engine: file
+                .container_engine
+                .unwrap_or_else(|| "unix:///var/run/docker.sock".to_owned()),
             log_format,
             log_level: level.unwrap_or_else(|| "info".to_owned()),
             limits: file.limits,
@@ -157,6 +176,14 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         ("limits.connections", limits.connections >= 1),
         ("limits.drain_s", (0.0..=3600.0).contains(&limits.drain_s)),
         (
+            "limits.runtimes_memory_percent",
+            (1..=100).contains(&limits.runtimes_memory_percent),
+        ),
+        (
+            "limits.runtimes_keep_s",
+            (0.0..=86_400.0).contains(&limits.runtimes_keep_s),
+        ),
+        (
             "limits.id_base",
             (65_536..2_000_000_000).contains(&limits.id_base),
         ),
@@ -175,6 +202,15 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
                 path.display()
             );
         }
+    }
+    if let Some(engine) = &file.container_engine
+        && !engine.starts_with("unix:///")
+    {
+        bail!(
+            "{}: container_engine is \"{engine}\", must be a socket on this machine, for example \
+             \"unix:///var/run/docker.sock\"",
+            path.display()
+        );
     }
     Ok(file)
 }

@@ -102,7 +102,7 @@ async fn serve(
     );
     daemon.admin.finish().await;
     daemon.invoker.drain(LAST_INVOCATIONS).await;
-    if !daemon.engine.close().await {
+    if !daemon.engines.close().await {
         tracing::warn!("some control groups are still busy: the next daemon removes them");
     }
     daemon.observations.stop();

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderName, Method, StatusCode};
 use pilot_invoke::{HttpBody, HttpRequest, InvokeError};
 use pilot_model::ports::HttpHead;
 
@@ -86,7 +86,8 @@ pub(crate) async fn reply(
             ))));
         };
         if name == headers::CONTENT_LENGTH {
-            if !bodiless && says_more_than_we_know(method, whole_len) && is_length(&value) {
+            if !bodiless && says_more_than_we_know(method, whole_len) && headers::is_length(&value)
+            {
                 into.insert(name, value);
             }
         } else if !headers::is_ours(&name) {
@@ -100,11 +101,6 @@ pub(crate) async fn reply(
 /// knows that of a streamed one, or of one that a HEAD request did not want.
 fn says_more_than_we_know(method: &Method, whole_len: Option<usize>) -> bool {
     *method == Method::HEAD || whole_len.is_none()
-}
-
-fn is_length(value: &HeaderValue) -> bool {
-    let digits = value.as_bytes();
-    (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit)
 }
 
 /// Lets an application finish whose body nobody wants; to drop it would be to kill its worker.

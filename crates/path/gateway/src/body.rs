@@ -1,7 +1,8 @@
 //! Reading a request's body whole, within three bounds: its size, the time between two pieces of it, and the memory that
 //! all bodies in flight share. A body that came with the head in one read costs no copy, no timer and no permit.
 //!
-//! Bodies are not streamed into functions: an event is one JSON document, and a worker gets its request in one frame.
+//! For events, which are one JSON document, and applications, whose worker gets its request in one frame. What passes through to
+//! a function's own server is not read here: `upload`.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -26,7 +27,7 @@ pub(crate) struct BodyReader {
 }
 
 /// A whole body, and its share of the memory for bodies until it is dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Whole {
     /// The body.
     pub(crate) bytes: Bytes,

@@ -16,10 +16,12 @@ pub struct GatewayConfig {
     pub body_timeout: Duration,
     /// The longest that one write waits for a client which does not read.
     pub write_timeout: Duration,
+    /// The longest that nothing passes through a connection which was upgraded (a WebSocket), in either direction.
+    pub tunnel_idle: Duration,
     /// What running requests get when the daemon stops.
     pub grace: Duration,
-    /// Largest request body, bytes. Not more than the invoker's `payload_bytes_max`; a binary body for an event grows by a third
-    /// before that one is asked.
+    /// Largest request body that is read here, bytes; those that pass through to a function's server have no limit. Not more than
+    /// the invoker's `payload_bytes_max`; a binary body for an event grows by a third before that one is asked.
     pub body_bytes_max: usize,
     /// All request bodies of more than 64 KiB in flight together, bytes.
     pub bodies_bytes_max: usize,
@@ -39,6 +41,7 @@ impl Default for GatewayConfig {
             header_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(60),
+            tunnel_idle: Duration::from_secs(600),
             grace: Duration::from_secs(30),
             body_bytes_max: 6 * 1024 * 1024,
             bodies_bytes_max: 256 * 1024 * 1024,

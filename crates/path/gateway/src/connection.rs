@@ -1,12 +1,13 @@
-//! One connection, from its first byte to its close: hyper's HTTP/1.1 over our socket, and what a drain means for it.
+//! One connection, from its first byte to its close: hyper's HTTP/1.1 over our socket, a tunnel if it is upgraded, and what a
+//! drain means for it.
 
 mod socket;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::Version;
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::Gate;
 use crate::exchange;
+use crate::tunnel::Tunnel;
 use socket::Socket;
 
 /// What the daemon is at, as connections need to know it.
@@ -37,6 +39,7 @@ pub(crate) struct Usage {
     body_unread: AtomicBool,
     ends_by_closing: AtomicBool,
     broke_off: AtomicBool,
+    upgraded: AtomicBool,
 }
 
 impl Usage {
@@ -70,21 +73,76 @@ impl Usage {
     /// Whether the client may still be sending when the connection closes: the body of its last request, or a first request so
     /// malformed that it never came to an answer of ours.
     fn must_linger(&self) -> bool {
-        self.body_unread.load(Ordering::Relaxed) || !self.is_used()
+        // What comes through a tunnel is its server's to read.
+        !self.upgraded.load(Ordering::Relaxed)
+            && (self.body_unread.load(Ordering::Relaxed) || !self.is_used())
     }
 }
 
-/// Serves one connection until either side closes it. Dropping the future cancels the request that runs in it.
+/// A connection, as its requests see it.
+#[derive(Debug)]
+pub(crate) struct Line {
+    peer: SocketAddr,
+    usage: Arc<Usage>,
+    /// What the connection becomes once it has said so. Not in `usage`: that is shared with the socket, which the tunnel holds.
+    tunnel: Mutex<Option<Tunnel>>,
+}
+
+impl Line {
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    pub(crate) fn usage(&self) -> &Arc<Usage> {
+        &self.usage
+    }
+
+    /// With the response that is under way HTTP ends here.
+    pub(crate) fn becomes(&self, tunnel: Tunnel) {
+        self.usage.upgraded.store(true, Ordering::Relaxed);
+        *self.slot() = Some(tunnel);
+    }
+
+    fn take_tunnel(&self) -> Option<Tunnel> {
+        self.slot().take()
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Tunnel>> {
+        // Nothing panics while it is held: only a tunnel is moved in or out.
+        self.tunnel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves one connection until either side closes it, as a tunnel too. Dropping the future cancels what runs in it.
 pub(crate) async fn serve(
     gate: Arc<Gate>,
     stream: TcpStream,
     peer: SocketAddr,
+    phase: watch::Receiver<Phase>,
+) {
+    let line = Line {
+        peer,
+        usage: Arc::default(),
+        tunnel: Mutex::default(),
+    };
+    serve_http(&gate, stream, &line, phase).await;
+    if let Some(tunnel) = line.take_tunnel() {
+        tunnel.run(gate.config.tunnel_idle).await;
+    }
+}
+
+/// Until the connection ends, or ends to be HTTP's.
+async fn serve_http(
+    gate: &Gate,
+    stream: TcpStream,
+    line: &Line,
     mut phase: watch::Receiver<Phase>,
 ) {
-    let usage = Arc::new(Usage::default());
+    let (peer, usage) = (line.peer, &line.usage);
     let socket = Socket::new(stream, usage.clone(), gate.config.write_timeout);
     let service = service_fn(|request| {
-        let answer = exchange::answer(&gate, request, peer, &usage);
+        let answer = exchange::answer(gate, request, line);
         async { Ok::<_, Infallible>(answer.await) }
     });
     let mut connection = pin!(
@@ -92,6 +150,7 @@ pub(crate) async fn serve(
             .timer(TokioTimer::new())
             .header_read_timeout(gate.config.header_timeout)
             .serve_connection(socket, service)
+            .with_upgrades()
     );
     let ended = tokio::select! {
         biased;

@@ -230,6 +230,11 @@ impl RequestError {
     }
 }
 
+/// The name that the table gives an error, for where there is no status to give.
+pub(crate) fn name(error: &InvokeError) -> &'static str {
+    invoke_row(error).name
+}
+
 fn invoke_row(error: &InvokeError) -> Row {
     use StatusCode as S;
     match error {
@@ -255,6 +260,9 @@ fn invoke_row(error: &InvokeError) -> Row {
         InvokeError::BodyTimedOut { .. } => Row::user(S::BAD_GATEWAY, "Sandbox.Timedout"),
         InvokeError::BodyBroken { .. } => Row::user(S::BAD_GATEWAY, "Runtime.ExitError"),
         InvokeError::BodyRaised { .. } => Row::user(S::BAD_GATEWAY, "FunctionError"),
+        InvokeError::UploadBroken { .. } => {
+            Row::user(S::REQUEST_TIMEOUT, "RequestTimeoutException")
+        }
         InvokeError::ShuttingDown => {
             Row::service(S::SERVICE_UNAVAILABLE, "ServiceException").retry_after(1)
         }
@@ -277,6 +285,13 @@ impl AnswerError {
         Self::Function {
             error_type,
             error_message,
+        }
+    }
+
+    /// An answer to another kind of request; the invoker gives none such.
+    pub(crate) fn unfit() -> Self {
+        Self::Malformed {
+            problem: "it is no answer to this request".to_owned(),
         }
     }
 

@@ -1,23 +1,25 @@
 //! One request on the data path, from its head to its reply: what every route needs of it, and the dispatch to the routes.
 //! Runs inside the connection's task: to hand a request to another thread costs more than to serve it.
 
-use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode};
 use hyper::body::{Body as _, Incoming};
 use pilot_model::{Instant, InvocationId};
 
 use crate::Gate;
 use crate::body::Whole;
-use crate::connection::Usage;
+use crate::connection::Line;
 use crate::errors::RequestError;
 use crate::function_url::{self, Place};
 use crate::headers;
-use crate::lambda_api;
+use crate::lambda_api::{self, Form};
 use crate::reply::{Reply, ReplyBody};
 use crate::route::{Route, route};
 use crate::token::TokenError;
+use crate::upload::Upload;
 
 /// One request on the data path.
 #[derive(Debug)]
@@ -29,10 +31,10 @@ pub(crate) struct Exchange<'a> {
     pub(crate) received: Instant,
     /// Without the URI, which the route holds.
     pub(crate) head: Parts,
-    /// Who is at the other end of the connection.
-    pub(crate) peer: SocketAddr,
-    body: Incoming,
-    usage: &'a Usage,
+    /// The connection it came on.
+    pub(crate) line: &'a Line,
+    /// `None` once somebody has it.
+    body: Option<Incoming>,
 }
 
 impl Exchange<'_> {
@@ -52,9 +54,19 @@ impl Exchange<'_> {
     /// # Errors
     /// See [`BodyReader::read`](crate::body::BodyReader::read).
     pub(crate) async fn read_body(&mut self) -> Result<Whole, RequestError> {
-        let whole = self.gate.bodies.read(&mut self.body).await?;
-        self.usage.body_was_read();
+        let Some(body) = self.body.take() else {
+            return Ok(Whole::default());
+        };
+        let whole = self.gate.bodies.read(body).await?;
+        self.line.usage().body_was_read();
         Ok(whole)
+    }
+
+    /// The body, unread, for somebody to read who takes his time; `None` when there is none.
+    pub(crate) fn upload(&mut self) -> Option<Upload<Incoming>> {
+        let body = self.body.take().filter(|body| !body.is_end_stream())?;
+        let patience = self.gate.config.body_timeout;
+        Some(Upload::new(body, Arc::clone(self.line.usage()), patience))
     }
 
     /// The caller's trace header.
@@ -65,13 +77,9 @@ impl Exchange<'_> {
 }
 
 /// Answers one request, whatever it is.
-pub(crate) async fn answer(
-    gate: &Gate,
-    request: Request<Incoming>,
-    peer: SocketAddr,
-    usage: &Usage,
-) -> Reply {
+pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
     let received = gate.invoker.now();
+    let usage = line.usage();
     usage.request_began(request.version(), !request.body().is_end_stream());
     let (mut head, body) = request.into_parts();
     if head.method == Method::CONNECT {
@@ -92,20 +100,25 @@ pub(crate) async fn answer(
         id: new_id(),
         received,
         head,
-        peer,
-        body,
-        usage,
+        line,
+        body: Some(body),
     };
     let id = exchange.id.clone();
     let result = match target {
-        Route::Invoke { name } => lambda_api::invoke(exchange, name, uri.query()).await,
+        Route::Invoke { name } => {
+            lambda_api::invoke(exchange, name, uri.query(), Form::Whole).await
+        }
+        Route::InvokeStreaming { name } => {
+            lambda_api::invoke(exchange, name, uri.query(), Form::EventStream).await
+        }
         Route::FunctionUrl { name, root, path } => {
-            let query = uri.query().unwrap_or("");
+            let whole = uri.path_and_query().map_or("", PathAndQuery::as_str);
             let place = Place {
                 name,
                 root,
                 path,
-                query,
+                query: uri.query().unwrap_or(""),
+                path_and_query: whole.strip_prefix(root).unwrap_or("/"),
             };
             function_url::call(exchange, place).await
         }

@@ -28,8 +28,17 @@ pub(crate) struct Origin {
     pub(crate) scheme: &'static str,
 }
 
-/// Makes `headers` those that a function sees. `body_len` is the length of the body as read, which a chunked request does
-/// not tell.
+/// Whether a request that passes may make a tunnel of its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Upgrades {
+    /// It asks for that.
+    Pass,
+    /// It does not, or for what is not passed.
+    No,
+}
+
+/// Makes `headers` those that a function sees which gets the request as a whole. `body_len` is the length of the body as read,
+/// which a chunked request does not tell.
 pub(crate) fn prepare(
     headers: &mut HeaderMap,
     peer: SocketAddr,
@@ -37,19 +46,67 @@ pub(crate) fn prepare(
     prefix: &str,
     body_len: usize,
 ) -> Origin {
-    strip(headers, body_len);
-    let peer_ip = peer.ip().to_canonical();
-    let trusted = match trust {
-        TrustForwarded::Nobody => false,
-        TrustForwarded::Loopback => peer_ip.is_loopback(),
-        TrustForwarded::Everybody => true,
+    strip(headers, &headers::HOP_BY_HOP);
+    headers.remove(headers::EXPECT);
+    if body_len > 0 || headers.contains_key(headers::CONTENT_LENGTH) {
+        headers.insert(headers::CONTENT_LENGTH, HeaderValue::from(body_len));
+    }
+    introduce(headers, peer, trust, prefix)
+}
+
+/// Makes `headers` those that the function's own server sees. An upgrade and the wish for trailers are put in anew: they are
+/// asked for by us now.
+pub(crate) fn pass_on(
+    headers: &mut HeaderMap,
+    peer: SocketAddr,
+    trust: TrustForwarded,
+    prefix: &str,
+) -> Upgrades {
+    let upgrade = wanted_upgrade(headers);
+    let trailers = has_token(headers, &headers::TE, "trailers");
+    strip(headers, &headers::NOT_PASSED);
+    // `100 Continue` is between the client and us: it is sent once the server takes the body.
+    headers.remove(headers::EXPECT);
+    introduce(headers, peer, trust, prefix);
+    if trailers {
+        headers.insert(headers::TE, HeaderValue::from_static("trailers"));
+        headers.insert(headers::CONNECTION, HeaderValue::from_static("te"));
+    }
+    if !headers.contains_key(headers::HOST) {
+        // HTTP/1.0 knows no host, and HTTP/1.1 allows no request without.
+        headers.insert(headers::HOST, HeaderValue::from_static("localhost"));
+    }
+    if !headers.contains_key(headers::FORWARDED_HOST) || !believes(trust, peer) {
+        let host = headers[headers::HOST].clone();
+        headers.insert(headers::FORWARDED_HOST, host);
+    }
+    let Some(upgrade) = upgrade else {
+        return Upgrades::No;
     };
+    headers.insert(headers::UPGRADE, upgrade);
+    headers.append(headers::CONNECTION, HeaderValue::from_static("upgrade"));
+    Upgrades::Pass
+}
+
+/// Takes out of a passed response what concerns the server's connection alone.
+pub(crate) fn strip_response(headers: &mut HeaderMap) {
+    strip(headers, &headers::NOT_PASSED);
+}
+
+/// Puts in who asked, how and under which prefix.
+fn introduce(
+    headers: &mut HeaderMap,
+    peer: SocketAddr,
+    trust: TrustForwarded,
+    prefix: &str,
+) -> Origin {
+    let peer_ip = peer.ip().to_canonical();
     let mut origin = Origin {
         client: SocketAddr::new(peer_ip, peer.port()),
         scheme: "http",
     };
     let mut chain = peer_ip.to_string();
-    if trusted {
+    if believes(trust, peer) {
         if let Some(before) = joined(headers, &headers::FORWARDED_FOR) {
             if let Some(ip) = last_address(&before) {
                 origin.client = SocketAddr::new(ip, 0);
@@ -70,26 +127,48 @@ pub(crate) fn prepare(
     origin
 }
 
-/// Takes out what concerns this connection alone (RFC 9110, section 7.6.1), and says how long the body is.
-fn strip(headers: &mut HeaderMap, body_len: usize) {
-    let named: Vec<HeaderName> = headers
-        .get_all(headers::CONNECTION)
+fn believes(trust: TrustForwarded, peer: SocketAddr) -> bool {
+    match trust {
+        TrustForwarded::Nobody => false,
+        TrustForwarded::Loopback => peer.ip().to_canonical().is_loopback(),
+        TrustForwarded::Everybody => true,
+    }
+}
+
+/// Takes out what concerns one connection alone (RFC 9110, section 7.6.1): what `Connection` names, and `known`.
+fn strip(headers: &mut HeaderMap, known: &[HeaderName]) {
+    let named: Vec<HeaderName> = tokens(headers, &headers::CONNECTION)
+        .filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok())
+        .filter(|name| *name != headers::HOST && *name != headers::CONTENT_LENGTH)
+        .collect();
+    for name in named.iter().chain(known) {
+        headers.remove(name);
+    }
+}
+
+/// What is asked for in place of HTTP, if that is passed on.
+fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let upgrade = headers.get(headers::UPGRADE)?;
+    let passes = has_token(headers, &headers::CONNECTION, "upgrade")
+        && !has_token(headers, &headers::UPGRADE, "h2c");
+    passes.then(|| upgrade.clone())
+}
+
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    tokens(headers, name).any(|given| {
+        let given = given.split(';').next().unwrap_or(given);
+        given.trim_end().eq_ignore_ascii_case(token)
+    })
+}
+
+/// The elements of a list, over all headers of that name.
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers
+        .get_all(name)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-        .filter(|name| *name != headers::HOST && *name != headers::CONTENT_LENGTH)
-        .collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in headers::HOP_BY_HOP {
-        headers.remove(name);
-    }
-    headers.remove(headers::EXPECT);
-    if body_len > 0 || headers.contains_key(headers::CONTENT_LENGTH) {
-        headers.insert(headers::CONTENT_LENGTH, HeaderValue::from(body_len));
-    }
+        .map(str::trim)
 }
 
 fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
@@ -110,79 +189,4 @@ fn put(headers: &mut HeaderMap, name: HeaderName, text: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn prepared(
-        pairs: &[(&'static str, &'static str)],
-        peer: &str,
-        trust: TrustForwarded,
-    ) -> (HeaderMap, Origin) {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, HeaderValue::from_static(value));
-        }
-        let origin = prepare(&mut headers, peer.parse().unwrap(), trust, "/fn/web", 3);
-        (headers, origin)
-    }
-
-    #[test]
-    fn what_concerns_the_connection_alone_is_taken_out() {
-        let (headers, _) = prepared(
-            &[
-                ("connection", "keep-alive, X-Private, host"),
-                ("x-private", "1"),
-                ("keep-alive", "timeout=5"),
-                ("transfer-encoding", "chunked"),
-                ("te", "trailers"),
-                ("upgrade", "h2c"),
-                ("expect", "100-continue"),
-                ("host", "shop.local"),
-                ("accept", "*/*"),
-            ],
-            "192.0.2.1:5",
-            TrustForwarded::Nobody,
-        );
-        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
-        names.sort_unstable();
-        let kept = [
-            "accept",
-            "content-length",
-            "host",
-            "x-forwarded-for",
-            "x-forwarded-prefix",
-            "x-forwarded-proto",
-        ];
-        assert_eq!(names, kept);
-        assert_eq!(headers["content-length"], "3");
-        assert_eq!(headers["x-forwarded-prefix"], "/fn/web");
-    }
-
-    #[test]
-    fn a_strangers_word_on_whom_he_speaks_for_is_replaced() {
-        let claims = [
-            ("x-forwarded-for", "10.0.0.1"),
-            ("x-forwarded-proto", "https"),
-        ];
-        let (headers, origin) = prepared(&claims, "192.0.2.1:5", TrustForwarded::Loopback);
-        assert_eq!(headers["x-forwarded-for"], "192.0.2.1");
-        assert_eq!(headers["x-forwarded-proto"], "http");
-        assert_eq!(origin.client, "192.0.2.1:5".parse().unwrap());
-    }
-
-    #[test]
-    fn a_proxys_word_is_believed_and_added_to() {
-        let claims = [
-            ("x-forwarded-for", "203.0.113.9"),
-            ("x-forwarded-for", "198.51.100.2"),
-            ("x-forwarded-proto", "https"),
-        ];
-        let (headers, origin) = prepared(&claims, "[::ffff:127.0.0.1]:5", TrustForwarded::Loopback);
-        assert_eq!(
-            headers["x-forwarded-for"],
-            "203.0.113.9, 198.51.100.2, 127.0.0.1"
-        );
-        assert_eq!(origin.scheme, "https");
-        assert_eq!(origin.client, "198.51.100.2:0".parse().unwrap());
-    }
-}
+mod tests;

@@ -1,8 +1,10 @@
 //! A function behind a URL of its own: `ANY /fn/NAME/path?query`. Event functions get AWS Lambda's payload format 2.0 and give
-//! back a description of the response; applications get the request itself.
+//! back a description of the response, or stream one; applications get the request itself, and it passes through to those that are
+//! HTTP servers.
 
 mod answer;
 mod event;
+mod passing;
 
 use std::time::SystemTime;
 
@@ -32,6 +34,8 @@ pub(crate) struct Place<'a> {
     pub(crate) path: &'a str,
     /// Without `?`; empty when there is none.
     pub(crate) query: &'a str,
+    /// What follows `root`, to the last byte; empty when nothing does.
+    pub(crate) path_and_query: &'a str,
 }
 
 /// Calls the function.
@@ -46,10 +50,15 @@ pub(crate) async fn call(
     let named = Named::parse(place.name, None)?;
     let gate = exchange.gate;
     let version = gate.invoker.find(&named.name, named.qualifier.as_deref())?;
+    let interface = version.config.interface;
+    if interface == Interface::Http {
+        return passing::call(exchange, place, &named, version).await;
+    }
     let Whole { bytes, hold } = exchange.read_body().await?;
-    let payload = match version.config.interface {
-        Interface::Event => event_payload(&mut exchange, place, &named.name, &bytes),
-        Interface::Asgi | Interface::Wsgi => application_payload(&mut exchange, place, bytes),
+    let payload = if interface == Interface::Event {
+        event_payload(&mut exchange, place, &named.name, &bytes)
+    } else {
+        application_payload(&mut exchange, place, bytes)
     };
     let request = Request {
         id: exchange.id.clone(),
@@ -103,7 +112,7 @@ fn prepare(exchange: &mut Exchange<'_>, place: Place<'_>, body_len: usize) -> fo
     let trust = exchange.gate.config.trust_forwarded;
     forward::prepare(
         &mut exchange.head.headers,
-        exchange.peer,
+        exchange.line.peer(),
         trust,
         place.root,
         body_len,
@@ -121,6 +130,8 @@ async fn reply(response: Response, exchange: &Exchange<'_>) -> Result<Reply, Req
         ResponseBody::Http { head, body } => {
             application::reply(&exchange.head.method, head, body).await?
         }
+        // What a call is never answered with.
+        ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => Err(AnswerError::unfit()),
     };
     let mut reply = answer.unwrap_or_else(|error| error.into_reply(&exchange.id));
     timing::write(

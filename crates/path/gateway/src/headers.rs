@@ -21,6 +21,7 @@ names! {
     ERROR_TYPE = "x-amzn-errortype",
     EXECUTED_VERSION = "x-amz-executed-version",
     FORWARDED_FOR = "x-forwarded-for",
+    FORWARDED_HOST = "x-forwarded-host",
     FORWARDED_PREFIX = "x-forwarded-prefix",
     FORWARDED_PROTO = "x-forwarded-proto",
     FUNCTION_ERROR = "x-amz-function-error",
@@ -52,12 +53,30 @@ pub(crate) const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
+/// Those of them that a request or response which passes through loses. `Trailer` announces fields that pass, too.
+pub(crate) const NOT_PASSED: [HeaderName; 8] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    PROXY_CONNECTION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
 /// Headers that a function may set. A bound of ours: `HeaderMap` panics beyond some 24,000, and no client takes as many.
 pub(crate) const COUNT_MAX: usize = 1000;
 
 /// Whether a function may not set this header of its response: it is the connection's, or follows from the body.
 pub(crate) fn is_ours(name: &HeaderName) -> bool {
     *name == CONTENT_LENGTH || HOP_BY_HOP.contains(name)
+}
+
+/// Whether a value can be a body's length, bytes.
+pub(crate) fn is_length(value: &HeaderValue) -> bool {
+    let digits = value.as_bytes();
+    (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit)
 }
 
 /// A value as text: UTF-8 if it is that, otherwise Latin-1, which everything is.

@@ -1,9 +1,11 @@
-//! AWS Lambda's Invoke API: `POST /2015-03-31/functions/NAME/invocations`. SDKs and the aws CLI work with an endpoint URL alone;
-//! their signatures are not checked.
+//! AWS Lambda's Invoke API: `POST /2015-03-31/functions/NAME/invocations`, and InvokeWithResponseStream,
+//! `POST /2021-11-15/functions/NAME/response-streaming-invocations`. SDKs and the aws CLI work with an endpoint URL alone; their
+//! signatures are not checked.
 //!
 //! Not here: every other operation of Lambda's API. Functions are deployed through the control API.
 
 mod name;
+mod streaming;
 
 use std::borrow::Cow;
 
@@ -12,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pilot_invoke::{Payload, Request, Response, ResponseBody};
+use pilot_model::ports::HttpHead;
 use pilot_model::{Interface, Version};
 use serde_json::value::RawValue;
 
@@ -23,6 +26,15 @@ use crate::timing;
 
 pub(crate) use name::Named;
 
+/// How the answer is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As a body; of a function that streams, as it comes.
+    Whole,
+    /// As events.
+    EventStream,
+}
+
 /// Invokes. `name` is the path's segment, `query` the query, both as sent.
 ///
 /// # Errors
@@ -31,6 +43,7 @@ pub(crate) async fn invoke(
     mut exchange: Exchange<'_>,
     name: &str,
     query: Option<&str>,
+    form: Form,
 ) -> Result<Reply, RequestError> {
     exchange.authorise()?;
     if exchange.head.method != Method::POST {
@@ -44,7 +57,8 @@ pub(crate) async fn invoke(
     let kind = InvocationType::of(&exchange.head.headers)?;
     let log = LogType::of(&exchange.head.headers)?;
     let client_context = client_context(&exchange.head.headers)?;
-    if version.config.interface != Interface::Event {
+    // An HTTP server can be asked, too: the event is the body of a `POST /`.
+    if matches!(version.config.interface, Interface::Asgi | Interface::Wsgi) {
         return Err(RequestError::NotSupported {
             feature: "Invoke on a function with interface asgi or wsgi",
             instead: "call its URL, /fn/NAME/",
@@ -66,7 +80,10 @@ pub(crate) async fn invoke(
     };
     let response = gate.invoker.invoke(request).await?;
     drop(body.hold);
-    Ok(reply(response, log, &exchange))
+    Ok(match form {
+        Form::Whole => reply(response, log, &exchange),
+        Form::EventStream => streaming::reply(response, log, &exchange),
+    })
 }
 
 /// `X-Amz-Invocation-Type`, of those that are offered.
@@ -172,55 +189,85 @@ fn dry_run(exchange: &Exchange<'_>, version: &Version) -> Reply {
 }
 
 fn reply(response: Response, log: LogType, exchange: &Exchange<'_>) -> Reply {
-    let limit = exchange.gate.config.result_bytes_max;
-    let tail = (log == LogType::Tail).then(|| response.log_tail());
-    let (body, failed) = match response.body {
-        ResponseBody::Result(result) if result.len() > limit => (too_large(limit), true),
-        ResponseBody::Result(result) => (result, false),
-        ResponseBody::FunctionError(error) => (error, true),
-        // Unreachable: an event is never answered with an HTTP response. If it were, it is the function's fault.
-        ResponseBody::Http { .. } => (Bytes::from_static(b"null"), true),
-    };
-    let mut reply = Reply::new(ReplyBody::Full(body));
     let mut into = HeaderMap::with_capacity(HEADERS_LEN);
     into.insert(
         headers::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    into.insert(
-        headers::EXECUTED_VERSION,
-        HeaderValue::from(response.version.number),
-    );
+    write_common(&mut into, &response, exchange);
+    let limit = exchange.gate.config.result_bytes_max;
+    // Of an answer that is still streamed there is no log yet, and no other place for one.
+    let tail = (log == LogType::Tail && response.is_complete()).then(|| response.log_tail());
+    let (body, failed) = match response.body {
+        ResponseBody::Result(result) if result.len() > limit => {
+            (ReplyBody::Full(too_large(limit)), true)
+        }
+        ResponseBody::Result(result) => (ReplyBody::Full(result), false),
+        ResponseBody::FunctionError(error) => (ReplyBody::Full(error), true),
+        ResponseBody::Http { head, body } => {
+            into.insert(headers::CONTENT_TYPE, media_type(&head));
+            (ReplyBody::application(body), false)
+        }
+        // What a call is never answered with.
+        ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => {
+            (ReplyBody::Full(Bytes::from_static(b"null")), true)
+        }
+    };
     if failed {
         into.insert(
             headers::FUNCTION_ERROR,
             HeaderValue::from_static("Unhandled"),
         );
     }
-    if let Some(tail) = tail {
-        let tail = &tail[tail.len().saturating_sub(LOG_TAIL_LEN)..];
-        if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(STANDARD.encode(tail))) {
-            into.insert(headers::LOG_RESULT, value);
-        }
+    if let Some(tail) = tail
+        && let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(log_result(&tail)))
+    {
+        into.insert(headers::LOG_RESULT, value);
     }
+    let mut reply = Reply::new(body);
+    *reply.headers_mut() = into;
+    reply
+}
+
+/// Writes what both forms of a response have.
+fn write_common(into: &mut HeaderMap, response: &Response, exchange: &Exchange<'_>) {
+    into.insert(
+        headers::EXECUTED_VERSION,
+        HeaderValue::from(response.version.number),
+    );
     timing::write(
-        &mut into,
+        into,
         &response.id,
         Some(response.start),
         &response.timeline,
         exchange.gate.invoker.now(),
     );
-    *reply.headers_mut() = into;
-    reply
+}
+
+/// What a function that streams says its answer is.
+fn media_type(head: &HttpHead) -> HeaderValue {
+    head.headers
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(headers::CONTENT_TYPE.as_str()))
+        .and_then(|(_, text)| headers::application_value(text))
+        .unwrap_or(HeaderValue::from_static("application/octet-stream"))
+}
+
+fn log_result(tail: &Bytes) -> String {
+    STANDARD.encode(&tail[tail.len().saturating_sub(LOG_TAIL_LEN)..])
 }
 
 /// Lambda's function error for a result over the limit.
 fn too_large(limit: usize) -> Bytes {
     let error = serde_json::json!({
-        "errorType": "Function.ResponseSizeTooLarge",
-        "errorMessage": format!("Response payload size exceeded maximum allowed payload size ({limit} bytes)."),
+        "errorType": TOO_LARGE,
+        "errorMessage": too_large_message(limit),
     });
     Bytes::from(error.to_string())
+}
+
+fn too_large_message(limit: usize) -> String {
+    format!("Response payload size exceeded maximum allowed payload size ({limit} bytes).")
 }
 
 impl Named {
@@ -238,6 +285,8 @@ impl Named {
     }
 }
 
+/// Lambda's name for a result over the limit.
+const TOO_LARGE: &str = "Function.ResponseSizeTooLarge";
 /// Lambda's limit, of the base64 text.
 const CLIENT_CONTEXT_LEN_MAX: usize = 3583;
 /// Lambda's, of the text before base64.

@@ -1,8 +1,9 @@
 //! HTTP in and out: accept, auth, limits, routes, streaming, drain; one table from errors to statuses.
 //!
-//! A request's way: `accept` → `connection` → `exchange` → `route` → `lambda_api` or `function_url` (→ `application`) → the
-//! invoker → `reply`. It stays in its connection's task all along. Everything that is not on the data path goes to the control
-//! handler, which comes from outside: this crate knows no control API.
+//! A request's way: `accept` → `connection` → `exchange` → `route` → `lambda_api` or `function_url` (→ `application`, or
+//! `function_url/passing` for functions that are HTTP servers) → the invoker → `reply`, or `tunnel` for a connection that is
+//! upgraded. It stays in its connection's task all along. Everything that is not on the data path goes to the control handler,
+//! which comes from outside: this crate knows no control API.
 
 mod accept;
 mod application;
@@ -10,6 +11,7 @@ mod body;
 mod config;
 mod connection;
 mod errors;
+mod event_stream;
 mod exchange;
 mod forward;
 mod function_url;
@@ -20,6 +22,8 @@ mod reply;
 mod route;
 mod timing;
 mod token;
+mod tunnel;
+mod upload;
 
 use std::fmt;
 use std::future::Future;

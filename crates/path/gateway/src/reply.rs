@@ -1,15 +1,15 @@
-//! The body of a response: in one piece, streamed from an application, or whatever the control side made. One type, so that
-//! a warm invocation's answer is neither boxed nor copied.
+//! The body of a response: in one piece, streamed from an application, passed through from a function's server, or whatever the
+//! control side made. One type, so that a warm invocation's answer is neither boxed nor copied.
 
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::Stream;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
-use pilot_invoke::HttpBody;
+use pilot_invoke::{HttpBody, PassedBody};
 
 /// A response.
 pub(crate) type Reply = http::Response<ReplyBody>;
@@ -24,6 +24,13 @@ pub type ControlBody = UnsyncBoxBody<Bytes, BoxError>;
 pub(crate) enum ReplyBody {
     /// In one piece; taken when sent.
     Full(Bytes),
+    /// A response of a function's own server, as it comes.
+    Passed {
+        /// What comes.
+        body: PassedBody,
+        /// It broke off, which is still to be said.
+        broke: Option<BoxError>,
+    },
     /// Part by part.
     Stream(Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>),
     /// The control side's.
@@ -36,23 +43,35 @@ impl ReplyBody {
         Self::Full(Bytes::new())
     }
 
+    /// The body of a response that passes through. Its failing cuts the connection, too.
+    pub(crate) fn passed(body: PassedBody) -> Self {
+        if body.is_end_stream() {
+            return Self::empty();
+        }
+        Self::Passed { body, broke: None }
+    }
+
+    /// Part by part.
+    pub(crate) fn stream(
+        parts: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
+    ) -> Self {
+        Self::Stream(Box::pin(parts))
+    }
+
     /// An application's body. Its failing cuts the connection, which is how HTTP/1.1 says that a body is not complete; what came
     /// before goes out first.
     pub(crate) fn application(body: HttpBody) -> Self {
         if let Some(whole) = body.complete() {
             return Self::Full(whole.clone());
         }
-        Self::Stream(Box::pin(futures_util::stream::unfold(
-            body,
-            |mut body| async {
-                let part = body.next().await?;
-                if part.is_err() {
-                    // hyper writes what it holds, the head at least, when a body has nothing for it: it has not, for a moment.
-                    tokio::task::yield_now().await;
-                }
-                Some((part.map_err(Into::into), body))
-            },
-        )))
+        Self::stream(futures_util::stream::unfold(body, |mut body| async {
+            let part = body.next().await?;
+            if part.is_err() {
+                // hyper writes what it holds, the head at least, when a body has nothing for it: it has not, for a moment.
+                tokio::task::yield_now().await;
+            }
+            Some((part.map_err(Into::into), body))
+        }))
     }
 }
 
@@ -67,6 +86,20 @@ impl Body for ReplyBody {
         match self.get_mut() {
             Self::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Passed { body, broke } => {
+                if let Some(error) = broke.take() {
+                    return Poll::Ready(Some(Err(error)));
+                }
+                match ready!(Pin::new(body).poll_frame(cx)) {
+                    Some(Err(error)) => {
+                        // As for an application's: what came before goes out first.
+                        *broke = Some(error.into());
+                        cx.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                    part => Poll::Ready(part.map(|part| part.map_err(Into::into))),
+                }
+            }
             Self::Stream(stream) => stream
                 .as_mut()
                 .poll_next(cx)
@@ -78,6 +111,7 @@ impl Body for ReplyBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Full(bytes) => bytes.is_empty(),
+            Self::Passed { body, broke } => broke.is_none() && body.is_end_stream(),
             Self::Stream(_) => false,
             Self::Control(body) => body.is_end_stream(),
         }
@@ -86,6 +120,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Passed { body, .. } => body.size_hint(),
             Self::Stream(_) => SizeHint::default(),
             Self::Control(body) => body.size_hint(),
         }
@@ -96,6 +131,7 @@ impl fmt::Debug for ReplyBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full(bytes) => f.debug_tuple("Full").field(&bytes.len()).finish(),
+            Self::Passed { .. } => f.write_str("Passed"),
             Self::Stream(_) => f.write_str("Stream"),
             Self::Control(_) => f.write_str("Control"),
         }

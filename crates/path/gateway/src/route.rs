@@ -11,6 +11,11 @@ pub(crate) enum Route<'a> {
         /// Name, ARN or partial ARN, perhaps with a qualifier.
         name: &'a str,
     },
+    /// `/2021-11-15/functions/NAME/response-streaming-invocations`; the name as above.
+    InvokeStreaming {
+        /// Name, ARN or partial ARN, perhaps with a qualifier.
+        name: &'a str,
+    },
     /// `/fn/NAME…`
     FunctionUrl {
         /// `NAME` or `NAME:QUALIFIER`, as sent.
@@ -25,7 +30,7 @@ pub(crate) enum Route<'a> {
         /// The operation's name.
         operation: &'static str,
     },
-    /// Below `/2015-03-31/`, and nothing else that we know.
+    /// Below a prefix of Lambda's operations, and nothing else that we know.
     UnknownOperation,
     /// Not on the data path.
     Control,
@@ -55,11 +60,10 @@ pub(crate) fn route(path: &str) -> Route<'_> {
     if path.starts_with("/2015-03-31/") {
         return Route::UnknownOperation;
     }
-    if path.starts_with("/2021-11-15/functions/")
-        && path.ends_with("/response-streaming-invocations")
-    {
-        return Route::Unsupported {
-            operation: "InvokeWithResponseStream",
+    if let Some(rest) = path.strip_prefix(STREAMING_PREFIX) {
+        return match rest.split_once('/') {
+            Some((name, "response-streaming-invocations")) => Route::InvokeStreaming { name },
+            _ => Route::UnknownOperation,
         };
     }
     if path.starts_with("/2014-11-13/functions/") && path.ends_with("/invoke-async") {
@@ -71,6 +75,7 @@ pub(crate) fn route(path: &str) -> Route<'_> {
 }
 
 const INVOKE_PREFIX: &str = "/2015-03-31/functions/";
+const STREAMING_PREFIX: &str = "/2021-11-15/functions/";
 const FUNCTION_URL_PREFIX: &str = "/fn/";
 
 #[cfg(test)]
@@ -90,12 +95,22 @@ mod tests {
     }
 
     #[test]
+    fn a_streaming_invocation_gives_the_name_as_it_was_sent() {
+        assert_eq!(
+            route("/2021-11-15/functions/a%3A1/response-streaming-invocations"),
+            Route::InvokeStreaming { name: "a%3A1" }
+        );
+    }
+
+    #[test]
     fn another_operation_of_lambda_is_an_unknown_operation() {
         for path in [
             "/2015-03-31/functions/",
             "/2015-03-31/functions/invert",
             "/2015-03-31/functions/invert/invocations/",
             "/2015-03-31/event-source-mappings",
+            "/2021-11-15/functions/invert",
+            "/2021-11-15/functions/invert/url/response-streaming-invocations",
         ] {
             assert_eq!(route(path), Route::UnknownOperation, "{path}");
         }

@@ -4,7 +4,7 @@
 //! - `Authorization: Bearer TOKEN`;
 //! - `X-Amz-Security-Token: TOKEN`: what AWS SDKs send when `AWS_SESSION_TOKEN` is set, next to a signature nobody here checks.
 //!
-//! The header that carried it is taken out: a function never learns the token.
+//! Every header that carried it is taken out: a function never learns the token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,31 +30,34 @@ impl InvokeToken {
     /// # Errors
     /// [`TokenError`]: none there, or another.
     pub(crate) fn take(&self, from: &mut HeaderMap) -> Result<(), TokenError> {
-        let mut shown = false;
-        for name in [headers::PILOT_TOKEN, headers::SECURITY_TOKEN] {
-            if let Some(value) = from.get(&name) {
-                if self.is(value.as_bytes()) {
-                    from.remove(name);
-                    return Ok(());
-                }
-                shown = true;
+        let (mut shown, mut right) = (false, false);
+        for name in [
+            headers::PILOT_TOKEN,
+            headers::SECURITY_TOKEN,
+            headers::AUTHORIZATION,
+        ] {
+            let is_bearer = name == headers::AUTHORIZATION;
+            let mut carries = false;
+            for value in from.get_all(&name) {
+                let value = value.as_bytes();
+                let token = if is_bearer {
+                    bearer(value)
+                } else {
+                    Some(value)
+                };
+                shown |= token.is_some();
+                carries |= token.is_some_and(|token| self.is(token));
+            }
+            if carries {
+                right = true;
+                from.remove(name);
             }
         }
-        if let Some(value) = from
-            .get(headers::AUTHORIZATION)
-            .and_then(|value| bearer(value.as_bytes()))
-        {
-            if self.is(value) {
-                from.remove(headers::AUTHORIZATION);
-                return Ok(());
-            }
-            shown = true;
+        match (right, shown) {
+            (true, _) => Ok(()),
+            (false, true) => Err(TokenError::Wrong),
+            (false, false) => Err(TokenError::Missing),
         }
-        Err(if shown {
-            TokenError::Wrong
-        } else {
-            TokenError::Missing
-        })
     }
 
     /// Compares in a time that tells nothing but the length.
@@ -146,6 +149,18 @@ mod tests {
         ]);
         assert_eq!(result, Ok(()));
         assert_eq!(headers["authorization"], "Bearer its-own");
+    }
+
+    #[test]
+    fn carried_twice_it_is_taken_out_twice() {
+        let (result, headers) = take(&[
+            ("x-pilot-token", "s3cret"),
+            ("x-amz-security-token", "other"),
+            ("authorization", "Bearer s3cret"),
+        ]);
+        assert_eq!(result, Ok(()));
+        assert_eq!(headers.len(), 1);
+        assert_eq!(headers["x-amz-security-token"], "other");
     }
 
     #[test]

@@ -217,6 +217,7 @@ async fn what_is_no_invocation_has_lambdas_status_and_name() {
     let daemon = Daemon::with(vec![echo()]).await;
     let qualifiers = "/2015-03-31/functions/echo:1/invocations?Qualifier=2";
     let streaming = "/2021-11-15/functions/echo/response-streaming-invocations";
+    let asynchronous = "/2014-11-13/functions/echo/invoke-async";
     for (method, path, status, name) in [
         ("POST", qualifiers, 400, "InvalidParameterValueException"),
         ("GET", ECHO, 404, "UnknownOperationException"),
@@ -226,7 +227,8 @@ async fn what_is_no_invocation_has_lambdas_status_and_name() {
             404,
             "UnknownOperationException",
         ),
-        ("POST", streaming, 501, "NotImplementedException"),
+        ("GET", streaming, 404, "UnknownOperationException"),
+        ("POST", asynchronous, 501, "NotImplementedException"),
     ] {
         let answer = daemon.ask(method, path, "", b"{}").await;
         let told = (answer.status, answer.header("x-amzn-errortype"));

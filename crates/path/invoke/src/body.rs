@@ -1,12 +1,15 @@
 //! The body of an application's HTTP response: in one piece, or streamed from the worker.
 //!
 //! A streamed body owns the invocation's lease. Its end gives the worker back, and so does an application that raises in the
-//! middle; dropped before, the worker is ended and the invocation recorded as cancelled. An HTTP server stops reading once `content-length` bytes are written (or at once, for
-//! `HEAD`, 204 and 304), so a body dropped there was not cancelled: what is left of the exchange is waited for in a task.
+//! middle; dropped before, the worker is ended and the invocation recorded as cancelled. An HTTP server stops reading once
+//! `content-length` bytes are written (or at once, for `HEAD`, 204 and 304), so a body dropped there was not cancelled: what is
+//! left of the exchange is waited for in a task.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
-use pilot_model::Outcome;
 use pilot_model::ports::{Done, HttpHead, Part, WorkerFault};
+use pilot_model::{InvocationRecord, Outcome};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout_at};
 
@@ -24,6 +27,8 @@ pub struct HttpBody {
     sent: u64,
     /// Bytes after which whoever reads may stop.
     enough: Option<u64>,
+    /// What there is to tell of a streamed one, once it is over.
+    record: Option<Arc<InvocationRecord>>,
 }
 
 impl HttpBody {
@@ -33,6 +38,7 @@ impl HttpBody {
             rest: None,
             sent: 0,
             enough: None,
+            record: None,
         }
     }
 
@@ -55,6 +61,7 @@ impl HttpBody {
             rest: Some(Box::new(rest)),
             sent: 0,
             enough: if ignores_body { Some(0) } else { declared() },
+            record: None,
         }
     }
 
@@ -76,8 +83,10 @@ impl HttpBody {
             return Some(Ok(self.hand_out(first)));
         }
         loop {
-            let heard = self.rest.as_mut()?.next().await;
+            let rest = self.rest.as_mut()?;
+            let heard = rest.next().await;
             if !matches!(heard, Ok(Heard::More(_))) {
+                self.record = rest.record.take();
                 self.rest = None;
             }
             match heard {
@@ -90,6 +99,14 @@ impl HttpBody {
         }
     }
 
+    /// As [`Response::log_tail`](crate::Response::log_tail), for a body that was streamed: empty until it is over.
+    #[must_use]
+    pub fn log_tail(&self) -> Bytes {
+        self.record
+            .as_deref()
+            .map_or_else(Bytes::new, crate::tail::of)
+    }
+
     fn hand_out(&mut self, bytes: Bytes) -> Bytes {
         self.sent += bytes.len() as u64;
         bytes
@@ -100,7 +117,7 @@ impl Drop for HttpBody {
     fn drop(&mut self) {
         let enough = self.enough.is_some_and(|enough| self.sent >= enough);
         if let Some(mut rest) = self.rest.take().filter(|_| enough) {
-            let desk = std::sync::Arc::clone(rest.invocation().desk());
+            let desk = Arc::clone(rest.invocation().desk());
             desk.pools
                 .spawn(async move { while let Ok(Heard::More(_)) = rest.next().await {} });
         }
@@ -115,6 +132,7 @@ pub(crate) struct Streaming {
     invocation: Invocation,
     stream: u32,
     deadline: Deadline,
+    record: Option<Arc<InvocationRecord>>,
 }
 
 /// What comes of a body.
@@ -135,6 +153,7 @@ impl Streaming {
             invocation,
             stream,
             deadline,
+            record: None,
         }
     }
 
@@ -172,7 +191,7 @@ impl Streaming {
         if let Some(lease) = self.lease.take() {
             lease.lose(now, failure.reason);
         }
-        self.invocation.end(now, failure.outcome, failure.output);
+        self.record = Some(self.invocation.end(now, failure.outcome, failure.output));
         Err(error)
     }
 
@@ -201,6 +220,6 @@ impl Streaming {
             lease.finish(now);
         }
         self.invocation.done(&done, now);
-        self.invocation.end(now, outcome, done.output);
+        self.record = Some(self.invocation.end(now, outcome, done.output));
     }
 }

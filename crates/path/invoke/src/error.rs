@@ -78,6 +78,12 @@ pub enum InvokeError {
         /// Lambda's error body, JSON.
         body: Bytes,
     },
+    /// The request's body broke off on its way to the function's server, before there was a response.
+    #[error("the request's body did not arrive: {problem}")]
+    UploadBroken {
+        /// Why.
+        problem: String,
+    },
     /// The daemon is stopping.
     #[error("the daemon is shutting down: try again once it is back")]
     ShuttingDown,

@@ -13,9 +13,11 @@ use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
 use crate::body::{HttpBody, Streaming};
+use crate::error::InvokeError;
 use crate::fault::Failure;
 use crate::invocation::Invocation;
 use crate::meta;
+use crate::passing::pass;
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
 
@@ -23,26 +25,30 @@ use crate::response::{Response, ResponseBody};
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Has the worker serve the request.
+///
+/// # Errors
+/// See [`pass`]; a call has none.
 pub(crate) async fn exchange(
     request: Request,
     mut invocation: Invocation,
     mut lease: Lease,
-) -> Response {
+) -> Result<Response, InvokeError> {
     let config = &request.version.config;
     let patience = config.timeout;
     let deadline_ms = unix_ms(SystemTime::now() + patience);
-    let stream = lease.begin();
-    let (kind, meta, body, ignores_body) = match &request.payload {
-        Payload::Event(event) => {
+    let (kind, meta, body, ignores_body) = match request.payload {
+        Payload::Pass(passed) => return pass(passed, invocation, lease).await,
+        Payload::Event(ref event) => {
             let meta = meta::of_event(&request, deadline_ms);
             (CallKind::Event, meta, event.clone(), false)
         }
-        Payload::Http(http) => {
+        Payload::Http(ref http) => {
             let meta = meta::of_http(&request, http, deadline_ms);
             let ignores_body = http.method.eq_ignore_ascii_case("HEAD");
             (CallKind::Http, meta, http.body.clone(), ignores_body)
         }
     };
+    let stream = lease.begin();
     let call = Call {
         stream,
         kind,
@@ -63,7 +69,7 @@ pub(crate) async fn exchange(
             }
             drop(answer);
             let failure = Failure::timeout(&request.id, patience, &printed);
-            return fail(invocation, lease, failure);
+            return Ok(fail(invocation, lease, failure));
         }
     };
     drop(answer);
@@ -90,14 +96,14 @@ pub(crate) async fn exchange(
         }) => {
             invocation.timeline.first_byte = Some(now);
             let streaming = Streaming::new(invocation, lease, stream, deadline);
-            return stream_on(streaming, head, first, ignores_body);
+            return Ok(stream_on(streaming, head, first, ignores_body));
         }
         Err(fault) => {
             let failure = Failure::fault(&request.id, &fault);
-            return fail(invocation, lease, failure);
+            return Ok(fail(invocation, lease, failure));
         }
     };
-    finish(invocation, lease, outcome, body, done)
+    Ok(finish(invocation, lease, outcome, body, done))
 }
 
 /// An answer in one piece: the worker goes back first, whoever waits for it need not wait for the record.

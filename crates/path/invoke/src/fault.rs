@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use pilot_model::calendar::{Utc, unix_ms};
 use pilot_model::ports::WorkerFault;
-use pilot_model::{InvocationId, Outcome};
+use pilot_model::{FunctionName, InvocationId, Outcome};
 
 /// How a function went wrong.
 #[derive(Debug)]
@@ -27,13 +27,53 @@ impl Failure {
         Self {
             outcome: Outcome::Timeout,
             body: body("Sandbox.Timedout", id, &message),
-            output: joined(printed, &line),
+            output: joined(printed, line.as_bytes()),
             reason: "timeout",
         }
     }
 
+    /// What a log is told of a tunnel in which nothing passed for so long.
+    pub(crate) fn silence(id: &InvocationId, after: Duration) -> Bytes {
+        let after = after.as_secs_f64();
+        let message =
+            format!("Nothing passed through the upgraded connection for {after:.2} seconds");
+        Bytes::from(format!("{} {id} {message}\n\n", utc(SystemTime::now())))
+    }
+
+    /// The function's own HTTP server did not answer, or not to the end.
+    pub(crate) fn server(name: &FunctionName, id: &InvocationId, fault: &WorkerFault) -> Self {
+        let told = match fault {
+            WorkerFault::Protocol { problem, output } => Told {
+                outcome: Outcome::Crash,
+                kind: "Runtime.ServerError",
+                message: problem.clone(),
+                output,
+            },
+            fault => Told::of(fault),
+        };
+        let message = format!(
+            "the HTTP server of function '{name}' failed: {}",
+            told.message
+        );
+        Told { message, ..told }.into_failure(id)
+    }
+
     /// The worker ended.
     pub(crate) fn fault(id: &InvocationId, fault: &WorkerFault) -> Self {
+        Told::of(fault).into_failure(id)
+    }
+}
+
+/// What there is to tell of a fault.
+struct Told<'a> {
+    outcome: Outcome,
+    kind: &'static str,
+    message: String,
+    output: &'a Bytes,
+}
+
+impl<'a> Told<'a> {
+    fn of(fault: &'a WorkerFault) -> Self {
         let (outcome, kind, message, output) = match fault {
             WorkerFault::Exited { code: 0, output } => (
                 Outcome::Crash,
@@ -75,11 +115,26 @@ impl Failure {
                 output,
             ),
         };
-        let line = format!("RequestId: {id} Error: {message}\n{kind}\n");
         Self {
             outcome,
+            kind,
+            message,
+            output,
+        }
+    }
+
+    fn into_failure(self, id: &InvocationId) -> Failure {
+        let Self {
+            outcome,
+            kind,
+            message,
+            output,
+        } = self;
+        let line = format!("RequestId: {id} Error: {message}\n{kind}\n");
+        Failure {
+            outcome,
             body: body(kind, id, &message),
-            output: joined(output, &line),
+            output: joined(output, line.as_bytes()),
             reason: "crash",
         }
     }
@@ -93,13 +148,13 @@ fn body(kind: &str, id: &InvocationId, message: &str) -> Bytes {
 }
 
 /// What was printed, and a line of its own.
-fn joined(printed: &[u8], line: &str) -> Bytes {
+pub(crate) fn joined(printed: &[u8], line: &[u8]) -> Bytes {
     let mut text = Vec::with_capacity(printed.len() + 1 + line.len());
     text.extend_from_slice(printed);
     if text.last().is_some_and(|last| *last != b'\n') {
         text.push(b'\n');
     }
-    text.extend_from_slice(line.as_bytes());
+    text.extend_from_slice(line);
     text.into()
 }
 

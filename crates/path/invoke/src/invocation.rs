@@ -55,7 +55,7 @@ pub(crate) struct Invocation {
     pub(crate) timeline: Timeline,
     pub(crate) start: StartKind,
     pub(crate) bytes_out: u64,
-    bytes_in: u64,
+    pub(crate) bytes_in: u64,
     worker: Option<WorkerId>,
     memory_bytes_max: Option<u64>,
     ended: bool,
@@ -162,6 +162,8 @@ impl Invocation {
         self.bytes_out = match &body {
             ResponseBody::Result(bytes) | ResponseBody::FunctionError(bytes) => bytes.len(),
             ResponseBody::Http { body, .. } => body.complete().map_or(0, Bytes::len),
+            // Never in one piece.
+            ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => 0,
         } as u64;
         let record = self.end(now, outcome, output);
         Response {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::api::{ForecastStatus, PoolStatus};
+use pilot_model::api::{ForecastStatus, PoolStatus, RuntimeStatus};
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, Engine, EventSink, Platform, Scaling, StartError, TemplateReport};
 use pilot_model::{
@@ -101,7 +101,7 @@ impl Invoker {
         match self.lease(&pool, &invocation).await {
             Ok(lease) => {
                 invocation.leased(&lease);
-                Ok(exchange(request, invocation, lease).await)
+                exchange(request, invocation, lease).await
             }
             Err(refusal) => refused(invocation, refusal),
         }
@@ -244,6 +244,12 @@ impl Platform for Invoker {
     fn forecast(&self, name: &FunctionName) -> Option<ForecastStatus> {
         let functions = self.functions.load();
         functions.running(name.as_str())?.live.forecast_status()
+    }
+
+    fn runtimes(&self, name: &FunctionName) -> Option<RuntimeStatus> {
+        let functions = self.functions.load();
+        let live = &functions.running(name.as_str())?.live;
+        self.engine.runtimes(live.version())
     }
 }
 

@@ -1,7 +1,8 @@
 //! An invocation: version look-up, admission, queue, deadline, exchange, timeline.
 //!
 //! Takes a [`Request`] from the gateway and gives back a [`Response`] or an [`InvokeError`]; asks the pool for a worker
-//! and speaks to it through the [`Worker`](pilot_model::ports::Worker) port. Knows neither HTTP servers nor processes.
+//! and speaks to it through the [`Worker`](pilot_model::ports::Worker) port: in calls, or by letting an HTTP request pass through
+//! ([`Payload::Pass`]). Knows neither sockets nor processes.
 
 mod body;
 mod error;
@@ -12,6 +13,7 @@ mod invocation;
 mod invoker;
 mod limits;
 mod meta;
+mod passing;
 mod request;
 mod response;
 mod tail;
@@ -20,5 +22,6 @@ pub use body::HttpBody;
 pub use error::{InvokeError, ThrottleReason};
 pub use invoker::Invoker;
 pub use limits::Limits;
+pub use passing::{PassedBody, Tunnel, TunnelEnd, TunnelTraffic};
 pub use request::{HttpRequest, Payload, Request};
 pub use response::{Response, ResponseBody};

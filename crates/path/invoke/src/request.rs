@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pilot_model::ports::PassedRequest;
 use pilot_model::{Instant, InvocationId, Version};
 
 /// One request to one version. The version comes from [`Invoker::find`](crate::Invoker::find).
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Request {
     /// Its request id.
     pub id: InvocationId,
@@ -26,25 +27,29 @@ pub struct Request {
 }
 
 /// What the handler gets.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum Payload {
     /// `handler(event, context)`: the event, JSON. Not looked into here.
     Event(Bytes),
     /// An ASGI or WSGI application: the HTTP request itself.
     Http(HttpRequest),
+    /// A function that is an HTTP server: the request as that server is to see it. Its body may still be arriving; nobody reads
+    /// it before the server does.
+    Pass(PassedRequest),
 }
 
 impl Payload {
-    /// The body's length, bytes.
+    /// The length of what is held of the body, bytes: nothing of one that passes through.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
             Self::Event(event) => event.len(),
             Self::Http(request) => request.body.len(),
+            Self::Pass(_) => 0,
         }
     }
 
-    /// Whether there is no body.
+    /// Whether nothing is held of a body.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

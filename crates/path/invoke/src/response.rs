@@ -7,6 +7,7 @@ use pilot_model::ports::HttpHead;
 use pilot_model::{InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version};
 
 use crate::body::HttpBody;
+use crate::passing::{PassedBody, Tunnel};
 
 /// An invocation's answer.
 #[derive(Debug)]
@@ -28,6 +29,12 @@ pub struct Response {
 }
 
 impl Response {
+    /// False while a body still comes in, or a tunnel is open.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.record.is_some()
+    }
+
     /// START line, what was printed, END and REPORT line: the last 4 KiB. Empty while a body still streams. Made anew by each
     /// call, since few ask for it.
     #[must_use]
@@ -53,4 +60,8 @@ pub enum ResponseBody {
         /// In one piece, or streamed.
         body: HttpBody,
     },
+    /// The response of the function's own server, as it came.
+    Passed(http::Response<PassedBody>),
+    /// Its server has switched protocols (status 101): from here on the connection is a tunnel.
+    Upgraded(http::Response<Tunnel>),
 }

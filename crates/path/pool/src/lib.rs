@@ -4,14 +4,21 @@
 //! lies a shell with one mutex, which is never held across an await. [`Pools`] owns what all pools share: one timer task, one sampler
 //! of memory, one task that ends workers off the path. Starts workers through the [`Engine`](pilot_model::ports::Engine)
 //! port; what a worker is asked is not this crate's business.
+//!
+//! A [`KeyedPool`] is such an engine, for what cannot fork: it keeps runtimes by their key and reuses them. [`ByRuntime`] is the
+//! engine that has both kinds.
 
+mod by_runtime;
 mod forecasting;
+mod keyed;
 mod lease;
 mod memory;
 mod pool;
 mod pools;
 mod tasks;
 
+pub use by_runtime::ByRuntime;
+pub use keyed::{KeyedParts, KeyedPool, KeyedSettings, MachineMemory, machine_memory};
 pub use lease::{Lease, Waiting};
 pub use pool::{Leased, Pool, Refusal};
 pub use pools::{PoolLimits, Pools};

@@ -37,4 +37,16 @@ impl Tasks {
     pub(crate) fn abort(&self) {
         self.set.lock().abort_all();
     }
+
+    /// Ends every task at its next await, and waits until all have ended, with what they held.
+    pub(crate) async fn end(&self) {
+        loop {
+            let mut set = std::mem::take(&mut *self.set.lock());
+            if set.is_empty() {
+                return;
+            }
+            // What ends may have spawned before it did: therefore once more.
+            set.shutdown().await;
+        }
+    }
 }

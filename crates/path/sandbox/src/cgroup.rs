@@ -196,6 +196,8 @@ pub struct Cgroup {
 /// The files of a group that are used again and again.
 #[derive(Debug)]
 struct Files {
+    /// Its name below this daemon's folders.
+    name: String,
     /// Its folders, one per hierarchy.
     folders: Vec<PathBuf>,
     /// Written to by the process that joins.
@@ -243,6 +245,17 @@ impl Cgroup {
             .lines()
             .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
             .unwrap_or(0)
+    }
+
+    /// Changes the limits of what runs in it.
+    ///
+    /// # Errors
+    /// The kernel's: `ResourceBusy` for less memory than is in use. Some limits may be changed by then.
+    pub fn set_limits(&self, limits: &Limits) -> io::Result<()> {
+        match &self.hierarchy.inner.layout {
+            Layout::V1(folders) => folders.limit(&self.files, limits),
+            Layout::V2(folder) => folder.limit(&self.files, limits),
+        }
     }
 
     /// Begins a new use: the highest memory use is forgotten where the kernel can.

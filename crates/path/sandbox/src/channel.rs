@@ -41,6 +41,15 @@ impl Channel {
         self.send_bytes(&serde_json::to_vec(message)?, fds).await
     }
 
+    /// Sends a message, as JSON, if there is room for it now.
+    pub(crate) fn send_now(
+        &self,
+        message: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        seqpacket::send(self.socket.as_fd(), &serde_json::to_vec(message)?, fds)
+    }
+
     /// Sends a message as it is.
     pub(crate) async fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let send = || seqpacket::send(self.socket.as_fd(), bytes, fds);

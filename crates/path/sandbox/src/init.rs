@@ -4,8 +4,10 @@
 //!
 //! It runs in a process that was forked from the daemon's spawner: what it inherits of memory is read and never freed.
 
+mod sockets;
+
 use std::convert::Infallible;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -20,10 +22,12 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::statvfs::statvfs;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Gid, Pid, Uid, setgroups, sethostname, setresgid, setresuid, write};
+use nix::unistd::{
+    AccessFlags, Gid, Pid, Uid, access, chdir, setgroups, sethostname, setresgid, setresuid, write,
+};
 use pilot_sys::capability::{self, Capability};
 use pilot_sys::process::{self, Program, Side};
-use pilot_sys::{loopback, seqpacket};
+use pilot_sys::{loopback, mount as trees, seqpacket, sysv};
 
 use crate::filter::Filters;
 use crate::message::{ExecSpec, InitReply, InitRequest, NAMESPACES};
@@ -70,7 +74,7 @@ pub(crate) fn run(
             let mut init = Init {
                 control,
                 filters,
-                program: None,
+                programs: Vec::new(),
             };
             // An error here is the control socket's: nobody is left to tell.
             i32::from(init.serve().is_err())
@@ -124,8 +128,8 @@ fn mount_own(tmp_bytes_max: u64) -> Result<(), String> {
 struct Init<'a> {
     control: OwnedFd,
     filters: &'a Filters,
-    /// The program started by `Exec`, while it runs.
-    program: Option<Pid>,
+    /// The programs started by `Exec` that run, and where their end is told.
+    programs: Vec<(Pid, OwnedFd)>,
 }
 
 impl Init<'_> {
@@ -156,51 +160,98 @@ impl Init<'_> {
                 let Some(message) = seqpacket::receive(&self.control)? else {
                     return Ok(());
                 };
-                let answer = match serde_json::from_slice(&message.bytes) {
-                    Ok(request) => self.answer(request, message.fds),
-                    Err(error) => Some(InitReply::Failed {
-                        problem: format!("a request is not understood: {error}"),
-                    }),
-                };
-                if let Some(answer) = answer {
-                    reply(self.control.as_fd(), &answer, &[])?;
+                if let Ok(request) = serde_json::from_slice(&message.bytes) {
+                    self.take(request, message.fds);
                 }
             }
         }
     }
 
-    fn answer(&mut self, request: InitRequest, mut fds: Vec<OwnedFd>) -> Option<InitReply> {
-        match request {
-            InitRequest::Nest { tmp_bytes_max } => {
-                let control = fds.pop()?;
-                self.nest(control, tmp_bytes_max).err().map(failed)
-            }
-            InitRequest::Exec(spec) => Some(match self.exec(&spec, fds) {
+    /// Does what is asked. Whoever asked may have gone: then nobody hears the answer.
+    fn take(&mut self, request: InitRequest, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        let Some(first) = fds.next() else { return };
+        if let InitRequest::Nest {
+            own_network,
+            tmp_bytes_max,
+        } = request
+        {
+            // The new init answers on its own control socket; when there is none, the daemon sees it closed.
+            let _ = self.nest(first, own_network, tmp_bytes_max);
+            return;
+        }
+        let socket;
+        let (answer, attached) = match request {
+            InitRequest::Exec(spec) => match self.exec(&spec, fds.collect()) {
                 Ok(pid) => {
-                    self.program = Some(pid);
-                    InitReply::Started
+                    let _ = reply(first.as_fd(), &InitReply::Started, &[]);
+                    self.programs.push((pid, first));
+                    return;
                 }
-                Err(error) => failed(error),
-            }),
-            InitRequest::Clean { tmp_bytes_max } => Some(match clean(tmp_bytes_max) {
-                Ok(()) => InitReply::Clean,
-                Err(leftover) => InitReply::Dirty { leftover },
-            }),
-        }
+                Err(error) => (failed(error), None),
+            },
+            InitRequest::Listen { port } => match sockets::listen(port) {
+                Ok(made) => {
+                    socket = made;
+                    (InitReply::Socket, Some(socket.as_fd()))
+                }
+                Err(error) => (failed(error), None),
+            },
+            InitRequest::Connect { port } => match sockets::connect(port) {
+                Ok(made) => {
+                    socket = made;
+                    (InitReply::Socket, Some(socket.as_fd()))
+                }
+                Err(error) => (failed(error), None),
+            },
+            InitRequest::Clean { tmp_bytes_max } => {
+                // They are to end here, and nobody is to hear how.
+                self.programs.clear();
+                let answer = match clean(tmp_bytes_max) {
+                    Ok(()) => InitReply::Clean,
+                    Err(leftover) => InitReply::Dirty { leftover },
+                };
+                (answer, None)
+            }
+            InitRequest::Signal { signal } => (self.signal(signal), None),
+            InitRequest::Show { inside } => (show(&inside, fds.next()), None),
+            InitRequest::Hide { inside } => {
+                let hidden = umount2(&inside, MntFlags::MNT_DETACH);
+                let failed = |error| failed(format!("take off {}: {error}", inside.display()));
+                (hidden.map_or_else(failed, |()| InitReply::Done), None)
+            }
+            InitRequest::Nest { .. } => return,
+        };
+        let attached: Vec<BorrowedFd<'_>> = attached.into_iter().collect();
+        let _ = reply(first.as_fd(), &answer, &attached);
     }
 
-    /// The new init answers on its own control socket.
-    fn nest(&self, control: OwnedFd, tmp_bytes_max: u64) -> io::Result<()> {
-        match process::fork_with(OWN_NAMESPACES)? {
+    fn nest(&self, control: OwnedFd, own_network: bool, tmp_bytes_max: u64) -> io::Result<()> {
+        let (flags, network) = if own_network {
+            (OWN_NAMESPACES | CloneFlags::CLONE_NEWNET, OwnNetwork::Yes)
+        } else {
+            (OWN_NAMESPACES, OwnNetwork::No)
+        };
+        match process::fork_with(flags)? {
             Side::Child => process::child_main(vec![control], |mut kept| {
-                run(kept.pop(), self.filters, OwnNetwork::No, tmp_bytes_max)
+                run(kept.pop(), self.filters, network, tmp_bytes_max)
             }),
             Side::Parent(_) => Ok(()),
         }
     }
 
+    fn signal(&self, number: i32) -> InitReply {
+        let sent = Signal::try_from(number).and_then(|signal| {
+            self.programs
+                .iter()
+                .try_for_each(|(pid, _)| kill(*pid, signal))
+        });
+        sent.map_or_else(failed, |()| InitReply::Done)
+    }
+
     fn exec(&self, spec: &ExecSpec, mut fds: Vec<OwnedFd>) -> io::Result<Pid> {
-        let program = Program::new(&spec.path, &spec.arguments, &spec.environment)?;
+        let path = find_program(spec);
+        let program = Program::new(&path, &spec.arguments, &spec.environment)?;
         let cgroup_files = fds.split_off(fds.len().saturating_sub(spec.cgroup_files));
         match process::fork_with(CloneFlags::empty())? {
             Side::Parent(pid) => Ok(pid),
@@ -216,7 +267,11 @@ impl Init<'_> {
                         format!("cannot start {}: {error}\n", spec.path).as_bytes(),
                     );
                 }
-                process::exit_now(126)
+                // As a shell's: not found, or not to be executed.
+                process::exit_now(match error.kind() {
+                    io::ErrorKind::NotFound => 127,
+                    _ => 126,
+                })
             }
         }
     }
@@ -225,6 +280,7 @@ impl Init<'_> {
         for file in cgroup_files {
             write(file, b"0")?;
         }
+        chdir(&spec.cwd)?;
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         for ignored in [
             Signal::SIGHUP,
@@ -272,16 +328,36 @@ impl Init<'_> {
                 Ok(_) | Err(Errno::EINTR) => continue,
                 Err(error) => return Err(error.into()),
             };
-            if self.program == Some(pid) {
-                self.program = None;
+            if let Some(at) = self
+                .programs
+                .iter()
+                .position(|(program, _)| *program == pid)
+            {
+                let (_, heard_by) = self.programs.swap_remove(at);
                 let exited = InitReply::Exited {
                     code,
                     signal: ended_by,
                 };
-                reply(self.control.as_fd(), &exited, &[])?;
+                // Whoever started it may have gone.
+                let _ = reply(heard_by.as_fd(), &exited, &[]);
             }
         }
     }
+}
+
+/// A program's name without a slash is looked for on its own PATH, as execvp(3) does.
+fn find_program(spec: &ExecSpec) -> String {
+    let found = || {
+        let (_, path) = spec.environment.iter().find(|(key, _)| key == "PATH")?;
+        path.split(':')
+            .map(|folder| Path::new(folder).join(&spec.path))
+            .find(|file| access(file, AccessFlags::X_OK).is_ok() && file.is_file())
+            .map(|file| file.display().to_string())
+    };
+    if spec.path.contains('/') {
+        return spec.path.clone();
+    }
+    found().unwrap_or_else(|| spec.path.clone())
 }
 
 /// Limits of every process in a sandbox beyond its cgroup's. No core dumps: they could fill the disk.
@@ -291,7 +367,7 @@ const LIMITS: [(Resource, u64); 3] = [
     (Resource::RLIMIT_MEMLOCK, 64 * 1024),
 ];
 
-/// Ends what still runs, empties what can be written to, and refuses when IPC objects were left.
+/// Ends what still runs, removes IPC objects, empties what can be written to.
 fn clean(tmp_bytes_max: u64) -> Result<(), String> {
     // Everyone but this process. The use's own process was reaped before the daemon asked; orphans are ours to reap.
     for _ in 0..CLEAN_ROUNDS_MAX {
@@ -312,12 +388,7 @@ fn clean(tmp_bytes_max: u64) -> Result<(), String> {
 const CLEAN_ROUNDS_MAX: usize = 10_000;
 
 fn empty(tmp_bytes_max: u64) -> Result<(), String> {
-    for table in ["msg", "sem", "shm"] {
-        let text = fs::read_to_string(format!("/proc/sysvipc/{table}")).unwrap_or_default();
-        if text.lines().count() > 1 {
-            return Err(format!("System V IPC objects ({table})"));
-        }
-    }
+    sysv::remove_all().map_err(|error| format!("System V IPC objects: {error}"))?;
     let used = WRITABLE.iter().any(|(path, _)| {
         // The root folder itself is one inode.
         statvfs(*path).map_or(true, |fs| fs.files() - fs.files_free() > 1)
@@ -329,6 +400,17 @@ fn empty(tmp_bytes_max: u64) -> Result<(), String> {
         mount_own(tmp_bytes_max)?;
     }
     Ok(())
+}
+
+/// Attaches the spawner's copy. A program that already runs sees it too.
+fn show(inside: &Path, tree: Option<OwnedFd>) -> InitReply {
+    let Some(tree) = tree else {
+        return failed("nothing to show was attached");
+    };
+    match trees::attach(tree, inside) {
+        Ok(()) => InitReply::Done,
+        Err(error) => failed(format!("show at {}: {error}", inside.display())),
+    }
 }
 
 fn failed(error: impl std::fmt::Display) -> InitReply {

@@ -15,6 +15,8 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{chdir, pivot_root};
 use serde::{Deserialize, Serialize};
 
+use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE};
+
 /// What to build a root from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RootSpec {
@@ -86,6 +88,9 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
         "proc", "tmp", "dev", "dev/shm", "run", "var", "etc", "etc/ssl", "opt",
     ] {
         make_folder(&root.join(folder))?;
+    }
+    for place in [CODE_INSIDE, PACKAGES_INSIDE, NODE_MODULES_INSIDE] {
+        make_folder(&beneath(root, Path::new(place)))?;
     }
     for (link, target) in [
         ("var/tmp", "/tmp"),
@@ -175,6 +180,10 @@ fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
     for (name, text) in files {
         let path = root.join("etc").join(name);
         step("write", &path, || fs::write(&path, text))?;
+    }
+    if spec.resolver.is_none() {
+        let place = beneath(root, Path::new(RESOLVER_INSIDE));
+        step("create", &place, || fs::write(&place, ""))?;
     }
     let shown = ETC_SHOWN.map(|name| (Path::new("/etc").join(name), name));
     let resolver = spec.resolver.clone().map(|file| (file, "resolv.conf"));

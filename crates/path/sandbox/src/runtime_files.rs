@@ -11,55 +11,49 @@ use sha2::{Digest, Sha256};
 
 static PYTHON_WORKER: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../../python/pilot_worker");
 
+static NODE_WORKER: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../../node");
+
 /// Where a sandbox finds the Python worker.
 pub(crate) const PYTHON_WORKER_INSIDE: &str = "/opt/pilot/python";
+
+/// Where a sandbox finds the Node.js worker.
+pub(crate) const NODE_WORKER_INSIDE: &str = "/opt/pilot/node";
 
 /// The files on disk.
 #[derive(Debug, Clone)]
 pub(crate) struct RuntimeFiles {
     python: PathBuf,
+    node: PathBuf,
 }
+
+/// Where a source goes, and its text.
+type Source = (PathBuf, &'static [u8]);
 
 impl RuntimeFiles {
     /// Writes the sources below `dir`, unless they are there.
     pub(crate) fn unpack(dir: &Path) -> io::Result<Self> {
-        let mut sources = Vec::new();
-        collect(&PYTHON_WORKER, &mut sources);
+        let mut python = Vec::new();
+        collect(&PYTHON_WORKER, &["py"], &mut python);
+        for (path, _) in &mut python {
+            *path = Path::new("pilot_worker").join(&*path);
+        }
         // Beside the package, where it looks for it.
-        sources.push((PathBuf::from("../fork_server.so"), FORK_SERVER));
-        let mut hash = Sha256::new();
-        for (path, text) in &sources {
-            hash.update(path.to_string_lossy().as_bytes());
-            hash.update([0]);
-            hash.update(text);
-        }
-        let id: String = hash
-            .finalize()
-            .iter()
-            .take(8)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let python = dir.join(format!("python-{id}"));
-        if !python.exists() {
-            // Written beside and renamed, so that a half-written one is never taken for whole.
-            let staging = dir.join(format!("python-{id}.{}", std::process::id()));
-            for (path, text) in &sources {
-                let file = match path.strip_prefix("..") {
-                    Ok(beside) => staging.join(beside),
-                    Err(_) => staging.join("pilot_worker").join(path),
-                };
-                if let Some(parent) = file.parent() {
-                    fs::create_dir_all(parent)?;
-                }
-                fs::write(file, text)?;
-            }
-            fs::rename(&staging, &python)?;
-        }
-        Ok(Self { python })
+        python.push((PathBuf::from("fork_server.so"), FORK_SERVER));
+        let mut node = Vec::new();
+        collect(&NODE_WORKER, &["js", "mjs", "cjs", "json"], &mut node);
+        node.retain(|(path, _)| !path.starts_with("test"));
+        Ok(Self {
+            python: write(dir, "python", &python)?,
+            node: write(dir, "node", &node)?,
+        })
     }
 
     pub(crate) fn python(&self) -> &Path {
         &self.python
+    }
+
+    pub(crate) fn node(&self) -> &Path {
+        &self.node
     }
 
     /// Compiles the worker for an interpreter, so that none of its processes has to. Blocks for some 100 ms the first time.
@@ -86,15 +80,46 @@ impl RuntimeFiles {
     }
 }
 
+/// Writes sources to a folder that is named after them, unless it is there.
+fn write(dir: &Path, name: &str, sources: &[Source]) -> io::Result<PathBuf> {
+    let mut hash = Sha256::new();
+    for (path, text) in sources {
+        hash.update(path.to_string_lossy().as_bytes());
+        hash.update([0]);
+        hash.update(text);
+    }
+    let digest = hash.finalize();
+    let id: String = digest
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let place = dir.join(format!("{name}-{id}"));
+    if !place.exists() {
+        // Written beside and renamed, so that a half-written one is never taken for whole.
+        let staging = dir.join(format!("{name}-{id}.{}", std::process::id()));
+        for (path, text) in sources {
+            let file = staging.join(path);
+            if let Some(parent) = file.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            fs::write(file, text)?;
+        }
+        fs::rename(&staging, &place)?;
+    }
+    Ok(place)
+}
+
 /// The sources; not what an interpreter has left beside them.
-fn collect(dir: &Dir<'static>, into: &mut Vec<(PathBuf, &'static [u8])>) {
+fn collect(dir: &Dir<'static>, endings: &[&str], into: &mut Vec<Source>) {
     for file in dir.files() {
-        if file.path().extension().is_some_and(|ext| ext == "py") {
+        let ending = file.path().extension().and_then(|ending| ending.to_str());
+        if ending.is_some_and(|ending| endings.contains(&ending)) {
             into.push((file.path().to_owned(), file.contents()));
         }
     }
     for dir in dir.dirs() {
-        collect(dir, into);
+        collect(dir, endings, into);
     }
     into.sort();
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,14 +18,20 @@ use crate::template::{Child, ChildEnd};
 /// Namespaces, writable places and limits, ready for a process to enter or to be executed in.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
-    /// Shared with the one task that waits for a program's end, which does not outlive the program's [`Child`].
-    control: Arc<Channel>,
+    /// Closing it ends the sandbox.
+    control: Arc<Control>,
     /// In the order of [`NAMESPACES`].
     namespaces: Vec<OwnedFd>,
     /// Whether its network is not the host's.
     own_network: bool,
     cgroup: Option<Cgroup>,
     tmp_bytes_max: u64,
+}
+
+/// The way to a sandbox's init. Each request has a socket of its own for its answer.
+#[derive(Debug)]
+pub(crate) struct Control {
+    channel: Channel,
 }
 
 /// Longest that an init may take to come up, or to answer. They do nothing that waits.
@@ -48,20 +55,27 @@ impl Sandbox {
         Self::come_up(control, own_network, cgroup, tmp_bytes_max).await
     }
 
-    /// One inside this one, with the same root and network, and all else its own.
+    /// One inside this one, with the same root, and all else its own, the network too if that is asked for.
     pub(crate) async fn nest(
         &self,
+        network: NestNetwork,
         cgroup: Option<Cgroup>,
         tmp_bytes_max: u64,
     ) -> Result<Self, StartError> {
         let (control, theirs) = Channel::pair().map_err(refused("a socket"))?;
-        let request = InitRequest::Nest { tmp_bytes_max };
+        let own_network = network == NestNetwork::Own;
+        let request = InitRequest::Nest {
+            own_network,
+            tmp_bytes_max,
+        };
         self.control
+            .channel
             .send(&request, &[theirs.as_fd()])
             .await
             .map_err(refused("ask the sandbox's init"))?;
         drop(theirs);
-        Self::come_up(control, self.own_network, cgroup, tmp_bytes_max).await
+        let own_network = own_network || self.own_network;
+        Self::come_up(control, own_network, cgroup, tmp_bytes_max).await
     }
 
     async fn come_up(
@@ -73,7 +87,7 @@ impl Sandbox {
         let (reply, namespaces) = answer(&control).await?;
         match reply {
             InitReply::Ready if namespaces.len() == NAMESPACES.len() => Ok(Self {
-                control: Arc::new(control),
+                control: Arc::new(Control { channel: control }),
                 namespaces,
                 own_network,
                 cgroup,
@@ -88,40 +102,26 @@ impl Sandbox {
         &self,
         spec: ExecSpec,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<(), StartError> {
+    ) -> Result<Child, StartError> {
         let mut all = fds.to_vec();
         all.extend(self.join_files());
         let spec = ExecSpec {
             cgroup_files: all.len() - fds.len(),
             ..spec
         };
-        self.control
-            .send(&InitRequest::Exec(spec), &all)
-            .await
-            .map_err(refused("ask the sandbox's init"))?;
-        match answer(&self.control).await?.0 {
-            InitReply::Started => Ok(()),
-            other => Err(unexpected(&other)),
+        let (reply, answers) = self.control.ask(&InitRequest::Exec(spec), &all).await?;
+        match reply {
+            Reply {
+                what: InitReply::Started,
+                ..
+            } => Ok(Child::watched(end_of_program(answers))),
+            other => Err(unexpected(&other.what)),
         }
     }
 
-    /// The program started by [`Sandbox::exec`]. Nothing else may be asked of the sandbox until it has ended.
-    pub(crate) fn program(&self) -> Child {
-        let control = Arc::clone(&self.control);
-        Child::watched(async move {
-            while let Ok(Some(message)) = control.receive().await {
-                if let Ok(InitReply::Exited { code, signal }) =
-                    serde_json::from_slice(&message.bytes)
-                {
-                    return match (code, signal) {
-                        (Some(code), _) => ChildEnd::Exited(code),
-                        (None, Some(signal)) => ChildEnd::Signalled(signal),
-                        (None, None) => ChildEnd::Unknown,
-                    };
-                }
-            }
-            ChildEnd::Unknown
-        })
+    /// The way to its init, which outlives neither the sandbox nor its use for long: who holds it keeps the sandbox up.
+    pub(crate) fn control(&self) -> &Arc<Control> {
+        &self.control
     }
 
     /// Makes it as new after a use whose process has ended. On an error it is to be dropped.
@@ -129,11 +129,7 @@ impl Sandbox {
         let request = InitRequest::Clean {
             tmp_bytes_max: self.tmp_bytes_max,
         };
-        self.control
-            .send(&request, &[])
-            .await
-            .map_err(refused("ask the sandbox's init"))?;
-        match answer(&self.control).await?.0 {
+        match self.control.ask(&request, &[]).await?.0.what {
             InitReply::Clean => {
                 if let Some(cgroup) = &self.cgroup {
                     cgroup.reset();
@@ -142,6 +138,11 @@ impl Sandbox {
             }
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Has limits and counters of its own from now on. What runs in it keeps the old ones.
+    pub(crate) fn set_cgroup(&mut self, cgroup: Option<Cgroup>) {
+        self.cgroup = cgroup;
     }
 
     /// What a process that is to enter gets: names of the wire protocol and descriptors. Not the host's network: to enter that takes
@@ -175,6 +176,113 @@ impl Sandbox {
 
 /// A sandbox shared by those who keep it alive.
 pub(crate) type SharedSandbox = Arc<Sandbox>;
+
+/// Whether a sandbox inside another one has a network namespace of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NestNetwork {
+    /// It has.
+    Own,
+    /// It is in that of the outer one.
+    Shared,
+}
+
+struct Reply {
+    what: InitReply,
+    fds: Vec<OwnedFd>,
+}
+
+impl Control {
+    /// Shows a folder or file of the host, read-only, at a place of the sandbox that is there.
+    pub(crate) async fn show(
+        &self,
+        spawner: &Spawner,
+        host: &Path,
+        inside: &Path,
+    ) -> Result<(), StartError> {
+        let tree = spawner.tree(host).await?;
+        let inside = inside.to_owned();
+        self.command(&InitRequest::Show { inside }, &[tree.as_fd()])
+            .await
+    }
+
+    /// Shows it no longer.
+    pub(crate) async fn hide(&self, inside: &Path) -> Result<(), StartError> {
+        let inside = inside.to_owned();
+        self.command(&InitRequest::Hide { inside }, &[]).await
+    }
+
+    /// Sends the programs that run a signal; whether they got it nobody hears. Does not wait.
+    pub(crate) fn tell_signal(&self, signal: i32) {
+        let told = Channel::pair().and_then(|(_, answer)| {
+            self.channel
+                .send_now(&InitRequest::Signal { signal }, &[answer.as_fd()])
+        });
+        if let Err(error) = told {
+            tracing::debug!(%error, signal, "a sandbox's programs could not be sent a signal");
+        }
+    }
+
+    /// A socket that listens on 127.0.0.1 in the sandbox; port 0: one that is free. It does not block.
+    pub(crate) async fn listen(&self, port: u16) -> Result<OwnedFd, StartError> {
+        self.socket(&InitRequest::Listen { port }).await
+    }
+
+    /// A socket that begins to connect to 127.0.0.1 in the sandbox. It does not block.
+    pub(crate) async fn connect(&self, port: u16) -> Result<OwnedFd, StartError> {
+        self.socket(&InitRequest::Connect { port }).await
+    }
+
+    async fn socket(&self, request: &InitRequest) -> Result<OwnedFd, StartError> {
+        let (mut reply, _) = self.ask(request, &[]).await?;
+        match (&reply.what, reply.fds.pop()) {
+            (InitReply::Socket, Some(socket)) => Ok(socket),
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    async fn command(
+        &self,
+        request: &InitRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), StartError> {
+        match self.ask(request, fds).await?.0.what {
+            InitReply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks, and gives the answer with the socket that it came on.
+    async fn ask(
+        &self,
+        request: &InitRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Channel), StartError> {
+        let (answers, theirs) = Channel::pair().map_err(refused("a socket"))?;
+        let mut all = vec![theirs.as_fd()];
+        all.extend(fds);
+        self.channel
+            .send(request, &all)
+            .await
+            .map_err(refused("ask the sandbox's init"))?;
+        drop(theirs);
+        let (what, fds) = answer(&answers).await?;
+        Ok((Reply { what, fds }, answers))
+    }
+}
+
+/// Waits for the end of a program, told where its start was.
+async fn end_of_program(answers: Channel) -> ChildEnd {
+    while let Ok(Some(message)) = answers.receive().await {
+        if let Ok(InitReply::Exited { code, signal }) = serde_json::from_slice(&message.bytes) {
+            return match (code, signal) {
+                (Some(code), _) => ChildEnd::Exited(code),
+                (None, Some(signal)) => ChildEnd::Signalled(signal),
+                (None, None) => ChildEnd::Unknown,
+            };
+        }
+    }
+    ChildEnd::Unknown
+}
 
 async fn answer(control: &Channel) -> Result<(InitReply, Vec<OwnedFd>), StartError> {
     let ended = |problem: &str| StartError::Sandbox {

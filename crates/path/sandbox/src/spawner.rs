@@ -8,15 +8,19 @@ mod process;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
+use pilot_model::ports::StartError;
 use pilot_sys::netlink::{Netlink, Protocol};
 use pilot_sys::seqpacket;
 
+use crate::channel::Channel;
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
-use crate::message::{MakeSandbox, SpawnerRequest};
+use crate::message::{MakeSandbox, SpawnerRequest, TreeReply};
 use crate::network::MakeLink;
 use crate::network::host::HostNetwork;
+use crate::sandbox::ANSWER_TIME_MAX;
 
 /// The daemon's end.
 #[derive(Debug)]
@@ -80,6 +84,31 @@ impl Spawner {
         let mut fds = vec![control.as_fd()];
         fds.extend(nested_in.map(AsFd::as_fd));
         seqpacket::send(self.socket.as_fd(), &bytes, &fds)
+    }
+
+    /// A read-only copy of what is mounted at a folder or file of the host.
+    pub(crate) async fn tree(&self, host: &Path) -> Result<OwnedFd, StartError> {
+        let refused = |problem: String| StartError::Sandbox {
+            problem: format!("show {}: {problem}", host.display()),
+        };
+        let io = |error: io::Error| refused(error.to_string());
+        let (answers, theirs) = Channel::pair().map_err(io)?;
+        let request = SpawnerRequest::Tree {
+            host: host.to_owned(),
+        };
+        let bytes = serde_json::to_vec(&request).map_err(|error| refused(error.to_string()))?;
+        seqpacket::send(self.socket.as_fd(), &bytes, &[theirs.as_fd()]).map_err(io)?;
+        drop(theirs);
+        let mut message = tokio::time::timeout(ANSWER_TIME_MAX, answers.receive())
+            .await
+            .map_err(|_| refused("the spawner did not answer in time".to_owned()))?
+            .map_err(io)?
+            .ok_or_else(|| refused("the spawner gave no answer".to_owned()))?;
+        match (serde_json::from_slice(&message.bytes), message.fds.pop()) {
+            (Ok(TreeReply::Tree), Some(tree)) => Ok(tree),
+            (Ok(TreeReply::Failed { problem }), _) => Err(refused(problem)),
+            (answer, _) => Err(refused(format!("the spawner answered {answer:?}"))),
+        }
     }
 
     /// Asks for a link into a network namespace. The answer comes on the other end of `control`.

@@ -80,6 +80,11 @@ impl Child {
     }
 
     /// What [`Child::end`] waits for, to be waited for without the child.
+    /// Whether it is known to have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.end.initialized()
+    }
+
     pub(crate) fn end_watch(&self) -> Arc<SetOnce<ChildEnd>> {
         Arc::clone(&self.end)
     }

@@ -57,6 +57,7 @@ enum Link {
 }
 
 /// What ends with the worker.
+#[derive(Debug)]
 pub(crate) struct Body {
     pub(crate) sandbox: Sandbox,
     pub(crate) process: Child,
@@ -66,6 +67,9 @@ pub(crate) struct Body {
 pub(crate) trait Home: Send + Sync {
     /// The worker's channel is closed; its process may still be ending.
     fn take_back(&self, body: Body);
+
+    /// The sandbox was ended with its worker.
+    fn lost(&self) {}
 }
 
 impl fmt::Debug for ForkedWorker {
@@ -139,10 +143,16 @@ impl ForkedWorker {
                     home,
                 })
             }
-            Kind::InitError => Err(StartError::Import {
-                body: String::from_utf8_lossy(&frame.body).into_owned(),
-                output: connection.output().take_text(),
-            }),
+            Kind::InitError => {
+                let error = StartError::Import {
+                    body: String::from_utf8_lossy(&frame.body).into_owned(),
+                    output: connection.output().take_text(),
+                };
+                // It exits by itself, now that the channel closes; its sandbox is as good as before.
+                drop(connection);
+                home.take_back(body);
+                Err(error)
+            }
             other => Err(runtime(
                 format!("the worker began with {other:?}"),
                 &mut connection,
@@ -176,6 +186,7 @@ impl ForkedWorker {
     async fn fault(&self, what: Exchanged, output: Bytes) -> WorkerFault {
         let body = self.body.lock().take();
         self.killed.store(true, Ordering::Relaxed);
+        self.home.lost();
         let oom_kills = |body: &Body| body.sandbox.cgroup().map_or(0, Cgroup::oom_kills);
         if body.as_ref().is_some_and(|body| oom_kills(body) > 0) {
             self.out_of_memory.store(true, Ordering::Relaxed);
@@ -265,6 +276,7 @@ impl Worker for ForkedWorker {
         self.killed.store(true, Ordering::Relaxed);
         // The sandbox's init sees its socket close, ends, and the kernel ends everything in its PID namespace.
         drop(self.body.lock().take());
+        self.home.lost();
     }
 
     fn retire(&self) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pilot_model::ports::{Answer, Engine, StartError, Worker, WorkerFault};
 use pilot_model::{FunctionSpec, WorkerId};
-use pilot_sandbox::{ForkEngine, Isolation, Spawner};
+use pilot_sandbox::{ForkEngine, Isolation, Machine, Spawner};
 use support::version;
 
 const CODE: &str = r#"
@@ -50,7 +50,8 @@ fn main() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let engine = ForkEngine::new(config, spawner, isolation).expect("an engine");
+        let machine = Machine::new(config, spawner, isolation).expect("a machine");
+        let engine = ForkEngine::new(Arc::clone(&machine));
         run(&engine, dir.path()).await;
     });
     println!("1 passed, 0 failed");

@@ -20,7 +20,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, Uid, setresuid};
 use pilot_model::ports::{Answer, Engine, StartError, Worker};
 use pilot_model::{FunctionSpec, Version, WorkerId};
-use pilot_sandbox::{ForkEngine, Isolation, OUTBOUND_CIDR_DEFAULT, Spawner};
+use pilot_sandbox::{ForkEngine, Isolation, Machine, OUTBOUND_CIDR_DEFAULT, Spawner};
 use pilot_sys::process::{self, Side};
 use serde_json::{Value, json};
 use world::{DNS, HOST, HOST_IN_LAN, METADATA, MTU, NEIGHBOUR, PORT, ROUTER, SERVER, World};
@@ -132,6 +132,7 @@ fn spawner_ends() {
 
 struct Daemon {
     engine: ForkEngine,
+    machine: Arc<Machine>,
     dir: tempfile::TempDir,
     runtime: tokio::runtime::Runtime,
     workers: AtomicU64,
@@ -152,10 +153,12 @@ impl Daemon {
             .build()
             .expect("a runtime");
         let entered = runtime.enter();
-        let engine = ForkEngine::new(config, spawner, isolation).expect("an engine");
+        let machine = Machine::new(config, spawner, isolation).expect("a machine");
+        let engine = ForkEngine::new(Arc::clone(&machine));
         drop(entered);
         Self {
             engine,
+            machine,
             dir,
             runtime,
             workers: AtomicU64::new(0),
@@ -164,7 +167,11 @@ impl Daemon {
 
     fn run(&self, checks: impl Future<Output = ()>) {
         self.runtime.block_on(checks);
-        assert!(self.runtime.block_on(self.engine.close()), "all has ended");
+        self.engine.close();
+        assert!(
+            self.runtime.block_on(self.machine.vacated()),
+            "all has ended"
+        );
     }
 
     async fn function(&self, name: &str, network: &str) -> Function<'_> {

@@ -319,6 +319,11 @@ impl Shared {
                 let account = self.account(ledger, &version.config.name);
                 account.metrics.worker_ended(reason);
             }
+            Event::RuntimeGiven { version, how, took } => {
+                let account = self.account(ledger, &version.config.name);
+                account.metrics.runtime_given(how, *took);
+            }
+            Event::RuntimesCounted(counts) => self.metrics.set_runtimes(counts),
         }
     }
 
@@ -455,7 +460,11 @@ fn write_log(lines: &mut Vec<u8>, record: &InvocationRecord) {
 fn output_bytes(event: &Event) -> usize {
     match event {
         Event::Invoked(record) => record.output.len(),
-        Event::Arrived { .. } | Event::WorkerStarted { .. } | Event::WorkerEnded { .. } => 0,
+        Event::Arrived { .. }
+        | Event::WorkerStarted { .. }
+        | Event::WorkerEnded { .. }
+        | Event::RuntimeGiven { .. }
+        | Event::RuntimesCounted(_) => 0,
     }
 }
 

@@ -62,7 +62,7 @@ pub enum ArchiveError {
         /// Which limit, and what to change.
         problem: String,
     },
-    /// No file in it.
+    /// No file in it, where the function needs some. The deployer's to say.
     #[error("the archive has no files; check the function's path in pilot.toml")]
     Empty,
     /// The disk failed.
@@ -80,7 +80,7 @@ pub enum ArchiveError {
 pub struct Unpacked {
     /// Hash over every file's path, executable bit and bytes; independent of order, times and owners.
     pub hash: String,
-    /// Number of files.
+    /// Number of files; 0 is for the caller to judge.
     pub files: usize,
     /// Their size, bytes.
     pub bytes: u64,
@@ -123,7 +123,7 @@ pub fn unpack(
     }
     // To the end: a gzip stream that was cut short behind the tar's end mark is still a broken upload.
     io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(unreadable)?;
-    unpacking.finish()
+    Ok(unpacking.finish())
 }
 
 struct Unpacking<'a> {
@@ -248,21 +248,18 @@ impl Unpacking<'_> {
         Ok(digest.finalize().into())
     }
 
-    fn finish(self) -> Result<Unpacked, ArchiveError> {
-        if self.files.is_empty() {
-            return Err(ArchiveError::Empty);
-        }
+    fn finish(self) -> Unpacked {
         let mut hash = Fields::default();
         for (path, (executable, digest)) in &self.files {
             hash.add(path.as_os_str().as_encoded_bytes())
                 .add([u8::from(*executable)])
                 .add(digest);
         }
-        Ok(Unpacked {
+        Unpacked {
             hash: hash.hex(),
             files: self.files.len(),
             bytes: self.bytes,
-        })
+        }
     }
 }
 

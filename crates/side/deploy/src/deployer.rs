@@ -13,7 +13,7 @@ use pilot_model::api::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, PoolStatus, Progress,
 };
 use pilot_model::ports::{ControlPlane, Observation, Observed, Platform, Scaling};
-use pilot_model::{BoxFuture, FunctionName, FunctionSpec};
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec, Runtime};
 
 use crate::archive::ArchiveLimits;
 use crate::blocking::blocking;
@@ -25,6 +25,7 @@ use crate::registry::{Registry, RegistryError, StoredFunction, StoredVersion};
 use crate::state::{Deployed, Function, State};
 
 mod attempt;
+mod hints;
 
 /// Versions of a function that are kept, the live one among them: `NAME:NUMBER` answers for these.
 pub const VERSIONS_KEPT: usize = 3;
@@ -227,6 +228,7 @@ impl ControlPlane for Deployer {
                 .map(|one| one.version.number)
                 .collect(),
             forecast: self.inner.platform.forecast(name),
+            runtimes: self.inner.platform.runtimes(name),
         })
     }
 
@@ -286,7 +288,7 @@ impl Inner {
             version: version.id.clone(),
             number: version.number,
             runtime: version.config.runtime.to_string(),
-            handler: version.config.handler.clone(),
+            handler: handler_or_command(&version.config),
             deployed_unix_s: function.live.deployed_unix_s,
             workers: self.platform.status(name).unwrap_or_default(),
             totals: observation.totals,
@@ -315,6 +317,22 @@ fn deployed(stored: StoredVersion) -> Deployed {
         version: Arc::new(stored.version),
         template: stored.template,
         deployed_unix_s: stored.deployed_unix_s,
+    }
+}
+
+/// What is run: the handler, or the command where there is no handler.
+fn handler_or_command(config: &FunctionConfig) -> String {
+    if !config.handler.is_empty() {
+        return config.handler.clone();
+    }
+    match &config.runtime {
+        Runtime::Provided { command }
+        | Runtime::Http { command, .. }
+        | Runtime::Container {
+            command: Some(command),
+            ..
+        } => errors::shown(command),
+        Runtime::Python { .. } | Runtime::Node { .. } | Runtime::Container { .. } => String::new(),
     }
 }
 

@@ -1,46 +1,52 @@
-//! Environments: an interpreter and installed packages, built once per distinct set and shared by every function that requires
-//! the same. `environments/ID` holds `packages/` and `environment.json`; it appears by a rename, whole or not at all.
+//! Environments: interpreters and installed packages, built once per distinct set and shared by every function that requires
+//! the same. An environment has up to two parts, each a folder of its own ([`part`]): CPython with its packages ([`python`]), and
+//! Node.js with its `node_modules` ([`node`]). Its id is a hash over both, so that functions that differ in one share the other.
+//!
+//! Which parts: that of the function's runtime, or of its command's program, always; another where a file beside the code asks for
+//! packages. A container has none: its image brings what it needs.
 //!
 //! Not here: which environments are still needed. The deployer knows and sweeps.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pilot_model::{Environment, EnvironmentId, Runtime};
-use serde::{Deserialize, Serialize};
-use tokio::process::Command;
 
-use crate::blocking::blocking;
-use crate::data_dir::{DataDir, make_dir};
-use crate::durable;
+use self::node::NodeParts;
+use self::part::Parts;
+use self::program::NotFound;
+use self::python::PythonParts;
+use crate::data_dir::DataDir;
 use crate::hash::Fields;
-use crate::installer::{Failure, Installation, Installer, failure, progress};
-use crate::keyed::Keyed;
-use crate::process::{self, Ended};
-use crate::python::{Interpreter, Interpreters, NoInterpreter, on_path};
-use crate::requirements::{self, Requirements, RequirementsError};
+
+mod node;
+mod part;
+pub(crate) mod program;
+mod python;
+
+pub(crate) use self::node::PackageError;
+pub(crate) use self::python::{RequirementsError, compile};
 
 /// How environments are built.
 #[derive(Debug, Clone)]
 pub struct EnvironmentConfig {
     /// Longest that an installer may take.
     pub install_time_max: Duration,
-    /// Whether packages without a wheel may be built, which runs their setup code as the daemon's user, in no sandbox.
+    /// Whether packages may run code of their own while they are installed, as the daemon's user, in no sandbox.
     pub source_builds: SourceBuilds,
-    /// Where interpreters and uv are looked for, in the form of `PATH`.
+    /// Where interpreters, uv and npm are looked for, in the form of `PATH`.
     pub search_path: OsString,
 }
 
-/// Whether packages without a wheel may be built.
+/// Whether packages may run code while they are installed: Python's without a wheel are built, Node's have install scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceBuilds {
-    /// As pip does by itself.
+    /// As pip and npm do by themselves.
     Allowed,
-    /// Wheels alone.
+    /// Wheels alone, and no scripts.
     Refused,
 }
 
@@ -58,12 +64,16 @@ impl Default for EnvironmentConfig {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvironmentError {
     #[error(transparent)]
-    Interpreter(#[from] NoInterpreter),
+    NotFound(#[from] NotFound),
     #[error(transparent)]
     Requirements(#[from] RequirementsError),
-    #[error("{}", failed_message(.failure, .file))]
+    #[error(transparent)]
+    Package(#[from] PackageError),
+    #[error("{}", failed_message(.failure, .noun, .file))]
     Failed {
         failure: Failure,
+        /// What one of the things to install is called: `requirement`, `package`.
+        noun: &'static str,
         /// Where it is required.
         file: &'static str,
         /// The installer's last lines.
@@ -82,14 +92,28 @@ pub(crate) enum EnvironmentError {
         "{python} has no pip, and a virtual environment with one could not be made; install uv, or its pip or venv package"
     )]
     NoPip { python: PathBuf, tail: String },
+    #[error(
+        "package.json needs npm, which is neither beside {node} nor on PATH; install npm, or deploy node_modules with the code \
+         ('!node_modules/' in .pilotignore)"
+    )]
+    NoNpm { node: PathBuf },
     #[error("the environment could not be written to {path}: {source}")]
     Disk { path: PathBuf, source: io::Error },
 }
 
-fn failed_message(failure: &Failure, file: &str) -> String {
-    match &failure.requirement {
-        Some(requirement) => format!(
-            "requirement '{requirement}' could not be installed: {}; change it in {file}",
+/// What an installer's failure comes down to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The declared requirement or package at fault, where it can be told.
+    pub(crate) at_fault: Option<String>,
+    /// Why, in one line.
+    pub(crate) reason: String,
+}
+
+fn failed_message(failure: &Failure, noun: &str, file: &str) -> String {
+    match &failure.at_fault {
+        Some(at_fault) => format!(
+            "{noun} '{at_fault}' could not be installed: {}; change it in {file}",
             failure.reason
         ),
         None => format!(
@@ -103,8 +127,8 @@ fn failed_message(failure: &Failure, file: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) id: EnvironmentId,
-    pub(crate) interpreter: Interpreter,
-    requirements: Option<Requirements>,
+    python: Option<python::Plan>,
+    node: Option<node::Plan>,
 }
 
 /// An environment that is there.
@@ -115,303 +139,176 @@ pub(crate) struct Obtained {
     pub(crate) reused: bool,
 }
 
-/// What is remembered of an environment beside its packages.
-#[derive(Debug, Serialize, Deserialize)]
-struct Record {
-    python_version: String,
-    requirements: Vec<String>,
-    imports: Vec<String>,
-}
-
 /// Builds environments.
 #[derive(Debug)]
 pub(crate) struct Environments {
-    data_dir: Arc<DataDir>,
-    config: EnvironmentConfig,
-    interpreters: Interpreters,
-    building: Keyed,
+    python: PythonParts,
+    node: NodeParts,
 }
 
 /// Says how far a build is.
 pub(crate) type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
 
+/// What one build of a part is given.
+#[derive(Clone, Copy)]
+struct Site<'a> {
+    parts: &'a Parts,
+    config: &'a EnvironmentConfig,
+    code: &'a Path,
+    say: Say<'a>,
+}
+
 impl Environments {
     pub(crate) fn new(data_dir: Arc<DataDir>, config: EnvironmentConfig) -> Self {
+        let parts = Arc::new(Parts::new(data_dir));
         Self {
-            interpreters: Interpreters::new(config.search_path.clone()),
-            data_dir,
-            config,
-            building: Keyed::default(),
+            python: PythonParts::new(Arc::clone(&parts), config.clone()),
+            node: NodeParts::new(parts, config),
         }
     }
 
-    /// Finds out which environment the code needs. Asks the interpreter when it is not known yet.
+    /// Finds out which environment the code needs. Asks interpreters that are not known yet.
     pub(crate) async fn plan(
         &self,
         runtime: &Runtime,
         code: &Path,
         code_hash: &str,
     ) -> Result<Plan, EnvironmentError> {
-        let requirements = requirements::find(code)?;
-        let interpreter = self.interpreters.find(runtime).await?;
-        let mut hash = Fields::default();
-        hash.add(&interpreter.version)
-            .add(&interpreter.abi)
-            .add(interpreter.executable.as_os_str().as_encoded_bytes());
-        for line in requirements.iter().flat_map(|required| &required.lines) {
-            hash.add(line);
-        }
-        if requirements.as_ref().is_some_and(|required| required.local) {
-            hash.add(code_hash);
-        }
+        let python = match python::Wish::of(runtime) {
+            Some(wish) => self.python.plan(&wish, code, code_hash).await?,
+            None => None,
+        };
+        let node = match node::Wish::of(runtime) {
+            Some(wish) => self.node.plan(&wish, code, code_hash).await?,
+            None => None,
+        };
+        let parts = [
+            python.as_ref().map(|plan| &plan.id),
+            node.as_ref().map(|plan| &plan.id),
+        ];
         Ok(Plan {
-            id: EnvironmentId::from_hex(&hash.hex()),
-            interpreter,
-            requirements,
+            id: id_of(parts.into_iter().flatten()),
+            python,
+            node,
         })
     }
 
-    /// Gives the planned environment, built if it is not there. Concurrent calls for one share one build.
+    /// Gives the planned environment; what of it is not there is built. Concurrent calls for one part share one build.
     pub(crate) async fn obtain(
         &self,
         plan: &Plan,
         code: &Path,
         say: Say<'_>,
     ) -> Result<Obtained, EnvironmentError> {
-        let Some(required) = &plan.requirements else {
-            return Ok(Obtained {
-                environment: plan.environment(None, Vec::new()),
-                reused: true,
-            });
-        };
-        let place = self.data_dir.environments().join(plan.id.as_str());
-        let _building = self.building.lock(plan.id.as_str()).await;
-        let (record, reused) = match read_record(&place) {
-            Some(record) => (record, true),
-            None => (self.build(plan, required, code, &place, say).await?, false),
-        };
-        Ok(Obtained {
-            environment: plan.environment(Some(place.join(PACKAGES)), record.imports),
-            reused,
-        })
-    }
-
-    async fn build(
-        &self,
-        plan: &Plan,
-        required: &Requirements,
-        code: &Path,
-        place: &Path,
-        say: Say<'_>,
-    ) -> Result<Record, EnvironmentError> {
-        // A folder without its record is none of ours, or damaged.
-        clear(place).map_err(|source| disk(place, source))?;
-        let stage = self
-            .data_dir
-            .stage()
-            .map_err(|source| disk(place, source))?;
-        let staged = stage.path().join("environment");
-        let packages = staged.join(PACKAGES);
-        make_dir(&packages).map_err(|source| disk(&packages, source))?;
-        let file = match required.file {
-            "requirements.txt" => code.join(required.file),
-            _ => {
-                let file = stage.path().join("requirements.txt");
-                fs::write(&file, required.lines.join("\n"))
-                    .map_err(|source| disk(&file, source))?;
-                file
-            }
-        };
-        let installer = self.installer(&plan.interpreter, say).await?;
-        say(format!("installing the packages of {}", required.file));
-        let command = installer.command(&Installation {
-            python: &plan.interpreter.executable,
-            file: &file,
-            cwd: code,
-            target: &packages,
-            source_builds: self.config.source_builds,
-        });
-        let ended = process::run(command, self.config.install_time_max, |line| {
-            if let Some(line) = progress(line) {
-                say(without_stage(line, code));
-            }
-        })
-        .await
-        .map_err(|source| disk(&plan.interpreter.executable, source))?;
-        self.check(&ended, required, code)?;
-        let record = Record {
-            python_version: plan.interpreter.version.clone(),
-            requirements: required.lines.clone(),
-            imports: imports(&plan.interpreter, &packages, required).await,
-        };
-        let place = place.to_owned();
-        blocking(move || {
-            // The stage moves along: it is to outlive the work on it.
-            let stage = stage;
-            let kept = keep(&record, &staged, &place);
-            drop(stage);
-            kept.map(|()| record).map_err(|source| disk(&place, source))
-        })
-        .await
-    }
-
-    fn check(
-        &self,
-        ended: &Ended,
-        required: &Requirements,
-        code: &Path,
-    ) -> Result<(), EnvironmentError> {
-        if ended.succeeded() {
-            return Ok(());
-        }
-        let tail = without_stage(&ended.tail, code);
-        Err(match ended.status {
-            None => EnvironmentError::TooLong {
-                file: required.file,
-                time_max: self.config.install_time_max,
-                tail,
+        let mut obtained = Obtained {
+            environment: Environment {
+                id: plan.id.clone(),
+                python: None,
+                packages_dir: None,
+                imports: Vec::new(),
+                node: None,
             },
-            Some(_) => EnvironmentError::Failed {
-                failure: failure(&tail, required),
-                file: required.file,
-                tail,
-            },
-        })
-    }
-
-    /// uv if it is there, else the interpreter's pip, else a pip of ours for that interpreter.
-    async fn installer(
-        &self,
-        interpreter: &Interpreter,
-        say: Say<'_>,
-    ) -> Result<Installer, EnvironmentError> {
-        if let Some(uv) = on_path(&self.config.search_path, "uv") {
-            return Ok(Installer::Uv(uv));
+            reused: true,
+        };
+        if let Some(python) = &plan.python {
+            let part = self.python.obtain(python, code, say).await?;
+            obtained.reused &= part.reused;
+            let environment = &mut obtained.environment;
+            environment.python = Some(part.python);
+            environment.packages_dir = part.packages_dir;
+            environment.imports = part.imports;
         }
-        if interpreter.pip {
-            return Ok(Installer::Pip(interpreter.executable.clone()));
+        if let Some(node) = &plan.node {
+            let part = self.node.obtain(node, code, say).await?;
+            obtained.reused &= part.reused;
+            obtained.environment.node = Some(part.node);
         }
-        let mut hash = Fields::default();
-        hash.add(&interpreter.version)
-            .add(interpreter.executable.as_os_str().as_encoded_bytes());
-        let id = EnvironmentId::from_hex(&hash.hex());
-        let place = self.data_dir.tooling().join(id.as_str());
-        let python = place.join("bin/python");
-        let _building = self.building.lock(&format!("tooling {id}")).await;
-        if place.join(READY).exists() {
-            return Ok(Installer::Pip(python));
-        }
-        say(format!(
-            "{} has no pip: making a virtual environment that has one",
-            interpreter.executable.display()
-        ));
-        // A virtual environment cannot be moved, so it is made in its place and marked once it is whole.
-        let mut command = Command::new(&interpreter.executable);
-        command.args(["-I", "-m", "venv", "--clear"]).arg(&place);
-        let ended = process::run(command, self.config.install_time_max, |_| {})
-            .await
-            .map_err(|source| disk(&interpreter.executable, source))?;
-        if !ended.succeeded() {
-            return Err(EnvironmentError::NoPip {
-                python: interpreter.executable.clone(),
-                tail: ended.tail,
-            });
-        }
-        fs::write(place.join(READY), "").map_err(|source| disk(&place, source))?;
-        Ok(Installer::Pip(python))
+        Ok(obtained)
     }
 }
 
 impl Plan {
-    fn environment(&self, packages_dir: Option<PathBuf>, imports: Vec<String>) -> Environment {
-        Environment {
-            id: self.id.clone(),
-            python: self.interpreter.executable.clone(),
-            python_prefix: self.interpreter.prefix.clone(),
-            packages_dir,
-            imports,
+    /// The names of the folders under `environments/` that it uses.
+    pub(crate) fn folders(&self) -> impl Iterator<Item = &str> {
+        let python = self.python.as_ref().map(|plan| plan.id.as_str());
+        let node = self.node.as_ref().map(|plan| plan.id.as_str());
+        python.into_iter().chain(node)
+    }
+
+    /// The interpreter that code is compiled for ahead.
+    pub(crate) fn python(&self) -> Option<&Path> {
+        let python = self.python.as_ref()?;
+        Some(&python.interpreter.executable)
+    }
+
+    /// The interpreters, for people: `Python 3.11.7; Node 20.20.2`. Empty: none.
+    pub(crate) fn interpreters(&self) -> String {
+        let python = self
+            .python
+            .as_ref()
+            .map(|plan| format!("Python {}", plan.interpreter.version));
+        let node = self
+            .node
+            .as_ref()
+            .map(|plan| format!("Node {}", plan.interpreter.version));
+        let both: Vec<String> = python.into_iter().chain(node).collect();
+        both.join("; ")
+    }
+}
+
+/// What an environment has, for people: `Python 3.11.7, 2 packages; Node 20.20.2`. Empty: nothing.
+pub(crate) fn in_words(environment: &Environment, python_version: &str) -> String {
+    let python = environment.python.as_ref().map(|_| {
+        let name = format!("Python {python_version}");
+        with_packages(
+            name.trim_end().to_owned(),
+            python::count(environment.packages_dir.as_deref()),
+        )
+    });
+    let node = environment.node.as_ref().map(|node| {
+        let name = format!("Node {}", node.version);
+        with_packages(name, node::count(node.modules_dir.as_deref()))
+    });
+    let both: Vec<String> = python.into_iter().chain(node).collect();
+    both.join("; ")
+}
+
+fn with_packages(name: String, packages: usize) -> String {
+    match packages {
+        0 => name,
+        1 => format!("{name}, 1 package"),
+        several => format!("{name}, {several} packages"),
+    }
+}
+
+/// That of its one part; of both, a hash over them. So an environment of Python alone keeps the id it had before there was Node.
+fn id_of<'a>(parts: impl Iterator<Item = &'a EnvironmentId>) -> EnvironmentId {
+    let parts: Vec<&EnvironmentId> = parts.collect();
+    if let [only] = parts.as_slice() {
+        return (*only).clone();
+    }
+    let mut hash = Fields::default();
+    hash.add("environment");
+    for part in parts {
+        hash.add(part.as_str());
+    }
+    EnvironmentId::from_hex(&hash.hex())
+}
+
+/// The program that a command begins with, when it is one of an interpreter's: its name as typed.
+fn program_of(runtime: &Runtime) -> Option<&str> {
+    match runtime {
+        Runtime::Provided { command } | Runtime::Http { command, .. } => {
+            command.first().map(String::as_str)
         }
+        Runtime::Python { .. } | Runtime::Node { .. } | Runtime::Container { .. } => None,
     }
-}
-
-/// Compiles code to bytecode, so that a read-only mount has it. What does not compile is left as it is: importing it says why.
-/// Its folder never changes, so the bytecode is marked as not to be compared with its source (PEP 552).
-pub(crate) async fn compile(python: &Path, code: &Path) {
-    let mut command = Command::new(python);
-    command
-        .args(["-I", "-m", "compileall", "-q", "-q"])
-        .args(["--invalidation-mode", "unchecked-hash"])
-        .arg(code);
-    match process::run(command, COMPILE_TIME_MAX, |_| {}).await {
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "the code was not compiled ahead"),
-    }
-}
-
-/// The modules that the declared requirements bring. Without them the template imports less ahead; nothing else breaks.
-async fn imports(
-    interpreter: &Interpreter,
-    packages: &Path,
-    required: &Requirements,
-) -> Vec<String> {
-    let mut command = Command::new(&interpreter.executable);
-    command
-        .args(["-I", "-c", include_str!("scripts/imports.py")])
-        .arg(packages)
-        .args(
-            required
-                .lines
-                .iter()
-                .filter_map(|line| Requirements::package(line)),
-        );
-    let mut found = None;
-    let ended = process::run(command, COMPILE_TIME_MAX, |line| {
-        found = serde_json::from_str(line).ok().or(found.take());
-    })
-    .await;
-    found.unwrap_or_else(|| {
-        tracing::warn!(
-            ?ended,
-            "the modules of the installed packages could not be listed"
-        );
-        Vec::new()
-    })
 }
 
 /// Where the code is staged means nothing to anybody.
-fn without_stage(text: &str, code: &Path) -> String {
-    text.replace(&format!("{}/", code.display()), "")
+fn without_stage(text: &str, stage: &Path) -> String {
+    text.replace(&format!("{}/", stage.display()), "")
 }
-
-fn keep(record: &Record, staged: &Path, place: &Path) -> io::Result<()> {
-    let json = serde_json::to_vec_pretty(record)?;
-    fs::write(staged.join(RECORD), json)?;
-    durable::finish_tree(staged)?;
-    durable::settle(staged, place)
-}
-
-fn clear(place: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(place) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn read_record(place: &Path) -> Option<Record> {
-    serde_json::from_slice(&fs::read(place.join(RECORD)).ok()?).ok()
-}
-
-fn disk(path: &Path, source: io::Error) -> EnvironmentError {
-    EnvironmentError::Disk {
-        path: path.to_owned(),
-        source,
-    }
-}
-
-const PACKAGES: &str = "packages";
-const RECORD: &str = "environment.json";
-const READY: &str = "ready";
-const COMPILE_TIME_MAX: Duration = Duration::from_secs(120);
 
 #[cfg(test)]
 mod tests;

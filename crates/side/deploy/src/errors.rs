@@ -1,9 +1,12 @@
 //! The one place where this crate's errors become the control API's: what is the user's to mend and what the machine's, under
 //! which stable word.
 
+use std::fmt;
+
 use pilot_model::api::DeployError;
 use pilot_model::ports::StartError;
 use pilot_model::spec::SpecError;
+use pilot_model::{FunctionConfig, Runtime};
 use serde::Deserialize;
 
 use crate::archive::ArchiveError;
@@ -28,12 +31,15 @@ pub(crate) fn from_archive(error: &ArchiveError) -> DeployError {
 pub(crate) fn from_environment(error: &EnvironmentError) -> DeployError {
     let message = error.to_string();
     match error {
-        EnvironmentError::Interpreter(_) => invalid("runtime_missing", message, ""),
-        EnvironmentError::Requirements(_) => invalid("bad_requirements", message, ""),
+        EnvironmentError::NotFound(_) => invalid("runtime_missing", message, ""),
+        EnvironmentError::Requirements(_) | EnvironmentError::Package(_) => {
+            invalid("bad_requirements", message, "")
+        }
         EnvironmentError::Failed { tail, .. } | EnvironmentError::TooLong { tail, .. } => {
             invalid("requirement_failed", message, tail)
         }
         EnvironmentError::NoPip { tail, .. } => invalid("installer_missing", message, tail),
+        EnvironmentError::NoNpm { .. } => invalid("installer_missing", message, ""),
         EnvironmentError::Disk { .. } => DeployError::Internal { message },
     }
 }
@@ -44,12 +50,24 @@ pub(crate) fn from_registry(error: &RegistryError) -> DeployError {
     }
 }
 
-/// `hint` is what to change, where the deployer knows better than the exception.
+/// A command whose program is in the code and cannot be run.
+pub(crate) fn from_command(problem: String) -> DeployError {
+    invalid("bad_command", problem, "")
+}
+
+/// `subject` is what was tried; `hint` is what to change, where the deployer knows better than the exception.
 pub(crate) fn from_start(
     error: &StartError,
-    handler: &str,
+    subject: &Subject<'_>,
     hint: impl FnOnce() -> Option<String>,
 ) -> DeployError {
+    let hinted = |mut message: String| {
+        if let Some(hint) = hint() {
+            message.push_str("; ");
+            message.push_str(&hint);
+        }
+        message
+    };
     match error {
         StartError::Import { body, output } => {
             let raised: Raised = serde_json::from_str(body).unwrap_or_else(|_| Raised {
@@ -57,25 +75,73 @@ pub(crate) fn from_start(
                 error_message: body.clone(),
                 stack_trace: Vec::new(),
             });
-            let mut message = format!(
-                "handler '{handler}' could not be imported: {}",
+            let message = format!(
+                "{subject} could not be {}: {}",
+                subject.tried(),
                 raised.in_words()
             );
-            if let Some(hint) = hint() {
-                message.push_str("; ");
-                message.push_str(&hint);
-            }
-            invalid("import_failed", message, &raised.detail(output))
+            invalid("import_failed", hinted(message), &raised.detail(output))
         }
-        StartError::Runtime { problem, output } => invalid(
-            "start_failed",
-            format!("handler '{handler}' did not come up: {problem}"),
-            output,
-        ),
+        StartError::Runtime { problem, output } => {
+            let message = format!("{subject} did not come up: {problem}");
+            invalid("start_failed", hinted(message), output)
+        }
         StartError::Sandbox { .. } => DeployError::Internal {
             message: error.to_string(),
         },
     }
+}
+
+/// What of a version is tried, as messages name it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Subject<'a> {
+    /// A handler that the runtime imports (Python).
+    Imported(&'a str),
+    /// A handler that the runtime loads (Node.js).
+    Loaded(&'a str),
+    /// A command that is started.
+    Command(&'a [String]),
+    /// A container of an image.
+    Image(&'a str),
+}
+
+impl<'a> Subject<'a> {
+    pub(crate) fn of(config: &'a FunctionConfig) -> Self {
+        match &config.runtime {
+            Runtime::Python { .. } => Self::Imported(&config.handler),
+            Runtime::Node { .. } => Self::Loaded(&config.handler),
+            Runtime::Provided { command } | Runtime::Http { command, .. } => Self::Command(command),
+            Runtime::Container { image, .. } => Self::Image(image),
+        }
+    }
+
+    fn tried(&self) -> &'static str {
+        match self {
+            Self::Imported(_) => "imported",
+            Self::Loaded(_) => "loaded",
+            Self::Command(_) | Self::Image(_) => "started",
+        }
+    }
+}
+
+impl fmt::Display for Subject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Imported(handler) | Self::Loaded(handler) => write!(f, "handler '{handler}'"),
+            Self::Command(command) => write!(f, "command '{}'", shown(command)),
+            Self::Image(image) => write!(f, "image '{image}'"),
+        }
+    }
+}
+
+/// A command as one would type it, cut to what fits a line.
+pub(crate) fn shown(command: &[String]) -> String {
+    let mut text = command.join(" ").escape_debug().to_string();
+    if text.chars().count() > COMMAND_CHARS_MAX {
+        text = text.chars().take(COMMAND_CHARS_MAX).collect();
+        text.push('…');
+    }
+    text
 }
 
 fn invalid(code: &'static str, message: String, detail: &str) -> DeployError {
@@ -117,17 +183,26 @@ impl Raised {
         })
     }
 
-    /// As Python prints a traceback, and then what the module had printed before it.
+    /// The stack as its language prints it, and then what was printed before the error.
     fn detail(&self, output: &str) -> String {
         let mut text = String::new();
-        if !self.stack_trace.is_empty() {
-            text.push_str("Traceback (most recent call last):\n");
+        if let Some(first) = self.stack_trace.first() {
+            // Python's innermost frame is the last, before the exception; others begin with the error.
+            let is_python = first.trim_start().starts_with("File \"");
+            if is_python {
+                text.push_str("Traceback (most recent call last):\n");
+            } else if !first.contains(&self.error_message) || self.error_message.is_empty() {
+                text.push_str(&self.in_words());
+                text.push('\n');
+            }
             for frame in &self.stack_trace {
                 text.push_str(frame.trim_end_matches('\n'));
                 text.push('\n');
             }
-            text.push_str(&self.in_words());
-            text.push('\n');
+            if is_python {
+                text.push_str(&self.in_words());
+                text.push('\n');
+            }
         }
         let printed = self.logged_at(output).map_or(output, |at| &output[..at]);
         if !printed.trim().is_empty() {
@@ -137,6 +212,9 @@ impl Raised {
         text
     }
 }
+
+/// Of a command in a message.
+const COMMAND_CHARS_MAX: usize = 80;
 
 #[cfg(test)]
 mod tests {
@@ -152,7 +230,7 @@ mod tests {
             body: body.to_string(),
             output: output.to_owned(),
         };
-        match from_start(&error, "app.handler", || None) {
+        match from_start(&error, &Subject::Imported("app.handler"), || None) {
             DeployError::Invalid {
                 message, detail, ..
             } => (message, detail),
@@ -183,5 +261,58 @@ mod tests {
                 "{detail}"
             );
         }
+    }
+    #[test]
+    fn a_stack_of_another_language_stands_as_that_language_prints_it() {
+        let body = serde_json::json!({
+            "errorType": "TypeError",
+            "errorMessage": "x is not a function",
+            "stackTrace": ["TypeError: x is not a function", "    at load (/var/task/index.js:1:1)"],
+        });
+        let error = StartError::Import {
+            body: body.to_string(),
+            output: "loading\n".to_owned(),
+        };
+        match from_start(&error, &Subject::Loaded("index.handler"), || {
+            Some("set handler".to_owned())
+        }) {
+            DeployError::Invalid {
+                message, detail, ..
+            } => {
+                assert_eq!(
+                    message,
+                    "handler 'index.handler' could not be loaded: TypeError: x is not a function; set handler"
+                );
+                assert_eq!(
+                    detail,
+                    "TypeError: x is not a function\n    at load (/var/task/index.js:1:1)\nOutput:\nloading\n"
+                );
+            }
+            other @ DeployError::Internal { .. } => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn what_was_tried_is_named_as_it_was_written() {
+        let command = ["./server".to_owned(), "--port\n".to_owned()];
+        for (subject, wanted) in [
+            (
+                Subject::Imported("app.f"),
+                "handler 'app.f' did not come up: gone",
+            ),
+            (
+                Subject::Command(&command),
+                "command './server --port\\n' did not come up: gone",
+            ),
+            (Subject::Image("qr:1"), "image 'qr:1' did not come up: gone"),
+        ] {
+            let error = StartError::Runtime {
+                problem: "gone".to_owned(),
+                output: String::new(),
+            };
+            assert_eq!(from_start(&error, &subject, || None).to_string(), wanted);
+        }
+        let long = vec!["x".repeat(100)];
+        assert_eq!(shown(&long).chars().count(), COMMAND_CHARS_MAX + 1);
     }
 }

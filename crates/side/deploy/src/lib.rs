@@ -1,10 +1,10 @@
 //! Deployment: from an uploaded archive to a live version, all or nothing, and back after a restart.
 //!
 //! The order of a deployment is the order of the files: `archive` unpacks the code, `environment` installs what it
-//! requires (`requirements`, `python`, `installer`), the platform tries it, `registry` commits it, `deployer` puts the
-//! steps together and sweeps up what nothing refers to any more.
+//! requires (`environment/python` with pip or uv, `environment/node` with npm), the platform tries it, `registry` commits it,
+//! `deployer` puts the steps together and sweeps up what nothing refers to any more.
 //!
-//! Not here: running anything of the user's but the installer. The platform imports the handler in its sandbox.
+//! Not here: running anything of the user's but the installers. The platform tries the function in its sandbox.
 
 pub mod archive;
 pub mod deployer;
@@ -16,11 +16,8 @@ mod data_dir;
 mod durable;
 mod errors;
 mod hash;
-mod installer;
 mod keyed;
 mod process;
-mod python;
-mod requirements;
 mod state;
 
 pub use archive::ArchiveLimits;

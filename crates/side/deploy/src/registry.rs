@@ -3,6 +3,8 @@
 //!
 //! Invariant: a version's row is written after its files are on disk. Nothing on an invocation's path reads or writes here.
 
+mod environments;
+
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,10 +13,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::ports::TemplateReport;
-use pilot_model::{
-    Environment, EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, Version, VersionId,
-};
-use rusqlite::{Connection, Row, Transaction, params};
+use pilot_model::{FunctionConfig, FunctionName, FunctionSpec, Version, VersionId};
+use rusqlite::{Connection, Row, params};
 
 /// The registry of one data directory.
 #[derive(Debug)]
@@ -114,8 +114,8 @@ impl Registry {
         let connection = self.connection.lock();
         let mut statement = connection.prepare_cached(
             "SELECT v.name, v.number, v.id, v.deployed_unix_s, v.config, v.template,
-                    v.environment, e.python, e.python_prefix, e.has_packages, e.imports,
-                    f.live = v.number
+                    v.environment, f.live = v.number, e.id IS NOT NULL, e.python, e.python_prefix, e.packages,
+                    e.imports, e.node, e.node_prefix, e.node_version, e.modules
              FROM functions f JOIN versions v ON v.name = f.name
              LEFT JOIN environments e ON e.id = v.environment
              ORDER BY v.name, f.live = v.number DESC, v.number DESC",
@@ -126,7 +126,7 @@ impl Registry {
             let Some(stored) = self.stored_version(row)? else {
                 continue;
             };
-            if row.get::<_, bool>(11)? {
+            if row.get::<_, bool>(7)? {
                 functions.push(StoredFunction {
                     live: stored,
                     older: Vec::new(),
@@ -151,17 +151,7 @@ impl Registry {
         let name = version.config.name.as_str();
         let mut connection = self.connection.lock();
         let transaction = connection.transaction()?;
-        transaction.execute(
-            "INSERT INTO environments (id, python, python_prefix, has_packages, imports) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT (id) DO UPDATE SET python = ?2, python_prefix = ?3, has_packages = ?4, imports = ?5",
-            params![
-                environment.id.as_str(),
-                path_text(&environment.python)?,
-                path_text(&environment.python_prefix)?,
-                environment.packages_dir.is_some(),
-                json(&environment.imports)?,
-            ],
-        )?;
+        environments::insert(&transaction, environment)?;
         transaction.execute(
             "INSERT INTO functions (name, live) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET live = ?2",
             params![name, version.number],
@@ -184,7 +174,7 @@ impl Registry {
              (SELECT number FROM versions WHERE name = ?1 ORDER BY number DESC LIMIT ?2)",
             params![name, i64::try_from(kept).unwrap_or(i64::MAX)],
         )?;
-        forget_unused_environments(&transaction)?;
+        environments::forget_unused(&transaction)?;
         transaction.commit()?;
         Ok(())
     }
@@ -198,7 +188,7 @@ impl Registry {
         let transaction = connection.transaction()?;
         let removed =
             transaction.execute("DELETE FROM functions WHERE name = ?1", [name.as_str()])?;
-        forget_unused_environments(&transaction)?;
+        environments::forget_unused(&transaction)?;
         transaction.commit()?;
         Ok(removed > 0)
     }
@@ -226,13 +216,13 @@ impl Registry {
             serde_json::from_str(&row.get::<_, String>(5)?).unwrap_or_else(|_| no_report());
         let version = Version {
             code_dir: self.data_dir.join("code").join(id.as_str()),
-            environment: self.environment(row)?,
+            environment: environments::read(&self.data_dir, row)?,
             id,
             number: row.get(1)?,
             config,
         };
         let problem = damage
-            .or_else(|| missing(&version))
+            .or_else(|| environments::missing(&version))
             .map(|problem| format!("{problem}; deploy it again"));
         Ok(Some(StoredVersion {
             template,
@@ -241,47 +231,6 @@ impl Registry {
             version,
         }))
     }
-
-    fn environment(&self, row: &Row<'_>) -> Result<Environment, rusqlite::Error> {
-        let id = EnvironmentId::from_hex(&row.get::<_, String>(6)?);
-        // Without its row nothing is known: then its folder, if there is one, is kept and the interpreter missed.
-        let has_packages = row.get::<_, Option<bool>>(9)?.unwrap_or(true);
-        let text = |column| -> Result<String, rusqlite::Error> {
-            Ok(row.get::<_, Option<String>>(column)?.unwrap_or_default())
-        };
-        Ok(Environment {
-            python: text(7)?.into(),
-            python_prefix: text(8)?.into(),
-            packages_dir: has_packages.then(|| {
-                let folder = self.data_dir.join("environments").join(id.as_str());
-                folder.join("packages")
-            }),
-            imports: serde_json::from_str(&text(10)?).unwrap_or_default(),
-            id,
-        })
-    }
-}
-
-/// What a version needs and does not find on this machine.
-fn missing(version: &Version) -> Option<String> {
-    if !version.code_dir.is_dir() {
-        return Some(format!("its code {} is gone", version.code_dir.display()));
-    }
-    let environment = &version.environment;
-    if let Some(packages) = environment
-        .packages_dir
-        .as_ref()
-        .filter(|packages| !packages.is_dir())
-    {
-        return Some(format!("its packages {} are gone", packages.display()));
-    }
-    if !crate::python::is_there(&environment.python) {
-        return Some(format!(
-            "its interpreter {} is gone",
-            environment.python.display()
-        ));
-    }
-    None
 }
 
 fn no_report() -> TemplateReport {
@@ -341,15 +290,6 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), RegistryError
     transaction.commit().map_err(fail)
 }
 
-fn forget_unused_environments(transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
-    transaction
-        .execute(
-            "DELETE FROM environments WHERE id NOT IN (SELECT environment FROM versions)",
-            [],
-        )
-        .map(drop)
-}
-
 fn json(value: &impl serde::Serialize) -> Result<String, RegistryError> {
     serde_json::to_string(value).map_err(|error| RegistryError::Sqlite {
         problem: format!("a value cannot be written as JSON: {error}"),
@@ -365,7 +305,8 @@ fn path_text(path: &Path) -> Result<&str, RegistryError> {
 const FILE: &str = "registry.sqlite";
 const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 /// Step N leads from schema N to N + 1. Never change one that was released; add another.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE functions (
         name TEXT PRIMARY KEY,
         live INTEGER NOT NULL
@@ -387,7 +328,27 @@ const MIGRATIONS: &[&str] = &["
         has_packages INTEGER NOT NULL,
         imports TEXT NOT NULL
     ) STRICT;
-"];
+    ",
+    // Environments without Python, and with Node.js. `packages` and `modules` are the names of the folders under `environments/`
+    // that they are installed in: no longer always the environment's own.
+    "
+    CREATE TABLE environments_2 (
+        id TEXT PRIMARY KEY,
+        python TEXT,
+        python_prefix TEXT,
+        packages TEXT,
+        imports TEXT NOT NULL,
+        node TEXT,
+        node_prefix TEXT,
+        node_version TEXT,
+        modules TEXT
+    ) STRICT;
+    INSERT INTO environments_2 (id, python, python_prefix, packages, imports)
+        SELECT id, python, python_prefix, CASE WHEN has_packages THEN id END, imports FROM environments;
+    DROP TABLE environments;
+    ALTER TABLE environments_2 RENAME TO environments;
+    ",
+];
 
 #[cfg(test)]
 mod tests;

@@ -170,16 +170,18 @@ impl Drop for Reservation {
 }
 
 /// The folders that a version runs from: its code, and its environment's.
-fn folders(version: &Version) -> impl Iterator<Item = PathBuf> {
-    let environment = version
-        .environment
-        .packages_dir
-        .as_deref()
-        .and_then(Path::parent);
-    [Some(version.code_dir.as_path()), environment]
+fn folders(version: &Version) -> Vec<PathBuf> {
+    let environment = &version.environment;
+    let packages = environment.packages_dir.as_deref();
+    let modules = environment
+        .node
+        .as_ref()
+        .and_then(|node| node.modules_dir.as_deref());
+    // Installed packages lie in a folder of the part's.
+    let parts = packages.into_iter().chain(modules).filter_map(Path::parent);
+    [version.code_dir.as_path()]
         .into_iter()
-        .flatten()
+        .chain(parts)
         .map(Path::to_owned)
-        .collect::<Vec<_>>()
-        .into_iter()
+        .collect()
 }

@@ -3,6 +3,7 @@
 
 pub mod measure;
 mod policies;
+pub mod series;
 pub mod simulate;
 
 pub use policies::forecaster;

@@ -11,7 +11,7 @@ mod histogram;
 mod reactive;
 mod signal;
 mod sizing;
-mod smoothing_markov;
+pub(crate) mod smoothing_markov;
 
 use std::time::Duration;
 

@@ -20,18 +20,19 @@ use super::Worksite;
 use super::desk::Answering;
 use super::extensions::Extension;
 use super::reply::{self, Reply};
-use super::stream::{ERROR_TYPE, Over, Streamed};
+use super::socket::Socket;
+use super::stream::{ERROR_TYPE, Over, Streamed, has_prelude, raised};
 use crate::RESPONSE_LEN_MAX;
 use crate::error_body::{as_error_body, error_body, too_large};
 
 /// Answers one request of the worker's.
-pub(super) async fn answer(site: &Worksite, request: Request<Incoming>) -> Reply {
+pub(super) async fn answer(site: &Worksite, socket: &Socket, request: Request<Incoming>) -> Reply {
     let path = request.uri().path().to_owned();
     match path
         .strip_prefix("/2018-06-01/")
         .map(|rest| (rest, request.method()))
     {
-        Some(("runtime/invocation/next", &Method::GET)) => return next(site).await,
+        Some(("runtime/invocation/next", &Method::GET)) => return next(site, socket).await,
         Some(("runtime/init/error", &Method::POST)) => {
             return init_error(site, request, INIT_ERROR).await;
         }
@@ -55,7 +56,9 @@ pub(super) async fn answer(site: &Worksite, request: Request<Incoming>) -> Reply
     }
     match (path.as_str(), request.method()) {
         ("/2020-01-01/extension/register", &Method::POST) => register(site, request).await,
-        ("/2020-01-01/extension/event/next", &Method::GET) => extension_next(site, &request).await,
+        ("/2020-01-01/extension/event/next", &Method::GET) => {
+            extension_next(site, socket, &request).await
+        }
         (
             "/2020-01-01/extension/init/error" | "/2020-01-01/extension/exit/error",
             &Method::POST,
@@ -81,8 +84,13 @@ pub(super) async fn answer(site: &Worksite, request: Request<Incoming>) -> Reply
     }
 }
 
-async fn next(site: &Worksite) -> Reply {
-    match site.desk.poll().await {
+async fn next(site: &Worksite, socket: &Socket) -> Reply {
+    let taken = tokio::select! {
+        biased;
+        () = socket.closed() => return reply::truncated(),
+        taken = site.desk.poll() => taken,
+    };
+    match taken {
         Ok(taken) => {
             site.extensions.tell_of_invocation(&taken.notice);
             let mut reply = reply::event(taken.body);
@@ -103,6 +111,8 @@ async fn response(site: &Worksite, id: &str, request: Request<Incoming>) -> Repl
         .headers()
         .get("lambda-runtime-function-response-mode")
     {
+        // aws-lambda-go names no mode: its streamed answers are known by their type alone.
+        None if has_prelude(request.headers()) => return stream(answering, request).await,
         None => {}
         Some(mode) if mode.as_bytes().eq_ignore_ascii_case(b"buffered") => {}
         Some(mode) if mode.as_bytes().eq_ignore_ascii_case(b"streaming") => {
@@ -151,6 +161,10 @@ async fn settle(
             answering.error(too_large());
             drain(&mut body).await;
             reply::too_large()
+        }
+        Err(Unread::Raised(body)) => {
+            answering.error(body);
+            reply::accepted()
         }
         // Dropping `answering` says so to whoever waits.
         Err(Unread::Broken) => reply::truncated(),
@@ -242,10 +256,14 @@ async fn register(site: &Worksite, request: Request<Incoming>) -> Reply {
     }
 }
 
-async fn extension_next(site: &Worksite, request: &Request<Incoming>) -> Reply {
+async fn extension_next(site: &Worksite, socket: &Socket, request: &Request<Incoming>) -> Reply {
     match extension(site, request) {
         Ok(extension) => {
-            let event = extension.next().await;
+            let event = tokio::select! {
+                biased;
+                () = socket.closed() => return reply::truncated(),
+                event = extension.next() => event,
+            };
             let id = site.extensions.event_id();
             reply::with(
                 reply::event(event),
@@ -304,10 +322,12 @@ fn forbidden(kind: &str, message: &str) -> Reply {
 }
 
 /// Why a body was not read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Unread {
     TooLarge,
     Broken,
+    /// Its trailers say that the function raised: Lambda's error body.
+    Raised(Bytes),
 }
 
 /// The whole body. One that came in one piece is not copied.
@@ -318,8 +338,12 @@ async fn read(body: &mut Incoming, len_max: usize) -> Result<Bytes, Unread> {
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
-        let Ok(chunk) = frame.map_err(|_| Unread::Broken)?.into_data() else {
-            continue;
+        let chunk = match frame.map_err(|_| Unread::Broken)?.into_data() {
+            Ok(chunk) => chunk,
+            Err(frame) => match raised(&frame.into_trailers().unwrap_or_default()) {
+                Some(body) => return Err(Unread::Raised(body)),
+                None => continue,
+            },
         };
         if first.is_empty() && all.is_empty() {
             if chunk.len() > len_max {

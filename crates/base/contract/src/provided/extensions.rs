@@ -48,8 +48,8 @@ pub(super) struct Rejected {
 
 #[derive(Deserialize)]
 struct Registration {
-    #[serde(default)]
-    events: Vec<String>,
+    /// `null` is none, too: so aws-lambda-go registers.
+    events: Option<Vec<String>>,
 }
 
 #[derive(Serialize)]
@@ -92,7 +92,7 @@ impl Extensions {
             Err(error) => return reject("InvalidRequestFormat", error.to_string()),
         };
         let mut subscribed = Subscribed::default();
-        for event in &registration.events {
+        for event in registration.events.iter().flatten() {
             match event.as_str() {
                 "INVOKE" => subscribed.invoke = true,
                 "SHUTDOWN" => subscribed.shutdown = true,
@@ -237,6 +237,7 @@ mod tests {
             .register("both", br#"{"events": ["INVOKE", "SHUTDOWN"]}"#)
             .unwrap();
         let none = extensions.register("none", br#"{"events": []}"#).unwrap();
+        let null = extensions.register("null", br#"{"events":null}"#).unwrap();
         extensions.tell_of_invocation(&invoke_notice("id", "arn", 7, Some("Root=1")));
         extensions.tell_of_shutdown(9);
         let first = both.next().now_or_never().unwrap();
@@ -251,6 +252,7 @@ mod tests {
         );
         assert!(both.next().now_or_never().is_none());
         assert!(none.next().now_or_never().is_none());
+        assert!(null.next().now_or_never().is_none());
     }
 
     #[test]

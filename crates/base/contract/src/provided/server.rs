@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
+use super::socket::Socket;
 use super::{Worksite, api};
 
 /// Serves the worker until it has ended, and then closes its desk. Dropping the future closes every connection.
@@ -54,9 +55,10 @@ async fn connection(site: Arc<Worksite>, stream: TcpStream) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(worker = %site.id, %error, "TCP_NODELAY");
     }
+    let socket = Socket::new(stream);
     let service = service_fn(|request| {
-        let site = Arc::clone(&site);
-        async move { Ok::<_, Infallible>(api::answer(&site, request).await) }
+        let (site, socket) = (Arc::clone(&site), socket.clone());
+        async move { Ok::<_, Infallible>(api::answer(&site, &socket, request).await) }
     });
     let served = http1::Builder::new()
         // As Lambda writes them: runtimes made of shell scripts look for them so.
@@ -64,7 +66,9 @@ async fn connection(site: Arc<Worksite>, stream: TcpStream) {
         .auto_date_header(false)
         // A poll may take for ever, and so may the pause before the next one.
         .header_read_timeout(None)
-        .serve_connection(TokioIo::new(stream), service)
+        // Who posts its answer and exits is heard; polls look for themselves whether anybody is there.
+        .half_close(true)
+        .serve_connection(TokioIo::new(socket.clone()), service)
         .await;
     if let Err(error) = served {
         tracing::debug!(worker = %site.id, %error, "a worker's connection broke");

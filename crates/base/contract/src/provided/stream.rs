@@ -7,7 +7,8 @@ use std::pin::Pin;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Body;
 use hyper::body::Incoming;
 use pilot_model::ports::HttpHead;
@@ -81,11 +82,7 @@ impl Streamed {
     /// Reads until it is known how the response begins: past the prelude, or to the first piece. A function that raises before
     /// that is heard as if it had not begun to answer.
     pub(super) async fn begin(&mut self) -> Beginning {
-        let media_type = self.content_type.split(';').next().unwrap_or_default();
-        if media_type
-            .trim()
-            .eq_ignore_ascii_case(prelude::CONTENT_TYPE)
-        {
+        if names_prelude(&self.content_type) {
             return self.begin_with_prelude().await;
         }
         match self.piece().await {
@@ -171,8 +168,21 @@ impl Streamed {
     }
 }
 
+/// Whether the content type says that the response begins with a prelude.
+pub(super) fn has_prelude(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::to_str);
+    matches!(content_type, Some(Ok(content_type)) if names_prelude(content_type))
+}
+
+fn names_prelude(content_type: &str) -> bool {
+    let media_type = content_type.split(';').next().unwrap_or_default();
+    media_type
+        .trim()
+        .eq_ignore_ascii_case(prelude::CONTENT_TYPE)
+}
+
 /// What the trailers say of an error that came in the middle.
-fn raised(trailers: &HeaderMap) -> Option<Bytes> {
+pub(super) fn raised(trailers: &HeaderMap) -> Option<Bytes> {
     let kind = trailers
         .get(&ERROR_TYPE)
         .map(|kind| String::from_utf8_lossy(kind.as_bytes()).into_owned());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{Interface, Network, Reuse};
+use crate::config::{Contract, Interface, Network, Reuse, Runtime, RuntimeWord};
 use proptest::prelude::*;
 
 const FULL: &str = r#"
@@ -148,6 +148,294 @@ fn a_value_out_of_range_names_its_line() {
 fn once_and_concurrency_exclude_each_other() {
     let problem = problem_of("[functions.a]\nreuse = \"once\"\nconcurrency = 2\n");
     assert!(problem.contains("functions.a.concurrency"), "{problem}");
+}
+
+/// The examples of the documentation, one per runtime, as they stand there.
+const RUNTIMES: &str = r#"
+[functions.ric]
+runtime = "provided"
+command = ["python3", "-m", "awslambdaric", "app.handler"]
+[functions.web]
+runtime = "http"
+command = ["functions-framework", "--target", "hello"]
+ready = "/healthz"
+concurrency = 8
+[functions.js]
+runtime = "node"
+handler = "index.handler"
+[functions.qr]
+runtime = "container"
+image = "qr:1"
+contract = "http"
+owner = "shop"
+"#;
+
+fn config_of(text: &str, name: &str) -> FunctionConfig {
+    let manifest = Manifest::parse(text, "pilot.toml").unwrap();
+    let name: FunctionName = name.parse().unwrap();
+    manifest.functions[&name].check(&name).unwrap()
+}
+
+/// What is wrong with a function of these lines, without its name.
+fn refusal(lines: &str) -> String {
+    let problem = problem_of(&format!("[functions.a]\n{lines}\n"));
+    let (_, rest) = problem.split_once("functions.a.").unwrap();
+    rest.to_owned()
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn every_runtime_of_the_documentation_is_read() {
+    assert_eq!(
+        config_of(RUNTIMES, "ric").runtime,
+        Runtime::Provided {
+            command: words(&["python3", "-m", "awslambdaric", "app.handler"])
+        }
+    );
+    let web = config_of(RUNTIMES, "web");
+    assert_eq!(
+        web.runtime,
+        Runtime::Http {
+            command: words(&["functions-framework", "--target", "hello"]),
+            ready: Some("/healthz".to_owned())
+        }
+    );
+    assert_eq!((web.interface, web.concurrency), (Interface::Http, 8));
+    assert_eq!(web.handler, "");
+    let js = config_of(RUNTIMES, "js");
+    assert_eq!(js.runtime, Runtime::Node { major: None });
+    assert_eq!((js.interface, js.owner()), (Interface::Event, "js"));
+    let qr = config_of(RUNTIMES, "qr");
+    assert_eq!(
+        qr.runtime,
+        Runtime::Container {
+            image: "qr:1".to_owned(),
+            contract: Contract::Http,
+            command: None,
+            ready: None
+        }
+    );
+    assert_eq!((qr.interface, qr.owner()), (Interface::Http, "shop"));
+}
+
+#[test]
+fn every_example_of_the_documentation_is_read() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    for file in ["README.md", "docs/runtimes.md"] {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        let blocks = text.split("```toml\n").skip(1);
+        let examples: Vec<&str> = blocks
+            .filter_map(|block| block.split("```").next())
+            .filter(|block| block.contains("[functions."))
+            .collect();
+        assert!(examples.len() >= 2, "{file}");
+        for example in examples {
+            let read = Manifest::parse(example, file);
+            assert!(read.is_ok(), "{file}: {read:?}\n{example}");
+        }
+    }
+}
+
+#[test]
+fn what_is_left_out_has_a_default_that_fits_the_runtime() {
+    let config = |lines: &str| config_of(&format!("[functions.a]\n{lines}\n"), "a");
+    let provided = config("runtime = \"provided\"");
+    assert_eq!(
+        provided.runtime,
+        Runtime::Provided {
+            command: words(&["./bootstrap"])
+        }
+    );
+    assert_eq!(provided.handler, "");
+    assert_eq!(config("runtime = \"node\"").handler, "index.handler");
+    assert_eq!(config("interface = \"wsgi\"").handler, "app.app");
+    // What it means is the program's affair.
+    let own = config("runtime = \"provided\"\nhandler = \"com.example.Handler::handle\"");
+    assert_eq!(own.handler, "com.example.Handler::handle");
+    let polled = config("runtime = \"container\"\nimage = \"x\"\ncontract = \"provided\"");
+    assert_eq!(polled.interface, Interface::Event);
+}
+
+#[test]
+fn lambdas_names_of_runtimes_are_taken() {
+    for (word, wanted) in [
+        ("python", RuntimeWord::Python(None)),
+        ("python3.12", RuntimeWord::Python(Some("3.12".to_owned()))),
+        ("node", RuntimeWord::Node(None)),
+        ("nodejs22.x", RuntimeWord::Node(Some(22))),
+        ("nodejs20", RuntimeWord::Node(Some(20))),
+        ("provided.al2023", RuntimeWord::Provided),
+        ("http", RuntimeWord::Http),
+        ("container", RuntimeWord::Container),
+    ] {
+        assert_eq!(RuntimeWord::parse(word), Ok(wanted), "{word}");
+    }
+    for (word, hint) in [
+        ("pyhton", "; did you mean \"python\"?"),
+        ("contaner", "; did you mean \"container\"?"),
+        (
+            "go1.x",
+            "; other languages run as \"provided\" (with the language's Lambda runtime client) or as \"http\"",
+        ),
+        ("cobol", ""),
+    ] {
+        assert_eq!(
+            refusal(&format!("runtime = \"{word}\"")),
+            format!(
+                "runtime: is \"{word}\", must be \"python\" or \"python3.X\" (for example \"python3.11\"), \"node\" or \
+                 \"nodejsXX.x\", \"provided\", \"http\", or \"container\"{hint}"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_key_of_another_runtime_says_whose_it_is() {
+    for (lines, wanted) in [
+        (
+            "runtime = \"python3.11\"\ncommand = [\"x\"]",
+            "command: is not for runtime = \"python\", only for \"provided\", \"http\" or \"container\"; leave it out, or set runtime",
+        ),
+        (
+            "command = [\"x\"]",
+            "command: is not for runtime = \"python\" (the default), only for \"provided\", \"http\" or \"container\"; leave it out, or set runtime",
+        ),
+        (
+            "runtime = \"node\"\ncommand = [\"x\"]",
+            "command: is not for runtime = \"node\", only for \"provided\", \"http\" or \"container\"; leave it out, or set runtime",
+        ),
+        (
+            "runtime = \"provided\"\nready = \"/\"",
+            "ready: is not for runtime = \"provided\", only for \"http\" or \"container\"; leave it out, or set runtime",
+        ),
+        (
+            "image = \"x\"",
+            "image: is not for runtime = \"python\" (the default), only for \"container\"; leave it out, or set runtime",
+        ),
+        (
+            "runtime = \"http\"\ncommand = [\"x\"]\ncontract = \"http\"",
+            "contract: is not for runtime = \"http\", only for \"container\"; leave it out, or set runtime",
+        ),
+        (
+            "runtime = \"node\"\ntemplate = \"on\"",
+            "template: is not for runtime = \"node\", only for \"python\"; leave it out, or set runtime",
+        ),
+        (
+            "runtime = \"http\"\ncommand = [\"x\"]\nhandler = \"app.f\"",
+            "handler: is not for runtime = \"http\", only for \"python\", \"node\", \"provided\" or \"container\"; leave it out, or set runtime",
+        ),
+        (
+            "runtime = \"container\"\nimage = \"x\"\nhandler = \"app.f\"",
+            "handler: is not for contract = \"http\" (the default), only for \"provided\" or \"shim\"; leave it out, or set contract",
+        ),
+        (
+            "runtime = \"container\"\nimage = \"x\"\ncontract = \"provided\"\nready = \"/\"",
+            "ready: is not for contract = \"provided\", only for \"http\"; leave it out, or set contract",
+        ),
+        (
+            "interface = \"http\"",
+            "interface: is \"http\", which is a runtime: a server of its own is runtime = \"http\" with a command; a Python application is \"asgi\" or \"wsgi\"",
+        ),
+        (
+            "runtime = \"nodejs20.x\"\ninterface = \"asgi\"",
+            "interface: is \"asgi\", must be \"event\" with runtime = \"nodejs20.x\"; leave it out",
+        ),
+        (
+            "runtime = \"http\"\ncommand = [\"x\"]\ninterface = \"event\"",
+            "interface: is \"event\", must be \"http\" with runtime = \"http\"; leave it out",
+        ),
+        (
+            "runtime = \"container\"\nimage = \"x\"\ncontract = \"provided\"\ninterface = \"http\"",
+            "interface: is \"http\", must be \"event\" with contract = \"provided\"; leave it out",
+        ),
+    ] {
+        assert_eq!(refusal(lines), wanted, "{lines}");
+    }
+}
+
+#[test]
+fn what_a_runtime_needs_and_has_not_is_said_with_an_example() {
+    for (lines, wanted) in [
+        (
+            "runtime = \"http\"",
+            "command: is missing: runtime = \"http\" needs the command of the function's server, for example [\"node\", \"server.js\"]",
+        ),
+        (
+            "runtime = \"container\"",
+            "image: is missing: runtime = \"container\" needs an image, for example \"qr:1\"",
+        ),
+        (
+            "runtime = \"container\"\nimage = \"x\"\ncontract = \"shim\"",
+            "command: is missing: contract = \"shim\" needs the command that is given each event, for example [\"/bin/sh\", \"handler.sh\"]",
+        ),
+        (
+            "runtime = \"provided\"\ncommand = []",
+            "command: is empty, must be a program and its arguments, for example [\"./bootstrap\"]",
+        ),
+        (
+            "runtime = \"provided\"\ncommand = [\"a\", \"b\\u0000\"]",
+            "command: has a NUL byte in \"b\\u{0}\"",
+        ),
+        (
+            "runtime = \"http\"\ncommand = [\"x\"]\nready = \"healthz\"",
+            "ready: is \"healthz\", must be a path of the function's server, for example \"/healthz\"",
+        ),
+        (
+            "runtime = \"http\"\ncommand = [\"x\"]\nenvironment = { PORT = \"80\" }",
+            "environment: has the variable PORT, which every worker's server is given; leave it out",
+        ),
+        (
+            "runtime = \"container\"\nimage = \"-v /:/host\"",
+            "image: is \"-v /:/host\", must be an image's reference, for example \"qr:1\"",
+        ),
+        (
+            "runtime = \"container\"\nimage = \"x\"\ncontract = \"htp\"",
+            "contract: is \"htp\", must be one of http, provided, shim; did you mean \"http\"?",
+        ),
+        (
+            "owner = \"a b\"",
+            "owner: is \"a b\", must be 1 to 64 letters, digits, - or _",
+        ),
+        (
+            "runtime = \"provided\"\nhandler = \"a\\nb\"",
+            "handler: is \"a\\nb\", must be one line of at most 128 bytes",
+        ),
+        (
+            "runtime = \"node\"\nhandler = \"index\"",
+            "handler: is \"index\", must be MODULE.FUNCTION (or MODULE:APP), for example \"index.handler\"",
+        ),
+    ] {
+        assert_eq!(refusal(lines), wanted, "{lines}");
+    }
+    let long = format!(
+        "runtime = \"provided\"\ncommand = [\"{}\"]",
+        "x".repeat(70_000)
+    );
+    assert!(
+        refusal(&long).contains("must have at most 65536"),
+        "{}",
+        refusal(&long)
+    );
+}
+
+#[test]
+fn slips_in_the_keys_of_the_runtimes_are_known_too() {
+    for (slip, key) in [
+        ("comand", "command"),
+        ("contarct", "contract"),
+        ("imgae", "image"),
+        ("redy", "ready"),
+        ("onwer", "owner"),
+    ] {
+        let problem = problem_of(&format!("[functions.a]\n{slip} = \"x\"\n"));
+        assert!(
+            problem.contains(&format!("did you mean '{key}'?")),
+            "{problem}"
+        );
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilot_model::{
-    Environment, EnvironmentId, FunctionSpec, Instant, InvocationId, Timeline, Version, VersionId,
+    Environment, EnvironmentId, FunctionSpec, Instant, InvocationId, Python, Timeline, Version,
+    VersionId,
 };
 
 use super::*;
@@ -26,10 +27,13 @@ fn record(function: &str, start: StartKind, outcome: Outcome) -> InvocationRecor
             code_dir: PathBuf::new(),
             environment: Environment {
                 id: EnvironmentId::from_hex("00"),
-                python: PathBuf::new(),
-                python_prefix: PathBuf::new(),
+                python: Some(Python {
+                    executable: PathBuf::new(),
+                    prefix: PathBuf::new(),
+                }),
                 packages_dir: None,
                 imports: vec![],
+                node: None,
             },
         }),
         worker: None,
@@ -65,6 +69,10 @@ fn exercise(metrics: &Metrics, function: &str) {
     for reason in END_REASONS {
         series.worker_ended(reason);
     }
+    for how in RUNTIME_ORIGINS {
+        series.runtime_given(how, Duration::from_millis(2));
+    }
+    metrics.set_runtimes(&RuntimeCounts::default());
     metrics.set_pool(&name(function), &PoolStatus::default());
     metrics.set_templates(&[]);
 }

@@ -8,7 +8,9 @@ use super::client::Client;
 use super::output;
 
 mod closed;
+mod forecast;
 mod load;
+mod serving;
 mod target;
 mod ticks;
 
@@ -31,6 +33,10 @@ enum What {
     Load(load::LoadArgs),
     /// Time the decisions of the policies; needs no daemon
     Ticks(ticks::TicksArgs),
+    /// Say what HotC's predictor would have forecast of a series; needs no daemon
+    Forecast(forecast::ForecastArgs),
+    /// Time what each way of serving adds to an empty function
+    Serving(serving::ServingArgs),
 }
 
 /// Measures, and prints what came of it.
@@ -45,6 +51,8 @@ pub(super) fn run(
         What::Burst(args) => closed::burst(client, connection, args),
         What::Load(args) => load::run(client, connection, args),
         What::Ticks(args) => ticks::run(args),
+        What::Forecast(args) => forecast::run(args),
+        What::Serving(args) => serving::run(client, connection, args),
     }
 }
 

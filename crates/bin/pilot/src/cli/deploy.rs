@@ -22,7 +22,7 @@ use super::report;
 /// What `pilot deploy` takes.
 #[derive(Debug, Args)]
 pub(super) struct DeployArgs {
-    /// A folder with a pilot.toml or an app.py
+    /// A folder with a pilot.toml, an app.py or an index.mjs
     #[arg(default_value = ".")]
     dir: PathBuf,
     /// Deploy it under this name
@@ -113,7 +113,8 @@ pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Re
     let progress = Progress::new(target.name.as_str(), show);
     progress.tell("packing");
     let archive = pack::pack(&target.folder)?;
-    if archive.files == 0 {
+    let has_an_image = target.spec.image.is_some();
+    if archive.files == 0 && !has_an_image {
         anyhow::bail!("{} has no file to deploy", target.folder.display());
     }
     progress.tell(&format!(

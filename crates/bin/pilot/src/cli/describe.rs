@@ -1,14 +1,17 @@
-//! `pilot describe`: one function on a page. Its configuration, its workers, its template, its last cold start.
+//! `pilot describe`: one function on a page. Its configuration, its workers, what they come from, its last cold start.
+
+mod runtimes;
 
 use std::fmt::Write as _;
 
 use clap::Args;
 use pilot_model::api::{ForecastStatus, FunctionDescription, InvocationSummary};
-use pilot_model::{FunctionName, Reuse, StartKind, TemplateMode};
+use pilot_model::{FunctionConfig, FunctionName, Reuse, Runtime, StartKind, TemplateMode};
 
 use super::client::Client;
 use super::output::{self, BAD, DIM, STRONG};
-use super::{phases, report};
+use super::phases::{self, Phase};
+use super::report;
 
 /// What `pilot describe` takes.
 #[derive(Debug, Args)]
@@ -34,10 +37,19 @@ fn render(description: &FunctionDescription, endpoint: &str, now_unix_s: u64) ->
     let mut text = heading(description, now_unix_s);
     text.push_str(&configuration(description, endpoint));
     text.push_str(&workers(description));
+    text.push_str(&runtimes::section(description.runtimes.as_ref()));
     text.push('\n');
-    text.push_str(&report::template(&description.template));
+    text.push_str(&report::found(
+        &description.template,
+        &description.summary.runtime,
+    ));
+    let chart = if description.config.runtime.forks() {
+        phases::chart
+    } else {
+        phases::chart_of_kept
+    };
     match &description.last_cold {
-        Some(cold) => invocation(&mut text, "last cold start", cold, now_unix_s),
+        Some(cold) => invocation(&mut text, "last cold start", cold, chart, now_unix_s),
         None => {
             let _ = writeln!(
                 text,
@@ -48,7 +60,7 @@ fn render(description: &FunctionDescription, endpoint: &str, now_unix_s: u64) ->
     if let Some(last) = &description.last
         && last.start == StartKind::Warm
     {
-        invocation(&mut text, "last invocation", last, now_unix_s);
+        invocation(&mut text, "last invocation", last, chart, now_unix_s);
     }
     text
 }
@@ -79,15 +91,7 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
         let _ = writeln!(text, "  {key:<13}{value}");
     };
     line("url", format!("{endpoint}{}", description.url_path));
-    line(
-        "handler",
-        format!(
-            "{} ({}), {}",
-            config.handler,
-            config.interface.as_str(),
-            config.runtime
-        ),
-    );
+    what_runs(config, &mut line);
     line(
         "limits",
         format!(
@@ -98,9 +102,10 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
             config.network.as_str(),
         ),
     );
-    let mut start = match config.template {
-        TemplateMode::On => "forked from the template",
-        TemplateMode::Off => "a fresh interpreter each (template = \"off\")",
+    let mut start = match (config.runtime.forks(), config.template) {
+        (false, _) => "from a runtime that is up",
+        (true, TemplateMode::On) => "forked from the template",
+        (true, TemplateMode::Off) => "a fresh interpreter each (template = \"off\")",
     }
     .to_owned();
     match config.reuse {
@@ -128,6 +133,42 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
     }
     line("environment", description.environment.clone());
     text
+}
+
+/// The handler, or the command and how it is spoken to.
+fn what_runs(config: &FunctionConfig, line: &mut impl FnMut(&str, String)) {
+    let (interface, runtime) = (config.interface.as_str(), &config.runtime);
+    if !config.handler.is_empty() {
+        line(
+            "handler",
+            format!("{} ({interface}), {runtime}", config.handler),
+        );
+    }
+    let (command, ready) = match runtime {
+        Runtime::Python { .. } | Runtime::Node { .. } => return,
+        Runtime::Provided { command } => (command.join(" "), &None),
+        Runtime::Http { command, ready } => (command.join(" "), ready),
+        Runtime::Container {
+            command,
+            ready,
+            contract,
+            ..
+        } => {
+            line("contract", contract.as_str().to_owned());
+            let own = || "the image's own".to_owned();
+            (
+                command.as_ref().map_or_else(own, |words| words.join(" ")),
+                ready,
+            )
+        }
+    };
+    line("command", command);
+    if config.handler.is_empty() {
+        line("runtime", runtime.to_string());
+    }
+    if let Some(ready) = ready {
+        line("ready", format!("once {ready} answers 2xx"));
+    }
 }
 
 fn workers(description: &FunctionDescription) -> String {
@@ -165,7 +206,13 @@ fn forecast(forecast: &ForecastStatus) -> String {
 }
 
 /// How and when an invocation ended, and where its time went.
-fn invocation(text: &mut String, title: &str, invocation: &InvocationSummary, now_unix_s: u64) {
+fn invocation(
+    text: &mut String,
+    title: &str,
+    invocation: &InvocationSummary,
+    chart: fn(&[Phase]) -> String,
+    now_unix_s: u64,
+) {
     let _ = writeln!(
         text,
         "\n{STRONG}{title}{STRONG:#}  {}, {} {DIM}({}){DIM:#}",
@@ -176,7 +223,7 @@ fn invocation(text: &mut String, title: &str, invocation: &InvocationSummary, no
     if invocation.start == StartKind::ColdShared {
         text.push_str("  waited on a start that another request had caused\n");
     }
-    text.push_str(&phases::chart(&phases::of_timeline(&invocation.timeline)));
+    text.push_str(&chart(&phases::of_timeline(&invocation.timeline)));
 }
 
 fn seconds(seconds: f64) -> String {
@@ -230,6 +277,7 @@ mod tests {
                 idle_s: Some(0.8),
                 reason: "a third worker was wanted 14 times in the last 10 min".to_owned(),
             }),
+            runtimes: None,
         }
     }
 
@@ -239,6 +287,39 @@ mod tests {
         let text = anstream::adapter::strip_str(&text).to_string();
         assert_eq!(text, include_str!("describe/snapshot.txt"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn a_function_with_a_server_of_its_own_shows_its_command() {
+        let mut description = a_description();
+        let name: FunctionName = "web".parse().unwrap();
+        let spec = FunctionSpec {
+            runtime: Some("http".to_owned()),
+            command: Some(vec!["gunicorn".to_owned(), "app:app".to_owned()]),
+            ready: Some("/healthz".to_owned()),
+            ..FunctionSpec::default()
+        };
+        description.config = spec.check(&name).unwrap();
+        description.summary.runtime = "http".to_owned();
+        let text = render(&description, "http://h", 1_300);
+        let text = anstream::adapter::strip_str(&text).to_string();
+        assert!(
+            text.contains(
+                "  command      gunicorn app:app\n  runtime      http\n  ready        once /healthz answers 2xx\n"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains("  start        from a runtime that is up, one invocation at a time\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("  runtime      http, 48.2 MB, up in 312 ms\n"),
+            "{text}"
+        );
+        for word in ["template", "Python", "python"] {
+            assert!(!text.contains(word), "{word}: {text}");
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ mod watch;
 /// What `pilot dev` takes.
 #[derive(Debug, Args)]
 pub(super) struct DevArgs {
-    /// A folder with a pilot.toml or an app.py
+    /// A folder with a pilot.toml, an app.py or an index.mjs
     #[arg(default_value = ".")]
     dir: PathBuf,
     /// Where the daemon listens [default: a free port of 127.0.0.1]

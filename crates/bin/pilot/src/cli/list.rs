@@ -46,7 +46,7 @@ fn render(functions: &[FunctionSummary], now_unix_s: u64) -> String {
         table.row(vec![
             function.name.to_string(),
             function.number.to_string(),
-            function.handler.clone(),
+            what_runs(function),
             function.workers.idle.to_string(),
             (function.workers.busy + function.workers.starting).to_string(),
             output::megabytes(function.workers.memory_bytes),
@@ -67,6 +67,23 @@ fn render(functions: &[FunctionSummary], now_unix_s: u64) -> String {
     }
     text
 }
+
+/// The handler, or the command, cut to what a column bears; the runtime, where the image says what runs.
+fn what_runs(function: &FunctionSummary) -> String {
+    let what = match function.handler.as_str() {
+        "" => &function.runtime,
+        handler => handler,
+    };
+    if what.chars().count() <= WHAT_CHARS_MAX {
+        return what.to_owned();
+    }
+    let mut cut: String = what.chars().take(WHAT_CHARS_MAX - 1).collect();
+    cut.push('…');
+    cut
+}
+
+/// Handlers of Python are shorter; commands need not be.
+const WHAT_CHARS_MAX: usize = 24;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -108,6 +125,16 @@ pub(super) mod tests {
              invert    3  app.handler     2     1  6.0 MB   1234    12       1  5 min ago\n"
         );
         assert!(text.lines().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn a_function_without_a_handler_shows_what_runs() {
+        let mut function = a_summary();
+        function.handler = "functions-framework --target hello".to_owned();
+        assert_eq!(what_runs(&function), "functions-framework --t…");
+        function.handler = String::new();
+        function.runtime = "container qr:1".to_owned();
+        assert_eq!(what_runs(&function), "container qr:1");
     }
 
     #[test]

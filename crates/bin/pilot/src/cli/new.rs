@@ -33,42 +33,45 @@ enum Template {
     Wsgi,
     /// Pillow: a photograph in, a thumbnail out
     Image,
+    /// Node.js: handler(event, context) as an ES module
+    Node,
+    /// A program that polls the Lambda Runtime API, in Python
+    Provided,
+    /// An HTTP server of its own, in Python
+    Http,
 }
 
 impl Template {
     /// Name and text of each file.
     fn files(self) -> &'static [(&'static str, &'static str)] {
         macro_rules! files {
-            ($folder:literal) => {
-                &[
-                    (
-                        "pilot.toml",
-                        include_str!(concat!("../../templates/", $folder, "/pilot.toml")),
-                    ),
-                    (
-                        "app.py",
-                        include_str!(concat!("../../templates/", $folder, "/app.py")),
-                    ),
-                    (
-                        "requirements.txt",
-                        include_str!(concat!("../../templates/", $folder, "/requirements.txt")),
-                    ),
-                ]
+            ($folder:literal, $($file:literal),*) => {
+                &[$((
+                    $file,
+                    include_str!(concat!("../../templates/", $folder, "/", $file)),
+                ),)*]
             };
         }
         match self {
-            Self::Event => files!("event"),
-            Self::Asgi => files!("asgi"),
-            Self::Wsgi => files!("wsgi"),
-            Self::Image => files!("image"),
+            Self::Event => files!("event", "pilot.toml", "app.py", "requirements.txt"),
+            Self::Asgi => files!("asgi", "pilot.toml", "app.py", "requirements.txt"),
+            Self::Wsgi => files!("wsgi", "pilot.toml", "app.py", "requirements.txt"),
+            Self::Image => files!("image", "pilot.toml", "app.py", "requirements.txt"),
+            Self::Node => files!("node", "pilot.toml", "index.mjs", "package.json"),
+            Self::Provided => files!("provided", "pilot.toml", "bootstrap.py"),
+            Self::Http => files!("http", "pilot.toml", "server.py"),
         }
     }
 
     /// How to call it.
     fn first_call(self, name: &FunctionName) -> String {
         match self {
-            Self::Event => format!("pilot invoke {name} --data '{{\"name\": \"Ada\"}}'"),
-            Self::Asgi | Self::Wsgi => format!("curl http://127.0.0.1:8080/fn/{name}/"),
+            Self::Event | Self::Node | Self::Provided => {
+                format!("pilot invoke {name} --data '{{\"name\": \"Ada\"}}'")
+            }
+            Self::Asgi | Self::Wsgi | Self::Http => {
+                format!("curl http://127.0.0.1:8080/fn/{name}/")
+            }
             Self::Image => {
                 format!(
                     "curl --data-binary @photo.jpg http://127.0.0.1:8080/fn/{name}/ -o small.jpg"
@@ -131,46 +134,4 @@ fn write(folder: &Path, name: &FunctionName, template: Template) -> anyhow::Resu
 const NAME: &str = "__NAME__";
 
 #[cfg(test)]
-mod tests {
-    use pilot_model::manifest::Manifest;
-
-    use super::*;
-
-    #[test]
-    fn every_template_is_a_function_that_can_be_deployed() {
-        for template in Template::value_variants() {
-            let folder = tempfile::tempdir().unwrap();
-            let folder = folder.path().join("thing");
-            let name: FunctionName = "thing".parse().unwrap();
-            write(&folder, &name, *template).unwrap();
-            let text = fs::read_to_string(folder.join("pilot.toml")).unwrap();
-            let manifest = Manifest::parse(&text, "pilot.toml").unwrap();
-            assert!(manifest.functions.contains_key(&name), "{template:?}");
-            let code = fs::read_to_string(folder.join("app.py")).unwrap();
-            assert!(!code.contains(NAME) && !text.contains(NAME), "{template:?}");
-        }
-    }
-
-    #[test]
-    fn nothing_is_overwritten() {
-        let folder = tempfile::tempdir().unwrap();
-        let name: FunctionName = "thing".parse().unwrap();
-        fs::write(folder.path().join("app.py"), "mine").unwrap();
-        let problem = write(folder.path(), &name, Template::Event)
-            .unwrap_err()
-            .to_string();
-        assert!(problem.contains("not empty"), "{problem}");
-        assert_eq!(
-            fs::read_to_string(folder.path().join("app.py")).unwrap(),
-            "mine"
-        );
-    }
-
-    #[test]
-    fn a_name_that_is_none_is_refused() {
-        assert!(name_of(Path::new("functions/ok-1")).is_ok());
-        for wrong in ["..", "a b", "/", "ä"] {
-            assert!(name_of(Path::new(wrong)).is_err(), "{wrong}");
-        }
-    }
-}
+mod tests;

@@ -43,6 +43,20 @@ pub(super) fn of_header(header: &str) -> Vec<Phase> {
 
 /// The phases as an indented chart, a line each, and their sum.
 pub(super) fn chart(phases: &[Phase]) -> String {
+    chart_with(phases, meaning)
+}
+
+/// The same, of a function whose workers do not fork.
+pub(super) fn chart_of_kept(phases: &[Phase]) -> String {
+    chart_with(phases, |phase| match phase {
+        "fork" => "from a runtime that was kept, or new",
+        "sandbox" => "its code and limits in place",
+        "init" => "started and ready",
+        other => meaning(other),
+    })
+}
+
+fn chart_with(phases: &[Phase], meaning: impl Fn(&str) -> &'static str) -> String {
     let total: f64 = phases.iter().map(|phase| phase.ms).sum();
     let mut text = String::new();
     let mut begun = 0.0;

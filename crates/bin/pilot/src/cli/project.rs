@@ -34,8 +34,9 @@ pub(super) struct Project {
 }
 
 impl Project {
-    /// Reads the project of a folder: its `pilot.toml`, or, where there is only an `app.py`, one function with the
-    /// defaults that is called as the folder or, if given, `name`. A `pilot.toml` may be named itself.
+    /// Reads the project of a folder: its `pilot.toml`, or, where there is only an `app.py` (or what another runtime's
+    /// defaults name), one function with the defaults that is called as the folder or, if given, `name`. A `pilot.toml` may be
+    /// named itself.
     ///
     /// # Errors
     /// There is neither, or the manifest does not do; with file, line and nearest key.
@@ -85,13 +86,15 @@ impl Project {
     }
 
     fn of_folder(folder: &Path, name: Option<&FunctionName>) -> anyhow::Result<Self> {
-        if !folder.join(APP).is_file() {
+        let is_there = |file: &str| folder.join(file).is_file();
+        let Some((_, runtime)) = APPS.iter().find(|(file, _)| is_there(file)) else {
             return Err(Failure::usage(format!(
-                "{} has neither pilot.toml nor app.py: `pilot new NAME` writes a folder with both",
+                "{} has neither pilot.toml nor app.py (nor index.mjs, index.js or bootstrap): `pilot new NAME` writes a \
+                 folder that has",
                 folder.display()
             ))
             .into());
-        }
+        };
         let name = match name {
             Some(name) => name.clone(),
             None => name_of(folder)?,
@@ -99,7 +102,10 @@ impl Project {
         Ok(Self {
             targets: vec![Target {
                 name,
-                spec: FunctionSpec::default(),
+                spec: FunctionSpec {
+                    runtime: runtime.map(str::to_owned),
+                    ..FunctionSpec::default()
+                },
                 folder: folder.to_owned(),
             }],
             manifest: None,
@@ -144,8 +150,13 @@ impl Project {
         if self.manifest.is_some() {
             return None;
         }
+        let runs = match target.spec.runtime.as_deref() {
+            Some("node") => "node, index.handler",
+            Some(_) => "provided, ./bootstrap",
+            None => "app.handler",
+        };
         Some(format!(
-            "{} has no pilot.toml: '{}' gets the defaults (app.handler, 256 MB, 30 s, no network)",
+            "{} has no pilot.toml: '{}' gets the defaults ({runs}, 256 MB, 30 s, no network)",
             self.named.display(),
             target.name
         ))
@@ -173,8 +184,14 @@ fn not_there(path: &Path, error: &io::Error) -> Failure {
 
 /// The manifest's name.
 const MANIFEST: &str = "pilot.toml";
-/// What makes a folder without a manifest a function.
-const APP: &str = "app.py";
+/// What makes a folder without a manifest a function, and of which runtime; the first that is there.
+const APPS: [(&str, Option<&str>); 5] = [
+    ("app.py", None),
+    ("index.mjs", Some("node")),
+    ("index.js", Some("node")),
+    ("index.cjs", Some("node")),
+    ("bootstrap", Some("provided")),
+];
 
 #[cfg(test)]
 mod tests {
@@ -235,6 +252,33 @@ mod tests {
         assert!(project.remark().unwrap().contains("defaults"));
         let named = Project::read(&dir.path().join("hello"), Some(&name("other"))).unwrap();
         assert_eq!(named.one(None).unwrap().name, name("other"));
+    }
+
+    #[test]
+    fn a_folder_with_what_another_runtime_begins_with_is_of_that_runtime() {
+        for (files, runtime, remark) in [
+            (
+                &["index.mjs", "package.json"][..],
+                Some("node"),
+                "node, index.handler, 256",
+            ),
+            (
+                &["bootstrap"],
+                Some("provided"),
+                "provided, ./bootstrap, 256",
+            ),
+            (&["app.py", "index.js"], None, "(app.handler, 256"),
+        ] {
+            let files: Vec<String> = files.iter().map(|file| format!("hello/{file}")).collect();
+            let files: Vec<(&str, &str)> = files.iter().map(|file| (file.as_str(), "")).collect();
+            let dir = folder(&files);
+            let project = Project::read(&dir.path().join("hello"), None).unwrap();
+            let target = project.one(None).unwrap();
+            assert_eq!(target.spec.runtime.as_deref(), runtime);
+            target.spec.check(&target.name).unwrap();
+            let said = project.remark().unwrap();
+            assert!(said.contains(remark), "{said}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
-//! What a deployment found, as text: the version, the template, the slowest imports.
+//! What a deployment found, as text: the version, its environment, and what it runs from: a template with the slowest imports,
+//! or a runtime that does not fork.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use pilot_model::api::DeployReport;
 use pilot_model::ports::TemplateReport;
@@ -21,19 +23,57 @@ pub(super) fn deployed(report: &DeployReport, endpoint: &str) -> String {
             ", unchanged: it was live already"
         }
     );
-    let environment = if report.environment_reused {
-        "reused: nothing had to be installed"
-    } else {
-        "new: its requirements were installed"
-    };
-    let _ = writeln!(text, "  environment  {environment}");
-    text.push_str(&template(&report.template));
+    let _ = writeln!(text, "  environment  {}", environment(report));
+    text.push_str(&found(&report.template, &report.runtime));
     let _ = writeln!(text, "  url          {endpoint}{}", report.url_path);
     text
 }
 
+/// What is in the environment, and whether it had to be built. One without packages is nobody's work.
+fn environment(report: &DeployReport) -> String {
+    let what = match (report.environment_reused, report.environment_has.as_str()) {
+        (_, "") if !forks(&report.runtime) => "nothing to install",
+        (true, _) => "reused: nothing had to be installed",
+        (false, _) => "new: its requirements were installed",
+    };
+    match report.environment_has.as_str() {
+        "" => what.to_owned(),
+        has => format!("{has}; {what}"),
+    }
+}
+
+/// Whether workers of a runtime of this name are forked. A daemon from before there were others says none.
+fn forks(runtime: &str) -> bool {
+    runtime.is_empty() || runtime.starts_with("python")
+}
+
+/// What the try found; `runtime` is the function's, as the daemon names it.
+pub(super) fn found(report: &TemplateReport, runtime: &str) -> String {
+    if forks(runtime) {
+        template(report)
+    } else {
+        kept(report, runtime)
+    }
+}
+
+/// A runtime that does not fork: how long it took, what it remarks.
+fn kept(report: &TemplateReport, runtime: &str) -> String {
+    let mut facts = vec![runtime.to_owned()];
+    if report.memory_bytes > 0 {
+        facts.push(output::megabytes(report.memory_bytes));
+    }
+    if report.took > Duration::ZERO {
+        facts.push(format!("up in {}", output::duration(report.took)));
+    }
+    let mut text = format!("  runtime      {}\n", facts.join(", "));
+    for remark in report.reason.iter().flat_map(|reason| reason.lines()) {
+        let _ = writeln!(text, "  remark       {remark}");
+    }
+    text
+}
+
 /// A template's memory, whether it can be forked, and its slowest imports; indented lines.
-pub(super) fn template(report: &TemplateReport) -> String {
+fn template(report: &TemplateReport) -> String {
     let mut text = format!(
         "  template     {}, Python {}, up in {}\n",
         output::megabytes(report.memory_bytes),
@@ -82,8 +122,6 @@ const SHOWN_MS_MIN: f64 = 0.5;
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::time::Duration;
-
     use pilot_model::VersionId;
     use pilot_model::ports::{FailedImport, ImportTime};
 
@@ -115,7 +153,9 @@ pub(super) mod tests {
             version: VersionId::from_hex("0123456789abcdef"),
             number: 3,
             changed: true,
+            runtime: "python".to_owned(),
             environment_reused: true,
+            environment_has: "Python 3.11.7, 2 packages".to_owned(),
             template: a_template(),
             url_path: "/fn/invert/".to_owned(),
         }
@@ -130,7 +170,7 @@ pub(super) mod tests {
         assert_eq!(
             plain(&deployed(&a_report(), "http://127.0.0.1:8080")),
             "✓ invert  version 3 (0123456789abcdef)\n  \
-               environment  reused: nothing had to be installed\n  \
+               environment  Python 3.11.7, 2 packages; reused: nothing had to be installed\n  \
                template     48.2 MB, Python 3.11.7, up in 312 ms\n  \
                forkable     yes: workers are forked with everything imported\n  \
                slowest imports (with what they import)\n    \
@@ -138,6 +178,45 @@ pub(super) mod tests {
                  PIL.Image   22.9 ms  ██████████\n  \
                url          http://127.0.0.1:8080/fn/invert/\n"
         );
+    }
+
+    #[test]
+    fn a_runtime_that_does_not_fork_is_reported_without_a_word_of_templates() {
+        let mut report = a_report();
+        report.runtime = "node".to_owned();
+        report.environment_has = "Node 20.20.2, 3 packages".to_owned();
+        report.environment_reused = false;
+        report.template = TemplateReport {
+            python: String::new(),
+            imports: Vec::new(),
+            forkable: false,
+            reason: None,
+            took: Duration::from_millis(45),
+            ..a_template()
+        };
+        assert_eq!(
+            plain(&deployed(&report, "http://h")),
+            "✓ invert  version 3 (0123456789abcdef)\n  \
+               environment  Node 20.20.2, 3 packages; new: its requirements were installed\n  \
+               runtime      node, 48.2 MB, up in 45.0 ms\n  \
+               url          http://h/fn/invert/\n"
+        );
+        report.runtime = "container qr:1".to_owned();
+        report.environment_has = String::new();
+        report.environment_reused = true;
+        report.template.memory_bytes = 0;
+        report.template.took = Duration::ZERO;
+        report.template.reason = Some("the image has no HEALTHCHECK".to_owned());
+        let text = plain(&deployed(&report, "http://h"));
+        assert!(
+            text.contains(
+                "  environment  nothing to install\n  runtime      container qr:1\n  remark       the image has no HEALTHCHECK\n"
+            ),
+            "{text}"
+        );
+        for word in ["emplate", "ython", "fork"] {
+            assert!(!text.contains(word), "{text}");
+        }
     }
 
     #[test]

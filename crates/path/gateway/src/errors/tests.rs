@@ -164,6 +164,9 @@ fn invoke_errors() -> Vec<InvokeError> {
         InvokeError::BodyRaised {
             body: Bytes::from_static(b"{}"),
         },
+        InvokeError::UploadBroken {
+            problem: "nothing came for 30 s".to_owned(),
+        },
         InvokeError::ShuttingDown,
     ]
 }

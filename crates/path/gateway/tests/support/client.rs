@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 /// One connection.
 pub struct Client {
@@ -131,6 +132,32 @@ impl Client {
     pub async fn closed(mut self) -> Vec<u8> {
         while self.read_more().await.is_some() {}
         self.unread
+    }
+
+    /// Waits for so many bytes of whatever comes.
+    pub async fn bytes(&mut self, length: usize) -> Vec<u8> {
+        self.take(length).await.expect("the connection ended")
+    }
+
+    /// Waits for the head of a response; what follows is left.
+    pub async fn head(&mut self) -> Answer {
+        self.answer_to("HEAD").await
+    }
+
+    /// Waits for a chunk of a body; `None` for the last.
+    pub async fn next_chunk(&mut self) -> Option<Vec<u8>> {
+        self.chunk().await.expect("the connection ended")
+    }
+
+    /// Says that nothing more comes; reads on.
+    pub async fn finish(&mut self) {
+        self.stream.shutdown().await.unwrap();
+    }
+
+    /// Both directions by themselves. Nothing may have been read.
+    pub fn split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        assert!(self.unread.is_empty());
+        self.stream.into_split()
     }
 
     async fn take(&mut self, length: usize) -> Option<Vec<u8>> {

@@ -9,6 +9,7 @@
 )]
 
 pub mod client;
+pub mod upstream;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,9 +21,10 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use pilot_gateway::{Control, ControlBody, Drained, Gateway, GatewayConfig};
 use pilot_invoke::{Invoker, Limits};
-use pilot_model::ports::{Call, Platform as _};
-use pilot_model::{BoxFuture, Interface, Version};
-use pilot_testkit::{Deed, FakeEngine, RecordingSink, TokioClock, version, version_with};
+use pilot_model::api::PoolStatus;
+use pilot_model::ports::{Call, PassedRequest, PassedResponse, Platform as _, WorkerFault};
+use pilot_model::{BoxFuture, FunctionConfig, Interface, InvocationRecord, Version};
+use pilot_testkit::{Deed, FakeEngine, RecordingSink, Served, TokioClock, version, version_with};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -33,7 +35,11 @@ pub use client::{Answer, Client};
 pub struct Function {
     version: Arc<Version>,
     behaviour: Box<dyn Fn(&Call) -> Deed + Send + Sync>,
+    server: Option<Serves>,
 }
+
+/// What a function that is an HTTP server makes of a request.
+type Serves = Box<dyn Fn(PassedRequest) -> Served + Send + Sync>;
 
 impl Function {
     pub fn event(name: &str, behaviour: impl Fn(&Call) -> Deed + Send + Sync + 'static) -> Self {
@@ -52,8 +58,43 @@ impl Function {
         version: Arc<Version>,
         behaviour: impl Fn(&Call) -> Deed + Send + Sync + 'static,
     ) -> Self {
-        let behaviour = Box::new(behaviour);
-        Self { version, behaviour }
+        Self {
+            version,
+            behaviour: Box::new(behaviour),
+            server: None,
+        }
+    }
+
+    /// A function that is an HTTP server. Called (by the Invoke API), it gives its event back.
+    pub fn server<F>(
+        name: &str,
+        server: impl Fn(PassedRequest) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<PassedResponse, WorkerFault>> + Send + 'static,
+    {
+        Self::server_with(name, |_| (), server)
+    }
+
+    /// The same with another configuration.
+    pub fn server_with<F>(
+        name: &str,
+        change: impl FnOnce(&mut FunctionConfig),
+        server: impl Fn(PassedRequest) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<PassedResponse, WorkerFault>> + Send + 'static,
+    {
+        let version = version_with(name, 1, |config| {
+            config.interface = Interface::Http;
+            config.timeout = Duration::from_secs(60);
+            change(config);
+        });
+        let mut function = Self::of(version, |call| {
+            Deed::Return(Duration::ZERO, call.body.clone(), Bytes::new())
+        });
+        function.server = Some(Box::new(move |request| Box::pin(server(request))));
+        function
     }
 }
 
@@ -81,6 +122,8 @@ impl Default for Setup {
 pub struct Daemon {
     pub addr: SocketAddr,
     pub engine: Arc<FakeEngine>,
+    pub sink: Arc<RecordingSink>,
+    invoker: Arc<Invoker>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<Drained>,
 }
@@ -100,21 +143,31 @@ impl Daemon {
         let clock = Arc::new(TokioClock::new());
         let engine = FakeEngine::new(clock.clone());
         let sink = Arc::new(RecordingSink::default());
-        let invoker = Invoker::new(engine.clone(), sink, clock, |_| None, setup.limits);
+        let invoker = Invoker::new(engine.clone(), sink.clone(), clock, |_| None, setup.limits);
         let mut behaviours = HashMap::new();
+        let mut servers = HashMap::new();
         for function in setup.functions {
-            behaviours.insert(function.version.config.name.to_string(), function.behaviour);
+            let name = function.version.config.name.to_string();
+            servers.extend(function.server.map(|server| (name.clone(), server)));
+            behaviours.insert(name, function.behaviour);
             invoker.activate(function.version);
         }
         engine.serve(move |call| behaviours[&function_of(call)](call));
+        engine.serve_http(move |request| {
+            let prefix = request.headers()["x-forwarded-prefix"].to_str().unwrap();
+            servers[prefix.strip_prefix("/fn/").unwrap()](request)
+        });
         let (stop, stopped) = oneshot::channel();
         let shutdown = async {
             let _ = stopped.await;
         };
-        let serving = Gateway::serve(listener, setup.config, invoker, setup.control, shutdown);
+        let gateway = invoker.clone();
+        let serving = Gateway::serve(listener, setup.config, gateway, setup.control, shutdown);
         Self {
             addr,
             engine,
+            sink,
+            invoker,
             stop,
             serving: tokio::spawn(serving),
         }
@@ -127,6 +180,24 @@ impl Daemon {
     /// One request on a connection of its own.
     pub async fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
         self.client().await.ask(method, path, headers, body).await
+    }
+
+    /// A function's workers.
+    pub fn workers(&self, name: &str) -> PoolStatus {
+        self.invoker.status(&name.parse().unwrap()).unwrap()
+    }
+
+    /// The record of the first invocation that ends.
+    pub async fn record(&self) -> Arc<InvocationRecord> {
+        soon(async {
+            loop {
+                match self.sink.records().first() {
+                    Some(record) => return record.clone(),
+                    None => tokio::task::yield_now().await,
+                }
+            }
+        })
+        .await
     }
 
     /// Tells it to stop; the drain goes on.

@@ -9,7 +9,7 @@ use pilot_invoke::{
     HttpRequest, InvokeError, Invoker, Limits, Payload, Request, Response, ResponseBody,
 };
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, Platform, Scaling};
+use pilot_model::ports::{Clock, PassedRequest, Platform, Scaling};
 use pilot_model::{FunctionConfig, InvocationId, Version};
 use pilot_testkit::{FakeEngine, RecordingSink, TokioClock};
 use tokio::task::JoinHandle;
@@ -66,6 +66,17 @@ impl House {
     ) -> impl Future<Output = Answer> + Send + 'static {
         let invoker = Arc::clone(&self.invoker);
         let request = request(&invoker, version, Payload::Event(Bytes::from_static(b"{}")));
+        async move { invoker.invoke(request).await }
+    }
+
+    /// Lets a request pass through to the live version of `f`.
+    pub(crate) fn pass(
+        &self,
+        passed: PassedRequest,
+    ) -> impl Future<Output = Answer> + Send + 'static {
+        let invoker = Arc::clone(&self.invoker);
+        let version = invoker.find("f", None).unwrap();
+        let request = request(&invoker, version, Payload::Pass(passed));
         async move { invoker.invoke(request).await }
     }
 

@@ -64,15 +64,48 @@ impl Folders {
         for folder in &folders {
             fs::create_dir(folder)?;
         }
+        self.write(name, limits)?;
         let memory = self.memory.join(name);
-        fs::write(
+        let join = folders
+            .iter()
+            .map(|folder| open_to_write(&folder.join("tasks")))
+            .collect::<io::Result<_>>()?;
+        Ok(Files {
+            processes: memory.join("cgroup.procs"),
+            peak: memory.join("memory.max_usage_in_bytes"),
+            oom: memory.join("memory.oom_control"),
+            name: name.to_owned(),
+            folders,
+            join,
+        })
+    }
+
+    pub(super) fn limit(&self, files: &Files, limits: &Limits) -> io::Result<()> {
+        self.write(&files.name, limits)
+    }
+
+    fn write(&self, name: &str, limits: &Limits) -> io::Result<()> {
+        let memory = self.memory.join(name);
+        let (alone, with_swap) = (
             memory.join("memory.limit_in_bytes"),
-            limits.memory_bytes.to_string(),
-        )?;
-        // Memory and swap together. Not there in a kernel without swap accounting.
-        let with_swap = memory.join("memory.memsw.limit_in_bytes");
-        if with_swap.exists() {
-            fs::write(with_swap, limits.memory_bytes.to_string())?;
+            // Memory and swap together. Not there in a kernel without swap accounting.
+            memory.join("memory.memsw.limit_in_bytes"),
+        );
+        let bytes = limits.memory_bytes.to_string();
+        // That of memory alone may never be the larger one.
+        let before = fs::read_to_string(&alone)
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
+        let less = before.is_none_or(|before: u64| limits.memory_bytes <= before);
+        let order = if less {
+            [&alone, &with_swap]
+        } else {
+            [&with_swap, &alone]
+        };
+        for file in order {
+            if file.exists() {
+                fs::write(file, &bytes)?;
+            }
         }
         let cpu = self.cpu.join(name);
         fs::write(cpu.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
@@ -83,18 +116,7 @@ impl Folders {
         fs::write(
             self.pids.join(name).join("pids.max"),
             limits.pids.to_string(),
-        )?;
-        let join = folders
-            .iter()
-            .map(|folder| open_to_write(&folder.join("tasks")))
-            .collect::<io::Result<_>>()?;
-        Ok(Files {
-            processes: memory.join("cgroup.procs"),
-            peak: memory.join("memory.max_usage_in_bytes"),
-            oom: memory.join("memory.oom_control"),
-            folders,
-            join,
-        })
+        )
     }
 }
 

@@ -56,6 +56,22 @@ impl Folder {
     pub(super) fn create(&self, name: &str, limits: &Limits) -> io::Result<Files> {
         let folder = self.all[0].join(name);
         fs::create_dir(&folder)?;
+        Self::write(&folder, limits)?;
+        Ok(Files {
+            join: vec![open_to_write(&folder.join("cgroup.procs"))?],
+            processes: folder.join("cgroup.procs"),
+            peak: folder.join("memory.peak"),
+            oom: folder.join("memory.events"),
+            name: name.to_owned(),
+            folders: vec![folder],
+        })
+    }
+
+    pub(super) fn limit(&self, files: &Files, limits: &Limits) -> io::Result<()> {
+        Self::write(&self.all[0].join(&files.name), limits)
+    }
+
+    fn write(folder: &Path, limits: &Limits) -> io::Result<()> {
         fs::write(folder.join("memory.max"), limits.memory_bytes.to_string())?;
         let swap = folder.join("memory.swap.max");
         if swap.exists() {
@@ -63,14 +79,7 @@ impl Folder {
         }
         let quota = limits.cpu_quota_us();
         fs::write(folder.join("cpu.max"), format!("{quota} {CPU_PERIOD_US}"))?;
-        fs::write(folder.join("pids.max"), limits.pids.to_string())?;
-        Ok(Files {
-            join: vec![open_to_write(&folder.join("cgroup.procs"))?],
-            processes: folder.join("cgroup.procs"),
-            peak: folder.join("memory.peak"),
-            oom: folder.join("memory.events"),
-            folders: vec![folder],
-        })
+        fs::write(folder.join("pids.max"), limits.pids.to_string())
     }
 }
 

@@ -2,26 +2,29 @@
 //! level above. A level that cannot fork is passed over: its children come from the level above it.
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant as WallInstant;
 
 use parking_lot::Mutex;
 use pilot_model::ports::{FailedImport, ImportTime, StartError, TemplateMemory, TemplateReport};
-use pilot_model::{Environment, Network, TemplateMode, Version};
+use pilot_model::{Environment, Network, Python, TemplateMode, Version};
 use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
 
-use super::{Shared, dev_null, no_sandbox, specs};
+use super::{Shared, specs};
 use crate::cgroup::{Cgroup, Limits};
 use crate::channel::Channel;
+use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, MakeSandbox};
-use crate::network::{Link, OF_THE_HOST, Resolver};
+use crate::network::Link;
+use crate::places::{CODE_INSIDE, PACKAGES_INSIDE};
 use crate::rootfs::RootSpec;
 use crate::runtime_files::PYTHON_WORKER_INSIDE;
-use crate::sandbox::{Sandbox, SharedSandbox};
+use crate::sandbox::{NestNetwork, Sandbox, SharedSandbox};
 use crate::template::Template;
+use crate::variables;
 use crate::worker::Output;
 
 /// An interpreter's or environment's node.
@@ -202,9 +205,6 @@ fn memory_of(sandbox: &Sandbox) -> u64 {
 /// User inside the sandboxes' user namespace of templates that belong to no function.
 const BASE_USER: u32 = 1000;
 
-/// Functions' users begin here; there are this many before one is used again.
-const FUNCTION_USERS: (u32, u32) = (2_000, 60_000);
-
 impl Shared {
     /// The function's node, built if need be.
     pub(super) async fn function(
@@ -220,41 +220,50 @@ impl Shared {
 
     /// A sandbox for one of the function's workers.
     pub(super) async fn worker_sandbox(&self, function: &Function) -> Result<Sandbox, StartError> {
-        let cgroup = self.cgroup(&self.function_limits(function.version()))?;
+        let cgroup = self
+            .machine
+            .cgroup(&self.function_limits(function.version()))?;
         function
             .sandbox
-            .nest(cgroup, self.config.tmp_bytes_max)
+            .nest(
+                NestNetwork::Shared,
+                cgroup,
+                self.machine.config.tmp_bytes_max,
+            )
             .await
     }
 
     async fn build_function(&self, version: &Arc<Version>) -> Result<Function, StartError> {
         let begun = WallInstant::now();
         let network = version.config.network;
-        let resolver = self.resolver(version)?;
+        let resolver = self.machine.resolver(version)?;
         let own_network = network != Network::Host;
         let base = self.environment(&version.environment, own_network).await?;
-        let user = self.isolation.has_users().then(|| {
-            let number = self.next_user.fetch_add(1, Ordering::Relaxed);
-            FUNCTION_USERS.0 + number % FUNCTION_USERS.1
-        });
+        let user = self.machine.user();
         let mut root = self.root(&version.environment, user);
         root.shown
-            .push((version.code_dir.clone(), PathBuf::from(specs::CODE_INSIDE)));
+            .push((version.code_dir.clone(), PathBuf::from(CODE_INSIDE)));
         root.resolver = resolver;
         let request = MakeSandbox {
             root,
             nested: true,
             own_network,
-            tmp_bytes_max: self.config.tmp_bytes_max,
+            tmp_bytes_max: self.machine.config.tmp_bytes_max,
         };
-        let cgroup = self.cgroup(&self.function_limits(version))?;
+        let cgroup = self.machine.cgroup(&self.function_limits(version))?;
         let above = Some(base.template.sandbox().as_ref());
-        let sandbox = Arc::new(Sandbox::with_root(&self.spawner, request, above, cgroup).await?);
+        let sandbox =
+            Arc::new(Sandbox::with_root(&self.machine.spawner, request, above, cgroup).await?);
         let link = match network {
-            Network::Outbound => Some(self.outbound.connect(&self.spawner, &sandbox).await?),
+            Network::Outbound => Some(
+                self.machine
+                    .outbound
+                    .connect(&self.machine.spawner, &sandbox)
+                    .await?,
+            ),
             Network::None | Network::Host => None,
         };
-        let spec = specs::of_function(version, user, &self.worker_filter);
+        let spec = specs::of_function(version, user, &self.machine.worker_filter);
         let (template, ready) = match (version.config.template, base.forks_from()) {
             (TemplateMode::On, Some(parent)) => {
                 let template = fork_template(parent, &sandbox, &spec).await?;
@@ -278,22 +287,6 @@ impl Shared {
         })
     }
 
-    /// The host's file that tells the function where names are resolved. Refuses what this machine cannot give.
-    fn resolver(&self, version: &Version) -> Result<Option<PathBuf>, StartError> {
-        match version.config.network {
-            Network::None => Ok(None),
-            Network::Host => Ok(Some(PathBuf::from(OF_THE_HOST))),
-            Network::Outbound => match self.isolation.outbound() {
-                Ok(()) => Ok(Some(Resolver::find().file)),
-                Err(why) => Err(StartError::Sandbox {
-                    problem: format!(
-                        "network = \"outbound\" is not available on this machine: {why}"
-                    ),
-                }),
-            },
-        }
-    }
-
     async fn environment(
         &self,
         environment: &Environment,
@@ -309,15 +302,16 @@ impl Shared {
         self.environments
             .find_or_build(&key, Base::usable, || async {
                 let parent = self.interpreter(environment, own_network).await?;
-                let user = self.isolation.has_users().then_some(BASE_USER);
+                let user = self.machine.isolation.has_users().then_some(BASE_USER);
                 let request = MakeSandbox {
                     nested: true,
                     ..self.base_sandbox(self.root(environment, user), own_network)
                 };
-                let cgroup = self.cgroup(&self.base_limits())?;
+                let cgroup = self.machine.cgroup(&self.base_limits())?;
                 let above = Some(parent.template.sandbox().as_ref());
-                let sandbox =
-                    Arc::new(Sandbox::with_root(&self.spawner, request, above, cgroup).await?);
+                let sandbox = Arc::new(
+                    Sandbox::with_root(&self.machine.spawner, request, above, cgroup).await?,
+                );
                 let spec = specs::of_environment(environment, user);
                 let from = parent.forks_from().ok_or_else(|| StartError::Runtime {
                     problem: "the interpreter's template has more than one thread".to_owned(),
@@ -338,28 +332,29 @@ impl Shared {
         own_network: bool,
     ) -> Result<Arc<Base>, StartError> {
         let key = BaseKey {
-            of: environment.python.clone(),
+            of: python(environment)?.executable.clone(),
             own_network,
         };
         self.interpreters
             .find_or_build(&key, Base::usable, || async {
-                let (files, python) = (self.files.clone(), environment.python.clone());
-                tokio::task::spawn_blocking(move || files.compile(&python))
+                let (files, executable) = (self.machine.files.clone(), key.of.clone());
+                tokio::task::spawn_blocking(move || files.compile(&executable))
                     .await
                     .map_err(std::io::Error::other)
                     .flatten()
                     .map_err(no_sandbox("compile the worker's sources"))?;
-                let user = self.isolation.has_users().then_some(BASE_USER);
+                let user = self.machine.isolation.has_users().then_some(BASE_USER);
                 let bare = Environment {
                     packages_dir: None,
                     ..environment.clone()
                 };
                 let request = self.base_sandbox(self.root(&bare, user), own_network);
-                let cgroup = self.cgroup(&self.base_limits())?;
-                let sandbox =
-                    Arc::new(Sandbox::with_root(&self.spawner, request, None, cgroup).await?);
+                let cgroup = self.machine.cgroup(&self.base_limits())?;
+                let sandbox = Arc::new(
+                    Sandbox::with_root(&self.machine.spawner, request, None, cgroup).await?,
+                );
                 Ok(Base {
-                    name: key.name(environment.python.display()),
+                    name: key.name(key.of.display()),
                     template: self.exec_template(environment, sandbox, user).await?,
                     parent: None,
                 })
@@ -377,32 +372,20 @@ impl Shared {
         let (control, theirs) = Channel::pair().map_err(no_sandbox("a socket pair"))?;
         let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
         let null = dev_null()?;
-        let program = python_program(environment, "template", user);
+        let program = python_program(python(environment)?, "template", user);
         let fds = [null.as_fd(), log.as_fd(), log.as_fd(), theirs.as_fd()];
-        sandbox.exec(program, &fds).await?;
+        let program = sandbox.exec(program, &fds).await?;
         drop((theirs, log));
-        let program = sandbox.program();
         let ended = program.end();
         Template::come_up(control, Arc::clone(&sandbox), &mut output, ended).await
     }
 
-    /// How to start a fresh interpreter for a version.
-    pub(super) fn python_program(
-        &self,
-        version: &Version,
-        role: &str,
-        user: Option<u32>,
-    ) -> ExecSpec {
-        python_program(&version.environment, role, user)
-    }
-
     fn root(&self, environment: &Environment, user: Option<u32>) -> RootSpec {
         let mut shown = vec![(
-            self.files.python().to_owned(),
+            self.machine.files.python().to_owned(),
             PathBuf::from(PYTHON_WORKER_INSIDE),
         )];
-        let executable = environment.python.parent().unwrap_or(Path::new("/"));
-        for folder in [environment.python_prefix.as_path(), executable] {
+        for folder in environment.python.iter().flat_map(Python::folders) {
             let there = folder.starts_with("/usr")
                 || shown.iter().any(|(_, inside)| folder.starts_with(inside));
             if !there {
@@ -410,10 +393,10 @@ impl Shared {
             }
         }
         if let Some(packages) = &environment.packages_dir {
-            shown.push((packages.clone(), PathBuf::from(specs::PACKAGES_INSIDE)));
+            shown.push((packages.clone(), PathBuf::from(PACKAGES_INSIDE)));
         }
         RootSpec {
-            mount_point: self.config.dir.join("root"),
+            mount_point: self.machine.config.dir.join("root"),
             shown,
             user: user.unwrap_or(0),
             resolver: None,
@@ -425,15 +408,15 @@ impl Shared {
             root,
             nested: false,
             own_network,
-            tmp_bytes_max: self.config.tmp_bytes_max,
+            tmp_bytes_max: self.machine.config.tmp_bytes_max,
         }
     }
 
     fn base_limits(&self) -> Limits {
         Limits {
-            memory_bytes: self.config.template_memory_bytes,
+            memory_bytes: self.machine.config.template_memory_bytes,
             cpu_milli: u32::MAX / 1_000,
-            pids: self.config.pids_max,
+            pids: self.machine.config.pids_max,
         }
     }
 
@@ -441,17 +424,33 @@ impl Shared {
         Limits {
             memory_bytes: version.config.memory_bytes,
             cpu_milli: version.config.cpu_milli,
-            pids: self.config.pids_max,
+            pids: self.machine.config.pids_max,
         }
     }
 }
 
-fn python_program(environment: &Environment, role: &str, user: Option<u32>) -> ExecSpec {
+/// The interpreter that a Python function cannot be without.
+pub(super) fn python(environment: &Environment) -> Result<&Python, StartError> {
+    environment
+        .python
+        .as_ref()
+        .ok_or_else(|| StartError::Runtime {
+            problem: format!(
+                "environment {} has no Python; deploy the function again",
+                environment.id
+            ),
+            output: String::new(),
+        })
+}
+
+/// How to start a fresh interpreter.
+pub(super) fn python_program(python: &Python, role: &str, user: Option<u32>) -> ExecSpec {
     let worker = format!("{PYTHON_WORKER_INSIDE}/pilot_worker");
     ExecSpec {
-        path: environment.python.display().to_string(),
+        path: python.executable.display().to_string(),
         arguments: ["-I", "-S", &worker, role].map(str::to_owned).into(),
-        environment: specs::base_variables().into_iter().collect(),
+        environment: variables::base().into_iter().collect(),
+        cwd: PathBuf::from("/"),
         user,
         cgroup_files: 0,
         template: role == "template",

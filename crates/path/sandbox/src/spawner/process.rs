@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
@@ -13,12 +14,12 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::{Gid, Uid, getegid, geteuid, read, setgroups, setresgid, setresuid, write};
 use pilot_sys::process::{self, Side};
-use pilot_sys::seqpacket;
+use pilot_sys::{mount, seqpacket};
 
 use crate::filter::Filters;
 use crate::init::{self, OWN_NAMESPACES, OwnNetwork};
 use crate::isolation::UserNamespace;
-use crate::message::{InitReply, MakeSandbox, SpawnerRequest};
+use crate::message::{InitReply, MakeSandbox, SpawnerRequest, TreeReply};
 use crate::network::host::HostNetwork;
 use crate::rootfs;
 
@@ -77,6 +78,10 @@ fn serve(
                 }
                 continue;
             }
+            Ok(SpawnerRequest::Tree { host }) => {
+                give_tree(&host, &control);
+                continue;
+            }
             Err(error) => {
                 fail(&control, &format!("a request is not understood: {error}"));
                 continue;
@@ -106,6 +111,23 @@ fn serve(
     }
     network.close();
     Ok(())
+}
+
+/// A copy of something of the host for a sandbox that is up.
+fn give_tree(host: &Path, answers: &OwnedFd) {
+    let made = mount::clone_read_only(host);
+    let (reply, attached) = match &made {
+        Ok(tree) => (TreeReply::Tree, Some(tree.as_fd())),
+        Err(error) => {
+            let problem = error.to_string();
+            (TreeReply::Failed { problem }, None)
+        }
+    };
+    let attached: Vec<_> = attached.into_iter().collect();
+    // The daemon sees the closed socket where even this fails.
+    if let Ok(bytes) = serde_json::to_vec(&reply) {
+        let _ = seqpacket::send(answers.as_fd(), &bytes, &attached);
+    }
 }
 
 fn refuse_all(socket: &OwnedFd, problem: &str) -> io::Result<()> {
@@ -174,7 +196,8 @@ fn make_user_namespace(wanted: UserNamespace) -> io::Result<Option<OwnedFd>> {
         UserNamespace::None => Ok(None),
         UserNamespace::Own => {
             let (user, group) = (geteuid(), getegid());
-            unshare(CloneFlags::CLONE_NEWUSER)?;
+            // A mount namespace of its own as well: what is in it may be copied (open_tree(2)).
+            unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
             fs::write("/proc/self/setgroups", "deny")?;
             fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
             fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use nix::errno::Errno;
@@ -18,7 +19,8 @@ pub(crate) const OUTPUT_LEN_MAX: usize = 256 * 1024;
 /// The reading end.
 #[derive(Debug)]
 pub(crate) struct Output {
-    pipe: Receiver,
+    /// Shared with whoever waits for something to read.
+    pipe: Arc<Receiver>,
     kept: Vec<u8>,
     dropped: u64,
     /// All writers are gone.
@@ -32,7 +34,7 @@ impl Output {
         set_nonblocking(&here)?;
         Ok((
             Self {
-                pipe: Receiver::from_owned_fd(here)?,
+                pipe: Arc::new(Receiver::from_owned_fd(here)?),
                 kept: Vec::new(),
                 dropped: 0,
                 ended: false,
@@ -46,7 +48,7 @@ impl Output {
     pub(crate) fn drain_now(&mut self) {
         let mut chunk = [0; 8192];
         while !self.ended {
-            match read(&self.pipe, &mut chunk) {
+            match read(&*self.pipe, &mut chunk) {
                 Ok(0) => self.ended = true,
                 Ok(len) => self.keep(&chunk[..len]),
                 Err(Errno::EINTR) => {}
@@ -74,19 +76,22 @@ impl Output {
         self.drain_ready();
     }
 
-    /// Reads through the runtime, which so learns when there is no more.
-    fn drain_ready(&mut self) {
+    /// Reads through the runtime, which so learns when there is no more. False once all writers are gone.
+    pub(crate) fn drain_ready(&mut self) -> bool {
         let mut chunk = [0; 8192];
-        loop {
+        while !self.ended {
             match self.pipe.try_read(&mut chunk) {
-                Ok(0) => {
-                    self.ended = true;
-                    return;
-                }
+                Ok(0) => self.ended = true,
                 Ok(len) => self.keep(&chunk[..len]),
-                Err(_) => return,
+                Err(_) => break,
             }
         }
+        !self.ended
+    }
+
+    /// What tells when there is something to read, for who must not hold the output meanwhile.
+    pub(crate) fn pipe_shared(&self) -> Arc<Receiver> {
+        Arc::clone(&self.pipe)
     }
 
     /// Reads on while something else goes on.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nix::unistd::geteuid;
 use pilot_model::ports::{Answer, Call, CallKind, Worker, WorkerFault};
-use pilot_model::{Environment, EnvironmentId, FunctionSpec, Version, VersionId};
+use pilot_model::{Environment, EnvironmentId, FunctionSpec, Python, Version, VersionId};
 use pilot_sandbox::{EngineConfig, OUTBOUND_CIDR_DEFAULT};
 
 /// True, having said so loudly and counted it, where a suite of so many checks cannot be run: without root.
@@ -47,10 +47,13 @@ pub(crate) fn version(dir: &Path, name: &str, code: &str, spec: &FunctionSpec) -
         code_dir,
         environment: Environment {
             id: EnvironmentId::from_hex("none"),
-            python: python("os.path.realpath(sys.executable)"),
-            python_prefix: python("sys.base_prefix"),
+            python: Some(Python {
+                executable: python("os.path.realpath(sys.executable)"),
+                prefix: python("sys.base_prefix"),
+            }),
             packages_dir: None,
             imports: Vec::new(),
+            node: None,
         },
     })
 }

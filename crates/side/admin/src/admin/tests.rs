@@ -68,6 +68,7 @@ impl ControlPlane for FakeControl {
             last: None,
             versions: vec![],
             forecast: None,
+            runtimes: None,
         })
     }
 
@@ -119,7 +120,9 @@ fn report(name: FunctionName) -> DeployReport {
         version: VersionId::from_hex("02"),
         number: 2,
         changed: true,
+        runtime: "python".to_owned(),
         environment_reused: false,
+        environment_has: "Python 3.11.7".to_owned(),
         template: template(),
         url_path: "/fn/known/".to_owned(),
     }

@@ -204,16 +204,32 @@ fn what_is_no_archive_is_said_to_be_none() {
         &whole[..40],
     ] {
         let code = tempfile::tempdir_in(folder.path()).unwrap();
-        let error = unpack(bytes, code.path(), &ArchiveLimits::default()).unwrap_err();
-        assert!(
-            matches!(error, ArchiveError::Unreadable { .. } | ArchiveError::Empty),
-            "{error}"
-        );
+        match unpack(bytes, code.path(), &ArchiveLimits::default()) {
+            Err(ArchiveError::Unreadable { .. }) => {}
+            // No byte at all is no file either.
+            Ok(unpacked) => assert_eq!((bytes.len(), unpacked.files), (0, 0)),
+            Err(error) => panic!("{error}"),
+        }
     }
-    assert!(matches!(
-        try_unpack(&[of_kind("only/", EntryType::Directory)]).1,
-        Err(ArchiveError::Empty)
-    ));
+}
+
+#[test]
+fn an_archive_without_files_says_so() {
+    let unpacked = try_unpack(&[of_kind("only/", EntryType::Directory)]).1;
+    assert_eq!(unpacked.unwrap().files, 0);
+}
+
+#[test]
+fn a_program_stays_one() {
+    let mut bootstrap = file("bootstrap", b"#!/bin/sh\n");
+    bootstrap.mode = 0o100;
+    let (folder, unpacked) = try_unpack(&[bootstrap, file("data", b"")]);
+    unpacked.unwrap();
+    let mode = |name: &str| {
+        let path = folder.path().join("code").join(name);
+        path.metadata().unwrap().permissions().mode() & 0o777
+    };
+    assert_eq!((mode("bootstrap"), mode("data")), (0o755, 0o644));
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! One deployment, step by step. What is staged, claimed or settled by a deployment that fails is let go of when the values here
 //! are dropped; the sweep removes what then nobody needs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,17 +9,17 @@ use bytes::Bytes;
 use pilot_model::api::{DeployError, DeployReport, Progress};
 use pilot_model::ports::TemplateReport;
 use pilot_model::size::Size;
-use pilot_model::{FunctionConfig, FunctionName, FunctionSpec, Version, VersionId};
+use pilot_model::{FunctionConfig, FunctionName, FunctionSpec, Runtime, Version, VersionId};
 use tempfile::TempDir;
 use tokio::sync::OwnedMutexGuard;
 
-use super::{Inner, VERSIONS_KEPT, url_path};
-use crate::archive::{self, Unpacked};
+use super::{Inner, VERSIONS_KEPT, hints, url_path};
+use crate::archive::{self, ArchiveError, Unpacked};
 use crate::blocking::blocking;
 use crate::data_dir::make_dir;
 use crate::durable;
 use crate::environment::{self, Plan};
-use crate::errors;
+use crate::errors::{self, Subject};
 use crate::hash::Fields;
 use crate::registry::StoredVersion;
 use crate::state::{Deployed, Function, Reservation};
@@ -44,7 +44,7 @@ struct Parts {
 /// Everything that must not be let go of until the deployment is committed or given up.
 struct Claims {
     _turn: OwnedMutexGuard<()>,
-    _folders: [Reservation; 2],
+    _folders: Vec<Reservation>,
 }
 
 /// Tells the client how far it is.
@@ -77,6 +77,7 @@ impl Inner {
         let plural = if files == 1 { "" } else { "s" };
         let size = Size(bytes);
         say.stage("unpack", format!("{files} file{plural}, {size}"));
+        check_code(&config, &staged)?;
 
         let plan = self
             .environments
@@ -88,13 +89,15 @@ impl Inner {
         if let Some(live) = unchanged(before.as_ref(), &id) {
             return Ok(report(live, Change::Unchanged, EnvironmentWas::There));
         }
-        let folders = [
-            self.data_dir.code().join(id.as_str()),
-            self.data_dir.environments().join(plan.id.as_str()),
-        ];
+        let environments = self.data_dir.environments();
+        let parts = plan.folders().map(|part| environments.join(part));
+        let code = self.data_dir.code().join(id.as_str());
         let claims = Claims {
             _turn: turn,
-            _folders: folders.map(|folder| self.state.reserve(folder)),
+            _folders: parts
+                .chain([code])
+                .map(|folder| self.state.reserve(folder))
+                .collect(),
         };
         let parts = Parts {
             config,
@@ -156,7 +159,9 @@ impl Inner {
         };
         say.stage("environment", was.describe(&plan));
 
-        environment::compile(&plan.interpreter.executable, &staged.code).await;
+        if let (Runtime::Python { .. }, Some(python)) = (&config.runtime, plan.python()) {
+            environment::compile(python, &staged.code).await;
+        }
         let code_dir = self.data_dir.code().join(id.as_str());
         let broken = before
             .as_ref()
@@ -188,12 +193,11 @@ impl Inner {
         version: &Arc<Version>,
         say: &Say,
     ) -> Result<TemplateReport, DeployError> {
-        let handler = &version.config.handler;
-        say.stage("template", format!("importing {handler} in its sandbox"));
-        self.platform
-            .try_version(version)
-            .await
-            .map_err(|error| errors::from_start(&error, handler, || missing_module_hint(version)))
+        say.stage("template", trying(&version.config));
+        self.platform.try_version(version).await.map_err(|error| {
+            let subject = Subject::of(&version.config);
+            errors::from_start(&error, &subject, || hints::of(&error, version))
+        })
     }
 
     /// The point of no return. It runs to its end on its own thread, whoever still waits for it.
@@ -283,14 +287,48 @@ enum EnvironmentWas {
 
 impl EnvironmentWas {
     fn describe(self, plan: &Plan) -> String {
+        let interpreters = plan.interpreters();
+        if interpreters.is_empty() {
+            return "no packages to install".to_owned();
+        }
         let did = match self {
             Self::Built => "built",
             Self::There => "there already",
         };
-        format!(
-            "environment {} {did} (Python {})",
-            plan.id, plan.interpreter.version
-        )
+        format!("environment {} {did} ({interpreters})", plan.id)
+    }
+}
+
+/// What of the code does not do, before anything is built for it.
+fn check_code(config: &FunctionConfig, staged: &Staged) -> Result<(), DeployError> {
+    // An image may have everything.
+    let may_be_empty = matches!(config.runtime, Runtime::Container { .. });
+    if staged.unpacked.files == 0 && !may_be_empty {
+        return Err(errors::from_archive(&ArchiveError::Empty));
+    }
+    match hints::command_problem(&config.runtime, &staged.code) {
+        Some(problem) => Err(errors::from_command(problem)),
+        None => Ok(()),
+    }
+}
+
+/// What a try does, for people.
+fn trying(config: &FunctionConfig) -> String {
+    let handler = &config.handler;
+    match &config.runtime {
+        Runtime::Python { .. } => format!("importing {handler} in its sandbox"),
+        Runtime::Node { .. } => format!("loading {handler} in its sandbox"),
+        Runtime::Provided { command } => {
+            format!("starting it once: {}", errors::shown(command))
+        }
+        Runtime::Http { command, ready } => {
+            let until = ready.as_deref().unwrap_or("its port");
+            format!(
+                "starting it once, until {until} answers: {}",
+                errors::shown(command)
+            )
+        }
+        Runtime::Container { image, .. } => format!("starting a container of {image} once"),
     }
 }
 
@@ -301,7 +339,9 @@ fn report(deployed: &Deployed, change: Change, environment: EnvironmentWas) -> D
         version: version.id.clone(),
         number: version.number,
         changed: change == Change::New,
+        runtime: version.config.runtime.to_string(),
         environment_reused: environment == EnvironmentWas::There,
+        environment_has: environment::in_words(&version.environment, &deployed.template.python),
         template: deployed.template.clone(),
         url_path: url_path(&name),
         name,
@@ -324,37 +364,6 @@ fn version_id(
     let mut hash = Fields::default();
     hash.add(config).add(code_hash).add(plan.id.as_str());
     Ok(VersionId::from_hex(&hash.hex()))
-}
-
-/// When the handler's module is not in the code at all: what is.
-fn missing_module_hint(version: &Version) -> Option<String> {
-    let (module, _) = version.config.handler.rsplit_once('.')?;
-    let module = module.replace('.', "/");
-    let top = module.split('/').next()?;
-    let there = [format!("{top}.py"), top.to_owned()];
-    if there
-        .iter()
-        .any(|name| version.code_dir.join(name).exists())
-    {
-        return None;
-    }
-    let mut found: Vec<String> = std::fs::read_dir(&version.code_dir)
-        .ok()?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| Path::new(name).extension().is_some_and(|end| end == "py"))
-        .collect();
-    found.sort();
-    found.truncate(5);
-    Some(if found.is_empty() {
-        format!(
-            "there is no {module}.py in the code, nor any other .py file at its top: check path and handler"
-        )
-    } else {
-        format!(
-            "there is no {module}.py in the code (there is {}): set handler",
-            found.join(", ")
-        )
-    })
 }
 
 fn now_unix_s() -> u64 {

@@ -15,6 +15,8 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
+mod runtimes;
+
 /// Records what it is told; each try waits for a permit.
 #[derive(Debug)]
 struct FakePlatform {
@@ -208,11 +210,13 @@ fn entries(folder: &Path) -> usize {
     fs::read_dir(folder).unwrap().count()
 }
 
+/// Files whose name begins with `bootstrap` are executable.
 fn archive(files: &[(&str, &str)]) -> Bytes {
     let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for (path, text) in files {
         let mut header = tar::Header::new_gnu();
-        header.set_mode(0o644);
+        let executable = path.starts_with("bootstrap");
+        header.set_mode(if executable { 0o755 } else { 0o644 });
         header.set_size(text.len() as u64);
         tar.append_data(&mut header, path, text.as_bytes()).unwrap();
     }

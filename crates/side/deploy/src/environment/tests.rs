@@ -1,64 +1,108 @@
-use std::os::unix::fs::PermissionsExt;
+//! What both parts have in common; [`Bench`] is the parts' own tests' too.
 
-use parking_lot::Mutex;
+use std::fs;
 
+use pilot_model::Contract;
+
+use super::program::tests::write_program;
 use super::*;
 
-struct Bench {
+/// Environments built with the programs on `search_path`, for code of these files.
+pub(super) struct Bench {
     _folder: tempfile::TempDir,
-    environments: Environments,
-    code: PathBuf,
+    pub(super) data_dir: Arc<DataDir>,
+    pub(super) environments: Environments,
+    pub(super) code: PathBuf,
 }
 
 impl Bench {
-    /// Environments built with the interpreters on `search_path`, for code with these requirements.
-    fn new(requirements: &str, search_path: OsString) -> Self {
+    pub(super) fn new(files: &[(&str, &str)], search_path: OsString) -> Self {
+        Self::with(files, search_path, |_| ())
+    }
+
+    pub(super) fn with(
+        files: &[(&str, &str)],
+        search_path: OsString,
+        change: impl FnOnce(&mut EnvironmentConfig),
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data_dir = Arc::new(DataDir::open(&folder.path().join("data")).unwrap().unwrap());
-        let code = folder.path().join("code");
-        fs::create_dir(&code).unwrap();
-        fs::write(code.join("requirements.txt"), requirements).unwrap();
-        Self {
-            environments: Environments::new(
-                data_dir,
-                EnvironmentConfig {
-                    search_path,
-                    ..EnvironmentConfig::default()
-                },
-            ),
-            code,
+        let mut config = EnvironmentConfig {
+            search_path,
+            ..EnvironmentConfig::default()
+        };
+        change(&mut config);
+        let bench = Self {
+            environments: Environments::new(Arc::clone(&data_dir), config),
+            data_dir,
+            code: folder.path().join("code"),
             _folder: folder,
+        };
+        bench.write(files);
+        bench
+    }
+
+    /// Puts other code in the place of what is there.
+    pub(super) fn write(&self, files: &[(&str, &str)]) {
+        let _ = fs::remove_dir_all(&self.code);
+        fs::create_dir(&self.code).unwrap();
+        for (path, text) in files {
+            let path = self.code.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
         }
     }
 
-    async fn plan(&self) -> Plan {
-        let runtime = Runtime::Python { minor: None };
+    pub(super) async fn plan(&self, runtime: &Runtime) -> Result<Plan, EnvironmentError> {
         self.environments
-            .plan(&runtime, &self.code, "codehash")
+            .plan(runtime, &self.code, "codehash")
             .await
-            .unwrap()
     }
 
-    async fn obtain(&self) -> Result<Obtained, EnvironmentError> {
-        let plan = self.plan().await;
+    pub(super) async fn obtain(&self, runtime: &Runtime) -> Result<Obtained, EnvironmentError> {
+        let plan = self.plan(runtime).await?;
         self.environments.obtain(&plan, &self.code, &|_| {}).await
     }
 
-    fn staged(&self) -> usize {
-        let staging = self.environments.data_dir.root().join("staging");
+    /// What is said while the environment is built.
+    pub(super) async fn said(&self, runtime: &Runtime) -> Vec<String> {
+        let said = parking_lot::Mutex::new(Vec::new());
+        let plan = self.plan(runtime).await.unwrap();
+        self.environments
+            .obtain(&plan, &self.code, &|line| said.lock().push(line))
+            .await
+            .unwrap();
+        said.into_inner()
+    }
+
+    /// Folders under `environments/`.
+    pub(super) fn built(&self) -> usize {
+        fs::read_dir(self.data_dir.environments()).unwrap().count()
+    }
+
+    /// Unfinished work that was left.
+    pub(super) fn staged(&self) -> usize {
+        let staging = self.data_dir.root().join("staging");
         let runs = fs::read_dir(staging).unwrap();
         runs.map(|run| fs::read_dir(run.unwrap().path()).unwrap().count())
             .sum()
     }
 }
 
-/// A folder with a `python3` whose pip is this shell script; it installs into `$target`.
-fn fake_python(install: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("python3");
+pub(super) const PYTHON: Runtime = Runtime::Python { minor: None };
+pub(super) const NODE: Runtime = Runtime::Node { major: None };
+
+pub(super) fn http(command: &[&str]) -> Runtime {
+    Runtime::Http {
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        ready: None,
+    }
+}
+
+/// Puts a `python3` into a folder whose pip is this shell script; it installs into `$target`.
+pub(super) fn fake_python(folder: &Path, install: &str) {
     let script = format!(
-        r#"#!/bin/sh
-case "$3" in
+        r#"case "$3" in
 pip) for target; do [ "$last" = --target ] && break; last=$target; done
      {install} ;;
 compileall) ;;
@@ -66,269 +110,165 @@ compileall) ;;
    *packages*) echo '["six"]' ;;
    *) echo '{{"implementation":"cpython","version":"3.11.7","abi":"x","executable":"'"$0"'","prefix":"/usr","pip":true}}' ;;
    esac ;;
-esac
-"#
+esac"#
     );
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    folder
+    write_program(folder, "python3", &script);
+}
+
+/// Puts a `node` into a folder, and an `npm` that is this shell script; it installs into the folder it is run in.
+pub(super) fn fake_node(folder: &Path, install: &str) {
+    write_program(
+        folder,
+        "node",
+        r#"echo '{"version":"20.20.2","abi":"115","platform":"linux-x64","executable":"'"$0"'"}'"#,
+    );
+    // It is given a PATH of that folder alone.
+    write_program(folder, "npm", &format!("PATH=/usr/bin:/bin; {install}"));
+}
+
+const EXPRESS: (&str, &str) = ("package.json", r#"{"dependencies": {"express": "^5"}}"#);
+const BOTH: [(&str, &str); 2] = [EXPRESS, ("requirements.txt", "six")];
+
+/// Both interpreters, each of whose installers counts what it builds.
+fn machine() -> tempfile::TempDir {
+    let bin = tempfile::tempdir().unwrap();
+    fake_python(
+        bin.path(),
+        "echo built >> \"$0.builds\"; mkdir \"$target/six-1.0.dist-info\"",
+    );
+    fake_node(
+        bin.path(),
+        "echo built >> \"$0.builds\"; mkdir -p node_modules/express node_modules/@a/b node_modules/.bin",
+    );
+    bin
+}
+
+fn builds(bin: &tempfile::TempDir, program: &str) -> usize {
+    fs::read_to_string(bin.path().join(format!("{program}.builds")))
+        .map_or(0, |text| text.lines().count())
 }
 
 #[tokio::test]
-async fn no_requirements_need_no_folder() {
-    let python = fake_python("exit 9");
-    let bench = Bench::new("# none\n", python.path().into());
-    let obtained = bench.obtain().await.unwrap();
-    assert!(obtained.reused);
-    assert_eq!(obtained.environment.packages_dir, None);
-    assert_eq!(obtained.environment.python_prefix, Path::new("/usr"));
-}
-
-#[tokio::test]
-async fn equal_requirements_share_one_build() {
-    let python = fake_python("echo built >> \"$0.builds\"; touch \"$target/six.py\"");
-    let bench = Bench::new("six", python.path().into());
-    let (one, other) = tokio::join!(bench.obtain(), bench.obtain());
-    let (one, other) = (one.unwrap(), other.unwrap());
-    assert_eq!(one.environment, other.environment);
-    assert_ne!(one.reused, other.reused);
-    assert_eq!(one.environment.imports, ["six"]);
-    assert!(
-        one.environment
-            .packages_dir
-            .unwrap()
-            .join("six.py")
-            .exists()
+async fn a_part_is_shared_by_those_that_differ_in_the_other() {
+    let bin = machine();
+    let bench = Bench::new(&BOTH, bin.path().into());
+    let first = bench.obtain(&NODE).await.unwrap();
+    bench.write(&[EXPRESS, ("requirements.txt", "numpy")]);
+    let second = bench.obtain(&NODE).await.unwrap();
+    assert_ne!(first.environment.id, second.environment.id);
+    let node = |obtained: &Obtained| obtained.environment.node.clone().unwrap();
+    assert_eq!(node(&first), node(&second));
+    assert_ne!(
+        first.environment.packages_dir,
+        second.environment.packages_dir
     );
-    let builds = fs::read_to_string(python.path().join("python3.builds")).unwrap();
-    assert_eq!(builds.lines().count(), 1);
-    assert!(bench.obtain().await.unwrap().reused);
+    assert_eq!((builds(&bin, "npm"), builds(&bin, "python3")), (1, 2));
+    assert_eq!(bench.built(), 3);
+    assert!(!second.reused && bench.obtain(&NODE).await.unwrap().reused);
     assert_eq!(bench.staged(), 0);
 }
 
 #[tokio::test]
-async fn the_id_is_of_interpreter_and_requirements() {
-    let python = fake_python("true");
-    let id = async |requirements: &str| {
-        Bench::new(requirements, python.path().into())
-            .plan()
-            .await
-            .id
-    };
-    assert_eq!(id("six\nnumpy # x").await, id("numpy\nsix").await);
-    assert_ne!(id("six").await, id("numpy").await);
-    let other = fake_python("true");
-    assert_ne!(
-        id("six").await,
-        Bench::new("six", other.path().into()).plan().await.id
-    );
+async fn every_runtime_gets_what_the_code_requires() {
+    let bin = machine();
+    let bench = Bench::new(&BOTH, bin.path().into());
+    let mut ids = Vec::new();
+    for runtime in [PYTHON, NODE, http(&["gunicorn"]), http(&["node", "x.js"])] {
+        let environment = bench.obtain(&runtime).await.unwrap().environment;
+        let node = environment.node.clone().unwrap();
+        assert!(environment.packages_dir.clone().unwrap().is_dir());
+        assert!(node.modules_dir.unwrap().ends_with("node_modules"));
+        assert_eq!(
+            in_words(&environment, "3.11.7"),
+            "Python 3.11.7, 1 package; Node 20.20.2, 2 packages"
+        );
+        ids.push(environment.id);
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 1);
+    assert_eq!((builds(&bin, "npm"), builds(&bin, "python3")), (1, 1));
 }
 
 #[tokio::test]
-async fn a_requirement_that_fails_is_named_and_leaves_nothing() {
-    let python = fake_python("echo 'ERROR: No matching distribution found for six==99'; exit 1");
-    let bench = Bench::new("six==99", python.path().into());
-    let error = bench.obtain().await.unwrap_err();
+async fn an_image_brings_what_it_needs() {
+    let bench = Bench::new(&BOTH, "/nonexistent".into());
+    let container = Runtime::Container {
+        image: "qr:1".to_owned(),
+        contract: Contract::Shim,
+        command: None,
+        ready: None,
+    };
+    let obtained = bench.obtain(&container).await.unwrap();
+    assert!(obtained.reused);
+    assert_eq!(
+        (obtained.environment.python, obtained.environment.node),
+        (None, None)
+    );
+    assert_eq!(bench.built(), 0);
+}
+
+#[tokio::test]
+async fn without_requirements_there_is_the_runtimes_interpreter_alone() {
+    let bin = machine();
+    let bench = Bench::new(&[("x", "")], bin.path().into());
+    let has = async |runtime: Runtime| {
+        let environment = bench.obtain(&runtime).await.unwrap().environment;
+        (environment.python.is_some(), environment.node.is_some())
+    };
+    assert_eq!(has(PYTHON).await, (true, false));
+    assert_eq!(has(NODE).await, (false, true));
+    assert_eq!(has(http(&["./server"])).await, (false, false));
+    assert_eq!(has(http(&["python3", "-m", "x"])).await, (true, false));
+    assert_eq!(has(http(&["nodejs", "x.js"])).await, (false, true));
+    assert_eq!(has(http(&["python-tool"])).await, (false, false));
+    assert_eq!(bench.built(), 0);
+}
+
+#[tokio::test]
+async fn a_pyproject_beside_node_code_is_about_its_tools() {
+    let bin = machine();
+    let pyproject = ("pyproject.toml", "[project]\ndependencies = [\"six\"]\n");
+    let bench = Bench::new(&[pyproject], bin.path().into());
+    let has = async |runtime: Runtime| {
+        let environment = bench.obtain(&runtime).await.unwrap().environment;
+        environment.packages_dir.is_some()
+    };
+    assert!(!has(NODE).await);
+    assert!(has(PYTHON).await);
+    assert!(has(http(&["gunicorn"])).await);
+}
+
+#[tokio::test]
+async fn what_is_required_and_not_on_the_machine_says_how_to_do_without() {
+    let bench = Bench::new(&BOTH, "/nonexistent".into());
+    let error = bench
+        .plan(&http(&["./server"]))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "requirements.txt needs python3, which was not found on PATH (no Python is); install it, or list requirements.txt in \
+         .pilotignore if the function does without"
+    );
+    bench.write(&[("x", "")]);
+    let error = bench
+        .plan(&http(&["python3.12", "x.py"]))
+        .await
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "requirement 'six==99' could not be installed: No matching distribution found for six==99; change it in requirements.txt"
-    );
-    assert!(matches!(error, EnvironmentError::Failed { tail, .. } if tail.contains("ERROR:")));
-    assert_eq!(bench.staged(), 0);
-    assert_eq!(
-        fs::read_dir(bench.environments.data_dir.environments())
-            .unwrap()
-            .count(),
-        0
+        "command: python3.12 was not found on PATH (no Python is); install it, or change command"
     );
 }
 
-#[tokio::test]
-async fn an_installer_over_its_time_is_ended() {
-    let python = fake_python("sleep 600");
-    let mut bench = Bench::new("six", python.path().into());
-    bench.environments.config.install_time_max = Duration::from_millis(100);
-    let error = bench.obtain().await.unwrap_err();
-    assert!(matches!(error, EnvironmentError::TooLong { .. }), "{error}");
-    assert_eq!(bench.staged(), 0);
-}
-
-#[tokio::test]
-async fn a_folder_without_its_record_is_built_again() {
-    let python = fake_python("touch \"$target/six.py\"");
-    let bench = Bench::new("six", python.path().into());
-    let packages = bench
-        .obtain()
-        .await
-        .unwrap()
-        .environment
-        .packages_dir
-        .unwrap();
-    fs::remove_file(packages.parent().unwrap().join(RECORD)).unwrap();
-    fs::remove_file(packages.join("six.py")).unwrap();
-    assert!(!bench.obtain().await.unwrap().reused);
-    assert!(packages.join("six.py").exists());
-}
-
-#[tokio::test]
-async fn progress_is_told_as_it_happens() {
-    let python =
-        fake_python("echo 'Collecting six'; echo noise; echo 'Successfully installed six-1.16'");
-    let bench = Bench::new("six", python.path().into());
-    let said = Mutex::new(Vec::new());
-    let plan = bench.plan().await;
-    bench
-        .environments
-        .obtain(&plan, &bench.code, &|line| said.lock().push(line))
-        .await
-        .unwrap();
-    assert_eq!(
-        *said.lock(),
-        [
-            "installing the packages of requirements.txt",
-            "Collecting six",
-            "Successfully installed six-1.16"
-        ]
+#[test]
+fn an_environment_of_one_part_has_that_parts_id() {
+    let (one, other) = (
+        EnvironmentId::from_hex("00000000000000e1"),
+        EnvironmentId::from_hex("00000000000000e2"),
     );
-}
-
-/// The one test that installs for real, from the machine's package index.
-#[tokio::test]
-async fn a_real_package_is_installed_with_bytecode_and_importable() {
-    let bench = Bench::new("six==1.16.0\n", std::env::var_os("PATH").unwrap());
-    let obtained = match bench.obtain().await {
-        Ok(obtained) => obtained,
-        Err(EnvironmentError::Failed { tail, .. }) if tail.contains("Connection") => {
-            pilot_testkit::probe::skip(
-                "a_real_package_is_installed",
-                "no package index can be reached",
-            );
-            return;
-        }
-        Err(error) => panic!("{error}"),
-    };
-    assert_eq!(obtained.environment.imports, ["six"]);
-    let packages = obtained.environment.packages_dir.unwrap();
-    let bytecode = fs::read_dir(packages.join("__pycache__")).unwrap();
-    assert_eq!(bytecode.count(), 1);
-    let mode = fs::metadata(packages.join("six.py"))
-        .unwrap()
-        .permissions()
-        .mode();
-    assert_eq!(
-        mode & 0o044,
-        0o044,
-        "workers, which are somebody else, must be able to read it"
-    );
-}
-
-#[tokio::test]
-async fn an_interpreter_without_pip_gets_one_of_ours() {
-    let bench = Bench::new("six\n", "/nonexistent".into());
-    let path = std::env::var_os("PATH").unwrap();
-    let mut python = Interpreters::new(path)
-        .find(&Runtime::Python { minor: None })
-        .await
-        .unwrap();
-    python.pip = false;
-    let installer = match bench.environments.installer(&python, &|_| {}).await {
-        Err(EnvironmentError::NoPip { .. }) => {
-            pilot_testkit::probe::skip(
-                "an_interpreter_without_pip",
-                "this Python has no ensurepip",
-            );
-            return;
-        }
-        installer => installer.unwrap(),
-    };
-    let Installer::Pip(own) = &installer else {
-        panic!("{installer:?}")
-    };
-    assert!(own.starts_with(bench.environments.data_dir.tooling()));
-    let mut command = Command::new(own);
-    command.args(["-I", "-m", "pip", "--version"]);
-    let ended = process::run(command, Duration::from_secs(60), |_| {})
-        .await
-        .unwrap();
-    assert!(ended.succeeded(), "{ended:?}");
-    let made = fs::metadata(own).unwrap().modified().unwrap();
-    let again = bench
-        .environments
-        .installer(&python, &|_| {})
-        .await
-        .unwrap();
-    assert_eq!(again, installer);
-    assert_eq!(fs::metadata(own).unwrap().modified().unwrap(), made);
-}
-
-#[tokio::test]
-async fn code_is_compiled_for_a_read_only_mount() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("app.py"), "x = 1\n").unwrap();
-    fs::write(folder.path().join("broken.py"), "x = (\n").unwrap();
-    let path = std::env::var_os("PATH").unwrap();
-    let python = Interpreters::new(path)
-        .find(&Runtime::Python { minor: None })
-        .await
-        .unwrap();
-    compile(&python.executable, folder.path()).await;
-    let compiled: Vec<_> = fs::read_dir(folder.path().join("__pycache__"))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    assert_eq!(compiled.len(), 1);
-    assert!(compiled[0].starts_with("app."), "{compiled:?}");
-}
-
-#[tokio::test]
-async fn imports_are_those_of_the_requested_packages() {
-    let folder = tempfile::tempdir().unwrap();
-    let package = |name: &str, files: &[(&str, &str)], record: &str| {
-        let info = folder.path().join(format!("{name}-1.0.dist-info"));
-        fs::create_dir(&info).unwrap();
-        fs::write(
-            info.join("METADATA"),
-            format!("Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"),
-        )
-        .unwrap();
-        fs::write(info.join("RECORD"), record).unwrap();
-        for (file, text) in files {
-            fs::write(info.join(file), text).unwrap();
-        }
-    };
-    package(
-        "pillow",
-        &[("REQUESTED", ""), ("top_level.txt", "PIL\n_private\n")],
-        "",
-    );
-    package(
-        "scikit_image",
-        &[("REQUESTED", "")],
-        "skimage/__init__.py,,\nskimage.libs/x.so,,\n../bin/skivi,,\ntests/test_x.py,,\nsingle.cpython-311-x86_64-linux-gnu.so,,\nscikit_image-1.0.dist-info/RECORD,,\n",
-    );
-    package("numpy", &[], "numpy/__init__.py,,\n");
-    let required = Requirements {
-        file: "requirements.txt",
-        lines: vec!["Pillow".to_owned()],
-        local: false,
-    };
-    let path = std::env::var_os("PATH").unwrap();
-    let python = Interpreters::new(path)
-        .find(&Runtime::Python { minor: None })
-        .await
-        .unwrap();
-    assert_eq!(
-        imports(&python, folder.path(), &required).await,
-        ["PIL", "single", "skimage"]
-    );
-    // An installer that leaves no marks: the declared names count.
-    for name in ["pillow", "scikit_image"] {
-        fs::remove_file(
-            folder
-                .path()
-                .join(format!("{name}-1.0.dist-info/REQUESTED")),
-        )
-        .unwrap();
-    }
-    assert_eq!(imports(&python, folder.path(), &required).await, ["PIL"]);
+    assert_eq!(id_of([&one].into_iter()), one);
+    let both = id_of([&one, &other].into_iter());
+    assert!(both != one && both != other && both != id_of([].into_iter()));
 }

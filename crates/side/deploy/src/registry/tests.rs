@@ -1,14 +1,23 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use pilot_model::{Environment, EnvironmentId, Node, Python, Runtime};
+
 use super::*;
+
+fn a_program() -> Python {
+    Python {
+        executable: "/bin/sh".into(),
+        prefix: "/usr".into(),
+    }
+}
 
 /// A version whose files are all there.
 fn version(data_dir: &Path, name: &str, number: u32) -> StoredVersion {
     let mut version = Version::clone(&pilot_testkit::version(name, number));
     version.code_dir = data_dir.join("code").join(version.id.as_str());
     fs::create_dir_all(&version.code_dir).unwrap();
-    version.environment.python = "/bin/sh".into();
+    version.environment.python = Some(a_program());
     let packages = data_dir
         .join("environments")
         .join(version.environment.id.as_str())
@@ -112,7 +121,10 @@ fn missing_files_are_a_problem_of_that_function_alone() {
             .unwrap();
     }
     let mut gone = version(folder.path(), "broken-python", 3);
-    gone.version.environment.python = "/nonexistent/python3".into();
+    gone.version.environment.python = Some(Python {
+        executable: "/nonexistent/python3".into(),
+        prefix: "/nonexistent".into(),
+    });
     gone.version.environment.id = EnvironmentId::from_hex("00000000000000e1");
     gone.version.environment.packages_dir = None;
     registry.commit(&gone, 3).unwrap();
@@ -137,6 +149,158 @@ fn missing_files_are_a_problem_of_that_function_alone() {
         "{problems:?}"
     );
     assert_eq!(problems[2], None);
+}
+
+/// A version of a Node.js function whose files are all there.
+fn node_version(data_dir: &Path, name: &str, number: u32) -> StoredVersion {
+    let mut stored = version(data_dir, name, number);
+    let modules = data_dir.join("environments/00000000000000d0/node_modules");
+    fs::create_dir_all(&modules).unwrap();
+    stored.version.config.runtime = Runtime::Node { major: Some(20) };
+    let environment = &mut stored.version.environment;
+    environment.id = EnvironmentId::from_hex("00000000000000e2");
+    environment.python = None;
+    environment.packages_dir = None;
+    environment.imports = Vec::new();
+    environment.node = Some(Node {
+        executable: "/bin/sh".into(),
+        prefix: "/usr".into(),
+        version: "20.20.2".to_owned(),
+        modules_dir: Some(modules),
+    });
+    stored
+}
+
+#[test]
+fn environments_of_either_kind_of_both_and_of_neither_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let python = version(folder.path(), "a", 1);
+    let node = node_version(folder.path(), "b", 1);
+    let mut both = node_version(folder.path(), "c", 1);
+    both.version.environment = Environment {
+        id: EnvironmentId::from_hex("00000000000000e3"),
+        node: both.version.environment.node,
+        ..python.version.environment.clone()
+    };
+    let mut neither = version(folder.path(), "d", 1);
+    neither.version.config.runtime = Runtime::Provided {
+        command: vec!["./bootstrap".to_owned()],
+    };
+    neither.version.environment = Environment {
+        id: EnvironmentId::from_hex("00000000000000e4"),
+        python: None,
+        packages_dir: None,
+        imports: Vec::new(),
+        node: None,
+    };
+    let registry = Registry::open(folder.path()).unwrap();
+    let all = [python, node, both, neither];
+    for stored in &all {
+        registry.commit(stored, 3).unwrap();
+    }
+    let functions = Registry::open(folder.path()).unwrap().functions().unwrap();
+    let read: Vec<StoredVersion> = functions
+        .into_iter()
+        .map(|function| function.live)
+        .collect();
+    assert_eq!(read, all);
+}
+
+#[test]
+fn a_function_whose_node_or_packages_are_gone_says_which() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::open(folder.path()).unwrap();
+    let problem = || registry.functions().unwrap()[0].live.problem.clone();
+    let mut stored = node_version(folder.path(), "f", 1);
+    registry.commit(&stored, 3).unwrap();
+    assert_eq!(problem(), None);
+    let node = stored.version.environment.node.as_mut().unwrap();
+    let modules = node.modules_dir.clone().unwrap();
+    fs::remove_dir(&modules).unwrap();
+    assert_eq!(
+        problem().unwrap(),
+        format!(
+            "its Node.js packages {} are gone; deploy it again",
+            modules.display()
+        )
+    );
+    fs::create_dir(&modules).unwrap();
+    node.executable = "/nonexistent/bin/node".into();
+    stored.version.number = 2;
+    registry.commit(&stored, 3).unwrap();
+    assert_eq!(
+        problem().unwrap(),
+        "its Node.js /nonexistent/bin/node is gone; deploy it again"
+    );
+    stored.version.environment.node = None;
+    stored.version.number = 3;
+    registry.commit(&stored, 3).unwrap();
+    assert_eq!(
+        problem().unwrap(),
+        "its Node.js is not in the registry; deploy it again"
+    );
+}
+
+/// As the first schema wrote it.
+const FIRST_SCHEMA_ROWS: &str = r#"
+    INSERT INTO functions VALUES ('old', 2), ('bare', 1);
+    INSERT INTO versions VALUES
+        ('old', 1, '00000000000000a1', 1700000000, 'CONFIG', '{}', '00000000000000e1'),
+        ('old', 2, '00000000000000a2', 1700000001, 'CONFIG', '{}', '00000000000000e1'),
+        ('bare', 1, '00000000000000a3', 1700000002, 'CONFIG', '{}', '00000000000000e0');
+    INSERT INTO environments VALUES
+        ('00000000000000e1', '/bin/sh', '/usr', 1, '["six"]'),
+        ('00000000000000e0', '/bin/sh', '/usr', 0, '[]');
+    PRAGMA user_version = 1;
+"#;
+/// A configuration as it was written before there were other runtimes, owners and policies.
+const FIRST_SCHEMA_CONFIG: &str = r#"{"name":"NAME","runtime":{"python":{"minor":null}},"handler":"app.handler","interface":"event",
+    "memory_bytes":268435456,"timeout_s":30.0,"cpu_milli":1000,"network":"none","environment":{},"template":"on","reuse":"always",
+    "concurrency":1,"scale":{"min":0,"max":64,"parked":0,"idle_s":60.0}}"#;
+
+#[test]
+fn a_registry_from_before_other_runtimes_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let connection = Connection::open(folder.path().join(FILE)).unwrap();
+    connection.execute_batch(MIGRATIONS[0]).unwrap();
+    connection
+        .execute_batch(&FIRST_SCHEMA_ROWS.replace("CONFIG", FIRST_SCHEMA_CONFIG))
+        .unwrap();
+    connection
+        .execute_batch("UPDATE versions SET config = replace(config, 'NAME', name)")
+        .unwrap();
+    drop(connection);
+    let packages = folder.path().join("environments/00000000000000e1/packages");
+    fs::create_dir_all(&packages).unwrap();
+    for id in ["a1", "a2", "a3"] {
+        fs::create_dir_all(folder.path().join(format!("code/00000000000000{id}"))).unwrap();
+    }
+    for _ in 0..2 {
+        let registry = Registry::open(folder.path()).unwrap();
+        let functions = registry.functions().unwrap();
+        let names: Vec<&str> = functions
+            .iter()
+            .map(|function| function.live.version.config.name.as_str())
+            .collect();
+        assert_eq!(names, ["bare", "old"]);
+        let [bare, old] = functions.as_slice() else {
+            panic!()
+        };
+        assert_eq!(numbers(old), [2, 1]);
+        let environment = &old.live.version.environment;
+        assert_eq!(environment.python, Some(a_program()));
+        assert_eq!(environment.packages_dir, Some(packages.clone()));
+        assert_eq!(environment.imports, ["six"]);
+        assert_eq!(environment.node, None);
+        assert_eq!(bare.live.version.environment.packages_dir, None);
+        for function in &functions {
+            assert_eq!(function.live.problem, None);
+            assert_eq!(
+                function.live.version.config.owner(),
+                function.live.version.config.name.as_str()
+            );
+        }
+    }
 }
 
 #[test]

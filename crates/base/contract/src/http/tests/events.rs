@@ -77,7 +77,7 @@ async fn any_other_status_is_an_error_that_shows_the_beginning_of_the_body() {
 async fn a_response_that_is_too_large_or_breaks_off_is_an_error() {
     let rig = rig().await;
     let mut server = rig.accept().await;
-    let large = with_body("200 OK", &"x".repeat(RESPONSE_LEN_MAX + 1));
+    let large = with_body("200 OK", &"x".repeat(RESPONSE_LEN_MAX * 2));
     let worker = Arc::clone(&rig.worker);
     let call = tokio::spawn(async move { worker.call(event("{}", CallKind::Event)).await });
     server.read().await;

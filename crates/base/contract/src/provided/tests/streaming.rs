@@ -107,6 +107,45 @@ async fn a_prelude_gives_status_headers_and_cookies_however_it_is_split() {
     }
 }
 
+/// As aws-lambda-go writes every answer.
+async fn begin_without_mode(runtime: &mut Peer, content_type: &str) {
+    let head = format!(
+        "POST {API}/invocation/1/response HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Type: {content_type}\r\n\
+         Trailer: Lambda-Runtime-Function-Error-Type,Lambda-Runtime-Function-Error-Body\r\n\r\n"
+    );
+    runtime.write(head).await;
+}
+
+#[tokio::test]
+async fn a_prelude_is_streamed_although_no_mode_is_named() {
+    let (mut rig, answer) = under_way().await;
+    let content_type = "application/vnd.awslambda.http-integration-response";
+    begin_without_mode(&mut rig.runtime, content_type).await;
+    let begins = [r#"{"statusCode": 201}"#.as_bytes(), &[0; 8], b"one"].concat();
+    rig.runtime.chunk(begins).await;
+    let Answer::Http { head, first, done } = answer.await.unwrap().unwrap() else {
+        panic!("no stream");
+    };
+    assert_eq!((head.status, first.as_ref()), (201, b"one".as_ref()));
+    assert!(done.is_none());
+}
+
+#[tokio::test]
+async fn an_answer_in_one_piece_may_end_with_an_error_in_its_trailers() {
+    let (mut rig, answer) = under_way().await;
+    begin_without_mode(&mut rig.runtime, "application/octet-stream").await;
+    rig.runtime.chunk("half of i").await;
+    rig.runtime
+        .write("0\r\nLambda-Runtime-Function-Error-Type: errorString\r\nLambda-Runtime-Function-Error-Body: ")
+        .await;
+    // {"errorType": "errorString", "errorMessage": "torn"}
+    let body = "eyJlcnJvclR5cGUiOiAiZXJyb3JTdHJpbmciLCAiZXJyb3JNZXNzYWdlIjogInRvcm4ifQ==";
+    rig.runtime.write(format!("{body}\r\n\r\n")).await;
+    let raised = error(answer.await.unwrap().unwrap());
+    assert_eq!(raised, ("errorString".to_owned(), "torn".to_owned()));
+    assert_eq!(rig.runtime.read().await.status(), 202);
+}
+
 #[tokio::test]
 async fn what_is_no_prelude_is_an_error_for_both() {
     for bytes in ["no json\0\0\0\0\0\0\0\0", "{}\0\0", ""] {

@@ -2,7 +2,8 @@
 //!
 //! `.pilotignore` has a pattern per line, `#` begins a comment. `*` is any text within a name, `?` any character, `**`
 //! any number of folders. A pattern without a slash fits a name at any depth; one with a slash fits from the top. A
-//! slash at its end makes it fit folders only. There is no `!`.
+//! slash at its end makes it fit folders only. `!` takes back a pattern that always holds: `!node_modules/` packs what is
+//! installed there, which is otherwise installed by the daemon, for its own machine. It takes back nothing else.
 
 use std::fs;
 use std::io;
@@ -40,8 +41,13 @@ impl Ignore {
     }
 
     fn always() -> Self {
+        Self::always_but(&[])
+    }
+
+    fn always_but(taken_back: &[&str]) -> Self {
         let patterns = ALWAYS
             .iter()
+            .filter(|line| !taken_back.contains(line))
             .filter_map(|line| Pattern::parse(line).ok().flatten());
         Self {
             patterns: patterns.collect(),
@@ -49,11 +55,18 @@ impl Ignore {
     }
 
     fn parse(text: &str) -> Result<Self, (usize, &'static str)> {
-        let mut ignore = Self::always();
+        let mut taken_back = Vec::new();
+        let mut patterns = Vec::new();
         for (index, line) in text.lines().enumerate() {
+            if let Some(wanted) = line.trim().strip_prefix('!') {
+                taken_back.extend(always_named(wanted).ok_or((index + 1, NOT_ALWAYS))?);
+                continue;
+            }
             let pattern = Pattern::parse(line).map_err(|problem| (index + 1, problem))?;
-            ignore.patterns.extend(pattern);
+            patterns.extend(pattern);
         }
+        let mut ignore = Self::always_but(&taken_back);
+        ignore.patterns.extend(patterns);
         Ok(ignore)
     }
 
@@ -85,9 +98,6 @@ impl Pattern {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             return Ok(None);
-        }
-        if line.starts_with('!') {
-            return Err("'!' is not supported: list what is to be left out");
         }
         let folders_only = line.ends_with('/');
         let body = line.trim_end_matches('/');
@@ -166,7 +176,19 @@ fn name_fits(pattern: &str, name: &str) -> bool {
     pattern[at..].iter().all(|rest| *rest == '*')
 }
 
+/// The patterns that always hold and are written like this, with or without slashes around them. `None`: there are none.
+fn always_named(wanted: &str) -> Option<Vec<&'static str>> {
+    let bare = |text: &str| text.trim().trim_matches('/').to_owned();
+    let named: Vec<&str> = ALWAYS
+        .iter()
+        .copied()
+        .filter(|line| bare(line) == bare(wanted))
+        .collect();
+    (!named.is_empty()).then_some(named)
+}
+
 const FILE: &str = ".pilotignore";
+const NOT_ALWAYS: &str = "'!' takes back only what is always left out, such as !node_modules/ or !.venv; otherwise list what is to be left out";
 
 /// Left out of every package. The manifest is, too: it comes along as the configuration, and a key that changes for one
 /// function must not make a new version of its neighbours.
@@ -247,10 +269,32 @@ mod tests {
     }
 
     #[test]
-    fn negation_is_refused_with_its_line() {
+    fn what_is_always_left_out_can_be_taken_back() {
+        for text in [
+            "!node_modules/",
+            "  !node_modules\n*.log",
+            "!/node_modules/\n",
+        ] {
+            assert!(!ignores(text, "node_modules", true), "{text}");
+            assert!(!ignores(text, "lib/node_modules", true), "{text}");
+            assert!(ignores(text, ".venv", true), "{text}");
+        }
+        assert!(
+            ignores(
+                "!node_modules/\nnode_modules/.cache",
+                "node_modules/.cache",
+                true
+            ),
+            "what is listed holds"
+        );
+        assert!(!ignores("!.git", ".git", true), "both of its patterns");
+    }
+
+    #[test]
+    fn other_negation_is_refused_with_its_line() {
         let (line, problem) = Ignore::parse("a\n!b\n").unwrap_err();
         assert_eq!(line, 2);
-        assert!(problem.contains("not supported"));
+        assert!(problem.contains("!node_modules/"));
     }
 
     proptest! {

@@ -1,0 +1,472 @@
+//! `RuntimeKey`: the canonical form of every setting that shapes a runtime (HotC, section IV-B, "Parameter Analysis"). Two
+//! spellings of one configuration give one key; runtimes with one key are interchangeable.
+//!
+//! What was typed is a [`RuntimeSpec`]; [`RuntimeSpec::canonical`] is the only way to a key.
+//!
+//! Invariants, property-tested: a key's [`stem`](RuntimeKey::stem) can become the key; what can become another has that other's
+//! stem; [`adaptation`](RuntimeKey::adaptation) is empty exactly for equal keys, is transitive, and never crosses owners.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::path::{Component, Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::config::Network;
+
+/// Settings of a runtime as they come from a manifest, a version, an image: in any order, paths and references in any spelling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeSpec {
+    /// What it is made from.
+    pub base: Base,
+    /// Whose leftovers may be met in it; `None`: nobody has used it.
+    pub owner: Option<String>,
+    /// What it can reach.
+    pub network: Network,
+    /// Its host name (UTS namespace); empty: the default.
+    pub host_name: String,
+    /// IPC objects of its own, or those of the host.
+    pub ipc: Ipc,
+    /// Command and arguments; empty: what the base says.
+    pub command: Vec<String>,
+    /// Where its processes begin; empty: what the base says.
+    pub working_dir: String,
+    /// Environment variables; of a name that is there twice the last one counts.
+    pub environment: Vec<(String, String)>,
+    /// Host folders and files shown in it; of two at one place the last one counts.
+    pub mounts: Vec<Mount>,
+    /// Most memory, CPU and processes.
+    pub limits: Limits,
+    /// User inside; `None`: whichever is free.
+    pub user: Option<u32>,
+}
+
+/// What a runtime is made from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Base {
+    /// A sandbox of this machine.
+    Native {
+        /// The interpreter that is already up in it, waiting for a function; `None`: nothing runs in it.
+        interpreter: Option<PathBuf>,
+        /// Host folders that are in every sandbox of this kind, read-only: interpreters that do not lie below `/usr`.
+        shown: Vec<PathBuf>,
+    },
+    /// A container of an image.
+    Container {
+        /// `qr`, `qr:1`, `docker.io/library/qr:1`, `qr@sha256:…`.
+        image: String,
+    },
+}
+
+/// Whose System V and POSIX IPC objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ipc {
+    /// Its own.
+    Private,
+    /// The host's.
+    Host,
+}
+
+/// A host folder or file shown in a runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Mount {
+    /// Where it is in the runtime.
+    pub inside: PathBuf,
+    /// Where it lies on the host.
+    pub host: PathBuf,
+    /// Read-only or writable.
+    pub access: Access,
+}
+
+/// What may be done with a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// Read-only.
+    Read,
+    /// Writable: a volume.
+    Write,
+}
+
+/// Limits of a runtime; 0: none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Limits {
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// CPUs, thousandths.
+    pub cpu_milli: u32,
+    /// Processes and threads.
+    pub pids: u32,
+}
+
+/// The canonical form. Equal keys: interchangeable runtimes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct RuntimeKey {
+    base: Base,
+    owner: Option<String>,
+    network: Network,
+    host_name: String,
+    ipc: Ipc,
+    command: Vec<String>,
+    working_dir: String,
+    environment: BTreeMap<String, String>,
+    mounts: BTreeMap<PathBuf, (PathBuf, Access)>,
+    limits: Limits,
+    user: Option<u32>,
+}
+
+/// A setting in which two keys differ and that can be applied to a live runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Difference {
+    /// It was nobody's.
+    Owner,
+    /// Environment variables.
+    Environment,
+    /// Memory, CPU, processes.
+    Limits,
+    /// Command or working folder.
+    Command,
+    /// Host name.
+    HostName,
+    /// Mounts.
+    Mounts,
+    /// The network.
+    Network,
+}
+
+impl Difference {
+    /// The word for people.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Owner => "owner",
+            Self::Environment => "environment",
+            Self::Limits => "limits",
+            Self::Command => "command",
+            Self::HostName => "host name",
+            Self::Mounts => "mounts",
+            Self::Network => "network",
+        }
+    }
+}
+
+impl RuntimeSpec {
+    /// The one form of all spellings: paths without `//`, `.` and trailing `/`, image references in full, variables and mounts
+    /// by name, host names in lower case.
+    #[must_use]
+    pub fn canonical(self) -> RuntimeKey {
+        RuntimeKey {
+            base: match self.base {
+                Base::Native {
+                    interpreter,
+                    mut shown,
+                } => {
+                    shown = shown.iter().map(|folder| normal(folder)).collect();
+                    shown.sort();
+                    shown.dedup();
+                    Base::Native {
+                        interpreter: interpreter.map(|path| normal(&path)),
+                        shown,
+                    }
+                }
+                Base::Container { image } => Base::Container {
+                    image: full_image(&image),
+                },
+            },
+            owner: self.owner,
+            network: self.network,
+            host_name: self.host_name.to_ascii_lowercase(),
+            ipc: self.ipc,
+            command: self.command,
+            working_dir: match self.working_dir.as_str() {
+                "" => String::new(),
+                dir => normal(Path::new(dir)).display().to_string(),
+            },
+            environment: self.environment.into_iter().collect(),
+            mounts: self
+                .mounts
+                .into_iter()
+                .map(|mount| (normal(&mount.inside), (normal(&mount.host), mount.access)))
+                .collect(),
+            limits: self.limits,
+            user: self.user,
+        }
+    }
+}
+
+impl RuntimeKey {
+    /// What it is made from.
+    #[must_use]
+    pub fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// Whose leftovers may be met in it; `None`: nobody has used it.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        self.owner.as_deref()
+    }
+
+    /// What it can reach.
+    #[must_use]
+    pub fn network(&self) -> Network {
+        self.network
+    }
+
+    /// Its host name; empty: the default.
+    #[must_use]
+    pub fn host_name(&self) -> &str {
+        &self.host_name
+    }
+
+    /// Whose IPC objects it sees.
+    #[must_use]
+    pub fn ipc(&self) -> Ipc {
+        self.ipc
+    }
+
+    /// Command and arguments; empty: what the base says.
+    #[must_use]
+    pub fn command(&self) -> &[String] {
+        &self.command
+    }
+
+    /// Where its processes begin; empty: what the base says.
+    #[must_use]
+    pub fn working_dir(&self) -> &str {
+        &self.working_dir
+    }
+
+    /// Environment variables.
+    #[must_use]
+    pub fn environment(&self) -> &BTreeMap<String, String> {
+        &self.environment
+    }
+
+    /// Host folders and files shown in it, by place.
+    pub fn mounts(&self) -> impl Iterator<Item = Mount> + '_ {
+        self.mounts.iter().map(|(inside, (host, access))| Mount {
+            inside: inside.clone(),
+            host: host.clone(),
+            access: *access,
+        })
+    }
+
+    /// Most memory, CPU and processes.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// User inside; `None`: whichever is free.
+    #[must_use]
+    pub fn user(&self) -> Option<u32> {
+        self.user
+    }
+
+    /// The generic runtime this one can be made from: nobody's, without code, variables and command, in no network. What a
+    /// runtime has from its birth is the stem's as well: base, IPC namespace, the host's network, a fixed user.
+    #[must_use]
+    pub fn stem(&self) -> Self {
+        Self {
+            base: self.base.clone(),
+            owner: None,
+            network: match self.network {
+                Network::Host => Network::Host,
+                Network::None | Network::Outbound => Network::None,
+            },
+            host_name: String::new(),
+            ipc: self.ipc,
+            command: Vec::new(),
+            working_dir: String::new(),
+            environment: BTreeMap::new(),
+            mounts: BTreeMap::new(),
+            limits: Limits::default(),
+            user: self.user,
+        }
+    }
+
+    /// Eight hexadecimal digits by which people tell keys apart. Not stable between builds, and no proof of equality.
+    #[must_use]
+    pub fn short(&self) -> String {
+        let mut hash = Fnv::default();
+        self.hash(&mut hash);
+        let (high, low) = (hash.0 >> 32, hash.0 & 0xffff_ffff);
+        format!("{:08x}", high ^ low)
+    }
+
+    /// What must be applied to a live, clean runtime of this key to make it one of `to`; `None`: it cannot become one. Empty: the
+    /// keys are equal.
+    ///
+    /// Never across owners: a runtime that somebody has used stays theirs. What a process has from its birth (base, IPC
+    /// namespace, the host's network, a fixed user) cannot be changed.
+    #[must_use]
+    pub fn adaptation(&self, to: &Self) -> Option<Vec<Difference>> {
+        let same_owner = self.owner == to.owner;
+        let fixed = self.base == to.base
+            && self.ipc == to.ipc
+            && (same_owner || self.owner.is_none())
+            && self.user == to.user
+            && (self.network == to.network
+                || (self.network == Network::None && to.network == Network::Outbound));
+        if !fixed {
+            return None;
+        }
+        let differs = [
+            (!same_owner, Difference::Owner),
+            (self.environment != to.environment, Difference::Environment),
+            (self.limits != to.limits, Difference::Limits),
+            (
+                self.command != to.command || self.working_dir != to.working_dir,
+                Difference::Command,
+            ),
+            (self.host_name != to.host_name, Difference::HostName),
+            (self.mounts != to.mounts, Difference::Mounts),
+            (self.network != to.network, Difference::Network),
+        ];
+        Some(
+            differs
+                .into_iter()
+                .filter_map(|(differs, what)| differs.then_some(what))
+                .collect(),
+        )
+    }
+}
+
+/// One line for people. Of variables and mounts only how many: values may be secrets.
+impl fmt::Display for RuntimeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.base {
+            Base::Native { interpreter, .. } => match interpreter {
+                Some(interpreter) => write!(f, "sandbox with {}", interpreter.display())?,
+                None => f.write_str("sandbox")?,
+            },
+            Base::Container { image } => write!(f, "container of {image}")?,
+        }
+        match &self.owner {
+            Some(owner) => write!(f, ", owner {owner}")?,
+            None => f.write_str(", nobody's")?,
+        }
+        write!(f, ", network {}", self.network.as_str())?;
+        if self.ipc == Ipc::Host {
+            f.write_str(", the host's IPC")?;
+        }
+        if !self.host_name.is_empty() {
+            write!(f, ", host name {}", self.host_name)?;
+        }
+        let limits = &self.limits;
+        if limits.memory_bytes > 0 {
+            write!(f, ", {} MB", limits.memory_bytes >> 20)?;
+        }
+        if limits.cpu_milli > 0 {
+            write!(f, ", {} CPU", f64::from(limits.cpu_milli) / 1e3)?;
+        }
+        if limits.pids > 0 {
+            write!(f, ", {} processes", limits.pids)?;
+        }
+        if let Some(user) = self.user {
+            write!(f, ", user {user}")?;
+        }
+        for (count, word) in [
+            (self.mounts.len(), "mount"),
+            (self.environment.len(), "variable"),
+        ] {
+            if count > 0 {
+                let plural = if count == 1 { "" } else { "s" };
+                write!(f, ", {count} {word}{plural}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// FNV-1a, 64 bits (draft-eastlake-fnv, section 2).
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+/// Without `.`, `//` and a trailing `/`. `..` stays: what it means depends on links.
+fn normal(path: &Path) -> PathBuf {
+    path.components()
+        .filter(|part| !matches!(part, Component::CurDir))
+        .collect()
+}
+
+/// `qr` is `docker.io/library/qr:latest`, as the engine reads it (distribution/reference, `ParseAnyReference` and "familiar"
+/// names). Case is kept: the engine takes a registry's host as it is written.
+fn full_image(image: &str) -> String {
+    if is_sha256(image) {
+        return format!("sha256:{image}");
+    }
+    if image.strip_prefix("sha256:").is_some_and(is_sha256) {
+        return image.to_owned();
+    }
+    let (name, rest) = match image.split_once('@') {
+        // The digest says which; a tag beside it says nothing.
+        Some((name, digest)) => (split_tag(name).0, format!("@{digest}")),
+        None => {
+            let (name, tag) = split_tag(image);
+            (name, format!(":{}", tag.unwrap_or("latest")))
+        }
+    };
+    let (host, path) = match name.split_once('/') {
+        Some((first, path)) if is_host(first) => (first, path),
+        _ => (HUB, name),
+    };
+    let host = if host == HUB_BEFORE { HUB } else { host };
+    let library = match host == HUB && !path.contains('/') {
+        true => "library/",
+        false => "",
+    };
+    format!("{host}/{library}{path}{rest}")
+}
+
+/// `qr:1` in parts. A colon before the last `/` is a port's.
+fn split_tag(name: &str) -> (&str, Option<&str>) {
+    let last = name.rfind('/').map_or(0, |at| at + 1);
+    match name[last..].split_once(':') {
+        Some((path, tag)) => (&name[..last + path.len()], Some(tag)),
+        None => (name, None),
+    }
+}
+
+/// Whether the first part of a reference is a registry's host: names of repositories have no capitals.
+fn is_host(first: &str) -> bool {
+    first.contains(['.', ':'])
+        || first == "localhost"
+        || first.bytes().any(|byte| byte.is_ascii_uppercase())
+}
+
+/// An image's id, without its algorithm.
+fn is_sha256(text: &str) -> bool {
+    text.len() == 64
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+const HUB: &str = "docker.io";
+const HUB_BEFORE: &str = "index.docker.io";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! Single values of a function's keys: what does, and what to write instead. Each says the problem alone; whoever asks knows the
+//! key. None changes a value but [`check_handler`], which gives one of its two spellings.
+
+use crate::nearest::nearest;
+
+pub(super) fn in_range<T: PartialOrd + std::fmt::Display>(
+    value: T,
+    least: T,
+    most: T,
+) -> Result<T, String> {
+    // Written so that a NaN, which compares with nothing, is out of range.
+    if value >= least && value <= most {
+        Ok(value)
+    } else {
+        Err(format!("is {value}, must be from {least} to {most}"))
+    }
+}
+
+pub(super) fn one_of<T: Copy>(
+    word: Option<&str>,
+    default: T,
+    all: &[(&str, T)],
+) -> Result<T, String> {
+    let Some(word) = word else { return Ok(default) };
+    if let Some((_, value)) = all.iter().find(|(name, _)| *name == word) {
+        return Ok(*value);
+    }
+    let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+    let hint = nearest(word, names.iter().copied())
+        .map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
+    Err(format!(
+        "is \"{}\", must be one of {}{hint}",
+        word.escape_default(),
+        names.join(", ")
+    ))
+}
+
+/// `module.attribute` or `module:attribute`, where the module may be dotted or hold slashes as in Lambda.
+pub(super) fn check_handler(handler: &str, example: &str) -> Result<String, String> {
+    let dotted = handler.replacen(':', ".", 1);
+    let fits = dotted.len() <= HANDLER_BYTES_MAX
+        && !dotted.starts_with(['/', '.'])
+        && !dotted.contains("..")
+        && dotted
+            .rsplit_once('.')
+            .is_some_and(|(module, attribute)| !module.is_empty() && !attribute.is_empty())
+        && dotted
+            .chars()
+            .all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '/' | '-'));
+    if fits {
+        Ok(dotted)
+    } else {
+        Err(format!(
+            "is \"{}\", must be MODULE.FUNCTION (or MODULE:APP), for example \"{example}\"",
+            handler.escape_default()
+        ))
+    }
+}
+
+/// A handler that only the function's own program understands.
+pub(super) fn check_label(handler: &str) -> Result<String, String> {
+    if handler.len() <= HANDLER_BYTES_MAX && !handler.contains(char::is_control) {
+        Ok(handler.to_owned())
+    } else {
+        Err(format!(
+            "is \"{}\", must be one line of at most {HANDLER_BYTES_MAX} bytes",
+            handler.escape_default()
+        ))
+    }
+}
+
+pub(super) fn check_variable(key: &str, value: &str) -> Result<(), String> {
+    let mut chars = key.chars();
+    let fits = chars
+        .next()
+        .is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !fits {
+        return Err(format!(
+            "has the variable \"{}\": a name is a letter or _ and then letters, digits or _",
+            key.escape_default()
+        ));
+    }
+    if value.contains('\0') {
+        return Err(format!("has a NUL byte in the variable {key}"));
+    }
+    Ok(())
+}
+
+pub(super) fn check_command(command: &[String]) -> Result<Vec<String>, String> {
+    if command.first().is_none_or(String::is_empty) {
+        return Err(
+            "is empty, must be a program and its arguments, for example [\"./bootstrap\"]"
+                .to_owned(),
+        );
+    }
+    if let Some(word) = command.iter().find(|word| word.contains('\0')) {
+        return Err(format!("has a NUL byte in \"{}\"", word.escape_default()));
+    }
+    let bytes: usize = command.iter().map(|word| word.len() + 1).sum();
+    if bytes > COMMAND_BYTES_MAX {
+        return Err(format!(
+            "has {bytes} bytes, must have at most {COMMAND_BYTES_MAX}; put what is long into a file"
+        ));
+    }
+    Ok(command.to_vec())
+}
+
+pub(super) fn check_ready(path: &str) -> Result<String, String> {
+    let fits = path.starts_with('/')
+        && path.len() <= READY_BYTES_MAX
+        && path
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    if fits {
+        Ok(path.to_owned())
+    } else {
+        Err(format!(
+            "is \"{}\", must be a path of the function's server, for example \"/healthz\"",
+            path.escape_default()
+        ))
+    }
+}
+
+/// As the engine takes it; what it means there is the engine's to say.
+pub(super) fn check_image(image: &str) -> Result<String, String> {
+    let fits = image.len() <= IMAGE_BYTES_MAX
+        && image.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && image
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte));
+    match (image, fits) {
+        ("", _) => Err(
+            "is missing: runtime = \"container\" needs an image, for example \"qr:1\"".to_owned(),
+        ),
+        (_, true) => Ok(image.to_owned()),
+        (_, false) => Err(format!(
+            "is \"{}\", must be an image's reference, for example \"qr:1\"",
+            image.escape_default()
+        )),
+    }
+}
+
+pub(super) fn check_owner(owner: &str) -> Result<String, String> {
+    let fits = (1..=OWNER_BYTES_MAX).contains(&owner.len())
+        && owner
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    if fits {
+        Ok(owner.to_owned())
+    } else {
+        Err(format!(
+            "is \"{}\", must be 1 to {OWNER_BYTES_MAX} letters, digits, - or _",
+            owner.escape_default()
+        ))
+    }
+}
+
+/// Lambda's.
+const HANDLER_BYTES_MAX: usize = 128;
+/// Well below what one exec may be given (`ARG_MAX`, execve(2)).
+const COMMAND_BYTES_MAX: usize = 64 << 10;
+const READY_BYTES_MAX: usize = 1024;
+const IMAGE_BYTES_MAX: usize = 512;
+/// As long as a function's name may be, which is the default.
+const OWNER_BYTES_MAX: usize = 64;

@@ -1,0 +1,95 @@
+//! Mounts as descriptors: a folder or file cloned in one mount namespace, attached in another (open_tree(2), mount_setattr(2),
+//! move_mount(2); Linux 5.2, 5.12).
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// `struct mount_attr` of linux/mount.h.
+#[repr(C)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+const MOUNT_ATTR_RDONLY: u64 = 0x1;
+const MOUNT_ATTR_NOSUID: u64 = 0x2;
+const MOUNT_ATTR_NODEV: u64 = 0x4;
+const OPEN_TREE_CLONE: libc::c_uint = 1;
+const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+
+/// A read-only copy, without devices and set-user-id bits, of what is mounted at and below `path`, attached to nothing yet.
+/// Needs `CAP_SYS_ADMIN` over the caller's mount namespace.
+///
+/// # Errors
+/// The kernel's.
+pub fn clone_read_only(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    #[expect(clippy::cast_sign_loss, reason = "a set of bits, not a number")]
+    let flags = OPEN_TREE_CLONE | (libc::O_CLOEXEC | libc::AT_RECURSIVE) as libc::c_uint;
+    // SAFETY: the path is NUL-terminated and lives through the call; the rest are integers.
+    let result =
+        unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let fd = RawFd::try_from(result).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    let tree = unsafe { OwnedFd::from_raw_fd(fd) };
+    let attributes = MountAttr {
+        attr_set: MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the empty path is NUL-terminated; `attributes` has the layout and the size that the kernel is told, and lives
+    // through the call.
+    let failed = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+            &raw const attributes,
+            size_of::<MountAttr>(),
+        )
+    };
+    if failed == 0 {
+        Ok(tree)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Attaches such a copy at `path`, which must be there and of the same kind, in the caller's mount namespace. Needs
+/// `CAP_SYS_ADMIN` over that namespace alone.
+///
+/// # Errors
+/// The kernel's.
+pub fn attach(tree: impl AsFd, path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: both paths are NUL-terminated and live through the call; the rest are integers.
+    let failed = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    };
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}

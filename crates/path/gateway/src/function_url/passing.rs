@@ -1,0 +1,184 @@
+//! Functions that are HTTP servers themselves: the request passes through to the server as it comes, and the response as that
+//! gives it. Neither body is held here, or bounded: what bounds them is the function's timeout, over the whole exchange.
+//!
+//! What the server sees: method, path and query as sent, without `/fn/NAME`; the client's headers, `Host` included, without those of
+//! the connection and without the token; `X-Forwarded-For`, `-Proto`, `-Host` and `-Prefix` (the `/fn/NAME` that is missing);
+//! `X-Amzn-RequestId`, the id that the client and the logs are told, too.
+//!
+//! Upgrades pass, but for `h2c`: within it a client would speak to the server past everything here (RFC 9113 has no use for it).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
+use http_body::Body as _;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::upgrade::OnUpgrade;
+use pilot_invoke::{PassedBody, Payload, Request, ResponseBody};
+use pilot_model::ports::{PassedRequest, StreamedBody};
+
+use super::Place;
+use crate::connection::Line;
+use crate::errors::{AnswerError, RequestError};
+use crate::exchange::Exchange;
+use crate::forward::{self, Upgrades};
+use crate::headers;
+use crate::lambda_api::Named;
+use crate::reply::{Reply, ReplyBody};
+use crate::timing;
+use crate::tunnel::Tunnel;
+
+/// Passes the request to the server of `version`.
+///
+/// # Errors
+/// See [`RequestError`]; what the function itself does wrong is a reply of status 502.
+pub(super) async fn call(
+    mut exchange: Exchange<'_>,
+    place: Place<'_>,
+    named: &Named,
+    version: Arc<pilot_model::Version>,
+) -> Result<Reply, RequestError> {
+    let invoker = &exchange.gate.invoker;
+    let wants_head = exchange.head.method == Method::HEAD;
+    let trace = exchange.trace();
+    let (request, client) = passed(&mut exchange, place)?;
+    let response = invoker
+        .invoke(Request {
+            id: exchange.id.clone(),
+            version,
+            payload: Payload::Pass(request),
+            received: exchange.received,
+            client_context: None,
+            trace,
+            arn: named.arn(),
+        })
+        .await?;
+    let mut reply = match response.body {
+        ResponseBody::Passed(passed) => answered(passed, wants_head),
+        ResponseBody::Upgraded(upgraded) => match client {
+            Some(client) => switched(upgraded, client, exchange.line),
+            None => AnswerError::unfit().into_reply(&exchange.id),
+        },
+        ResponseBody::FunctionError(error) => AnswerError::raised(&error).into_reply(&exchange.id),
+        // What a request that passes is never answered with.
+        ResponseBody::Result(_) | ResponseBody::Http { .. } => {
+            AnswerError::unfit().into_reply(&exchange.id)
+        }
+    };
+    timing::write(
+        reply.headers_mut(),
+        &response.id,
+        Some(response.start),
+        &response.timeline,
+        invoker.now(),
+    );
+    Ok(reply)
+}
+
+/// The request as the server is to see it, and the client's connection if it may become a tunnel.
+fn passed(
+    exchange: &mut Exchange<'_>,
+    place: Place<'_>,
+) -> Result<(PassedRequest, Option<OnUpgrade>), RequestError> {
+    let uri = uri(place)?;
+    let body = exchange.upload().map_or_else(no_body, StreamedBody::new);
+    let trust = exchange.gate.config.trust_forwarded;
+    let peer = exchange.line.peer();
+    let head = &mut exchange.head;
+    let client = head.extensions.remove::<OnUpgrade>();
+    let mut headers = std::mem::take(&mut head.headers);
+    if client.is_none() {
+        // HTTP/1.0 has none.
+        headers.remove(headers::UPGRADE);
+    }
+    let upgrades = forward::pass_on(&mut headers, peer, trust, place.root);
+    say_length(&mut headers, body.size_hint().exact());
+    if let Ok(id) = HeaderValue::from_str(exchange.id.as_str()) {
+        headers.insert(headers::REQUEST_ID, id);
+    }
+    let mut request = http::Request::new(body);
+    *request.method_mut() = head.method.clone();
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers;
+    let client = client.filter(|_| upgrades == Upgrades::Pass);
+    Ok((request, client))
+}
+
+fn no_body() -> StreamedBody {
+    StreamedBody::new(Empty::new().map_err(|never| match never {}))
+}
+
+/// Path and query alone, as sent.
+fn uri(place: Place<'_>) -> Result<Uri, RequestError> {
+    let rest = place.path_and_query;
+    let text = match rest.as_bytes().first() {
+        Some(b'/') => Bytes::copy_from_slice(rest.as_bytes()),
+        _ => Bytes::from(["/", rest].concat()),
+    };
+    match PathAndQuery::from_maybe_shared(text) {
+        Ok(path_and_query) => Ok(Uri::from(path_and_query)),
+        // It was part of a URI before.
+        Err(error) => Err(RequestError::InvalidContent {
+            problem: format!("the path behind {} cannot be read: {error}", place.root),
+        }),
+    }
+}
+
+/// A request's length is what its body is known to have: of two that contradict each other the server must not choose another. One
+/// of unknown length is said to be chunked, as hyper sends none for a GET that does not say so.
+fn say_length(headers: &mut HeaderMap, exact: Option<u64>) {
+    match exact {
+        Some(0) if !headers.contains_key(headers::CONTENT_LENGTH) => {}
+        Some(length) => {
+            headers.insert(headers::CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        None => {
+            headers.remove(headers::CONTENT_LENGTH);
+            let chunked = HeaderValue::from_static("chunked");
+            headers.insert(headers::TRANSFER_ENCODING, chunked);
+        }
+    }
+}
+
+/// The server's response, without what concerns its connection alone.
+fn answered(response: http::Response<PassedBody>, wants_head: bool) -> Reply {
+    let (mut head, body) = response.into_parts();
+    // Whatever the server speaks; hyper writes the client's.
+    head.version = Version::HTTP_11;
+    forward::strip_response(&mut head.headers);
+    let bodiless = matches!(
+        head.status,
+        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+    );
+    // hyper writes the length of a body that knows it.
+    let keeps_length = !bodiless && (wants_head || body.size_hint().exact().is_none());
+    let length = head.headers.remove(headers::CONTENT_LENGTH);
+    if let Some(length) = length.filter(|length| keeps_length && headers::is_length(length)) {
+        head.headers.insert(headers::CONTENT_LENGTH, length);
+    }
+    Reply::from_parts(head, ReplyBody::passed(body))
+}
+
+/// The response that ends HTTP on this connection, which then becomes a tunnel.
+fn switched(
+    mut response: http::Response<pilot_invoke::Tunnel>,
+    client: OnUpgrade,
+    line: &Line,
+) -> Reply {
+    let server = hyper::upgrade::on(&mut response);
+    let (head, invocation) = response.into_parts();
+    line.becomes(Tunnel::new(client, server, invocation));
+    let mut headers = head.headers;
+    let upgrade = headers.get(headers::UPGRADE).cloned();
+    forward::strip_response(&mut headers);
+    headers.remove(headers::CONTENT_LENGTH);
+    headers.insert(headers::CONNECTION, HeaderValue::from_static("upgrade"));
+    if let Some(upgrade) = upgrade {
+        headers.insert(headers::UPGRADE, upgrade);
+    }
+    let mut reply = Reply::new(ReplyBody::empty());
+    *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *reply.headers_mut() = headers;
+    reply
+}

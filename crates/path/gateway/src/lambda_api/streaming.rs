@@ -1,0 +1,127 @@
+//! InvokeWithResponseStream: the answer as events, in the encoding of `event_stream`. Pieces of the answer go out as they come; the
+//! last event says that it is complete, or what went wrong, which then does not need to break the connection off. An answer that
+//! is not streamed is one piece.
+
+use bytes::Bytes;
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use http::{HeaderMap, HeaderValue};
+use pilot_invoke::{HttpBody, InvokeError, Response, ResponseBody};
+use serde::{Deserialize, Serialize};
+
+use super::{LogType, TOO_LARGE, log_result, too_large_message, write_common};
+use crate::errors;
+use crate::event_stream::{EventKind, MEDIA_TYPE, PAYLOAD_LEN_MAX, event};
+use crate::exchange::Exchange;
+use crate::headers;
+use crate::reply::{BoxError, Reply, ReplyBody};
+
+/// The response as a stream of events.
+pub(super) fn reply(response: Response, log: LogType, exchange: &Exchange<'_>) -> Reply {
+    let mut into = HeaderMap::with_capacity(super::HEADERS_LEN);
+    into.insert(headers::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+    write_common(&mut into, &response, exchange);
+    let tail = (log == LogType::Tail).then(|| response.log_tail());
+    let limit = exchange.gate.config.result_bytes_max;
+    let (payload, mut complete) = match response.body {
+        ResponseBody::Http { body, .. } if body.complete().is_none() => {
+            let mut reply = Reply::new(ReplyBody::stream(events(body, log)));
+            *reply.headers_mut() = into;
+            return reply;
+        }
+        ResponseBody::Http { body, .. } => (body.complete().cloned(), Complete::default()),
+        ResponseBody::Result(result) if result.len() > limit => {
+            (None, Complete::failed(TOO_LARGE, too_large_message(limit)))
+        }
+        ResponseBody::Result(result) => (Some(result), Complete::default()),
+        ResponseBody::FunctionError(error) => (None, Complete::raised(&error)),
+        // What a call is never answered with.
+        ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => (None, Complete::default()),
+    };
+    complete.log_result = tail.map(|tail| log_result(&tail));
+    let payload = payload.unwrap_or_default();
+    let mut body: Vec<u8> = Vec::with_capacity(payload.len() + OVERHEAD_LEN);
+    for piece in payload.chunks(PAYLOAD_LEN_MAX) {
+        body.extend_from_slice(&event(EventKind::PayloadChunk, piece));
+    }
+    body.extend_from_slice(&complete.event());
+    let mut reply = Reply::new(ReplyBody::Full(body.into()));
+    *reply.headers_mut() = into;
+    reply
+}
+
+/// The events of an answer that still comes in.
+fn events(body: HttpBody, log: LogType) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
+    let begin = Some((body, Bytes::new()));
+    unfold(begin, move |state| async move {
+        let (mut body, mut left) = state?;
+        if left.is_empty() {
+            left = match body.next().await {
+                Some(Ok(part)) => part,
+                ended => {
+                    let mut complete = match ended {
+                        Some(Err(error)) => Complete::broke(&error),
+                        _ => Complete::default(),
+                    };
+                    if log == LogType::Tail {
+                        complete.log_result = Some(log_result(&body.log_tail()));
+                    }
+                    return Some((Ok(complete.event()), None));
+                }
+            };
+        }
+        let piece = left.split_to(left.len().min(PAYLOAD_LEN_MAX));
+        let event = event(EventKind::PayloadChunk, &piece);
+        Some((Ok(event), Some((body, left))))
+    })
+}
+
+/// Lambda's `InvokeWithResponseStreamCompleteEvent`.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Complete {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_code: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_details: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_result: Option<String>,
+}
+
+impl Complete {
+    fn failed(code: &str, details: String) -> Self {
+        Self {
+            error_code: Some(code.to_owned()),
+            error_details: Some(details),
+            log_result: None,
+        }
+    }
+
+    /// With the function's own error, Lambda's error body.
+    fn raised(body: &[u8]) -> Self {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Raised {
+            error_type: String,
+        }
+        let raised: Option<Raised> = serde_json::from_slice(body).ok();
+        let code = raised.map_or_else(|| "Unhandled".to_owned(), |raised| raised.error_type);
+        Self::failed(&code, String::from_utf8_lossy(body).into_owned())
+    }
+
+    /// In the middle of the answer.
+    fn broke(error: &InvokeError) -> Self {
+        match error {
+            InvokeError::BodyRaised { body } => Self::raised(body),
+            other => Self::failed(errors::name(other), other.to_string()),
+        }
+    }
+
+    fn event(&self) -> Bytes {
+        let json = serde_json::to_vec(self).expect("texts are always JSON");
+        event(EventKind::InvokeComplete, &json)
+    }
+}
+
+/// Room for what two events need beside their payload.
+const OVERHEAD_LEN: usize = 512;

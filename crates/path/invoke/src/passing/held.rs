@@ -1,0 +1,111 @@
+//! What an exchange holds until it is over: a slot of its worker, and the invocation's record. Not the exchange itself, which
+//! whoever holds this drops first.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilot_model::ports::Worker;
+use pilot_model::{InvocationRecord, Outcome};
+use pilot_pool::Lease;
+
+use super::upload::Watch;
+use crate::fault::joined;
+use crate::invocation::Invocation;
+
+/// What an exchange holds. Dropped before [`Held::end`], the exchange was cancelled; its worker serves on.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// `None` once it is over.
+    lease: Option<Lease>,
+    /// `None` where the request has no body.
+    upload: Option<Arc<Watch>>,
+    invocation: Invocation,
+}
+
+/// What becomes of the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    /// It can be given to the next.
+    ServesOn,
+    /// It is gone, or must not be used again, for this reason.
+    Ends(&'static str),
+}
+
+impl Held {
+    /// The exchange begins.
+    pub(super) fn new(
+        lease: Lease,
+        mut invocation: Invocation,
+        upload: Option<Arc<Watch>>,
+    ) -> Self {
+        invocation.timeline.started = Some(invocation.now());
+        Self {
+            lease: Some(lease),
+            upload,
+            invocation,
+        }
+    }
+
+    pub(super) fn invocation(&self) -> &Invocation {
+        &self.invocation
+    }
+
+    /// Who serves; `None` once it is over.
+    pub(super) fn worker(&self) -> Option<&Arc<dyn Worker>> {
+        self.lease.as_ref().map(Lease::worker)
+    }
+
+    /// The response's head is there.
+    pub(super) fn head_came(&mut self) {
+        self.invocation.timeline.first_byte = Some(self.invocation.now());
+    }
+
+    /// So many bytes of the response went on.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        self.invocation.bytes_out += bytes as u64;
+    }
+
+    /// So many bytes passed through a tunnel, in all.
+    pub(super) fn tunnelled(&mut self, bytes_in: u64, bytes_out: u64) {
+        self.invocation.bytes_in = bytes_in;
+        self.invocation.bytes_out = bytes_out;
+    }
+
+    /// Why the request's body broke off, if it did.
+    pub(super) fn upload_broke(&self) -> Option<String> {
+        self.upload.as_ref()?.broke()
+    }
+
+    /// The exchange is over; `output` is what there is to say of its end, behind what the worker has printed meanwhile. The worker
+    /// goes back first: whoever waits for it need not wait for the record. A second time does nothing.
+    pub(super) fn end(
+        &mut self,
+        then: Then,
+        outcome: Outcome,
+        output: Bytes,
+    ) -> Option<Arc<InvocationRecord>> {
+        let lease = self.lease.take()?;
+        let now = self.invocation.now();
+        let printed = lease.worker().take_output();
+        match then {
+            Then::ServesOn => lease.finish(now),
+            Then::Ends(reason) => lease.lose(now, reason),
+        }
+        if let Some(upload) = self.upload.take() {
+            self.invocation.bytes_in += upload.close();
+        }
+        self.invocation.timeline.returned = Some(now);
+        let output = match (printed.is_empty(), output.is_empty()) {
+            (true, _) => output,
+            (false, true) => printed,
+            (false, false) => joined(&printed, &output),
+        };
+        Some(self.invocation.end(now, outcome, output))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.end(Then::ServesOn, Outcome::Cancelled, Bytes::new());
+    }
+}

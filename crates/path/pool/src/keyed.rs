@@ -1,0 +1,210 @@
+//! The keyed pool: an [`Engine`] for what cannot fork. It keeps runtimes (sandboxes with an interpreter, containers), gives each
+//! worker one that fits, has it cleaned afterwards and keeps it for the next (HotC, section IV).
+//!
+//! Runtimes are made by [`RuntimeHost`]s; this crate never looks into one. What is decided is decided by a pure state machine
+//! (`machine.rs`); around it lies a shell with one mutex, never held across an await. Nothing here is on the path of a call: a
+//! worker is wrapped, but its exchanges are the host's own futures.
+//!
+//! A runtime that was used belongs to the owner of the function that used it, and never reaches another's. One that could not be
+//! cleaned or adapted is ended, whatever it cost to start.
+
+mod hold;
+mod machine;
+mod memory;
+mod shell;
+#[cfg(test)]
+mod tests;
+mod ticking;
+mod worker;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilot_model::api::RuntimeStatus;
+use pilot_model::forecast::MakeForecaster;
+use pilot_model::policy::SmoothingMarkovPolicy;
+use pilot_model::ports::{
+    Clock, Engine, EventSink, RuntimeHost, StartError, TemplateMemory, TemplateReport, Worker,
+};
+use pilot_model::{BoxFuture, Policy, Version, WorkerId};
+use tokio::time::timeout;
+
+use crate::tasks::Tasks;
+pub use memory::{MachineMemory, machine_memory};
+use shell::Shared;
+
+/// What a keyed pool is made of.
+pub struct KeyedParts {
+    /// Makes sandboxes of this machine.
+    pub native: Arc<dyn RuntimeHost>,
+    /// Makes containers; `None`: this daemon has no container engine.
+    pub container: Option<Arc<dyn RuntimeHost>>,
+    /// Where its events go.
+    pub sink: Arc<dyn EventSink>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Makes one forecaster per stem.
+    pub forecaster: MakeForecaster,
+    /// How full the machine's memory is: [`machine_memory`]. Called every few seconds, off the path.
+    pub memory: Arc<dyn Fn() -> Option<MachineMemory> + Send + Sync>,
+}
+
+impl fmt::Debug for KeyedParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedParts")
+            .field("native", &self.native)
+            .field("container", &self.container)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How much is kept, and for how long.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeyedSettings {
+    /// Runtimes, beyond which the oldest that are available are evicted. Those that workers have are never taken away, and a
+    /// request is served beyond it. 0: none is kept, every worker gets a new one.
+    pub runtimes_max: usize,
+    /// Share of the machine's memory in use, percent, above which the oldest available are evicted.
+    pub memory_percent_max: u8,
+    /// A runtime that has been available for longer, and is not forecast to be wanted, is let go.
+    pub keep: Duration,
+    /// Longest that cleaning may take, the end of the use included; then the runtime is ended.
+    pub clean_max: Duration,
+    /// Longest that adapting may take; then the runtime is ended and another one taken.
+    pub adapt_max: Duration,
+    /// How many runtimes of a stem there are to be.
+    pub policy: Policy,
+}
+
+/// The paper's limits (section IV-B) and forecaster. Its forecast adds no margin; with one of 1 there is a generic runtime for
+/// the first request as well.
+impl Default for KeyedSettings {
+    fn default() -> Self {
+        Self {
+            runtimes_max: 500,
+            memory_percent_max: 80,
+            keep: Duration::from_secs(600),
+            clean_max: Duration::from_secs(15),
+            adapt_max: Duration::from_secs(5),
+            policy: Policy::SmoothingMarkov(SmoothingMarkovPolicy {
+                margin: 1,
+                ..SmoothingMarkovPolicy::default()
+            }),
+        }
+    }
+}
+
+/// The keyed pool. Dropping it ends every runtime that no worker has.
+#[derive(Debug)]
+pub struct KeyedPool {
+    shared: Arc<Shared>,
+    timer: Tasks,
+}
+
+impl KeyedPool {
+    /// Without a runtime. Call it inside a tokio runtime: its tasks run there.
+    #[must_use]
+    pub fn new(parts: KeyedParts, settings: KeyedSettings) -> Self {
+        let shared = Arc::new(Shared::new(parts, settings));
+        let timer = Tasks::new();
+        timer.spawn(ticking::watch(Arc::downgrade(&shared)));
+        Self { shared, timer }
+    }
+
+    /// What is kept for a version, and what became of it so far. `None`: its worker's runtime cannot be had on this machine.
+    #[must_use]
+    pub fn status(&self, version: &Version) -> Option<RuntimeStatus> {
+        self.shared.status(version)
+    }
+
+    /// Ends everything that is kept, being started ahead or being cleaned, and waits until it has ended. What workers still have
+    /// ends with them; end those first. Nothing is started any more.
+    pub async fn close(&self) {
+        drop(self.shared.close());
+        self.timer.end().await;
+        self.shared.tasks.end().await;
+    }
+}
+
+impl Drop for KeyedPool {
+    fn drop(&mut self) {
+        drop(self.shared.close());
+        self.timer.abort();
+        self.shared.tasks.abort();
+    }
+}
+
+impl Engine for KeyedPool {
+    /// Starts a worker, lets it go and waits until its runtime is clean and kept, so that the first request finds it. Concurrent
+    /// calls for one version try a worker each.
+    fn prepare(
+        &self,
+        version: &Arc<Version>,
+    ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
+        let (shared, version) = (Arc::clone(&self.shared), Arc::clone(version));
+        Box::pin(async move {
+            let was_known = shared.knows(&version);
+            let asked = shared.now();
+            let trial = timeout(TRIAL_TIME_MAX, shared.start(&version, TRIAL, asked)).await;
+            let worker = match trial.unwrap_or_else(|_| Err(too_slow(&version))) {
+                Ok(worker) => worker,
+                Err(error) => {
+                    if !was_known {
+                        shared.forget(&version);
+                    }
+                    return Err(error);
+                }
+            };
+            let took = shared.now().since(asked);
+            worker.end().await;
+            let host = shared.host(&version)?;
+            Ok(TemplateReport {
+                took,
+                ..host.report(&version)
+            })
+        })
+    }
+
+    fn start(
+        &self,
+        version: &Arc<Version>,
+        id: WorkerId,
+    ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
+        let (shared, version) = (Arc::clone(&self.shared), Arc::clone(version));
+        let asked = shared.now();
+        Box::pin(async move {
+            let worker = shared.start(&version, id, asked).await?;
+            Ok(Arc::new(worker) as Arc<dyn Worker>)
+        })
+    }
+
+    /// Lets go what no other version can use: see `Machine::disuse_key`.
+    fn forget(&self, version: &Arc<Version>) {
+        self.shared.forget(version);
+    }
+
+    fn templates(&self) -> Vec<TemplateMemory> {
+        self.shared.templates()
+    }
+
+    fn runtimes(&self, version: &Version) -> Option<RuntimeStatus> {
+        self.status(version)
+    }
+}
+
+fn too_slow(version: &Version) -> StartError {
+    StartError::Runtime {
+        problem: format!(
+            "no worker of {} comes up within {} s; do less before the first request can be taken",
+            version.config.name,
+            TRIAL_TIME_MAX.as_secs()
+        ),
+        output: String::new(),
+    }
+}
+
+/// The worker that a deployment tries; those that serve are numbered from 1.
+const TRIAL: WorkerId = WorkerId(0);
+/// Longest that it may take. A container's server needs longer than an import.
+const TRIAL_TIME_MAX: Duration = Duration::from_secs(60);

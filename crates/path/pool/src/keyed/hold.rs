@@ -1,0 +1,159 @@
+//! Who has a runtime, while it is not available: a start under way ([`Claim`]), and a runtime that is up ([`Hold`]). Neither can be
+//! lost: dropped, whatever the reason, the runtime ends and the machine hears of it.
+//!
+//! Dropping does not spawn: it may happen inside [`Tasks::spawn`](crate::tasks::Tasks::spawn), which must not be entered twice.
+
+use std::sync::Arc;
+
+use pilot_model::ports::GenericRuntime;
+use pilot_model::runtime_key::RuntimeKey;
+use tokio::time::timeout;
+
+use super::machine::{End, RuntimeId};
+use super::shell::Shared;
+
+/// A start under way.
+#[derive(Debug)]
+pub(super) struct Claim {
+    shared: Arc<Shared>,
+    id: RuntimeId,
+    open: bool,
+}
+
+impl Claim {
+    pub(super) fn new(shared: &Arc<Shared>, id: RuntimeId) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            id,
+            open: true,
+        }
+    }
+
+    /// It is up, for who asked for it.
+    pub(super) fn up(mut self, runtime: Arc<dyn GenericRuntime>) -> Hold {
+        self.open = false;
+        let now = self.shared.now();
+        self.shared.books.lock().machine.started(now, self.id);
+        Hold::new(&self.shared, self.id, runtime)
+    }
+
+    /// It is up, ahead of demand.
+    pub(super) fn up_ahead(mut self, runtime: Arc<dyn GenericRuntime>) {
+        self.open = false;
+        let now = self.shared.now();
+        let mut gone = Vec::new();
+        self.shared
+            .books
+            .lock()
+            .machine
+            .started_ahead(now, self.id, runtime, &mut gone);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.open {
+            let now = self.shared.now();
+            self.shared.books.lock().machine.start_failed(now, self.id);
+        }
+    }
+}
+
+/// A runtime that is up and somebody's.
+#[derive(Debug)]
+pub(super) struct Hold {
+    shared: Arc<Shared>,
+    id: RuntimeId,
+    runtime: Arc<dyn GenericRuntime>,
+    open: bool,
+}
+
+impl Hold {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        id: RuntimeId,
+        runtime: Arc<dyn GenericRuntime>,
+    ) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            id,
+            runtime,
+            open: true,
+        }
+    }
+
+    pub(super) fn runtime(&self) -> &Arc<dyn GenericRuntime> {
+        &self.runtime
+    }
+
+    /// Turns it into a runtime of another key, within the bound. `Err`: why not; drop it then.
+    pub(super) async fn adapt(&self, to: &Arc<RuntimeKey>) -> Result<(), String> {
+        let bound = self.shared.settings.adapt_max;
+        match timeout(bound, self.runtime.adapt(to)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("it takes longer than {} s", bound.as_secs_f64())),
+        }
+    }
+
+    /// The machine hears that it was adapted.
+    pub(super) fn adapted(&self) {
+        let now = self.shared.now();
+        self.shared.books.lock().machine.adapted(now, self.id);
+    }
+
+    /// Gives it back: it is cleaned off the path and kept, or ended.
+    pub(super) fn give_back(self) {
+        let shared = Arc::clone(&self.shared);
+        if let Some(released) = self.release() {
+            shared.tasks.spawn(released.clean());
+        }
+    }
+
+    /// Gives it back and waits until that is done.
+    pub(super) async fn give_back_now(self) {
+        if let Some(released) = self.release() {
+            released.clean().await;
+        }
+    }
+
+    /// The use is over. `None`: there is nothing to clean any more.
+    fn release(self) -> Option<Self> {
+        let now = self.shared.now();
+        let keeps = {
+            let machine = &mut self.shared.books.lock().machine;
+            machine.release(now, self.id);
+            machine.keeps()
+        };
+        (keeps && self.runtime.is_alive()).then_some(self)
+    }
+
+    async fn clean(mut self) {
+        let bound = self.shared.settings.clean_max;
+        let problem = match timeout(bound, self.runtime.clean()).await {
+            Ok(Ok(())) => {
+                self.open = false;
+                let (now, runtime) = (self.shared.now(), Arc::clone(&self.runtime));
+                let mut gone = Vec::new();
+                let machine = &mut self.shared.books.lock().machine;
+                machine.cleaned(now, self.id, runtime, &mut gone);
+                return;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it takes longer than {} s", bound.as_secs_f64()),
+        };
+        tracing::warn!(key = %self.runtime.key(), problem, "a runtime could not be cleaned: it is ended");
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.open {
+            self.shared
+                .books
+                .lock()
+                .machine
+                .end(self.id, End::Destroyed);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! The decisions of the keyed pool as a pure state machine (HotC, section IV): which runtime a worker is given, what becomes of it
+//! afterwards, which are started ahead and which are ended. Events come in with the time at which they happened; no I/O, no
+//! clock, no lock. `shell.rs` wraps it.
+//!
+//! A runtime's way (the paper's Fig. 7; its three marks are those of a *key*, [`Machine::availability`]):
+//!
+//! ```text
+//!               acquire                     started
+//!   (none) ──────────────────▶ Starting ──────────────▶ Leased ◀──────────────┐
+//!      │  refill                                        │   ▲ adapted         │ acquire: equal key
+//!      └──────▶ Starting ───────────┐            release│   └─────── Adapting │
+//!               (ahead)             ▼                   ▼            ▲        │
+//!                     started   Available ◀───────── Cleaning        │ acquire: nearest key
+//!                                   └────────────────cleaned─────────┴────────┘
+//! ```
+//!
+//! and from every state `end`, to nothing.
+//!
+//! Invariants, property-tested in `machine/tests.rs`: whoever holds a runtime holds it alone, for the machine has the handles of
+//! those that are available and of no others; only those are evicted; a runtime that somebody has used is given to its owner
+//! alone; the counts by key and by stem are those of the runtimes; beyond the limit there is nothing available.
+
+mod account;
+mod keeping;
+mod nearest;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use pilot_model::Instant;
+use pilot_model::api::{Availability, RuntimeCounts, RuntimeTotals};
+use pilot_model::runtime_key::RuntimeKey;
+
+use account::{KeyAccount, StemAccount};
+pub(super) use nearest::Near;
+pub(super) use words::{Acquired, Cause, End, Limits, Look, RuntimeId};
+
+/// All runtimes of all keys. `R` is the handle: whoever has it keeps the runtime up.
+#[derive(Debug)]
+pub(super) struct Machine<R> {
+    limits: Limits,
+    /// By number, which is by age.
+    runtimes: BTreeMap<RuntimeId, Runtime<R>>,
+    /// Those available.
+    available: BTreeSet<RuntimeId>,
+    /// Keys that a version uses or a runtime has.
+    keys: HashMap<Arc<RuntimeKey>, KeyAccount>,
+    /// The stems of those keys.
+    stems: HashMap<Arc<RuntimeKey>, StemAccount>,
+    next: u64,
+    /// Nothing is started ahead of demand before this: memory was short.
+    hold_until: Instant,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Runtime<R> {
+    key: Arc<RuntimeKey>,
+    state: State<R>,
+}
+
+#[derive(Debug)]
+enum State<R> {
+    Starting {
+        cause: Cause,
+        asked: Instant,
+    },
+    /// The only state in which the machine has the handle.
+    Available {
+        runtime: R,
+        since: Instant,
+    },
+    Adapting,
+    Leased {
+        since: Instant,
+    },
+    Cleaning,
+}
+
+impl<R> Machine<R> {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            runtimes: BTreeMap::new(),
+            available: BTreeSet::new(),
+            keys: HashMap::new(),
+            stems: HashMap::new(),
+            next: 0,
+            hold_until: Instant(0),
+            closed: false,
+        }
+    }
+
+    /// Algorithm 1: a runtime for a worker. Of those with the key, the one that became available last ("the first available",
+    /// in the paper): its memory is the likeliest to be in the caches, and the others age until `keep` lets them go. Else the
+    /// nearest that can be adapted. Else a new one, for which the oldest available makes room where there are too many.
+    ///
+    /// Where all are leased a new one is started all the same: the limit is on what is kept. How many workers there may be is
+    /// the business of each function's `scale.max`; a request is not refused because others are busy.
+    ///
+    /// Dead ones are met on the way and put into `gone`, as are those evicted. `None`: closed.
+    pub(super) fn acquire(
+        &mut self,
+        now: Instant,
+        key: &Arc<RuntimeKey>,
+        look: Look,
+        is_alive: impl Fn(&R) -> bool,
+        gone: &mut Vec<R>,
+    ) -> Option<Acquired<R>> {
+        if self.closed {
+            return None;
+        }
+        self.enter(key);
+        if look == Look::First {
+            self.stem_of(key).arrived(now);
+        }
+        if look != Look::Nowhere {
+            while let Some(id) = self.newest(key) {
+                let runtime = self.take(id, key, State::Leased { since: now })?;
+                if is_alive(&runtime) {
+                    self.totals(key).reused += 1;
+                    return Some(Acquired::Reused(id, runtime));
+                }
+                gone.push(runtime);
+                self.end(id, End::Destroyed);
+                // Ending the last one of a key may have taken its account along.
+                self.enter(key);
+            }
+            while let Some(near) = self.nearest(key) {
+                let runtime = self.take(near.id, key, State::Adapting)?;
+                if is_alive(&runtime) {
+                    return Some(Acquired::Near(near, runtime));
+                }
+                gone.push(runtime);
+                self.end(near.id, End::Destroyed);
+                self.enter(key);
+            }
+        }
+        self.make_room(gone);
+        let cause = Cause::Request;
+        Some(Acquired::Start(self.begin(now, key, cause)))
+    }
+
+    /// A runtime that was started for a request is up; the caller has it.
+    pub(super) fn started(&mut self, now: Instant, id: RuntimeId) {
+        self.note_start(now, id);
+        self.shift(id, State::Leased { since: now });
+    }
+
+    /// A runtime that was started ahead is up.
+    pub(super) fn started_ahead(
+        &mut self,
+        now: Instant,
+        id: RuntimeId,
+        runtime: R,
+        gone: &mut Vec<R>,
+    ) {
+        self.note_start(now, id);
+        self.keep(now, id, runtime, gone);
+    }
+
+    /// A start came to nothing.
+    pub(super) fn start_failed(&mut self, now: Instant, id: RuntimeId) {
+        let Some(Runtime { key, state }) = self.runtimes.get(&id) else {
+            return;
+        };
+        if matches!(state, State::Starting { .. }) {
+            let key = Arc::clone(key);
+            self.stem_of(&key).failed(now);
+            self.remove(id);
+        }
+    }
+
+    /// A runtime has been adapted.
+    pub(super) fn adapted(&mut self, now: Instant, id: RuntimeId) {
+        if let Some(Runtime {
+            key,
+            state: State::Adapting,
+        }) = self.runtimes.get(&id)
+        {
+            let key = Arc::clone(key);
+            self.totals(&key).adapted += 1;
+            self.shift(id, State::Leased { since: now });
+        }
+    }
+
+    /// Algorithm 2, its beginning: a worker gives its runtime back, to be cleaned. From here on it is the owner's of its key.
+    pub(super) fn release(&mut self, now: Instant, id: RuntimeId) {
+        if let Some(Runtime {
+            key,
+            state: State::Leased { since },
+        }) = self.runtimes.get(&id)
+        {
+            let (key, used) = (Arc::clone(key), now.since(*since));
+            self.stem_of(&key).service.add(used);
+            self.shift(id, State::Cleaning);
+        }
+    }
+
+    /// Algorithm 2, its end: it is clean, and available again, unless nobody could use it or there are too many.
+    pub(super) fn cleaned(&mut self, now: Instant, id: RuntimeId, runtime: R, gone: &mut Vec<R>) {
+        let Some(Runtime {
+            key,
+            state: State::Cleaning,
+        }) = self.runtimes.get(&id)
+        else {
+            gone.push(runtime);
+            return;
+        };
+        let key = Arc::clone(key);
+        self.totals(&key).cleaned += 1;
+        self.keep(now, id, runtime, gone);
+    }
+
+    /// A runtime is no more; `None`: whoever had it is to drop it. What is not known any more is ignored.
+    pub(super) fn end(&mut self, id: RuntimeId, how: End) -> Option<R> {
+        let key = Arc::clone(&self.runtimes.get(&id)?.key);
+        let totals = self.totals(&key);
+        match how {
+            End::Destroyed => totals.destroyed += 1,
+            End::Evicted => totals.evicted += 1,
+            End::LetGo => totals.let_go += 1,
+        }
+        self.remove(id)
+    }
+
+    /// Nothing is given, started or kept any more.
+    pub(super) fn close(&mut self, gone: &mut Vec<R>) {
+        self.closed = true;
+        while let Some(id) = self.available.first().copied() {
+            gone.extend(self.end(id, End::LetGo));
+        }
+    }
+
+    /// Whether anything is kept at all: it is neither closed nor told to keep nothing.
+    pub(super) fn keeps(&self) -> bool {
+        !self.closed && self.limits.runtimes_max > 0
+    }
+
+    /// The paper's Fig. 7.
+    pub(super) fn availability(&self, key: &RuntimeKey) -> Availability {
+        match self.keys.get(key).map(|account| account.counts) {
+            Some(counts) if counts.available > 0 => Availability::Available,
+            Some(counts) if counts != RuntimeCounts::default() => Availability::NotAvailable,
+            _ => Availability::NotExisting,
+        }
+    }
+
+    /// Of this key, and what has become of them.
+    pub(super) fn of_key(&self, key: &RuntimeKey) -> (RuntimeCounts, RuntimeTotals) {
+        let account = self.keys.get(key);
+        account.map_or_else(Default::default, |account| (account.counts, account.totals))
+    }
+
+    /// Of this stem.
+    pub(super) fn of_stem(&self, stem: &RuntimeKey) -> RuntimeCounts {
+        let account = self.stems.get(stem);
+        account.map_or_else(RuntimeCounts::default, |account| account.counts)
+    }
+
+    /// Of all.
+    pub(super) fn counts(&self) -> RuntimeCounts {
+        let mut sum = RuntimeCounts::default();
+        for StemAccount { counts, .. } in self.stems.values() {
+            sum.starting += counts.starting;
+            sum.available += counts.available;
+            sum.adapting += counts.adapting;
+            sum.leased += counts.leased;
+            sum.cleaning += counts.cleaning;
+        }
+        sum
+    }
+
+    /// Those available, the oldest first.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (&Arc<RuntimeKey>, &R)> {
+        self.available.iter().filter_map(|id| {
+            let Runtime { key, state } = self.runtimes.get(id)?;
+            match state {
+                State::Available { runtime, .. } => Some((key, runtime)),
+                _ => None,
+            }
+        })
+    }
+
+    /// A new runtime, to be started by the caller.
+    fn begin(&mut self, now: Instant, key: &Arc<RuntimeKey>, cause: Cause) -> RuntimeId {
+        self.enter(key);
+        self.next += 1;
+        let id = RuntimeId(self.next);
+        let state = State::Starting { cause, asked: now };
+        self.count_in(id, key, state.phase());
+        let runtime = Runtime {
+            key: Arc::clone(key),
+            state,
+        };
+        self.runtimes.insert(id, runtime);
+        id
+    }
+
+    /// Puts a runtime with those available; it may be one of those that have to go at once.
+    fn keep(&mut self, now: Instant, id: RuntimeId, runtime: R, gone: &mut Vec<R>) {
+        let Some(key) = self.runtimes.get(&id).map(|known| Arc::clone(&known.key)) else {
+            gone.push(runtime);
+            return;
+        };
+        if self.closed || !self.is_wanted(&key) {
+            self.end(id, End::LetGo);
+            gone.push(runtime);
+            return;
+        }
+        self.shift(
+            id,
+            State::Available {
+                runtime,
+                since: now,
+            },
+        );
+        self.evict_beyond(self.limits.runtimes_max, gone);
+    }
+
+    fn note_start(&mut self, now: Instant, id: RuntimeId) {
+        if let Some(Runtime {
+            key,
+            state: State::Starting { asked, .. },
+        }) = self.runtimes.get(&id)
+        {
+            let (key, took) = (Arc::clone(key), now.since(*asked));
+            self.totals(&key).started += 1;
+            let stem = self.stem_of(&key);
+            stem.start.add(took);
+            stem.failures = 0;
+        }
+    }
+}

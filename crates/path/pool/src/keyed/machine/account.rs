@@ -1,0 +1,314 @@
+//! The books: what there is of each key and each stem, and what was measured. Every change of a runtime's state goes through
+//! here, so that the counts are those of the runtimes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilot_model::Instant;
+use pilot_model::api::{RuntimeCounts, RuntimeTotals};
+use pilot_model::forecast::{Target, Tick};
+use pilot_model::runtime_key::RuntimeKey;
+
+use super::words::{Cause, RuntimeId};
+use super::{Machine, Runtime, State};
+
+/// A key's.
+#[derive(Debug)]
+pub(super) struct KeyAccount {
+    pub(super) stem: Arc<RuntimeKey>,
+    /// Versions that have this key.
+    pub(super) users: u32,
+    /// Those available; the one that became so last at the end.
+    pub(super) available: Vec<RuntimeId>,
+    pub(super) counts: RuntimeCounts,
+    pub(super) totals: RuntimeTotals,
+}
+
+/// A stem's, over all its keys.
+#[derive(Debug, Default)]
+pub(super) struct StemAccount {
+    /// Its keys that have an account.
+    pub(super) keys: Vec<Arc<RuntimeKey>>,
+    /// Versions that have one of these keys.
+    pub(super) users: u32,
+    pub(super) counts: RuntimeCounts,
+    /// Of those that start: ahead of demand.
+    pub(super) ahead: u32,
+    /// From asking for a fresh runtime to its being up.
+    pub(super) start: Mean,
+    /// From being given a runtime to giving it back.
+    pub(super) service: Mean,
+    arrivals: u64,
+    last_arrival: Option<Instant>,
+    /// Most in use at one instant since [`StemAccount::observe`].
+    used_max: u32,
+    /// Most with a worker at one instant since then.
+    leased_max: u32,
+    observed: Option<Instant>,
+    /// What the forecast wants.
+    pub(super) target: Target,
+    /// Starts that failed since one succeeded.
+    pub(super) failures: u32,
+    /// None is started ahead before this: starts failed.
+    pub(super) hold_until: Option<Instant>,
+}
+
+/// An exponentially weighted mean: a new sample weighs a quarter, as in `pilot_rules`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Mean(Option<Duration>);
+
+impl Mean {
+    pub(super) fn add(&mut self, sample: Duration) {
+        self.0 = Some(match self.0 {
+            None => sample,
+            Some(mean) => mean.saturating_mul(3).saturating_add(sample) / 4,
+        });
+    }
+
+    pub(super) fn value(self) -> Option<Duration> {
+        self.0
+    }
+}
+
+impl StemAccount {
+    /// num − num_avail of Algorithm 3: existing and not available. Without those that start ahead of demand, which a forecast
+    /// that counted them would take for demand.
+    pub(super) fn used(&self) -> u32 {
+        let RuntimeCounts {
+            starting,
+            available: _,
+            adapting,
+            leased,
+            cleaning,
+        } = self.counts;
+        starting.saturating_sub(self.ahead) + adapting + leased + cleaning
+    }
+
+    pub(super) fn arrived(&mut self, now: Instant) {
+        self.arrivals += 1;
+        self.last_arrival = Some(now);
+    }
+
+    /// A start failed: the next ahead of demand waits a second, then two, four, … a minute.
+    pub(super) fn failed(&mut self, now: Instant) {
+        let pause = Duration::from_secs(1 << self.failures.min(6));
+        self.failures = self.failures.saturating_add(1);
+        self.hold_until = Some(now.after(pause));
+    }
+
+    /// What a forecaster is told of the time since the last call.
+    pub(super) fn observe(&mut self, now: Instant) -> Tick {
+        let used = self.used();
+        let counts = self.counts;
+        let tick = Tick {
+            now,
+            span: self
+                .observed
+                .map_or(Duration::ZERO, |before| now.since(before)),
+            arrivals: self.arrivals,
+            last_arrival: self.last_arrival,
+            demand: used,
+            demand_max: self.used_max.max(used),
+            busy_max: self.leased_max,
+            workers: used + counts.available + self.ahead,
+            concurrency: 1,
+            service: self.service.value(),
+            start: self.start.value(),
+            worker_bytes: None,
+        };
+        self.observed = Some(now);
+        self.arrivals = 0;
+        self.used_max = used;
+        self.leased_max = counts.leased;
+        tick
+    }
+
+    fn note_peaks(&mut self) {
+        self.used_max = self.used_max.max(self.used());
+        self.leased_max = self.leased_max.max(self.counts.leased);
+    }
+}
+
+impl<R> Machine<R> {
+    /// Opens the account of a key, if there is none.
+    pub(super) fn enter(&mut self, key: &Arc<RuntimeKey>) {
+        if self.keys.contains_key(key) {
+            return;
+        }
+        let stem = Arc::new(key.stem());
+        // The one `Arc` that the stem's account is under, so that equal stems share it.
+        let stem = match self.stems.get_key_value(&stem) {
+            Some((known, _)) => Arc::clone(known),
+            None => {
+                self.stems.insert(Arc::clone(&stem), StemAccount::default());
+                stem
+            }
+        };
+        if let Some(account) = self.stems.get_mut(&stem) {
+            account.keys.push(Arc::clone(key));
+        }
+        self.keys.insert(
+            Arc::clone(key),
+            KeyAccount {
+                stem,
+                users: 0,
+                available: Vec::new(),
+                counts: RuntimeCounts::default(),
+                totals: RuntimeTotals::default(),
+            },
+        );
+    }
+
+    /// Closes the accounts of a key and its stem, if nobody needs them.
+    pub(super) fn tidy(&mut self, key: &Arc<RuntimeKey>) {
+        let Some(account) = self.keys.get(key) else {
+            return;
+        };
+        if account.users > 0 || account.counts != RuntimeCounts::default() {
+            return;
+        }
+        let stem = Arc::clone(&account.stem);
+        self.keys.remove(key);
+        if let Some(account) = self.stems.get_mut(&stem) {
+            account.keys.retain(|other| other != key);
+            if account.keys.is_empty() {
+                self.stems.remove(&stem);
+            }
+        }
+    }
+
+    pub(super) fn totals(&mut self, key: &Arc<RuntimeKey>) -> &mut RuntimeTotals {
+        self.enter(key);
+        let account = self.keys.get_mut(key);
+        &mut account.expect("the account was just opened").totals
+    }
+
+    pub(super) fn stem_of(&mut self, key: &Arc<RuntimeKey>) -> &mut StemAccount {
+        self.enter(key);
+        let stem = self.keys.get(key).map(|account| Arc::clone(&account.stem));
+        stem.and_then(|stem| self.stems.get_mut(&stem))
+            .expect("a key's account is opened with its stem's")
+    }
+
+    /// Of those of this key, the one that became available last.
+    pub(super) fn newest(&self, key: &RuntimeKey) -> Option<RuntimeId> {
+        self.keys.get(key)?.available.last().copied()
+    }
+
+    /// Takes an available runtime out, for the key `to`.
+    pub(super) fn take(
+        &mut self,
+        id: RuntimeId,
+        to: &Arc<RuntimeKey>,
+        state: State<R>,
+    ) -> Option<R> {
+        match self.change(id, Some(to), state)? {
+            State::Available { runtime, .. } => Some(runtime),
+            _ => None,
+        }
+    }
+
+    /// Another state, the same key.
+    pub(super) fn shift(&mut self, id: RuntimeId, state: State<R>) {
+        self.change(id, None, state);
+    }
+
+    /// What it was before.
+    fn change(
+        &mut self,
+        id: RuntimeId,
+        to: Option<&Arc<RuntimeKey>>,
+        state: State<R>,
+    ) -> Option<State<R>> {
+        let runtime = self.runtimes.get_mut(&id)?;
+        let before = Arc::clone(&runtime.key);
+        let key = Arc::clone(to.unwrap_or(&before));
+        let left = std::mem::replace(&mut runtime.state, state);
+        let phase = runtime.state.phase();
+        runtime.key = Arc::clone(&key);
+        self.count_out(id, &before, left.phase());
+        self.count_in(id, &key, phase);
+        if before != key {
+            self.tidy(&before);
+        }
+        Some(left)
+    }
+
+    /// A runtime is no more. Its handle, if the machine had it.
+    pub(super) fn remove(&mut self, id: RuntimeId) -> Option<R> {
+        let Runtime { key, state } = self.runtimes.remove(&id)?;
+        self.count_out(id, &key, state.phase());
+        self.tidy(&key);
+        match state {
+            State::Available { runtime, .. } => Some(runtime),
+            _ => None,
+        }
+    }
+
+    pub(super) fn count_in(&mut self, id: RuntimeId, key: &Arc<RuntimeKey>, phase: Phase) {
+        let stem = self.stem_of(key);
+        *slot(&mut stem.counts, phase) += 1;
+        stem.ahead += u32::from(phase == Phase::StartingAhead);
+        stem.note_peaks();
+        if let Some(account) = self.keys.get_mut(key) {
+            *slot(&mut account.counts, phase) += 1;
+            if phase == Phase::Available {
+                account.available.push(id);
+                self.available.insert(id);
+            }
+        }
+    }
+
+    fn count_out(&mut self, id: RuntimeId, key: &Arc<RuntimeKey>, phase: Phase) {
+        let stem = self.stem_of(key);
+        *slot(&mut stem.counts, phase) -= 1;
+        stem.ahead -= u32::from(phase == Phase::StartingAhead);
+        if let Some(account) = self.keys.get_mut(key) {
+            *slot(&mut account.counts, phase) -= 1;
+            if phase == Phase::Available {
+                account.available.retain(|other| *other != id);
+                self.available.remove(&id);
+            }
+        }
+    }
+}
+
+/// A state without what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Starting,
+    StartingAhead,
+    Available,
+    Adapting,
+    Leased,
+    Cleaning,
+}
+
+impl<R> State<R> {
+    pub(super) fn phase(&self) -> Phase {
+        match self {
+            Self::Starting {
+                cause: Cause::Request,
+                ..
+            } => Phase::Starting,
+            Self::Starting {
+                cause: Cause::Ahead,
+                ..
+            } => Phase::StartingAhead,
+            Self::Available { .. } => Phase::Available,
+            Self::Adapting => Phase::Adapting,
+            Self::Leased { .. } => Phase::Leased,
+            Self::Cleaning => Phase::Cleaning,
+        }
+    }
+}
+
+fn slot(counts: &mut RuntimeCounts, phase: Phase) -> &mut u32 {
+    match phase {
+        Phase::Starting | Phase::StartingAhead => &mut counts.starting,
+        Phase::Available => &mut counts.available,
+        Phase::Adapting => &mut counts.adapting,
+        Phase::Leased => &mut counts.leased,
+        Phase::Cleaning => &mut counts.cleaning,
+    }
+}

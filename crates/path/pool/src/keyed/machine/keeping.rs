@@ -1,0 +1,221 @@
+//! What is kept: Algorithm 3, the limits, and what goes when no version wants it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilot_model::Instant;
+use pilot_model::forecast::{Target, Tick};
+use pilot_model::runtime_key::RuntimeKey;
+
+use super::account::StemAccount;
+use super::words::{Cause, End, RuntimeId};
+use super::{Machine, State};
+
+impl<R> Machine<R> {
+    /// Runtimes that are started ahead at the same time, over all stems: more of them would take the CPUs from requests.
+    const AHEAD_MAX: u32 = 2;
+    /// After an eviction for want of memory nothing is started ahead for so long.
+    const PRESSURE_HOLD: Duration = Duration::from_secs(30);
+
+    /// A version has this key from now on.
+    pub(in crate::keyed) fn use_key(&mut self, key: &Arc<RuntimeKey>) {
+        self.enter(key);
+        if let Some(account) = self.keys.get_mut(key) {
+            account.users += 1;
+        }
+        self.stem_of(key).users += 1;
+    }
+
+    /// A version that had this key is given up. What nobody can use any more goes: runtimes of its owner that can become none of
+    /// the keys still in use (the next version's mounts may differ, but its runtimes can be adapted), and generic ones when
+    /// the stem has no version left.
+    pub(in crate::keyed) fn disuse_key(&mut self, key: &Arc<RuntimeKey>, gone: &mut Vec<R>) {
+        let Some(account) = self.keys.get_mut(key) else {
+            return;
+        };
+        account.users = account.users.saturating_sub(1);
+        let stem = self.stem_of(key);
+        stem.users = stem.users.saturating_sub(1);
+        if stem.users == 0 {
+            stem.target = Target::default();
+        }
+        let keys = stem.keys.clone();
+        for other in keys {
+            if !self.is_wanted(&other) {
+                while let Some(id) = self.newest(&other) {
+                    gone.extend(self.end(id, End::LetGo));
+                }
+            }
+        }
+        self.tidy(key);
+    }
+
+    /// Stems that versions use.
+    pub(in crate::keyed) fn stems_in_use(&self) -> impl Iterator<Item = &Arc<RuntimeKey>> {
+        let used = self.stems.iter().filter(|(_, account)| account.users > 0);
+        used.map(|(stem, _)| stem)
+    }
+
+    /// The mean time of a fresh start of this stem.
+    pub(in crate::keyed) fn fresh_start(&self, stem: &RuntimeKey) -> Option<Duration> {
+        self.stems.get(stem)?.start.value()
+    }
+
+    /// What happened to a stem since the last call, for its forecaster. `None`: nobody uses it.
+    pub(in crate::keyed) fn observe(&mut self, now: Instant, stem: &RuntimeKey) -> Option<Tick> {
+        let account = self.stems.get_mut(stem)?;
+        Some(account.observe(now))
+    }
+
+    /// What the forecast wants of a stem from now on; [`Machine::refill`] follows.
+    pub(in crate::keyed) fn aim(&mut self, stem: &RuntimeKey, target: Target) {
+        if let Some(account) = self.stems.get_mut(stem)
+            && account.users > 0
+        {
+            account.target = target;
+        }
+    }
+
+    /// Algorithm 3: the generic runtimes of a stem that the caller is to start now.
+    ///
+    /// Per stem, not per key: since a runtime of a stem can be turned into any of its keys, a generic one that is kept for
+    /// one key serves all of them, and what several functions need at once is less than the sum of what each may need.
+    ///
+    /// The paper starts E − num_avail, on top of those in use. E forecasts how many will be in use, those of now among them; to add
+    /// it to them doubles steady use (as `smoothing_markov.rs` of `side/forecast` says, too). So there are to be E in use or
+    /// available. Used ones count, for their owners are the likeliest to come; but one at least is to be nobody's, or
+    /// whoever comes first finds none.
+    ///
+    /// Starts ahead fill what room there is and evict nothing: two stems would else evict each other's at every tick.
+    pub(in crate::keyed) fn refill(
+        &mut self,
+        now: Instant,
+        stem: &Arc<RuntimeKey>,
+    ) -> Vec<RuntimeId> {
+        let Some(account) = self.stems.get(stem) else {
+            return Vec::new();
+        };
+        let hold_until = self
+            .hold_until
+            .max(account.hold_until.unwrap_or(self.hold_until));
+        if self.closed || now < hold_until {
+            return Vec::new();
+        }
+        let wanted = account.wanted();
+        let free = account.counts.available + account.ahead;
+        let generic = self.generic(stem) + account.ahead;
+        let short = wanted
+            .saturating_sub(free)
+            .max(u32::from(wanted > 0 && generic == 0));
+        let room = self.limits.runtimes_max.saturating_sub(self.runtimes.len());
+        let ahead: u32 = self.stems.values().map(|account| account.ahead).sum();
+        let count = short
+            .min(Self::AHEAD_MAX.saturating_sub(ahead))
+            .min(u32::try_from(room).unwrap_or(u32::MAX));
+        let begin = |_| self.begin(now, stem, Cause::Ahead);
+        (0..count).map(begin).collect()
+    }
+
+    /// Beyond the paper, which shrinks at its limits alone: lets go what has been available for longer than `keep` (or what the
+    /// forecast says instead) and is not forecast to be wanted. The longest available first; never a stem's last generic one
+    /// while any is wanted, which would only be started again.
+    pub(in crate::keyed) fn let_go(&mut self, now: Instant, gone: &mut Vec<R>) {
+        let stems: Vec<_> = self.stems.keys().map(Arc::clone).collect();
+        for stem in stems {
+            let Some(account) = self.stems.get(&stem) else {
+                continue;
+            };
+            let keep = account.target.idle.unwrap_or(self.limits.keep);
+            let wanted = account.wanted();
+            let surplus = account.counts.available.saturating_sub(wanted);
+            if surplus == 0 {
+                continue;
+            }
+            let mut old = self.available_longer(now, account, keep);
+            old.sort_unstable();
+            let mut left = surplus;
+            for (_, id, is_generic) in old {
+                if left == 0 {
+                    break;
+                }
+                if is_generic && wanted > 0 && self.generic(&stem) <= 1 {
+                    continue;
+                }
+                gone.extend(self.end(id, End::LetGo));
+                left -= 1;
+            }
+        }
+    }
+
+    /// Memory is short: the oldest available runtime goes, by creation as in the paper. `None`: none is available; those that
+    /// are leased are never taken away.
+    pub(in crate::keyed) fn evict_oldest(&mut self, now: Instant) -> Option<R> {
+        self.hold_until = now.after(Self::PRESSURE_HOLD);
+        let id = self.available.first().copied()?;
+        self.end(id, End::Evicted)
+    }
+
+    /// Makes room for one more.
+    pub(super) fn make_room(&mut self, gone: &mut Vec<R>) {
+        self.evict_beyond(self.limits.runtimes_max.saturating_sub(1), gone);
+    }
+
+    /// Evicts the oldest available until there are no more than `most` runtimes, or none is available.
+    pub(super) fn evict_beyond(&mut self, most: usize, gone: &mut Vec<R>) {
+        while self.runtimes.len() > most
+            && let Some(id) = self.available.first().copied()
+        {
+            gone.extend(self.end(id, End::Evicted));
+        }
+    }
+
+    /// Whether a runtime of this key could be given to a version that is in use.
+    pub(super) fn is_wanted(&self, key: &Arc<RuntimeKey>) -> bool {
+        let account = self.keys.get(key);
+        let Some(stem) = account.and_then(|account| self.stems.get(&account.stem)) else {
+            return false;
+        };
+        stem.users > 0
+            && stem.keys.iter().any(|other| {
+                let used = self.keys.get(other).is_some_and(|other| other.users > 0);
+                used && key.adaptation(other).is_some()
+            })
+    }
+
+    /// Those nobody has used and that are available.
+    fn generic(&self, stem: &RuntimeKey) -> u32 {
+        let account = self.keys.get(stem);
+        account.map_or(0, |account| account.counts.available)
+    }
+
+    /// Those of a stem that have been available for longer than `keep`: since when, which, and whether it is generic.
+    fn available_longer(
+        &self,
+        now: Instant,
+        account: &StemAccount,
+        keep: Duration,
+    ) -> Vec<(Instant, RuntimeId, bool)> {
+        let keys = account
+            .keys
+            .iter()
+            .filter_map(|key| self.keys.get_key_value(key));
+        let ids = keys.flat_map(|(key, account)| {
+            let is_generic = key.owner().is_none();
+            account.available.iter().map(move |id| (*id, is_generic))
+        });
+        ids.filter_map(|(id, is_generic)| match self.runtimes.get(&id)?.state {
+            State::Available { since, .. } if now.since(since) > keep => {
+                Some((since, id, is_generic))
+            }
+            _ => None,
+        })
+        .collect()
+    }
+}
+
+impl StemAccount {
+    /// How many are to be available: what the forecast wants beyond those in use.
+    fn wanted(&self) -> u32 {
+        self.target.workers.saturating_sub(self.used())
+    }
+}

@@ -1,0 +1,561 @@
+//! What the machine decides, case by case, and a property test: random requests, starts, deaths, cleanings, forecasts, limits
+//! and clock, with a model beside it that holds every handle the machine does not have.
+
+mod properties;
+
+use std::time::Duration;
+
+use pilot_model::Network;
+use pilot_model::forecast::Target;
+use pilot_model::runtime_key::{Base, Difference, Ipc, Limits as RuntimeLimits, RuntimeSpec};
+
+use super::*;
+
+/// A handle that cannot be copied: who has it has it alone.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Handle(u64);
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn limits(runtimes_max: usize) -> Limits {
+    Limits {
+        runtimes_max,
+        keep: 100 * SECOND,
+    }
+}
+
+fn spec(interpreter: &str, owner: &str) -> RuntimeSpec {
+    RuntimeSpec {
+        base: Base::Native {
+            interpreter: Some(interpreter.into()),
+            shown: vec![],
+        },
+        owner: (!owner.is_empty()).then(|| owner.to_owned()),
+        network: Network::None,
+        host_name: String::new(),
+        ipc: Ipc::Private,
+        command: vec![],
+        working_dir: String::new(),
+        environment: vec![],
+        mounts: vec![],
+        limits: RuntimeLimits::default(),
+        user: None,
+    }
+}
+
+/// `ann`'s with `variables` set to it.
+fn key(owner: &str, variables: &str) -> Arc<RuntimeKey> {
+    let environment = vec![("V".to_owned(), variables.to_owned())];
+    let spec = RuntimeSpec {
+        environment,
+        ..spec("/bin/node", owner)
+    };
+    Arc::new(spec.canonical())
+}
+
+fn stem() -> Arc<RuntimeKey> {
+    Arc::new(key("ann", "1").stem())
+}
+
+/// A machine with its time, for stories.
+struct Story {
+    machine: Machine<Handle>,
+    now: Instant,
+    gone: Vec<Handle>,
+    made: u64,
+}
+
+impl Story {
+    fn new(runtimes_max: usize) -> Self {
+        Self {
+            machine: Machine::new(limits(runtimes_max)),
+            now: Instant(1_000_000_000),
+            gone: Vec::new(),
+            made: 0,
+        }
+    }
+
+    /// A version has each of these keys.
+    fn of(runtimes_max: usize, keys: &[&Arc<RuntimeKey>]) -> Self {
+        let mut story = Self::new(runtimes_max);
+        for key in keys {
+            story.machine.use_key(key);
+        }
+        story
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+    }
+
+    fn acquire(&mut self, key: &Arc<RuntimeKey>) -> Acquired<Handle> {
+        let acquired = self
+            .machine
+            .acquire(self.now, key, Look::First, |_| true, &mut self.gone);
+        acquired.expect("the machine is not closed")
+    }
+
+    /// A handle for a runtime that has come up.
+    fn handle(&mut self) -> Handle {
+        self.made += 1;
+        Handle(self.made)
+    }
+
+    /// What a worker of `key` runs in: reused, adapted or started.
+    fn lease(&mut self, key: &Arc<RuntimeKey>) -> (RuntimeId, Handle) {
+        match self.acquire(key) {
+            Acquired::Reused(id, handle) => (id, handle),
+            Acquired::Near(near, handle) => {
+                self.machine.adapted(self.now, near.id);
+                (near.id, handle)
+            }
+            Acquired::Start(id) => {
+                self.machine.started(self.now, id);
+                (id, self.handle())
+            }
+        }
+    }
+
+    fn give_back(&mut self, (id, handle): (RuntimeId, Handle)) {
+        self.machine.release(self.now, id);
+        self.machine.cleaned(self.now, id, handle, &mut self.gone);
+    }
+
+    fn kept(&self) -> Vec<u64> {
+        self.machine.kept().map(|(_, handle)| handle.0).collect()
+    }
+
+    fn aim(&mut self, workers: u32) {
+        let target = Target {
+            workers,
+            idle: None,
+        };
+        self.machine.aim(&stem(), target);
+    }
+
+    fn refill(&mut self) -> Vec<RuntimeId> {
+        self.machine.refill(self.now, &stem())
+    }
+
+    /// Starts ahead until the machine wants no more.
+    fn fill(&mut self) -> usize {
+        let mut count = 0;
+        loop {
+            let starts = self.refill();
+            if starts.is_empty() {
+                return count;
+            }
+            for id in starts {
+                let handle = self.handle();
+                self.machine
+                    .started_ahead(self.now, id, handle, &mut self.gone);
+                count += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_states_of_a_key_are_those_of_figure_7() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    assert_eq!(story.machine.availability(&ann), Availability::NotExisting);
+    let Acquired::Start(id) = story.acquire(&ann) else {
+        panic!("nothing was there to reuse");
+    };
+    assert_eq!(story.machine.availability(&ann), Availability::NotAvailable);
+    story.machine.started(story.now, id);
+    assert_eq!(story.machine.availability(&ann), Availability::NotAvailable);
+    story.machine.release(story.now, id);
+    assert_eq!(story.machine.availability(&ann), Availability::NotAvailable);
+    story
+        .machine
+        .cleaned(story.now, id, Handle(1), &mut story.gone);
+    assert_eq!(story.machine.availability(&ann), Availability::Available);
+    assert!(matches!(story.acquire(&ann), Acquired::Reused(..)));
+    assert_eq!(story.machine.availability(&ann), Availability::NotAvailable);
+    story.machine.end(id, End::Destroyed);
+    assert_eq!(story.machine.availability(&ann), Availability::NotExisting);
+}
+
+#[test]
+fn of_equal_runtimes_the_one_used_last_is_reused() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    let (first, second) = (story.lease(&ann), story.lease(&ann));
+    story.give_back(second);
+    story.pass(SECOND);
+    story.give_back(first);
+    let (_, handle) = story.lease(&ann);
+    assert_eq!(handle, Handle(1));
+}
+
+#[test]
+fn a_dead_runtime_is_passed_over() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    let (first, second) = (story.lease(&ann), story.lease(&ann));
+    story.give_back(first);
+    story.give_back(second);
+    let alive = |handle: &Handle| handle.0 == 1;
+    let acquired = story
+        .machine
+        .acquire(story.now, &ann, Look::First, alive, &mut story.gone);
+    assert!(matches!(acquired, Some(Acquired::Reused(_, Handle(1)))));
+    assert_eq!(story.gone, [Handle(2)]);
+    assert_eq!(story.machine.of_key(&ann).1.destroyed, 1);
+}
+
+#[test]
+fn on_a_miss_the_nearest_is_adapted() {
+    let wanted = key("ann", "1");
+    let near = key("ann", "2");
+    let far = Arc::new(
+        RuntimeSpec {
+            limits: RuntimeLimits {
+                pids: 7,
+                ..RuntimeLimits::default()
+            },
+            ..spec("/bin/node", "ann")
+        }
+        .canonical(),
+    );
+    let mut story = Story::of(10, &[&wanted, &near, &far]);
+    let (one, two) = (story.lease(&near), story.lease(&far));
+    story.give_back(one);
+    story.pass(SECOND);
+    story.give_back(two);
+    let Acquired::Near(found, Handle(1)) = story.acquire(&wanted) else {
+        panic!("the other is farther, though it was used later");
+    };
+    assert_eq!(found.from, near);
+    assert_eq!(found.differences, [Difference::Environment]);
+    story.machine.adapted(story.now, found.id);
+    let (counts, totals) = story.machine.of_key(&wanted);
+    assert_eq!((counts.leased, totals.adapted), (1, 1));
+}
+
+#[test]
+fn of_equally_near_runtimes_the_owners_own_is_taken() {
+    let plain = Arc::new(spec("/bin/node", "ann").canonical());
+    let wanted = key("ann", "1");
+    let mut story = Story::of(10, &[&plain, &wanted]);
+    let own = story.lease(&plain);
+    story.aim(3);
+    story.pass(SECOND);
+    story.give_back(own);
+    assert_eq!(story.fill(), 2);
+    let Acquired::Near(found, Handle(1)) = story.acquire(&wanted) else {
+        panic!("both differ in the variables alone");
+    };
+    assert_eq!(found.from, plain);
+    // Nobody's is next.
+    let Acquired::Near(found, _) = story.acquire(&wanted) else {
+        panic!("a generic one is there");
+    };
+    assert_eq!(found.from, stem());
+    assert_eq!(
+        found.differences,
+        [Difference::Owner, Difference::Environment]
+    );
+}
+
+#[test]
+fn what_somebody_has_used_is_given_to_nobody_else() {
+    let (ann, bob) = (key("ann", "1"), key("bob", "1"));
+    let mut story = Story::of(10, &[&ann, &bob]);
+    let used = story.lease(&ann);
+    story.give_back(used);
+    assert!(matches!(story.acquire(&bob), Acquired::Start(_)));
+}
+
+#[test]
+fn what_could_not_be_adapted_is_followed_by_a_fresh_start() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    story.aim(2);
+    story.fill();
+    let Acquired::Near(near, _) = story.acquire(&ann) else {
+        panic!("generic ones are there");
+    };
+    story.machine.end(near.id, End::Destroyed);
+    let again = story
+        .machine
+        .acquire(story.now, &ann, Look::Nowhere, |_| true, &mut story.gone);
+    assert!(matches!(again, Some(Acquired::Start(_))));
+    let tick = story.machine.observe(story.now, &stem()).unwrap();
+    assert_eq!(tick.arrivals, 1, "the second attempt is no second request");
+}
+
+#[test]
+fn a_start_beyond_the_limit_evicts_the_oldest_available() {
+    let (ann, bob) = (key("ann", "1"), key("bob", "1"));
+    let mut story = Story::of(3, &[&ann, &bob]);
+    let used = [story.lease(&ann), story.lease(&ann), story.lease(&ann)];
+    // Given back in another order: creation counts.
+    for one in used.into_iter().rev() {
+        story.pass(SECOND);
+        story.give_back(one);
+    }
+    assert!(matches!(story.acquire(&bob), Acquired::Start(_)));
+    assert_eq!(story.gone, [Handle(1)]);
+    assert_eq!(story.kept(), [2, 3]);
+    assert_eq!(story.machine.of_key(&ann).1.evicted, 1);
+}
+
+#[test]
+fn with_all_leased_a_request_is_served_beyond_the_limit_and_the_excess_is_not_kept() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(1, &[&ann]);
+    let (first, second) = (story.lease(&ann), story.lease(&ann));
+    assert!(story.gone.is_empty());
+    story.give_back(first);
+    assert_eq!(story.gone, [Handle(1)]);
+    story.give_back(second);
+    assert_eq!(story.kept(), [2]);
+}
+
+#[test]
+fn under_pressure_the_oldest_go_and_nothing_is_started_ahead_for_a_while() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    let leased = story.lease(&ann);
+    story.aim(3);
+    story.fill();
+    assert_eq!(story.machine.evict_oldest(story.now), Some(Handle(2)));
+    assert_eq!(story.machine.evict_oldest(story.now), Some(Handle(3)));
+    assert_eq!(story.machine.evict_oldest(story.now), None);
+    assert!(story.refill().is_empty());
+    story.pass(30 * SECOND);
+    assert_eq!(story.refill().len(), 2);
+    story.give_back(leased);
+}
+
+#[test]
+fn there_are_as_many_in_use_or_available_as_are_forecast() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    let _leased = [story.lease(&ann), story.lease(&ann)];
+    story.aim(5);
+    assert_eq!(story.fill(), 3);
+    story.aim(4);
+    assert_eq!(story.fill(), 0);
+}
+
+#[test]
+fn few_are_started_ahead_at_the_same_time() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    story.aim(5);
+    let starts = story.refill();
+    assert_eq!(starts.len(), 2);
+    assert!(story.refill().is_empty());
+    story
+        .machine
+        .started_ahead(story.now, starts[0], Handle(1), &mut story.gone);
+    assert_eq!(story.refill().len(), 1);
+}
+
+#[test]
+fn one_at_least_is_nobodys_while_any_is_wanted() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    let used = [story.lease(&ann), story.lease(&ann)];
+    used.into_iter().for_each(|one| story.give_back(one));
+    story.aim(0);
+    assert_eq!(story.fill(), 0);
+    story.aim(1);
+    assert_eq!(story.fill(), 1, "two are there, both of them ann's");
+    assert_eq!(story.fill(), 0);
+}
+
+#[test]
+fn starts_ahead_evict_nothing() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(2, &[&ann]);
+    let used = [story.lease(&ann), story.lease(&ann)];
+    used.into_iter().for_each(|one| story.give_back(one));
+    story.aim(9);
+    assert_eq!(story.fill(), 0);
+    assert_eq!(story.kept(), [1, 2]);
+}
+
+#[test]
+fn starts_ahead_that_fail_are_tried_again_later_and_later() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    story.aim(1);
+    for pause_s in [1, 2, 4, 8] {
+        let start = story.refill();
+        story.machine.start_failed(story.now, start[0]);
+        story.pass(SECOND * pause_s - Duration::from_nanos(1));
+        assert!(story.refill().is_empty());
+        story.pass(Duration::from_nanos(1));
+    }
+    assert_eq!(story.fill(), 1);
+}
+
+#[test]
+fn what_starts_ahead_is_no_demand() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    story.aim(4);
+    assert_eq!(story.refill().len(), 2);
+    let _leased = story.lease(&ann);
+    let tick = story.machine.observe(story.now, &stem()).unwrap();
+    assert_eq!((tick.demand, tick.demand_max, tick.workers), (1, 1, 3));
+}
+
+#[test]
+fn the_forecaster_hears_of_a_peak_between_two_ticks() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    story.machine.observe(story.now, &stem());
+    let used = [story.lease(&ann), story.lease(&ann)];
+    story.pass(SECOND);
+    used.into_iter().for_each(|one| story.give_back(one));
+    story.pass(SECOND);
+    let tick = story.machine.observe(story.now, &stem()).unwrap();
+    assert_eq!((tick.demand, tick.demand_max, tick.busy_max), (0, 2, 2));
+    assert_eq!((tick.arrivals, tick.span), (2, 2 * SECOND));
+    assert_eq!(tick.service, Some(SECOND));
+    let tick = story.machine.observe(story.now, &stem()).unwrap();
+    assert_eq!((tick.demand_max, tick.arrivals), (0, 0));
+}
+
+#[test]
+fn what_nobody_wanted_for_long_is_let_go() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    let used = [story.lease(&ann), story.lease(&ann), story.lease(&ann)];
+    used.into_iter().for_each(|one| story.give_back(one));
+    story.pass(100 * SECOND);
+    story.machine.let_go(story.now, &mut story.gone);
+    assert_eq!(story.kept(), [1, 2, 3]);
+    let again = story.lease(&ann);
+    story.give_back(again);
+    story.pass(SECOND);
+    story.machine.let_go(story.now, &mut story.gone);
+    assert_eq!(story.kept(), [3], "the one that was used again");
+    assert_eq!(story.machine.of_key(&ann).1.let_go, 2);
+}
+
+#[test]
+fn what_is_forecast_is_kept_however_old_it_is() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    story.aim(2);
+    story.fill();
+    let own = [story.lease(&ann), story.lease(&ann)];
+    own.into_iter().for_each(|one| story.give_back(one));
+    story.pass(SECOND);
+    // Adapted ones are ann's now: nobody's is wanted again.
+    assert_eq!(story.fill(), 1);
+    story.pass(1000 * SECOND);
+    story.machine.let_go(story.now, &mut story.gone);
+    assert_eq!(story.machine.of_stem(&stem()).available, 2);
+    story.aim(1);
+    story.machine.let_go(story.now, &mut story.gone);
+    assert_eq!(story.kept(), [3], "the last that is nobody's stays");
+    assert_eq!(story.fill(), 0);
+}
+
+#[test]
+fn the_forecast_may_say_how_long_the_rest_is_kept() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    let used = story.lease(&ann);
+    story.give_back(used);
+    let target = Target {
+        workers: 0,
+        idle: Some(SECOND),
+    };
+    story.machine.aim(&stem(), target);
+    story.pass(SECOND);
+    story.machine.let_go(story.now, &mut story.gone);
+    assert_eq!(story.kept(), [1]);
+    story.pass(SECOND);
+    story.machine.let_go(story.now, &mut story.gone);
+    assert!(story.kept().is_empty());
+}
+
+#[test]
+fn an_old_versions_runtimes_are_kept_for_the_next_one() {
+    let (old, new, bob) = (key("ann", "1"), key("ann", "2"), key("bob", "1"));
+    let mut story = Story::of(10, &[&old, &new, &bob]);
+    let used = story.lease(&old);
+    story.give_back(used);
+    story.machine.disuse_key(&old, &mut story.gone);
+    assert_eq!(story.kept(), [1]);
+    let (_, handle) = story.lease(&new);
+    assert_eq!(handle, Handle(1));
+}
+
+#[test]
+fn with_an_owners_last_version_go_its_runtimes_and_with_the_stems_last_the_generic_ones() {
+    let (ann, bob) = (key("ann", "1"), key("bob", "1"));
+    let mut story = Story::of(10, &[&ann, &bob]);
+    let (ones, others) = (story.lease(&ann), story.lease(&bob));
+    story.give_back(ones);
+    story.aim(2);
+    assert_eq!(story.fill(), 1);
+    story.machine.disuse_key(&ann, &mut story.gone);
+    assert_eq!(story.gone, [Handle(1)]);
+    story.machine.disuse_key(&bob, &mut story.gone);
+    assert_eq!(story.gone, [Handle(1), Handle(3)]);
+    assert!(story.refill().is_empty());
+    // One that comes back late is not kept either.
+    story.give_back(others);
+    assert_eq!(story.gone.len(), 3);
+    assert_eq!(story.machine.counts(), RuntimeCounts::default());
+    assert!(story.machine.keys.is_empty() && story.machine.stems.is_empty());
+}
+
+#[test]
+fn a_key_that_two_versions_have_is_in_use_until_both_are_given_up() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann, &ann]);
+    let used = story.lease(&ann);
+    story.give_back(used);
+    story.machine.disuse_key(&ann, &mut story.gone);
+    assert_eq!(story.kept(), [1]);
+    story.machine.disuse_key(&ann, &mut story.gone);
+    assert!(story.kept().is_empty());
+}
+
+#[test]
+fn a_closed_machine_gives_nothing_and_keeps_nothing() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    let (kept, used) = (story.lease(&ann), story.lease(&ann));
+    story.give_back(kept);
+    story.machine.close(&mut story.gone);
+    assert_eq!(story.gone, [Handle(1)]);
+    let acquired = story
+        .machine
+        .acquire(story.now, &ann, Look::First, |_| true, &mut story.gone);
+    assert!(acquired.is_none());
+    story.aim(5);
+    assert!(story.refill().is_empty());
+    story.give_back(used);
+    assert_eq!(story.gone, [Handle(1), Handle(2)]);
+}
+
+#[test]
+fn a_fresh_start_is_timed_by_its_stem() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    let Acquired::Start(id) = story.acquire(&ann) else {
+        panic!("nothing was there to reuse");
+    };
+    story.pass(2 * SECOND);
+    story.machine.started(story.now, id);
+    assert_eq!(story.machine.fresh_start(&stem()), Some(2 * SECOND));
+    story.aim(2);
+    let ahead = story.refill();
+    story.pass(6 * SECOND);
+    story
+        .machine
+        .started_ahead(story.now, ahead[0], Handle(2), &mut story.gone);
+    assert_eq!(story.machine.fresh_start(&stem()), Some(3 * SECOND));
+}

@@ -1,0 +1,376 @@
+//! What lies around the machine: the hosts, the versions that are known, and the way from a request to a worker.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pilot_model::api::{RuntimeCounts, RuntimeStart, RuntimeStatus};
+use pilot_model::ports::{GenericRuntime, RuntimeHost, StartError, TemplateMemory};
+use pilot_model::runtime_key::{Base, RuntimeKey};
+use pilot_model::{Event, FunctionName, Instant, Runtime, Version, VersionId, WorkerId};
+use tokio::sync::Notify;
+
+use super::hold::{Claim, Hold};
+use super::machine::{Acquired, Limits, Look, Machine, Near};
+use super::ticking::Forecasts;
+use super::worker::KeyedWorker;
+use super::{KeyedParts, KeyedSettings};
+use crate::tasks::Tasks;
+
+type Handle = Arc<dyn GenericRuntime>;
+
+/// What the pool, its tasks and its workers share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) parts: KeyedParts,
+    pub(super) settings: KeyedSettings,
+    pub(super) tasks: Tasks,
+    /// Guards the decisions; never held across an await, nor while a runtime is started, ended or measured.
+    pub(super) books: Mutex<Books>,
+    /// Guards the forecasters while they tick; taken before `books`, never on the path of a request.
+    pub(super) forecasts: Mutex<Forecasts>,
+    /// The timer is to look: there may be a new stem.
+    pub(super) wake: Arc<Notify>,
+    /// What was published last. Guards nothing else.
+    pub(super) told: Mutex<RuntimeCounts>,
+}
+
+/// What is decided about.
+#[derive(Debug)]
+pub(super) struct Books {
+    pub(super) machine: Machine<Handle>,
+    /// Versions that were prepared or started and not given up; bounded by the versions that are deployed.
+    versions: HashMap<(FunctionName, VersionId), Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    key: Arc<RuntimeKey>,
+    last: Option<RuntimeStart>,
+}
+
+/// Where a worker's runtime came from.
+#[derive(Debug)]
+enum Origin {
+    Reused,
+    Adapted(Near),
+    Started,
+}
+
+impl Shared {
+    pub(super) fn new(parts: KeyedParts, settings: KeyedSettings) -> Self {
+        let limits = Limits {
+            runtimes_max: settings.runtimes_max,
+            keep: settings.keep,
+        };
+        Self {
+            parts,
+            settings,
+            tasks: Tasks::new(),
+            books: Mutex::new(Books {
+                machine: Machine::new(limits),
+                versions: HashMap::new(),
+            }),
+            forecasts: Mutex::default(),
+            wake: Arc::new(Notify::new()),
+            told: Mutex::default(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.parts.clock.now()
+    }
+
+    /// Who makes this version's runtimes.
+    pub(super) fn host(&self, version: &Version) -> Result<&Arc<dyn RuntimeHost>, StartError> {
+        match &version.config.runtime {
+            Runtime::Container { image, .. } => {
+                self.parts
+                    .container
+                    .as_ref()
+                    .ok_or_else(|| StartError::Sandbox {
+                        problem: format!(
+                            "{} runs in a container of {image}, and this daemon has no container engine; install one \
+                             (docker.io) and start the daemon again",
+                            version.config.name
+                        ),
+                    })
+            }
+            _ => Ok(&self.parts.native),
+        }
+    }
+
+    /// Starts a worker in a runtime that is there, that is turned into the right one, or that is started.
+    pub(super) async fn start(
+        self: &Arc<Self>,
+        version: &Arc<Version>,
+        id: WorkerId,
+        asked: Instant,
+    ) -> Result<KeyedWorker, StartError> {
+        let host = self.host(version)?;
+        let key = self.know(version, host)?;
+        let hold = self.acquire(version, host, &key).await?;
+        let specialised = Arc::clone(hold.runtime()).specialise(version, id, asked);
+        match specialised.await {
+            Ok(worker) => Ok(KeyedWorker::new(worker, hold)),
+            Err(error) => {
+                // User code that fails leaves a runtime that can be cleaned. After anything else nobody knows what it is in,
+                // and kept it would fail the next worker as well: it ends here.
+                if matches!(error, StartError::Import { .. }) {
+                    hold.give_back();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the version was prepared or started before.
+    pub(super) fn knows(&self, version: &Version) -> bool {
+        self.books.lock().versions.contains_key(&name_of(version))
+    }
+
+    /// A version will not be started again soon.
+    pub(super) fn forget(&self, version: &Version) {
+        let mut gone = Vec::new();
+        {
+            let mut books = self.books.lock();
+            if let Some(known) = books.versions.remove(&name_of(version)) {
+                books.machine.disuse_key(&known.key, &mut gone);
+            }
+        }
+        self.bury(gone);
+    }
+
+    /// Nothing is given or kept any more; what was.
+    pub(super) fn close(&self) -> Vec<Handle> {
+        let mut gone = Vec::new();
+        self.books.lock().machine.close(&mut gone);
+        gone
+    }
+
+    /// What is kept, measured; reads `/proc`.
+    pub(super) fn templates(&self) -> Vec<TemplateMemory> {
+        let kept: Vec<(Arc<RuntimeKey>, Handle)> = {
+            let books = self.books.lock();
+            let kept = books.machine.kept();
+            kept.map(|(key, runtime)| (Arc::clone(key), Arc::clone(runtime)))
+                .collect()
+        };
+        let measured = kept.into_iter().map(|(key, runtime)| TemplateMemory {
+            level: "generic".to_owned(),
+            name: key.to_string(),
+            memory_bytes: runtime.memory_bytes(),
+        });
+        measured.collect()
+    }
+
+    pub(super) fn status(&self, version: &Version) -> Option<RuntimeStatus> {
+        let known = {
+            let books = self.books.lock();
+            let known = books.versions.get(&name_of(version));
+            known.map(|known| (Arc::clone(&known.key), known.last.clone()))
+        };
+        let (key, last) = match known {
+            Some(known) => known,
+            None => (Arc::new(self.host(version).ok()?.key(version).ok()?), None),
+        };
+        let stem = key.stem();
+        let forecast = self.forecasts.lock().status(&stem, &self.settings);
+        let books = self.books.lock();
+        let (own, totals) = books.machine.of_key(&key);
+        Some(RuntimeStatus {
+            key: key.short(),
+            line: key.to_string(),
+            availability: books.machine.availability(&key),
+            own,
+            stem: books.machine.of_stem(&stem),
+            totals,
+            last,
+            forecast,
+        })
+    }
+
+    /// Has these runtimes dropped, off the path.
+    pub(super) fn bury(&self, gone: Vec<Handle>) {
+        if !gone.is_empty() {
+            self.tasks.spawn(async move { drop(gone) });
+        }
+    }
+
+    /// Starts what the forecast wants of a stem.
+    pub(super) fn refill(self: &Arc<Self>, stem: &Arc<RuntimeKey>) {
+        let now = self.now();
+        let starts = self.books.lock().machine.refill(now, stem);
+        for id in starts {
+            let claim = Claim::new(self, id);
+            let host = match stem.base() {
+                Base::Native { .. } => Some(&self.parts.native),
+                Base::Container { .. } => self.parts.container.as_ref(),
+            };
+            // Without a host the claim is dropped: the start has failed, and the next one waits.
+            let Some(host) = host else { continue };
+            let start = host.start(stem);
+            let (shared, stem) = (Arc::clone(self), Arc::clone(stem));
+            self.tasks.spawn(async move {
+                match start.await {
+                    Ok(runtime) => claim.up_ahead(runtime),
+                    Err(error) => {
+                        tracing::warn!(key = %stem, %error, "a runtime that is expected to be wanted did not come up");
+                        drop(claim);
+                    }
+                }
+                shared.refill(&stem);
+            });
+        }
+    }
+
+    /// The version's key. Asked of the host once, and in use until the version is forgotten.
+    fn know(
+        &self,
+        version: &Version,
+        host: &Arc<dyn RuntimeHost>,
+    ) -> Result<Arc<RuntimeKey>, StartError> {
+        let name = name_of(version);
+        if let Some(known) = self.books.lock().versions.get(&name) {
+            return Ok(Arc::clone(&known.key));
+        }
+        let key = host.key(version)?;
+        if key.owner() != Some(version.config.owner()) {
+            // Whatever the host's reasons: runtimes would be handed from owner to owner.
+            return Err(StartError::Sandbox {
+                problem: format!(
+                    "the runtime of {} has no owner, or another one than {}",
+                    version.config.name,
+                    version.config.owner()
+                ),
+            });
+        }
+        let mut books = self.books.lock();
+        let Books { machine, versions } = &mut *books;
+        // Another start may have been faster.
+        let known = versions.entry(name).or_insert_with(|| {
+            let key = Arc::new(key);
+            machine.use_key(&key);
+            Known { key, last: None }
+        });
+        let key = Arc::clone(&known.key);
+        drop(books);
+        self.wake.notify_one();
+        Ok(key)
+    }
+
+    /// Algorithm 1, done.
+    async fn acquire(
+        self: &Arc<Self>,
+        version: &Arc<Version>,
+        host: &Arc<dyn RuntimeHost>,
+        key: &Arc<RuntimeKey>,
+    ) -> Result<Hold, StartError> {
+        let asked = self.now();
+        let mut look = Look::First;
+        let mut failures = 0;
+        loop {
+            let mut gone = Vec::new();
+            let acquired = {
+                let machine = &mut self.books.lock().machine;
+                let is_alive = |runtime: &Handle| runtime.is_alive();
+                machine.acquire(self.now(), key, look, is_alive, &mut gone)
+            };
+            self.bury(gone);
+            let (hold, origin) = match acquired {
+                None => return Err(closed()),
+                Some(Acquired::Reused(id, runtime)) => {
+                    (Hold::new(self, id, runtime), Origin::Reused)
+                }
+                Some(Acquired::Near(near, runtime)) => {
+                    let hold = Hold::new(self, near.id, runtime);
+                    if let Err(problem) = hold.adapt(key).await {
+                        tracing::warn!(from = %near.from, to = %key, problem, "a runtime could not be adapted: it is ended");
+                        failures += 1;
+                        look = match failures {
+                            ADAPTATIONS_MAX.. => Look::Nowhere,
+                            _ => Look::Again,
+                        };
+                        continue;
+                    }
+                    hold.adapted();
+                    (hold, Origin::Adapted(near))
+                }
+                Some(Acquired::Start(id)) => {
+                    let claim = Claim::new(self, id);
+                    let hold = claim.up(host.start(key).await?);
+                    // A host may start the stem alone.
+                    if hold.runtime().key() != *key {
+                        let adapted = hold.adapt(key).await;
+                        adapted.map_err(|problem| StartError::Sandbox { problem })?;
+                    }
+                    (hold, Origin::Started)
+                }
+            };
+            self.note(version, key, &origin, asked);
+            return Ok(hold);
+        }
+    }
+
+    /// Notes how a worker got its runtime.
+    fn note(&self, version: &Arc<Version>, key: &RuntimeKey, origin: &Origin, asked: Instant) {
+        let took = self.now().since(asked);
+        let stem = key.stem();
+        {
+            let mut books = self.books.lock();
+            let Books { machine, versions } = &mut *books;
+            let fresh = match origin {
+                Origin::Started => None,
+                Origin::Reused | Origin::Adapted(_) => machine.fresh_start(&stem),
+            };
+            if let Some(known) = versions.get_mut(&name_of(version)) {
+                known.last = Some(RuntimeStart {
+                    how: origin.in_words(),
+                    took_ms: ms(took),
+                    saved_ms: fresh.map(|fresh| ms(fresh) - ms(took)),
+                });
+            }
+        }
+        self.parts.sink.publish(Event::RuntimeGiven {
+            version: Arc::clone(version),
+            how: origin.word(),
+            took,
+        });
+    }
+}
+
+impl Origin {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Reused => "reused",
+            Self::Adapted(_) => "adapted",
+            Self::Started => "started",
+        }
+    }
+
+    fn in_words(&self) -> String {
+        let Self::Adapted(near) = self else {
+            return self.word().to_owned();
+        };
+        let what: Vec<_> = near.differences.iter().map(|what| what.as_str()).collect();
+        format!("adapted from {}: {}", near.from.short(), what.join(", "))
+    }
+}
+
+fn name_of(version: &Version) -> (FunctionName, VersionId) {
+    (version.config.name.clone(), version.id.clone())
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn closed() -> StartError {
+    StartError::Sandbox {
+        problem: "the daemon is stopping".to_owned(),
+    }
+}
+
+/// Runtimes that one request tries to have adapted before a fresh one is started for it.
+const ADAPTATIONS_MAX: u32 = 2;

@@ -1,0 +1,204 @@
+//! What happens every few seconds, on a thread for blocking work, so that no request ever waits behind it: memory is looked at,
+//! forecasters tick (Algorithm 3), and what nobody wants is let go.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use pilot_model::api::{ForecastStatus, RuntimeCounts};
+use pilot_model::forecast::{Forecaster, Target};
+use pilot_model::runtime_key::RuntimeKey;
+use pilot_model::{Event, Instant, ScaleConfig};
+
+use super::KeyedSettings;
+use super::shell::Shared;
+
+/// The forecasters, one per stem that a version uses.
+#[derive(Debug, Default)]
+pub(super) struct Forecasts {
+    /// `None`: the policy predicts nothing, or its forecaster panicked.
+    by_stem: HashMap<Arc<RuntimeKey>, Option<Forecast>>,
+}
+
+#[derive(Debug)]
+struct Forecast {
+    forecaster: Box<dyn Forecaster>,
+    target: Target,
+    due: Instant,
+}
+
+impl Forecasts {
+    /// What is predicted of a stem.
+    pub(super) fn status(
+        &self,
+        stem: &RuntimeKey,
+        settings: &KeyedSettings,
+    ) -> Option<ForecastStatus> {
+        let forecast = self.by_stem.get(stem)?.as_ref()?;
+        Some(ForecastStatus {
+            policy: settings.policy.to_string(),
+            target: forecast.target.workers,
+            idle_s: forecast.target.idle.map(|idle| idle.as_secs_f64()),
+            reason: forecast.forecaster.reason(),
+        })
+    }
+}
+
+/// Ticks until the pool is gone.
+pub(super) async fn watch(shared: Weak<Shared>) {
+    loop {
+        let Some(strong) = shared.upgrade() else {
+            return;
+        };
+        let wake = Arc::clone(&strong.wake);
+        let pause = tokio::task::spawn_blocking(move || strong.tick()).await;
+        let pause = pause.unwrap_or_else(|error| {
+            tracing::error!(%error, "the kept runtimes were not looked at");
+            LOOK_EVERY
+        });
+        tokio::select! {
+            () = wake.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+impl Shared {
+    /// How long until the next.
+    fn tick(self: &Arc<Self>) -> Duration {
+        let now = self.now();
+        self.relieve(now);
+        let next = self.forecast(now);
+        let mut gone = Vec::new();
+        let (counts, is_used) = {
+            let machine = &mut self.books.lock().machine;
+            machine.let_go(now, &mut gone);
+            (machine.counts(), machine.stems_in_use().next().is_some())
+        };
+        drop(gone);
+        let changed = {
+            let mut told = self.told.lock();
+            let changed = *told != counts;
+            *told = counts;
+            changed
+        };
+        if changed {
+            self.parts.sink.publish(Event::RuntimesCounted(counts));
+        }
+        // Nothing is kept of stems that no version uses.
+        let is_quiet = !is_used && counts == RuntimeCounts::default();
+        let pause = if is_quiet { LONGEST_PAUSE } else { LOOK_EVERY };
+        next.since(self.now()).min(pause)
+    }
+
+    /// Evicts the oldest available runtimes until what is left should fit the limit, by what they say they use.
+    fn relieve(&self, now: Instant) {
+        let Some(memory) = (self.parts.memory)() else {
+            return;
+        };
+        let mut over = memory.over(self.settings.memory_percent_max);
+        if over == 0 {
+            return;
+        }
+        let mut evicted = 0;
+        while over > 0 {
+            let oldest = self.books.lock().machine.evict_oldest(now);
+            let Some(runtime) = oldest else { break };
+            over = over.saturating_sub(runtime.memory_bytes().max(FREED_BYTES_MIN));
+            evicted += 1;
+        }
+        if evicted > 0 {
+            tracing::warn!(
+                evicted,
+                percent_max = self.settings.memory_percent_max,
+                "the machine's memory is short: kept runtimes were ended"
+            );
+        }
+    }
+
+    /// Ticks the forecasters that are due and starts what they want. When the next one is due.
+    fn forecast(self: &Arc<Self>, now: Instant) -> Instant {
+        let stems: Vec<Arc<RuntimeKey>> = {
+            let books = self.books.lock();
+            books.machine.stems_in_use().map(Arc::clone).collect()
+        };
+        let mut next = Instant(u64::MAX);
+        {
+            let mut forecasts = self.forecasts.lock();
+            let by_stem = &mut forecasts.by_stem;
+            by_stem.retain(|stem, _| stems.contains(stem));
+            for stem in &stems {
+                let forecast = by_stem
+                    .entry(Arc::clone(stem))
+                    .or_insert_with(|| self.make_forecast(now));
+                if !self.tick_one(now, stem, forecast.as_mut()) {
+                    *forecast = None;
+                }
+                if let Some(forecast) = forecast {
+                    next = next.min(forecast.due);
+                }
+            }
+        }
+        for stem in &stems {
+            self.refill(stem);
+        }
+        next
+    }
+
+    /// A new stem's; it has an interval to see something.
+    fn make_forecast(&self, now: Instant) -> Option<Forecast> {
+        let settings = &self.settings;
+        let forecaster = (self.parts.forecaster)(&ScaleConfig {
+            min: 0,
+            max: u32::try_from(settings.runtimes_max).unwrap_or(u32::MAX),
+            parked: 0,
+            idle: settings.keep,
+            policy: settings.policy,
+        })?;
+        Some(Forecast {
+            due: now.after(forecaster.interval()),
+            forecaster,
+            target: Target::default(),
+        })
+    }
+
+    /// False: it panicked.
+    fn tick_one(
+        &self,
+        now: Instant,
+        stem: &Arc<RuntimeKey>,
+        forecast: Option<&mut Forecast>,
+    ) -> bool {
+        let Some(forecast) = forecast.filter(|forecast| forecast.due <= now) else {
+            return true;
+        };
+        let seen = self.books.lock().machine.observe(now, stem);
+        let Some(seen) = seen else { return true };
+        let tick = AssertUnwindSafe(|| {
+            let target = forecast.forecaster.tick(&seen);
+            (target, forecast.forecaster.interval())
+        });
+        let target = match catch_unwind(tick) {
+            Ok((target, interval)) => {
+                forecast.target = target;
+                forecast.due = now.after(interval);
+                target
+            }
+            Err(_) => {
+                tracing::error!(key = %stem, "its forecaster panicked: it is predicted no longer");
+                self.books.lock().machine.aim(stem, Target::default());
+                return false;
+            }
+        };
+        self.books.lock().machine.aim(stem, target);
+        true
+    }
+}
+
+/// Memory and age are looked at this often while there is anything.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// And this often while there is nothing.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+/// What ending a runtime is taken to free at least, whatever it says.
+const FREED_BYTES_MIN: u64 = 1 << 20;

@@ -1,0 +1,96 @@
+//! A worker in a kept runtime. It adds nothing to an exchange: the futures are the inner worker's own.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pilot_model::ports::{
+    Answer, Call, Part, PassedRequest, PassedResponse, StartStamps, Worker, WorkerFault,
+    WorkerMemory,
+};
+use pilot_model::{BoxFuture, WorkerId};
+
+use super::hold::Hold;
+
+/// A worker, and its runtime until that is given back.
+#[derive(Debug)]
+pub(super) struct KeyedWorker {
+    inner: Arc<dyn Worker>,
+    /// Guards the taking: it is given back once, by whoever ends the worker first.
+    hold: Mutex<Option<Hold>>,
+}
+
+impl KeyedWorker {
+    pub(super) fn new(inner: Arc<dyn Worker>, hold: Hold) -> Self {
+        Self {
+            inner,
+            hold: Mutex::new(Some(hold)),
+        }
+    }
+
+    /// Lets it go and waits until its runtime is clean and kept, or ended.
+    pub(super) async fn end(self) {
+        self.inner.retire();
+        let hold = self.hold.lock().take();
+        if let Some(hold) = hold {
+            hold.give_back_now().await;
+        }
+    }
+
+    /// One whose worker crashed or was killed may be used again, too: cleaning verifies.
+    fn give_back(&self) {
+        let hold = self.hold.lock().take();
+        if let Some(hold) = hold {
+            hold.give_back();
+        }
+    }
+}
+
+impl Worker for KeyedWorker {
+    fn id(&self) -> WorkerId {
+        self.inner.id()
+    }
+
+    fn stamps(&self) -> StartStamps {
+        self.inner.stamps()
+    }
+
+    fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
+        self.inner.call(call)
+    }
+
+    fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
+        self.inner.next(stream)
+    }
+
+    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
+        self.inner.pass(request)
+    }
+
+    fn is_alive(&self) -> bool {
+        self.inner.is_alive()
+    }
+
+    fn kill(&self) {
+        self.inner.kill();
+        self.give_back();
+    }
+
+    fn retire(&self) {
+        self.inner.retire();
+        self.give_back();
+    }
+
+    fn memory(&self) -> WorkerMemory {
+        self.inner.memory()
+    }
+}
+
+impl Drop for KeyedWorker {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.get_mut().take() {
+            // Nobody let it go: it may be mid-way through something.
+            self.inner.kill();
+            hold.give_back();
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Runtimes of this machine that cannot fork: a sandbox each, empty or with an interpreter that is up and knows no function yet. They
+//! become a function's worker late, are cleaned afterwards and used again. Which one, the keyed pool decides (`path/pool`).
+//!
+//! ```text
+//! house: a sandbox with a root, nothing in it ── nest ──▶ sandbox of a runtime: its own network, limits, code, /tmp
+//!   one per set of folders shown                          └─ node (waiting) | bootstrap | server
+//! ```
+//! Code, packages and the resolver's file are shown in a sandbox that is up (`Control::show`), so that a generic one can become
+//! anybody's.
+
+mod house;
+mod instance;
+mod node;
+mod runtime;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pilot_model::ports::{BoxFuture, GenericRuntime, RuntimeHost, StartError, TemplateReport};
+use pilot_model::runtime_key::{Access, Base, Ipc, Limits, Mount, RuntimeKey, RuntimeSpec};
+use pilot_model::{Runtime, Version};
+
+use crate::machine::Machine;
+use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE};
+use crate::slots::Slots;
+use house::{House, HouseKey};
+use runtime::NativeRuntime;
+
+/// Makes sandboxes for runtimes that are kept.
+#[derive(Debug)]
+pub struct NativeHost {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    machine: Arc<Machine>,
+    houses: Slots<HouseKey, House>,
+}
+
+impl NativeHost {
+    /// Must be called within a tokio runtime.
+    #[must_use]
+    pub fn new(machine: Arc<Machine>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                machine,
+                houses: Slots::default(),
+            }),
+        }
+    }
+
+    /// Ends every house. The runtimes must be gone by then. See [`Machine::vacated`].
+    pub fn close(&self) {
+        self.shared.houses.clear();
+    }
+}
+
+impl RuntimeHost for NativeHost {
+    fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {
+        let config = &version.config;
+        let environment = &version.environment;
+        let node = environment.node.as_ref();
+        let interpreter = match &config.runtime {
+            Runtime::Node { .. } => Some(node.ok_or_else(no_node)?.executable.clone()),
+            _ => None,
+        };
+        let shown = environment
+            .python
+            .iter()
+            .flat_map(|python| python.folders())
+            .chain(node.map(|node| node.prefix.as_path()))
+            .filter(|folder| !folder.starts_with("/usr"))
+            .map(Path::to_owned)
+            .collect();
+        let command = match &config.runtime {
+            Runtime::Provided { command } | Runtime::Http { command, .. } => command.clone(),
+            Runtime::Node { .. } | Runtime::Python { .. } | Runtime::Container { .. } => Vec::new(),
+        };
+        let spec = RuntimeSpec {
+            base: Base::Native { interpreter, shown },
+            owner: Some(config.owner().to_owned()),
+            network: config.network,
+            host_name: String::new(),
+            ipc: Ipc::Private,
+            command,
+            working_dir: CODE_INSIDE.to_owned(),
+            environment: config.environment.clone().into_iter().collect(),
+            mounts: self.mounts(version)?,
+            limits: Limits {
+                memory_bytes: config.memory_bytes,
+                cpu_milli: config.cpu_milli,
+                pids: self.shared.machine.config.pids_max,
+            },
+            user: None,
+        };
+        Ok(spec.canonical())
+    }
+
+    fn start(
+        &self,
+        key: &Arc<RuntimeKey>,
+    ) -> BoxFuture<'static, Result<Arc<dyn GenericRuntime>, StartError>> {
+        let (shared, key) = (Arc::clone(&self.shared), Arc::clone(key));
+        Box::pin(async move {
+            let runtime = NativeRuntime::start(shared, key).await?;
+            Ok(Arc::new(runtime) as Arc<dyn GenericRuntime>)
+        })
+    }
+
+    fn report(&self, version: &Version) -> TemplateReport {
+        let reason = match (&version.config.runtime, &version.environment.node) {
+            (Runtime::Node { .. }, Some(node)) => format!(
+                "a worker is made from a Node.js {} that is kept ready",
+                node.version
+            ),
+            (runtime, _) => format!(
+                "runtime = \"{runtime}\": a worker is made from a sandbox that is kept ready"
+            ),
+        };
+        TemplateReport {
+            python: String::new(),
+            imports: Vec::new(),
+            failed_imports: Vec::new(),
+            memory_bytes: 0,
+            forkable: false,
+            reason: Some(reason),
+            took: std::time::Duration::ZERO,
+        }
+    }
+}
+
+impl NativeHost {
+    fn mounts(&self, version: &Version) -> Result<Vec<Mount>, StartError> {
+        let environment = &version.environment;
+        let modules = environment
+            .node
+            .as_ref()
+            .and_then(|node| node.modules_dir.clone());
+        let shown = [
+            (CODE_INSIDE, Some(version.code_dir.clone())),
+            (PACKAGES_INSIDE, environment.packages_dir.clone()),
+            (NODE_MODULES_INSIDE, modules),
+            (RESOLVER_INSIDE, self.shared.machine.resolver(version)?),
+        ];
+        let mount = |(inside, host): (&str, Option<PathBuf>)| {
+            Some(Mount {
+                inside: PathBuf::from(inside),
+                host: host?,
+                access: Access::Read,
+            })
+        };
+        Ok(shown.into_iter().filter_map(mount).collect())
+    }
+}
+
+fn no_node() -> StartError {
+    StartError::Runtime {
+        problem: "the function's environment has no Node.js; deploy the function again".to_owned(),
+        output: String::new(),
+    }
+}

@@ -1,0 +1,81 @@
+//! The outer sandbox of runtimes: it has the root that they all see, and nothing runs in it but its init. Runtimes are nested in
+//! it, which costs namespaces and two mounts instead of a root.
+
+use std::path::{Path, PathBuf};
+
+use pilot_model::Network;
+use pilot_model::ports::StartError;
+use pilot_model::runtime_key::{Base, RuntimeKey};
+
+use super::Shared;
+use crate::message::MakeSandbox;
+use crate::rootfs::RootSpec;
+use crate::runtime_files::NODE_WORKER_INSIDE;
+use crate::sandbox::Sandbox;
+
+/// What houses differ in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct HouseKey {
+    shown: Vec<PathBuf>,
+    host_network: bool,
+}
+
+impl HouseKey {
+    pub(super) fn of(key: &RuntimeKey) -> Result<Self, StartError> {
+        match key.base() {
+            Base::Native { shown, .. } => Ok(Self {
+                shown: shown.clone(),
+                host_network: key.network() == Network::Host,
+            }),
+            Base::Container { image } => Err(StartError::Sandbox {
+                problem: format!("image {image} needs a container engine, not a sandbox"),
+            }),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct House {
+    pub(super) sandbox: Sandbox,
+}
+
+/// The user in `/etc/passwd`; runtimes' processes have users of their own beyond it.
+const USER_SHOWN: u32 = 1000;
+
+impl Shared {
+    pub(super) async fn house(&self, key: &HouseKey) -> Result<std::sync::Arc<House>, StartError> {
+        // An init that has ended takes its house along: the next request to it fails, and the runtime is given up.
+        self.houses
+            .find_or_build(key, |_| true, || self.build_house(key))
+            .await
+    }
+
+    async fn build_house(&self, key: &HouseKey) -> Result<House, StartError> {
+        let machine = &self.machine;
+        let mut shown = vec![(
+            machine.files.node().to_owned(),
+            PathBuf::from(NODE_WORKER_INSIDE),
+        )];
+        for folder in &key.shown {
+            // One below another that is shown is there already.
+            let within = |(_, inside): &(PathBuf, PathBuf)| folder.starts_with(inside);
+            if !shown.iter().any(within) {
+                shown.push((folder.clone(), folder.clone()));
+            }
+        }
+        let request = MakeSandbox {
+            root: RootSpec {
+                mount_point: machine.config.dir.join(Path::new("root")),
+                shown,
+                user: USER_SHOWN,
+                resolver: None,
+            },
+            nested: false,
+            own_network: !key.host_network,
+            tmp_bytes_max: machine.config.tmp_bytes_max,
+        };
+        let sandbox = Sandbox::with_root(&machine.spawner, request, None, None).await?;
+        Ok(House { sandbox })
+    }
+}

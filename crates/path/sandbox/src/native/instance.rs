@@ -1,0 +1,181 @@
+//! A sandbox with a program in it, as the contracts see it: how it ends, what it prints, and the way into its network.
+
+use std::io;
+use std::net::TcpStream as StdTcpStream;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pilot_contract::{End, Instance, Reach, Retire};
+use pilot_model::BoxFuture;
+use pilot_model::ports::{StartError, WorkerMemory};
+use tokio::net::TcpStream;
+use tokio::sync::SetOnce;
+use tokio::task::AbortHandle;
+use tokio::time::Instant as Deadline;
+
+use super::runtime::{Left, NativeRuntime};
+use crate::cgroup::Cgroup;
+use crate::memory;
+use crate::sandbox::Control;
+use crate::template::ChildEnd;
+use crate::worker::{Body, Home, Output};
+
+/// See the module. Dropping it gives the sandbox back, to be cleaned.
+#[derive(Debug)]
+pub(super) struct NativeInstance {
+    runtime: Arc<NativeRuntime>,
+    memory_bytes_max: u64,
+    end: Arc<SetOnce<ChildEnd>>,
+    over: AtomicBool,
+    /// Taken when it is killed or let go.
+    body: Arc<Mutex<Option<Body>>>,
+    output: Arc<Mutex<Output>>,
+    reader: AbortHandle,
+}
+
+impl NativeInstance {
+    pub(super) fn new(
+        runtime: Arc<NativeRuntime>,
+        memory_bytes_max: u64,
+        body: Body,
+        output: Output,
+    ) -> Self {
+        let pipe = output.pipe_shared();
+        let output = Arc::new(Mutex::new(output));
+        let read = Arc::clone(&output);
+        let reader = tokio::spawn(async move {
+            // Whoever prints much is held up by nobody.
+            while pipe.readable().await.is_ok() && read.lock().drain_ready() {}
+        });
+        Self {
+            runtime,
+            memory_bytes_max,
+            end: body.process.end_watch(),
+            over: AtomicBool::new(false),
+            body: Arc::new(Mutex::new(Some(body))),
+            output,
+            reader: reader.abort_handle(),
+        }
+    }
+
+    fn let_go(&self, polite_until: Option<(Deadline, pilot_contract::Held)>) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(body) = self.body.lock().take() {
+            self.runtime.take_back(Left { body, polite_until });
+        }
+    }
+}
+
+impl Drop for NativeInstance {
+    fn drop(&mut self) {
+        self.reader.abort();
+        self.let_go(None);
+    }
+}
+
+impl Instance for NativeInstance {
+    fn ended(&self) -> BoxFuture<'static, End> {
+        let (end, body) = (Arc::clone(&self.end), Arc::clone(&self.body));
+        Box::pin(async move {
+            match end.wait().await {
+                ChildEnd::Exited(code) => End::Exited(*code),
+                ChildEnd::Signalled(signal) => {
+                    let body = body.lock();
+                    let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
+                    match cgroup.map_or(0, Cgroup::oom_kills) {
+                        0 => End::Signalled(*signal),
+                        _ => End::OutOfMemory,
+                    }
+                }
+                ChildEnd::ForkFailed(_) | ChildEnd::Unknown => End::Unknown,
+            }
+        })
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.end.initialized() && !self.over.load(Ordering::Relaxed)
+    }
+
+    fn kill(&self) {
+        self.over.store(true, Ordering::Relaxed);
+        // The sandbox's init sees its socket close, ends, and the kernel ends everything in its PID namespace.
+        if let Some(body) = self.body.lock().take() {
+            drop(body);
+            self.runtime.lost();
+        }
+    }
+
+    fn retire(&self, how: Retire) {
+        match how {
+            Retire::AtOnce => self.let_go(None),
+            Retire::Gracefully { grace, held } => {
+                if let Some(body) = self.body.lock().as_ref() {
+                    body.sandbox.control().tell_signal(SIGTERM);
+                }
+                self.let_go(Some((Deadline::now() + grace, held)));
+            }
+        }
+    }
+
+    fn take_output(&self) -> Bytes {
+        self.output.lock().take()
+    }
+
+    fn memory(&self) -> WorkerMemory {
+        let body = self.body.lock();
+        let Some(cgroup) = body.as_ref().and_then(|body| body.sandbox.cgroup()) else {
+            return WorkerMemory::default();
+        };
+        WorkerMemory {
+            pss: cgroup.processes().into_iter().map(memory::pss_bytes).sum(),
+            peak: cgroup.peak_bytes(),
+        }
+    }
+
+    fn memory_bytes_max(&self) -> u64 {
+        self.memory_bytes_max
+    }
+}
+
+const SIGTERM: i32 = 15;
+
+/// The way into a sandbox's network. Does not keep the sandbox up longer than its instance: a connection to one that has ended
+/// fails.
+#[derive(Debug)]
+pub(super) struct NativeReach {
+    pub(super) control: Arc<Control>,
+}
+
+impl Reach for NativeReach {
+    fn connect(&self, port: u16) -> BoxFuture<'static, io::Result<TcpStream>> {
+        let control = Arc::clone(&self.control);
+        Box::pin(async move {
+            let socket = control.connect(port).await.map_err(not_reached)?;
+            let stream = stream(socket)?;
+            // connect(2): writable once it is connected, or has failed.
+            stream.writable().await?;
+            match stream.take_error()? {
+                Some(error) => Err(error),
+                None => Ok(stream),
+            }
+        })
+    }
+}
+
+fn stream(socket: OwnedFd) -> io::Result<TcpStream> {
+    TcpStream::from_std(StdTcpStream::from(socket))
+}
+
+/// The init tells what the kernel said in words; a server that does not listen yet is the usual case.
+fn not_reached(error: StartError) -> io::Error {
+    let StartError::Sandbox { problem } = error else {
+        return io::Error::other(error.to_string());
+    };
+    if problem.contains("ECONNREFUSED") || problem.contains("refused") {
+        return io::Error::new(io::ErrorKind::ConnectionRefused, problem);
+    }
+    io::Error::other(problem)
+}

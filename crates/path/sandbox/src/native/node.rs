@@ -1,0 +1,175 @@
+//! A Node.js that is up and knows no function yet: started in an empty sandbox, told on its control socket what to become
+//! (PROTOCOL.md, "Node").
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilot_model::ports::StartError;
+use pilot_model::timeline::Instant;
+use pilot_model::{Version, WorkerId};
+use pilot_sys::seqpacket;
+use pilot_wire::control::FunctionInfo;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::engine::function_info;
+use crate::machine::{Machine, dev_null, no_sandbox};
+use crate::message::ExecSpec;
+use crate::places::CODE_INSIDE;
+use crate::runtime_files::NODE_WORKER_INSIDE;
+use crate::sandbox::Sandbox;
+use crate::template::{Child, or_end};
+use crate::variables;
+use crate::worker::{Body, ForkedWorker, Home, Output};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct WaitingNode {
+    process: Child,
+    /// The invocation channel-to-be.
+    channel: OwnedFd,
+    control: UnixStream,
+    output: Output,
+}
+
+/// Longest that a Node.js may take to come up.
+const COME_UP_MAX: Duration = Duration::from_secs(30);
+
+/// Longest line that one says.
+const LINE_LEN_MAX: usize = 4096;
+
+#[derive(Debug, Deserialize)]
+struct Waiting {
+    op: String,
+}
+
+/// What it is told.
+#[derive(Debug, Serialize)]
+struct Specification {
+    cwd: &'static str,
+    handler: String,
+    environment: BTreeMap<String, String>,
+    memory_mb: u64,
+    concurrency: u32,
+    function: FunctionInfo,
+}
+
+impl WaitingNode {
+    pub(super) async fn start(
+        machine: &Machine,
+        sandbox: &Sandbox,
+        node: &Path,
+        user: Option<u32>,
+    ) -> Result<Self, StartError> {
+        let _ = machine;
+        let (channel, theirs) = seqpacket::stream_pair().map_err(no_sandbox("a socket pair"))?;
+        let (control, their_control) =
+            seqpacket::stream_pair().map_err(no_sandbox("a socket pair"))?;
+        crate::channel::set_nonblocking(&channel).map_err(no_sandbox("a socket pair"))?;
+        crate::channel::set_nonblocking(&control).map_err(no_sandbox("a socket pair"))?;
+        let (output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
+        let null = dev_null()?;
+        let spec = ExecSpec {
+            path: node.display().to_string(),
+            arguments: vec![
+                format!("{NODE_WORKER_INSIDE}/worker.js"),
+                "generic".to_owned(),
+            ],
+            environment: variables::base().into_iter().collect(),
+            cwd: PathBuf::from("/"),
+            user,
+            cgroup_files: 0,
+            template: false,
+        };
+        let fds = [
+            null.as_fd(),
+            log.as_fd(),
+            log.as_fd(),
+            theirs.as_fd(),
+            their_control.as_fd(),
+        ];
+        let process = sandbox.exec(spec, &fds).await?;
+        drop((theirs, their_control, log));
+        let control = UnixStream::from_std(control.into())
+            .map_err(no_sandbox("register a control socket"))?;
+        let mut waiting = Self {
+            process,
+            channel,
+            control,
+            output,
+        };
+        waiting.hear().await?;
+        Ok(waiting)
+    }
+
+    /// Waits until it says that it waits.
+    async fn hear(&mut self) -> Result<(), StartError> {
+        let control = &mut self.control;
+        let line = async move {
+            let mut line = Vec::new();
+            while !line.ends_with(b"\n") && line.len() < LINE_LEN_MAX {
+                if control.read_buf(&mut line).await.unwrap_or(0) == 0 {
+                    break;
+                }
+            }
+            line
+        };
+        let heard = timeout(COME_UP_MAX, or_end(line, self.process.end())).await;
+        let problem = match heard {
+            Ok(Ok(line)) => match serde_json::from_slice(&line) {
+                Ok(Waiting { op }) if op == "waiting" => return Ok(()),
+                _ => "Node.js did not say that it waits".to_owned(),
+            },
+            Ok(Err(end)) => format!("Node.js {} before it was ready", end.in_words()),
+            Err(_) => format!("Node.js did not come up within {} s", COME_UP_MAX.as_secs()),
+        };
+        Err(StartError::Runtime {
+            problem,
+            output: self.output.take_text(),
+        })
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        !self.process.has_ended()
+    }
+
+    /// Makes it a version's worker. Code and packages are shown in the sandbox by now.
+    pub(super) async fn specialise(
+        mut self,
+        sandbox: Sandbox,
+        version: &Version,
+        id: WorkerId,
+        asked: Instant,
+        home: Arc<dyn Home>,
+    ) -> Result<ForkedWorker, StartError> {
+        let config = &version.config;
+        let mut environment = variables::of_lambda(version, NODE_WORKER_INSIDE);
+        variables::add_paths(version, &mut environment);
+        let specification = Specification {
+            cwd: CODE_INSIDE,
+            handler: config.handler.clone(),
+            environment,
+            memory_mb: config.memory_bytes >> 20,
+            concurrency: config.concurrency,
+            function: function_info(version),
+        };
+        let mut line = serde_json::to_vec(&specification).map_err(|error| StartError::Sandbox {
+            problem: format!("write a specification: {error}"),
+        })?;
+        line.push(b'\n');
+        let body = Body {
+            sandbox,
+            process: self.process,
+        };
+        if let Err(error) = self.control.write_all(&line).await {
+            home.take_back(body);
+            return Err(no_sandbox("hand Node.js its specification")(error));
+        }
+        ForkedWorker::come_up(id, asked, config, self.channel, self.output, body, home).await
+    }
+}

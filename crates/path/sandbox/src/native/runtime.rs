@@ -1,0 +1,458 @@
+//! One runtime: a sandbox that is generic, in use, left to be cleaned, or gone.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pilot_contract::{Held, HttpWorker, ProvidedWorker, Start};
+use pilot_model::ports::{BoxFuture, GenericRuntime, StartError, Worker};
+use pilot_model::runtime_key::{Base, Limits as KeyLimits, Mount, RuntimeKey};
+use pilot_model::timeline::Instant;
+use pilot_model::{Network, Runtime, Version, WorkerId};
+use pilot_sys::clock::monotonic_ns;
+use tokio::time::{Duration, Instant as Deadline, timeout_at};
+
+use super::Shared;
+use super::house::{House, HouseKey};
+use super::instance::{NativeInstance, NativeReach};
+use super::node::WaitingNode;
+use crate::cgroup::{Cgroup, Limits};
+use crate::machine::{dev_null, no_sandbox};
+use crate::memory::pss_bytes;
+use crate::message::ExecSpec;
+use crate::network::Link;
+use crate::places::CODE_INSIDE;
+use crate::sandbox::{NestNetwork, Sandbox};
+use crate::variables;
+use crate::worker::{Body, Home, Output};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct NativeRuntime {
+    shared: Arc<Shared>,
+    /// Its sandbox is nested in it.
+    _house: Arc<House>,
+    user: Option<u32>,
+    /// Guards what it is just now; never held across an await.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    key: Arc<RuntimeKey>,
+    phase: Phase,
+    /// Its way to other hosts.
+    link: Option<Link>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Clean: nothing of the user's has run in it since.
+    Generic(Generic),
+    /// A worker has it, or somebody changes it.
+    Taken,
+    /// A worker has let it go.
+    Left(Left),
+    /// It has ended.
+    Gone,
+}
+
+#[derive(Debug)]
+struct Generic {
+    sandbox: Sandbox,
+    /// The interpreter that is up in it.
+    waiting: Option<WaitingNode>,
+}
+
+/// A sandbox after its use.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) body: Body,
+    /// It was told to end, has until then, and may need this meanwhile.
+    pub(super) polite_until: Option<(Deadline, Held)>,
+}
+
+/// Longest that a program may take until it is ready.
+const COME_UP_MAX: Duration = Duration::from_secs(60);
+
+/// Where the Lambda Runtime API and a function's own server are, in a network of the runtime's own.
+const RUNTIME_API_PORT: u16 = 9001;
+const SERVER_PORT: u16 = 8080;
+
+impl NativeRuntime {
+    pub(super) async fn start(
+        shared: Arc<Shared>,
+        key: Arc<RuntimeKey>,
+    ) -> Result<Self, StartError> {
+        let house = shared.house(&HouseKey::of(&key)?).await?;
+        let machine = &shared.machine;
+        let cgroup = machine.cgroup(&limits(&shared, key.limits()))?;
+        let network = match key.network() {
+            Network::Host => NestNetwork::Shared,
+            Network::None | Network::Outbound => NestNetwork::Own,
+        };
+        let tmp_bytes_max = machine.config.tmp_bytes_max;
+        let sandbox = house.sandbox.nest(network, cgroup, tmp_bytes_max).await?;
+        let link = match key.network() {
+            Network::Outbound => Some(machine.outbound.connect(&machine.spawner, &sandbox).await?),
+            Network::None | Network::Host => None,
+        };
+        for mount in key.mounts() {
+            show(&shared, &sandbox, &mount).await?;
+        }
+        let user = machine.user();
+        let generic = furnish(&shared, &key, sandbox, user).await?;
+        Ok(Self {
+            _house: house,
+            user,
+            state: Mutex::new(State {
+                key,
+                phase: Phase::Generic(generic),
+                link,
+            }),
+            shared,
+        })
+    }
+
+    /// What a worker has let go of.
+    pub(super) fn take_back(&self, left: Left) {
+        self.state.lock().phase = Phase::Left(left);
+    }
+
+    fn take(&self) -> Phase {
+        let mut state = self.state.lock();
+        match state.phase {
+            Phase::Gone => Phase::Gone,
+            _ => std::mem::replace(&mut state.phase, Phase::Taken),
+        }
+    }
+
+    fn take_generic(&self) -> Result<Generic, StartError> {
+        match self.take() {
+            Phase::Generic(generic) => Ok(generic),
+            other => {
+                self.state.lock().phase = other;
+                Err(unusable("it is not clean"))
+            }
+        }
+    }
+
+    /// Runs the version's program with this environment.
+    async fn run(
+        self: &Arc<Self>,
+        sandbox: Sandbox,
+        command: &[String],
+        variables: std::collections::BTreeMap<String, String>,
+        version: &Version,
+    ) -> Result<NativeInstance, StartError> {
+        let (program, arguments) = command
+            .split_first()
+            .ok_or_else(|| unusable("the version has no command"))?;
+        let null = dev_null()?;
+        let (output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
+        let spec = ExecSpec {
+            path: program.clone(),
+            arguments: arguments.to_vec(),
+            environment: variables.into_iter().collect(),
+            cwd: PathBuf::from(CODE_INSIDE),
+            user: self.user,
+            cgroup_files: 0,
+            template: false,
+        };
+        let fds = [null.as_fd(), log.as_fd(), log.as_fd()];
+        let process = sandbox.exec(spec, &fds).await?;
+        let body = Body { sandbox, process };
+        let memory_bytes_max = version.config.memory_bytes;
+        Ok(NativeInstance::new(
+            Arc::clone(self),
+            memory_bytes_max,
+            body,
+            output,
+        ))
+    }
+
+    async fn provided(
+        self: Arc<Self>,
+        generic: Generic,
+        command: &[String],
+        version: &Arc<Version>,
+        start: Start,
+    ) -> Result<Arc<dyn Worker>, StartError> {
+        let sandbox = generic.sandbox;
+        let socket = sandbox
+            .control()
+            .listen(self.port(RUNTIME_API_PORT))
+            .await?;
+        let listener = std::net::TcpListener::from(socket);
+        let address = listener
+            .local_addr()
+            .map_err(no_sandbox("the runtime API's address"))?;
+        let listener = tokio::net::TcpListener::from_std(listener)
+            .map_err(no_sandbox("register the runtime API"))?;
+        let mut variables = variables::of_lambda(version, "/var/runtime");
+        variables::add_paths(version, &mut variables);
+        variables.insert("AWS_LAMBDA_RUNTIME_API".to_owned(), address.to_string());
+        let instance = self.run(sandbox, command, variables, version).await?;
+        let start = begun(start);
+        let worker = ProvidedWorker::come_up(start, listener, Arc::new(instance)).await?;
+        Ok(Arc::new(worker))
+    }
+
+    async fn http(
+        self: Arc<Self>,
+        generic: Generic,
+        command: &[String],
+        ready: Option<String>,
+        version: &Arc<Version>,
+        start: Start,
+    ) -> Result<Arc<dyn Worker>, StartError> {
+        let sandbox = generic.sandbox;
+        let port = match self.port(SERVER_PORT) {
+            0 => free_port(&sandbox).await?,
+            port => port,
+        };
+        let reach = NativeReach {
+            control: Arc::clone(sandbox.control()),
+        };
+        let variables = variables::of_server(version, port);
+        let instance = self.run(sandbox, command, variables, version).await?;
+        let start = begun(start);
+        let worker =
+            HttpWorker::come_up(start, port, ready, Arc::new(reach), Arc::new(instance)).await?;
+        Ok(Arc::new(worker))
+    }
+
+    /// In the host's network whatever is free: others are there too.
+    fn port(&self, usual: u16) -> u16 {
+        match self.state.lock().key.network() {
+            Network::Host => 0,
+            Network::None | Network::Outbound => usual,
+        }
+    }
+}
+
+impl Home for NativeRuntime {
+    fn take_back(&self, body: Body) {
+        let polite_until = None;
+        Self::take_back(self, Left { body, polite_until });
+    }
+
+    fn lost(&self) {
+        self.state.lock().phase = Phase::Gone;
+    }
+}
+
+impl GenericRuntime for NativeRuntime {
+    fn key(&self) -> Arc<RuntimeKey> {
+        Arc::clone(&self.state.lock().key)
+    }
+
+    fn specialise(
+        self: Arc<Self>,
+        version: &Arc<Version>,
+        id: WorkerId,
+        asked: Instant,
+    ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
+        let version = Arc::clone(version);
+        Box::pin(async move {
+            let generic = self.take_generic()?;
+            let start = Start {
+                id,
+                version: Arc::clone(&version),
+                asked,
+                forked: asked,
+                sandboxed: asked,
+                come_up_max: COME_UP_MAX,
+            };
+            match &version.config.runtime {
+                Runtime::Provided { command } => {
+                    self.provided(generic, command, &version, start).await
+                }
+                Runtime::Http { command, ready } => {
+                    let ready = ready.clone();
+                    self.http(generic, command, ready, &version, start).await
+                }
+                Runtime::Node { .. } => {
+                    let Some(waiting) = generic.waiting else {
+                        return Err(unusable("no Node.js is up in it"));
+                    };
+                    let home: Arc<dyn Home> = self;
+                    let worker = waiting
+                        .specialise(generic.sandbox, &version, id, asked, home)
+                        .await?;
+                    Ok(Arc::new(worker) as Arc<dyn Worker>)
+                }
+                runtime @ (Runtime::Python { .. } | Runtime::Container { .. }) => {
+                    Err(unusable(&format!("runtime = \"{runtime}\" is not for it")))
+                }
+            }
+        })
+    }
+
+    fn clean(&self) -> BoxFuture<'_, Result<(), StartError>> {
+        Box::pin(async move {
+            let mut sandbox = match self.take() {
+                generic @ Phase::Generic(_) => {
+                    self.state.lock().phase = generic;
+                    return Ok(());
+                }
+                Phase::Left(left) => left.vacated().await,
+                Phase::Taken => return Err(unusable("a worker has it")),
+                Phase::Gone => return Err(unusable("it has ended")),
+            };
+            let key = self.key();
+            sandbox.clean().await?;
+            // All counters begin anew with a group of its own.
+            let limits = limits(&self.shared, key.limits());
+            sandbox.set_cgroup(self.shared.machine.cgroup(&limits)?);
+            let generic = furnish(&self.shared, &key, sandbox, self.user).await?;
+            self.state.lock().phase = Phase::Generic(generic);
+            Ok(())
+        })
+    }
+
+    fn adapt(&self, to: &Arc<RuntimeKey>) -> BoxFuture<'_, Result<(), StartError>> {
+        let to = Arc::clone(to);
+        Box::pin(async move {
+            let from = self.key();
+            if from.adaptation(&to).is_none() {
+                return Err(unusable("it cannot become what is wanted"));
+            }
+            let generic = self.take_generic()?;
+            let link = self.adapt_sandbox(&from, &to, &generic).await?;
+            let mut state = self.state.lock();
+            state.link = link.or(state.link.take());
+            state.key = to;
+            state.phase = Phase::Generic(generic);
+            Ok(())
+        })
+    }
+
+    fn is_alive(&self) -> bool {
+        match &self.state.lock().phase {
+            Phase::Generic(generic) => generic.waiting.as_ref().is_none_or(WaitingNode::is_alive),
+            Phase::Taken | Phase::Left(_) => true,
+            Phase::Gone => false,
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let processes = {
+            let state = self.state.lock();
+            let sandbox = match &state.phase {
+                Phase::Generic(generic) => &generic.sandbox,
+                Phase::Left(left) => &left.body.sandbox,
+                Phase::Taken | Phase::Gone => return 0,
+            };
+            sandbox.cgroup().map(Cgroup::processes).unwrap_or_default()
+        };
+        processes.into_iter().map(pss_bytes).sum()
+    }
+}
+
+impl NativeRuntime {
+    async fn adapt_sandbox(
+        &self,
+        from: &RuntimeKey,
+        to: &RuntimeKey,
+        generic: &Generic,
+    ) -> Result<Option<Link>, StartError> {
+        let sandbox = &generic.sandbox;
+        if from.limits() != to.limits()
+            && let Some(cgroup) = sandbox.cgroup()
+        {
+            let limits = limits(&self.shared, to.limits());
+            cgroup
+                .set_limits(&limits)
+                .map_err(no_sandbox("change the limits"))?;
+        }
+        let (before, after): (Vec<Mount>, Vec<Mount>) =
+            (from.mounts().collect(), to.mounts().collect());
+        for mount in before.iter().filter(|mount| !after.contains(mount)) {
+            sandbox.control().hide(&mount.inside).await?;
+        }
+        for mount in after.iter().filter(|mount| !before.contains(mount)) {
+            show(&self.shared, sandbox, mount).await?;
+        }
+        if from.network() == to.network() {
+            return Ok(None);
+        }
+        let machine = &self.shared.machine;
+        let link = machine.outbound.connect(&machine.spawner, sandbox).await?;
+        Ok(Some(link))
+    }
+}
+
+impl Left {
+    /// The sandbox, once its program had the time it was given.
+    async fn vacated(self) -> Sandbox {
+        if let Some((until, held)) = self.polite_until {
+            let _ = timeout_at(until, self.body.process.end()).await;
+            drop(held);
+        }
+        self.body.sandbox
+    }
+}
+
+/// Starts the interpreter that the key wants to be up.
+async fn furnish(
+    shared: &Shared,
+    key: &RuntimeKey,
+    sandbox: Sandbox,
+    user: Option<u32>,
+) -> Result<Generic, StartError> {
+    let waiting = match key.base() {
+        Base::Native {
+            interpreter: Some(node),
+            ..
+        } => Some(WaitingNode::start(&shared.machine, &sandbox, node, user).await?),
+        Base::Native { .. } | Base::Container { .. } => None,
+    };
+    Ok(Generic { sandbox, waiting })
+}
+
+async fn show(shared: &Shared, sandbox: &Sandbox, mount: &Mount) -> Result<(), StartError> {
+    let spawner = &shared.machine.spawner;
+    let control = sandbox.control();
+    control.show(spawner, &mount.host, &mount.inside).await
+}
+
+/// A port of the host that is free now; the program that is told of it is the next to take it.
+async fn free_port(sandbox: &Sandbox) -> Result<u16, StartError> {
+    let socket = sandbox.control().listen(0).await?;
+    let address = std::net::TcpListener::from(socket).local_addr();
+    Ok(address.map_err(no_sandbox("find a free port"))?.port())
+}
+
+/// What was isolated long ago counts as isolated now.
+fn begun(start: Start) -> Start {
+    let now = Instant(monotonic_ns());
+    Start {
+        forked: now,
+        sandboxed: now,
+        ..start
+    }
+}
+
+fn limits(shared: &Shared, wanted: KeyLimits) -> Limits {
+    let config = &shared.machine.config;
+    let or = |value: u64, default: u64| if value == 0 { default } else { value };
+    Limits {
+        memory_bytes: or(wanted.memory_bytes, config.template_memory_bytes),
+        cpu_milli: match wanted.cpu_milli {
+            0 => u32::MAX / 1_000,
+            milli => milli,
+        },
+        pids: match wanted.pids {
+            0 => config.pids_max,
+            pids => pids,
+        },
+    }
+}
+
+fn unusable(problem: &str) -> StartError {
+    StartError::Sandbox {
+        problem: format!("a kept sandbox cannot be used: {problem}"),
+    }
+}

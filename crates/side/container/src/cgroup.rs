@@ -1,0 +1,195 @@
+//! A container's control group as the host sees it: memory, its peak, kills at the limit, and who is in it. What cannot be found or
+//! read (another cgroup root, no rights) is left out, never an error.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+/// Where a container is counted.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    memory: Option<Memory>,
+    /// `cpuacct` of cgroup v1.
+    cpu: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    V1(PathBuf),
+    V2 {
+        dir: PathBuf,
+        /// `memory.peak`, whose resets count for this descriptor alone (Documentation/admin-guide/cgroup-v2.rst, since Linux 6.12).
+        peak: Option<Mutex<File>>,
+    },
+}
+
+impl Counters {
+    /// Of the container that this process of the host is in.
+    pub(crate) fn of(pid: Option<u32>) -> Self {
+        let lines = pid
+            .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok())
+            .unwrap_or_default();
+        Self::from_lines(&lines, Path::new("/sys/fs/cgroup"))
+    }
+
+    /// `lines` as of cgroups(7), `/proc/PID/cgroup`.
+    fn from_lines(lines: &str, root: &Path) -> Self {
+        let v1 = |controller: &str| {
+            let dir = lines.lines().find_map(|line| {
+                let (_, rest) = line.split_once(':')?;
+                let (controllers, path) = rest.split_once(':')?;
+                controllers
+                    .split(',')
+                    .any(|name| name == controller)
+                    .then(|| root.join(controllers).join(path.trim_start_matches('/')))
+            })?;
+            dir.is_dir().then_some(dir)
+        };
+        let v2 = || {
+            let path = lines.lines().find_map(|line| line.strip_prefix("0::/"))?;
+            let dir = root.join(path);
+            dir.join("memory.events").is_file().then(|| Memory::V2 {
+                peak: OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .open(dir.join("memory.peak"))
+                    .ok()
+                    .map(Mutex::new),
+                dir,
+            })
+        };
+        Self {
+            memory: v1("memory").map(Memory::V1).or_else(v2),
+            cpu: v1("cpuacct"),
+        }
+    }
+
+    /// How often something in it was killed at the limit.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let file = match &self.memory {
+            Some(Memory::V1(dir)) => dir.join("memory.oom_control"),
+            Some(Memory::V2 { dir, .. }) => dir.join("memory.events"),
+            None => return 0,
+        };
+        let text = fs::read_to_string(file).unwrap_or_default();
+        text.lines()
+            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// The highest charge since [`Counters::reset`], bytes.
+    pub(crate) fn peak(&self) -> Option<u64> {
+        match &self.memory {
+            Some(Memory::V1(dir)) => number(&dir.join("memory.max_usage_in_bytes")),
+            Some(Memory::V2 { peak, .. }) => {
+                let mut file = peak.as_ref()?.lock();
+                let mut text = String::new();
+                file.rewind().ok()?;
+                file.read_to_string(&mut text).ok()?;
+                text.trim().parse().ok()
+            }
+            None => None,
+        }
+    }
+
+    /// Proportional set size of all processes in it, bytes; their charge where that cannot be read.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let (dir, charge) = match &self.memory {
+            Some(Memory::V1(dir)) => (dir, "memory.usage_in_bytes"),
+            Some(Memory::V2 { dir, .. }) => (dir, "memory.current"),
+            None => return 0,
+        };
+        let members = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        let sizes: Option<Vec<u64>> = members.lines().map(pss_bytes).collect();
+        match sizes {
+            Some(sizes) if !sizes.is_empty() => sizes.iter().sum(),
+            _ => number(&dir.join(charge)).unwrap_or(0),
+        }
+    }
+
+    /// Sets to zero what the kernel lets be set.
+    pub(crate) fn reset(&self) {
+        let zero = |file: PathBuf| drop(fs::write(file, "0"));
+        match &self.memory {
+            Some(Memory::V1(dir)) => {
+                zero(dir.join("memory.max_usage_in_bytes"));
+                zero(dir.join("memory.failcnt"));
+            }
+            Some(Memory::V2 {
+                peak: Some(peak), ..
+            }) => drop(peak.lock().write(b"reset")),
+            _ => {}
+        }
+        if let Some(dir) = &self.cpu {
+            zero(dir.join("cpuacct.usage"));
+        }
+    }
+}
+
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Of one process, by its id; 0 for one that is gone. `None`: it may not be looked at.
+fn pss_bytes(pid: &str) -> Option<u64> {
+    match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
+        Ok(text) => text
+            .lines()
+            .find_map(|line| line.strip_prefix("Pss:"))
+            .and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
+            .map(|kib| kib * 1024),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
+        Err(_) => Some(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_1_is_found_by_its_controllers_and_reset() {
+        let root = tempfile::tempdir().unwrap();
+        let memory = root.path().join("memory/docker/c1");
+        let cpu = root.path().join("cpu,cpuacct/docker/c1");
+        for dir in [&memory, &cpu] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        fs::write(memory.join("memory.oom_control"), "under_oom 0\noom_kill 3\n").unwrap();
+        fs::write(memory.join("memory.max_usage_in_bytes"), "4096\n").unwrap();
+        fs::write(cpu.join("cpuacct.usage"), "77\n").unwrap();
+        let lines = "5:memory:/docker/c1\n4:cpu,cpuacct:/docker/c1\n0::/docker/c1\n";
+
+        let counters = Counters::from_lines(lines, root.path());
+
+        assert_eq!(counters.oom_kills(), 3);
+        assert_eq!(counters.peak(), Some(4096));
+        counters.reset();
+        assert_eq!(counters.peak(), Some(0));
+        assert_eq!(fs::read_to_string(cpu.join("cpuacct.usage")).unwrap(), "0");
+    }
+
+    #[test]
+    fn version_2_is_found_where_there_is_no_other() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("system.slice/docker-c1.scope");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("memory.events"), "oom 2\noom_kill 1\n").unwrap();
+        fs::write(dir.join("memory.current"), "8192\n").unwrap();
+
+        let counters = Counters::from_lines("0::/system.slice/docker-c1.scope\n", root.path());
+
+        assert_eq!(counters.oom_kills(), 1);
+        assert_eq!(counters.memory_bytes(), 8192);
+        assert_eq!(counters.peak(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_found_is_left_out() {
+        let counters = Counters::of(None);
+        assert_eq!((counters.oom_kills(), counters.peak()), (0, None));
+        counters.reset();
+    }
+}

@@ -1,0 +1,355 @@
+//! A container: generic once it is up, a function's once it is specialised, generic again once it is cleaned.
+//!
+//! Invariants: only what is said to its shim runs in it. It ends when this is dropped, at the latest. It is cleaned only to what
+//! it was when it was new; anything else is an error, after which it is dropped.
+
+mod start;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pilot_contract::{HttpWorker, Instance, ProvidedWorker, Start};
+use pilot_model::ports::{BoxFuture, GenericRuntime, StartError, Worker, WorkerMemory};
+use pilot_model::runtime_key::{Difference, RuntimeKey};
+use pilot_model::{Contract, Instant, Network, Runtime, Version, VersionId, WorkerId};
+
+use crate::cgroup::Counters;
+use crate::folder::{CODE_INSIDE, Folder};
+use crate::host::Parts;
+use crate::image::Image;
+use crate::instance::{ContainerInstance, Inside, Use};
+use crate::output::Output;
+use crate::program_worker::ProgramWorker;
+use crate::shim::{Program, Shim, ShimError, User};
+use crate::undertaker::Estate;
+use crate::{environment, host};
+
+/// A container that is up.
+#[derive(Debug)]
+pub(crate) struct Container {
+    /// Before the estate: fields are dropped in this order, and the connection's end ends what would still write there.
+    pub(crate) shim: Arc<Shim>,
+    estate: Estate,
+    parts: Arc<Parts>,
+    pub(crate) image: Arc<Image>,
+    pub(crate) user: User,
+    pub(crate) counters: Arc<Counters>,
+    /// What its own layer differed in from the image when it was new: the places of mounts; or why it cannot be cleaned.
+    new: Result<Vec<String>, String>,
+    /// Guards only the value; so do the others.
+    key: Mutex<Arc<RuntimeKey>>,
+    usage: Mutex<Option<Arc<Use>>>,
+    /// Whose code lies in it. Nobody in it can change that code, so it stays over a cleaning.
+    loaded: Mutex<Option<VersionId>>,
+}
+
+impl Container {
+    /// Its memory, and the peak of this use.
+    pub(crate) fn memory(&self) -> WorkerMemory {
+        WorkerMemory {
+            pss: self.counters.memory_bytes(),
+            peak: self.counters.peak(),
+        }
+    }
+
+    /// Runs a task that its host owns.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.parts.tasks.spawn(task);
+    }
+
+    async fn specialise(
+        self: Arc<Self>,
+        version: Arc<Version>,
+        id: WorkerId,
+        asked: Instant,
+    ) -> Result<Arc<dyn Worker>, StartError> {
+        let Runtime::Container {
+            image,
+            contract,
+            command,
+            ready,
+        } = &version.config.runtime
+        else {
+            return Err(host::not_a_container(&version));
+        };
+        let command = command.as_ref().unwrap_or(&self.image.command);
+        if command.is_empty() {
+            return Err(StartError::Runtime {
+                problem: format!(
+                    "image {image} says nothing of what is to be run; set command in the manifest"
+                ),
+                output: String::new(),
+            });
+        }
+        match contract {
+            Contract::Http => {
+                let port = self.free_port(HTTP_PORT).await?;
+                let variables = environment::of_server(&version, &self.image, &self.user, port);
+                let instance = self.run(&version, command, &variables).await?;
+                let inside = Arc::new(Inside::new(Arc::clone(&self.shim)));
+                let start = start_of(&version, id, asked);
+                let worker =
+                    HttpWorker::come_up(start, port, ready.clone(), inside, instance).await?;
+                Ok(Arc::new(worker))
+            }
+            Contract::Provided => {
+                let listener = self.listen().await.map_err(cannot("listen in the container"))?;
+                let port = listener.local_addr().map_or(0, |address| address.port());
+                let variables = environment::of_lambda(&version, &self.image, &self.user, port);
+                let instance = self.run(&version, command, &variables).await?;
+                let start = start_of(&version, id, asked);
+                Ok(Arc::new(
+                    ProvidedWorker::come_up(start, listener, instance).await?,
+                ))
+            }
+            Contract::Shim => {
+                self.load(&version).await?;
+                *self.usage.lock() = None;
+                let variables = environment::of_program(&version, &self.image, &self.user);
+                let command = command.clone();
+                Ok(Arc::new(ProgramWorker::new(
+                    id, asked, self, version, command, variables,
+                )))
+            }
+        }
+    }
+
+    /// Starts what serves a function, and watches it.
+    async fn run(
+        self: &Arc<Self>,
+        version: &Version,
+        command: &[String],
+        variables: &std::collections::BTreeMap<String, String>,
+    ) -> Result<Arc<dyn Instance>, StartError> {
+        let pipes = || Ok::<_, io::Error>((Output::pipe()?, File::open("/dev/null")?));
+        let ((output, writer), nothing) = pipes().map_err(|error| StartError::Sandbox {
+            problem: format!("make pipes for a container: {error}"),
+        })?;
+        let program = Program {
+            user: &self.user,
+            dir: &self.image.working_dir,
+            argv: command,
+            environment: variables,
+        };
+        let oom_kills = self.counters.oom_kills();
+        let process = self
+            .shim
+            .exec(
+                &program,
+                [nothing.as_fd(), writer.as_fd(), writer.as_fd()],
+            )
+            .await
+            .map_err(|error| self.cannot_run(command, &error))?;
+        let usage = Arc::new(Use::new(process, output, oom_kills));
+        *self.usage.lock() = Some(Arc::clone(&usage));
+        Ok(Arc::new(ContainerInstance::new(
+            Arc::clone(self),
+            usage,
+            version.config.memory_bytes,
+        )))
+    }
+
+    pub(crate) fn cannot_run(&self, command: &[String], error: &ShimError) -> StartError {
+        let program = command.first().map_or("", String::as_str);
+        StartError::Runtime {
+            problem: format!(
+                "`{program}` could not be started in a container of image {}: {error}",
+                self.image.short_id()
+            ),
+            output: String::new(),
+        }
+    }
+
+    /// A listener for the Runtime API. In the host's network, or while an earlier use's listener is still open, at any free port.
+    async fn listen(&self) -> Result<tokio::net::TcpListener, ShimError> {
+        let host = self.key.lock().network() == Network::Host;
+        let listener = match self.shim.listen(if host { 0 } else { LAMBDA_PORT }).await {
+            Err(ShimError::Failed { error, .. })
+                if error.kind() == io::ErrorKind::AddrInUse && !host =>
+            {
+                self.shim.listen(0).await?
+            }
+            other => other?,
+        };
+        tokio::net::TcpListener::from_std(listener).map_err(|error| ShimError::Failed {
+            what: "listen".to_owned(),
+            error,
+        })
+    }
+
+    /// The port a server is told to use: the contract's, or in the host's network, which is shared, one that is free.
+    async fn free_port(&self, usual: u16) -> Result<u16, StartError> {
+        if self.key.lock().network() != Network::Host {
+            return Ok(usual);
+        }
+        let listener = self
+            .shim
+            .listen(0)
+            .await
+            .map_err(cannot("find a free port"))?;
+        let address = listener.local_addr().map_err(|error| StartError::Sandbox {
+            problem: format!("find a free port: {error}"),
+        })?;
+        Ok(address.port())
+    }
+
+    /// Shows the version's code in the container.
+    async fn load(&self, version: &Arc<Version>) -> Result<(), StartError> {
+        if self.loaded.lock().as_ref() == Some(&version.id) {
+            return Ok(());
+        }
+        let folder: Folder = self.estate.folder().clone();
+        let code = version.code_dir.clone();
+        // Nobody's until it is whole.
+        *self.loaded.lock() = None;
+        tokio::task::spawn_blocking(move || folder.load(&code))
+            .await
+            .map_err(io::Error::other)
+            .and_then(|loaded| loaded)
+            .map_err(|error| StartError::Sandbox {
+                problem: format!("show the code in a container at {CODE_INSIDE}: {error}"),
+            })?;
+        *self.loaded.lock() = Some(version.id.clone());
+        Ok(())
+    }
+
+    async fn clean(&self) -> Result<(), StartError> {
+        let cleaned = self.try_clean().await;
+        if let Err(reason) = &cleaned
+            && self.image.cannot_reuse(reason)
+        {
+            tracing::warn!(
+                image = self.image.short_id(),
+                %reason,
+                "a container cannot be made as new, and is removed instead of reused"
+            );
+        }
+        cleaned.map_err(|reason| StartError::Sandbox {
+            problem: format!("a container cannot be made as new: {reason}"),
+        })
+    }
+
+    async fn try_clean(&self) -> Result<(), String> {
+        let usage = self.usage.lock().take();
+        if let Some(usage) = usage {
+            usage.settled().await;
+        }
+        let new = self.new.as_ref().map_err(Clone::clone)?;
+        self.shim
+            .clean(CLEAN_TIME_MAX)
+            .await
+            .map_err(|error| error.to_string())?;
+        let changes = self.parts.engine.changes(self.estate.name());
+        let now = tokio::time::timeout(CLEAN_TIME_MAX, changes)
+            .await
+            .map_err(|_| "the engine takes too long to say what was changed".to_owned())?
+            .map_err(|error| error.to_string())?;
+        if let Some(path) = now.iter().find(|path| !new.contains(path)) {
+            return Err(format!(
+                "the function writes to {path} of its image; what it writes to /tmp, /var/tmp, /run, /dev/shm, or below $PILOT_VOLUME \
+                 can be cleaned"
+            ));
+        }
+        if now.len() != new.len() {
+            return Err("the function removed what the container came with".to_owned());
+        }
+        self.counters.reset();
+        Ok(())
+    }
+
+    async fn adapt(&self, to: &Arc<RuntimeKey>) -> Result<(), StartError> {
+        let from = Arc::clone(&self.key.lock());
+        let cannot = |what: &str| StartError::Sandbox {
+            problem: format!("a container's {what} cannot be changed while it lives"),
+        };
+        let differences = from
+            .adaptation(to)
+            .ok_or_else(|| cannot("image, owner or network"))?;
+        let (engine, name) = (&self.parts.engine, self.estate.name());
+        for difference in differences {
+            match difference {
+                // Given with each start.
+                Difference::Owner | Difference::Environment | Difference::Command => {}
+                Difference::Limits => engine.update(name, to.limits()).await?,
+                Difference::Network => {
+                    engine.join_bridge(name).await?;
+                    // The engine wrote to /etc/hosts and /etc/resolv.conf.
+                    self.shim.seal(&[]).await.map_err(self::cannot("look at it again"))?;
+                }
+                Difference::HostName => return Err(cannot("host name")),
+                Difference::Mounts => return Err(cannot("mounts")),
+            }
+        }
+        *self.key.lock() = Arc::clone(to);
+        Ok(())
+    }
+}
+
+impl GenericRuntime for Container {
+    fn key(&self) -> Arc<RuntimeKey> {
+        Arc::clone(&self.key.lock())
+    }
+
+    fn specialise(
+        self: Arc<Self>,
+        version: &Arc<Version>,
+        id: WorkerId,
+        asked: Instant,
+    ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
+        let version = Arc::clone(version);
+        Box::pin(Self::specialise(self, version, id, asked))
+    }
+
+    fn clean(&self) -> BoxFuture<'_, Result<(), StartError>> {
+        Box::pin(Self::clean(self))
+    }
+
+    fn adapt(&self, to: &Arc<RuntimeKey>) -> BoxFuture<'_, Result<(), StartError>> {
+        let to = Arc::clone(to);
+        Box::pin(async move { Self::adapt(self, &to).await })
+    }
+
+    fn is_alive(&self) -> bool {
+        self.shim.is_alive() && !self.image.is_replaced()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.counters.memory_bytes()
+    }
+}
+
+/// A process was started just now. Isolated it was before.
+fn start_of(version: &Arc<Version>, id: WorkerId, asked: Instant) -> Start {
+    let now = host::now();
+    Start {
+        id,
+        version: Arc::clone(version),
+        asked,
+        forked: now,
+        sandboxed: now,
+        come_up_max: COME_UP_TIME_MAX,
+    }
+}
+
+fn cannot(what: &'static str) -> impl FnOnce(ShimError) -> StartError {
+    move |error| StartError::Sandbox {
+        problem: format!("{what}: {error}"),
+    }
+}
+
+/// What servers listen on, unless the network is the host's: Knative's and Cloud Run's default.
+const HTTP_PORT: u16 = 8080;
+
+/// Where the Runtime API is: Lambda's own.
+const LAMBDA_PORT: u16 = 9001;
+
+/// Longest that a server, or a client of the Runtime API, may take until it is ready.
+const COME_UP_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Longest that either part of a cleaning may take: in the container, and the look at its layer. A container that takes longer is
+/// cheaper to start anew.
+const CLEAN_TIME_MAX: Duration = Duration::from_secs(2);

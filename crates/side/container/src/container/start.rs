@@ -1,0 +1,158 @@
+//! How a container comes up: created, started, called by its shim, and looked at while it is new.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pilot_model::ports::StartError;
+use pilot_model::runtime_key::{Base, RuntimeKey};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
+
+use super::Container;
+use crate::cgroup::Counters;
+use crate::engine::Birth;
+use crate::folder::{Folder, SOCKET, VOLUME_INSIDE};
+use crate::host::{self, Parts};
+use crate::image::Image;
+use crate::shim::{Shim, ShimError};
+
+impl Container {
+    /// A new container.
+    ///
+    /// # Errors
+    /// What the engine says, in words for whoever deploys a function.
+    pub(crate) async fn start(
+        parts: Arc<Parts>,
+        key: Arc<RuntimeKey>,
+    ) -> Result<Arc<Self>, StartError> {
+        let Base::Container { image: reference } = key.base() else {
+            return Err(sandbox("make a container", "its key is a sandbox's"));
+        };
+        if pilot_sys::shim::BINARY.is_empty() {
+            return Err(sandbox(
+                "make a container",
+                "this build of Pilotlight has no process 1 for containers: build it where there is a static C library (Debian: \
+                 libc6-dev)",
+            ));
+        }
+        let began = host::now();
+        let image = parts.images.look_up(reference).await?;
+        let name = parts.next_name();
+        let folder = {
+            let (run, name) = (parts.config.dir.clone(), name.clone());
+            tokio::task::spawn_blocking(move || Folder::make(&run, &name))
+                .await
+                .map_err(io::Error::other)
+                .and_then(|made| made)
+                .map_err(|error| sandbox("make a container's folder", error))?
+        };
+        let estate = parts.undertaker.estate(name, folder);
+        let name = estate.name();
+        let door = pilot_sys::shim::door(&estate.folder().ours(), SOCKET)
+            .and_then(|door| UnixListener::from_std(door.into()))
+            .map_err(|error| sandbox("make a container's socket", error))?;
+        let birth = Birth {
+            name,
+            image: &image.id,
+            key: &key,
+            ours: &estate.folder().ours(),
+            volume: &estate.folder().volume(),
+            daemon: &parts.config.data_dir.display().to_string(),
+            run: &parts.run,
+            tmp_bytes_max: parts.config.tmp_bytes_max,
+        };
+        parts.engine.create(&birth).await?;
+        parts.engine.start(name).await?;
+        let caller = caller(&parts, name, door).await?;
+        // Absent, or 0, where it is in no PID namespace below the daemon's.
+        let pid = caller.peer_cred().ok().and_then(|peer| peer.pid());
+        let counters = Counters::of(pid.and_then(|pid| u32::try_from(pid).ok()));
+        let shim = Shim::greet(caller)
+            .await
+            .map_err(|error| sandbox("talk to a container", error))?;
+        let places = places(&image);
+        let (sealed, user, layer) = tokio::join!(
+            shim.seal(&places),
+            shim.user(&image.user),
+            timeout(LAYER_TIME_MAX, parts.engine.changes(name)),
+        );
+        let user = user.map_err(|error| {
+            sandbox(&format!("find USER {} of image {reference}", image.user), error)
+        })?;
+        let new = match (sealed, layer) {
+            (Err(ShimError::Failed { what, error }), _)
+                if error.kind() == io::ErrorKind::DirectoryNotEmpty =>
+            {
+                Err(format!("its image brings files in {what}, which is written to"))
+            }
+            (Err(error), _) => return Err(sandbox("look at a new container", error)),
+            (Ok(()), Ok(Ok(layer))) => Ok(layer),
+            (Ok(()), Ok(Err(error))) => Err(error.to_string()),
+            (Ok(()), Err(_)) => Err(
+                "the engine takes too long to say what changes in a container; use the storage driver overlay2".to_owned(),
+            ),
+        };
+        image.started_in(host::now().since(began));
+        Ok(Arc::new(Self {
+            shim: Arc::new(shim),
+            estate,
+            parts,
+            image,
+            user,
+            counters: Arc::new(counters),
+            new,
+            key: Mutex::new(key),
+            usage: Mutex::new(None),
+            loaded: Mutex::new(None),
+        }))
+    }
+}
+
+/// Waits for the shim's call. tokio has no type for `SOCK_SEQPACKET`: of its stream sockets the readiness is used, and the calls
+/// that are the same for both.
+async fn caller(parts: &Parts, name: &str, door: UnixListener) -> Result<UnixStream, StartError> {
+    tokio::select! {
+        biased;
+        call = door.accept() => match call {
+            Ok((caller, _)) => Ok(caller),
+            Err(error) => Err(sandbox("wait for a container", error)),
+        },
+        status = parts.engine.stopped(name) => Err(sandbox(
+            "start a container",
+            format!(
+                "its process 1 ended before it called the daemon (status {}); can programs below {} be executed, and does the engine \
+                 see that folder?",
+                status.map_or_else(|| "unknown".to_owned(), |status| status.to_string()),
+                parts.config.dir.display(),
+            ),
+        )),
+        () = tokio::time::sleep(CALL_TIME_MAX) => Err(sandbox(
+            "start a container",
+            format!("its process 1 did not call the daemon within {} s", CALL_TIME_MAX.as_secs()),
+        )),
+    }
+}
+
+/// The folders that are emptied: everything that can be written to but the image's layer.
+fn places(image: &Image) -> Vec<String> {
+    ["/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/mqueue", VOLUME_INSIDE]
+        .into_iter()
+        .map(str::to_owned)
+        .chain(image.volumes.iter().cloned())
+        .collect()
+}
+
+fn sandbox(what: &str, problem: impl std::fmt::Display) -> StartError {
+    StartError::Sandbox {
+        problem: format!("{what}: {problem}"),
+    }
+}
+
+/// Longest that a new container's process 1 takes to call.
+const CALL_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Longest that the engine may take to say what a new container's layer holds. Storage drivers that compare file by file take
+/// seconds; then containers are not reused.
+const LAYER_TIME_MAX: Duration = Duration::from_secs(2);

@@ -1,0 +1,302 @@
+//! The Docker Engine API, as far as it is used here. Each function is one or two calls; what they are for is decided elsewhere.
+//!
+//! Invariants: at most [`CALLS_MAX`] calls run at the same time; none waits for ever. The connection is made anew for each call, so
+//! that an engine that went away and came back needs nothing from here; images are never pulled.
+
+mod address;
+mod birth;
+mod error;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::errors::Error as Cause;
+use bollard::models::{
+    ContainerUpdateBody, EventMessage, ImageInspect, NetworkConnectRequest,
+    NetworkDisconnectRequest,
+};
+use bollard::query_parameters::{
+    CreateContainerOptions, EventsOptions, ListContainersOptions, RemoveContainerOptions,
+    WaitContainerOptions,
+};
+use futures_util::{Stream, StreamExt as _};
+use parking_lot::Mutex;
+use pilot_model::runtime_key::Limits;
+use tokio::sync::Semaphore;
+
+pub(crate) use address::Address;
+pub(crate) use birth::{Birth, LABEL_DAEMON, LABEL_RUN, limits_of};
+pub(crate) use error::EngineError;
+
+/// An engine on this machine.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    /// Or why it is none: said when the engine is needed, not when the daemon starts.
+    address: Result<Address, EngineError>,
+    /// The client, once a version of the API was agreed upon. Guards only that; never held across an await.
+    client: Mutex<Option<Docker>>,
+    calls: Semaphore,
+}
+
+/// A container of ours that the engine knows.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) id: String,
+    /// Which run of the daemon made it.
+    pub(crate) run: Option<String>,
+}
+
+impl Engine {
+    pub(crate) fn new(address: Result<Address, EngineError>) -> Self {
+        Self {
+            address,
+            client: Mutex::new(None),
+            calls: Semaphore::new(CALLS_MAX),
+        }
+    }
+
+    /// An image of this engine.
+    pub(crate) async fn image(&self, reference: &str) -> Result<ImageInspect, EngineError> {
+        let result = self
+            .call("inspect an image", |docker| async move {
+                docker.inspect_image(reference).await
+            })
+            .await;
+        result.map_err(|error| match error {
+            EngineError::Refused { status: 404, .. } => EngineError::NoImage {
+                image: familiar(reference).to_owned(),
+                address: self.address.clone().unwrap_or_default(),
+            },
+            other => other,
+        })
+    }
+
+    /// Creates a container. It does not run yet.
+    pub(crate) async fn create(&self, birth: &Birth<'_>) -> Result<(), EngineError> {
+        let options = CreateContainerOptions {
+            name: Some(birth.name.to_owned()),
+            ..Default::default()
+        };
+        let body = birth.body();
+        self.call("create a container", |docker| async move {
+            docker.create_container(Some(options), body).await
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Starts a container's process 1.
+    pub(crate) async fn start(&self, name: &str) -> Result<(), EngineError> {
+        self.call("start a container", |docker| async move {
+            docker.start_container(name, None).await
+        })
+        .await
+    }
+
+    /// Resolves once a container does not run, with its exit status if there is one.
+    pub(crate) async fn stopped(&self, name: &str) -> Option<i64> {
+        self.waited(name, "not-running").await
+    }
+
+    async fn waited(&self, name: &str, condition: &str) -> Option<i64> {
+        let docker = self.docker().await.ok()?;
+        let options = WaitContainerOptions {
+            condition: condition.to_owned(),
+        };
+        let mut ends = std::pin::pin!(docker.wait_container(name, Some(options)));
+        match ends.next().await? {
+            Ok(end) => Some(end.status_code),
+            Err(Cause::DockerContainerWaitError { code, .. }) => Some(code),
+            Err(_) => None,
+        }
+    }
+
+    /// The paths at which a container's own layer differs from its image.
+    pub(crate) async fn changes(&self, name: &str) -> Result<Vec<String>, EngineError> {
+        let changes = self
+            .call("look for changes in a container", |docker| async move {
+                docker.container_changes(name).await
+            })
+            .await?;
+        let mut paths: Vec<String> = changes
+            .unwrap_or_default()
+            .into_iter()
+            .map(|change| change.path)
+            .collect();
+        paths.sort();
+        Ok(paths)
+    }
+
+    /// Gives a running container other limits.
+    pub(crate) async fn update(&self, name: &str, limits: Limits) -> Result<(), EngineError> {
+        let limits = limits_of(limits);
+        let body = ContainerUpdateBody {
+            memory: Some(limits.memory.unwrap_or(-1)),
+            memory_swap: Some(limits.memory.unwrap_or(-1)),
+            nano_cpus: Some(limits.nano_cpus.unwrap_or_else(all_nano_cpus)),
+            pids_limit: Some(limits.pids),
+            ..Default::default()
+        };
+        self.call("change a container's limits", |docker| async move {
+            docker.update_container(name, body).await
+        })
+        .await
+    }
+
+    /// Takes a running container out of the network that is none, and into the engine's default one.
+    pub(crate) async fn join_bridge(&self, name: &str) -> Result<(), EngineError> {
+        let leave = NetworkDisconnectRequest {
+            container: name.to_owned(),
+            force: Some(false),
+        };
+        let join = NetworkConnectRequest {
+            container: name.to_owned(),
+            endpoint_config: None,
+        };
+        self.call("take a container off network none", |docker| async move {
+            docker.disconnect_network("none", leave).await
+        })
+        .await?;
+        self.call("connect a container to network bridge", |docker| async move {
+            docker.connect_network("bridge", join).await
+        })
+        .await
+    }
+
+    /// Ends and removes a container, with its anonymous volumes. One that is gone, or going, is fine.
+    pub(crate) async fn remove(&self, name: &str) -> Result<(), EngineError> {
+        let options = RemoveContainerOptions {
+            force: true,
+            v: true,
+            ..Default::default()
+        };
+        let result = self
+            .call("remove a container", |docker| async move {
+                docker.remove_container(name, Some(options)).await
+            })
+            .await;
+        match result {
+            Err(EngineError::Refused { status: 404, .. }) => Ok(()),
+            // It is being removed, because it ended.
+            Err(EngineError::Refused { status: 409, .. }) => {
+                let removed = self.waited(name, "removed");
+                drop(tokio::time::timeout(REMOVAL_TIME_MAX, removed).await);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// All containers that daemons with this data directory made, running or not.
+    pub(crate) async fn made_by(&self, daemon: &str) -> Result<Vec<Known>, EngineError> {
+        let filters = HashMap::from([(
+            "label".to_owned(),
+            vec![format!("{LABEL_DAEMON}={daemon}")],
+        )]);
+        let options = ListContainersOptions {
+            all: true,
+            filters: Some(filters),
+            ..Default::default()
+        };
+        let found = self
+            .call("list containers", |docker| async move {
+                docker.list_containers(Some(options)).await
+            })
+            .await?;
+        Ok(found
+            .into_iter()
+            .filter_map(|container| {
+                Some(Known {
+                    id: container.id?,
+                    run: container
+                        .labels
+                        .and_then(|mut labels| labels.remove(LABEL_RUN)),
+                })
+            })
+            .collect())
+    }
+
+    /// What happens to images from now on. Ends with the engine.
+    pub(crate) async fn image_events(
+        &self,
+    ) -> Result<impl Stream<Item = Result<EventMessage, Cause>>, EngineError> {
+        let filters = HashMap::from([("type".to_owned(), vec!["image".to_owned()])]);
+        let options = EventsOptions {
+            filters: Some(filters),
+            ..Default::default()
+        };
+        Ok(self.docker().await?.events(Some(options)))
+    }
+
+    /// The client. The first time, and after the engine was away, the version of the API is agreed upon.
+    async fn docker(&self) -> Result<Docker, EngineError> {
+        if let Some(docker) = self.client.lock().clone() {
+            return Ok(docker);
+        }
+        let address = self.address.as_ref().map_err(Clone::clone)?;
+        let connect = async {
+            Docker::connect_with_unix(
+                address.socket(),
+                CALL_TIME_MAX.as_secs(),
+                bollard::API_DEFAULT_VERSION,
+            )?
+            .negotiate_version()
+            .await
+        };
+        let docker = connect
+            .await
+            .map_err(|cause| EngineError::of("agree upon an API version", address, cause))?;
+        *self.client.lock() = Some(docker.clone());
+        Ok(docker)
+    }
+
+    async fn call<T, F>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(Docker) -> F,
+    ) -> Result<T, EngineError>
+    where
+        F: Future<Output = Result<T, Cause>>,
+    {
+        let _permit = self
+            .calls
+            .acquire()
+            .await
+            .expect("the semaphore is never closed");
+        let docker = self.docker().await?;
+        let address = self.address.as_ref().map_err(Clone::clone)?;
+        call(docker).await.map_err(|cause| {
+            let error = EngineError::of(what, address, cause);
+            if matches!(error, EngineError::Unreachable { .. }) {
+                // Another version may come back.
+                *self.client.lock() = None;
+            }
+            error
+        })
+    }
+}
+
+/// A reference as people write it.
+fn familiar(reference: &str) -> &str {
+    let short = reference
+        .strip_prefix("docker.io/library/")
+        .or_else(|| reference.strip_prefix("docker.io/"));
+    short.unwrap_or(reference)
+}
+
+/// There is no way to say "no limit" to a container that has one: all CPUs is the same.
+fn all_nano_cpus() -> i64 {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    i64::try_from(cpus).map_or(i64::MAX, |cpus| cpus * 1_000_000_000)
+}
+
+/// Most calls at the same time. An engine works on a few at once; more only wait there.
+const CALLS_MAX: usize = 8;
+
+/// Longest that a removal that is under way is waited for.
+const REMOVAL_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Longest that one call may take. Starting a container on a machine that is busy takes seconds.
+const CALL_TIME_MAX: Duration = Duration::from_secs(60);

@@ -1,0 +1,227 @@
+//! A container's folder on the host: what is shown in it, and where what it writes lies.
+//!
+//! ```text
+//! RUN/containers/shim           the program, once
+//! RUN/containers/NAME/ours/     shown read-only as /.pilot: the shim, its socket, the code
+//! RUN/containers/NAME/volume/   shown writable as /mnt/volume
+//! ```
+//!
+//! The folders above are the daemon's alone (0700): what a function leaves in a volume, set-user-ID programs included, nobody else
+//! on the machine can reach.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// What the daemon shows in a container.
+pub(crate) const OURS_INSIDE: &str = "/.pilot";
+/// Process 1.
+pub(crate) const SHIM_INSIDE: &str = "/.pilot/shim";
+/// Where it calls the daemon.
+pub(crate) const SOCKET_INSIDE: &str = "/.pilot/socket";
+/// The function's code.
+pub(crate) const CODE_INSIDE: &str = "/.pilot/code";
+/// Where a function may write to the disk.
+pub(crate) const VOLUME_INSIDE: &str = "/mnt/volume";
+
+/// The socket's name in [`Folder::ours`].
+pub(crate) const SOCKET: &str = "socket";
+
+/// One container's folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Folder(PathBuf);
+
+/// The folder of all containers, below the daemon's run directory.
+pub(crate) fn all(run: &Path) -> PathBuf {
+    run.join("containers")
+}
+
+impl Folder {
+    /// Makes the folder of a new container. Blocks.
+    ///
+    /// # Errors
+    /// With the path.
+    pub(crate) fn make(run: &Path, name: &str) -> io::Result<Self> {
+        let all = all(run);
+        make_dir(&all, 0o700)?;
+        let shim = all.join("shim");
+        install_shim(&shim)?;
+        let folder = Self(all.join(name));
+        make_dir(&folder.0, 0o700)?;
+        make_dir(&folder.ours(), 0o755)?;
+        make_dir(&folder.code(), 0o755)?;
+        make_dir(&folder.volume(), 0o755)?;
+        // Not at birth: the daemon's umask would be taken off. As /tmp: any user of an image may write.
+        named(
+            &folder.volume(),
+            fs::set_permissions(folder.volume(), Permissions::from_mode(0o1777)),
+        )?;
+        share(&shim, &folder.ours().join("shim"))?;
+        Ok(folder)
+    }
+
+    pub(crate) fn ours(&self) -> PathBuf {
+        self.0.join("ours")
+    }
+
+    pub(crate) fn volume(&self) -> PathBuf {
+        self.0.join("volume")
+    }
+
+    fn code(&self) -> PathBuf {
+        self.0.join("ours/code")
+    }
+
+    /// Shows the code of `from` in the container, in place of whatever was there. Blocks.
+    ///
+    /// # Errors
+    /// With the path.
+    pub(crate) fn load(&self, from: &Path) -> io::Result<()> {
+        let code = self.code();
+        // The folder itself stays: it may be somebody's working directory, and is a place in a mount.
+        for entry in named(&code, fs::read_dir(&code))? {
+            remove(&named(&code, entry)?.path())?;
+        }
+        share_all(from, &code)
+    }
+
+    /// Removes the folder with all that is in it. Blocks. One that is gone is fine.
+    ///
+    /// # Errors
+    /// With the path.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        remove(&self.0)
+    }
+}
+
+/// Removes every folder of containers, and nothing else. Blocks.
+pub(crate) fn remove_all(run: &Path, kept: impl Fn(&str) -> bool) -> io::Result<()> {
+    let all = all(run);
+    let entries = match fs::read_dir(&all) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return named(&all, Err(error)),
+    };
+    for entry in entries {
+        let entry = named(&all, entry)?;
+        if !entry.file_name().to_str().is_some_and(&kept) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(mode).create(path);
+    named(path, made)
+}
+
+/// The program, whole or not at all: several containers may be started at once.
+fn install_shim(path: &Path) -> io::Result<()> {
+    let there = fs::metadata(path);
+    let size = u64::try_from(pilot_sys::shim::BINARY.len()).unwrap_or(u64::MAX);
+    // Of this build: whoever writes it writes this, and another daemon's run directory is another one.
+    let is_ours = there.is_ok_and(|file| file.len() == size)
+        && fs::read(path).is_ok_and(|bytes| bytes == pilot_sys::shim::BINARY);
+    if is_ours {
+        return Ok(());
+    }
+    let made = path.with_extension(format!("{:?}", std::thread::current().id()));
+    let install = || {
+        fs::write(&made, pilot_sys::shim::BINARY)?;
+        fs::set_permissions(&made, Permissions::from_mode(0o555))?;
+        fs::rename(&made, path)
+    };
+    named(path, install())
+}
+
+/// The same file at another place, without a copy where the file system can: it is shown read-only, so nobody in a container can
+/// change what others see (mount_namespaces(7); a read-only mount refuses writes, modes and owners).
+fn share(from: &Path, to: &Path) -> io::Result<()> {
+    let shared = fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop));
+    named(to, shared)
+}
+
+fn share_all(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in named(from, fs::read_dir(from))? {
+        let entry = named(from, entry)?;
+        let (here, there) = (entry.path(), to.join(entry.file_name()));
+        let kind = named(&here, entry.file_type())?;
+        if kind.is_dir() {
+            make_dir(&there, 0o755)?;
+            share_all(&here, &there)?;
+        } else if kind.is_symlink() {
+            named(&there, fs::read_link(&here).and_then(|target| symlink(target, &there)))?;
+        } else {
+            share(&here, &there)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => named(path, other),
+    }
+}
+
+fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
+    result
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn code_is_shown_in_place_of_what_was_there_and_not_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::make(dir.path(), "c1").unwrap();
+        let code = dir.path().join("code");
+        fs::create_dir_all(code.join("lib")).unwrap();
+        fs::write(code.join("lib/a.py"), "a").unwrap();
+        symlink("lib/a.py", code.join("link")).unwrap();
+        fs::write(folder.code().join("old"), "old").unwrap();
+
+        folder.load(&code).unwrap();
+
+        assert!(!folder.code().join("old").exists());
+        assert_eq!(fs::read_to_string(folder.code().join("link")).unwrap(), "a");
+        let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+        assert_eq!(
+            inode(&folder.code().join("lib/a.py")),
+            inode(&code.join("lib/a.py"))
+        );
+    }
+
+    #[test]
+    fn a_volume_is_anybodys_and_what_is_around_it_nobodys() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::make(dir.path(), "c1").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!(mode(&folder.volume()), 0o1777);
+        assert_eq!(mode(&folder.0), 0o700);
+        assert_eq!(mode(&all(dir.path())), 0o700);
+    }
+
+    #[test]
+    fn folders_of_containers_are_removed_but_those_that_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["old", "new"] {
+            Folder::make(dir.path(), name).unwrap();
+        }
+        remove_all(dir.path(), |name| name == "new").unwrap();
+        assert!(all(dir.path()).join("new").exists());
+        assert!(!all(dir.path()).join("old").exists());
+    }
+}

@@ -1,0 +1,171 @@
+//! One use of a container by a server of its own, as `base/contract` sees it: the main process's end and output, and the way to its
+//! network.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use pilot_contract::{End, Instance, Reach, Retire};
+use pilot_model::BoxFuture;
+use pilot_model::ports::WorkerMemory;
+use tokio::net::TcpStream;
+use tokio::sync::SetOnce;
+use tokio::time::timeout;
+
+use crate::container::Container;
+use crate::output::Output;
+use crate::shim::{Ended, Process, Shim, Whom};
+
+/// A use: from the start of the main process until the container may be cleaned.
+#[derive(Debug)]
+pub(crate) struct Use {
+    process: Process,
+    output: Output,
+    /// Kills at the memory limit before it began.
+    oom_kills_before: u64,
+    let_go: AtomicBool,
+    /// Set when it was let go and given what time it had.
+    settled: SetOnce<()>,
+}
+
+/// A use of a container.
+#[derive(Debug)]
+pub(crate) struct ContainerInstance {
+    container: Arc<Container>,
+    usage: Arc<Use>,
+    memory_bytes_max: u64,
+}
+
+/// The way into a container's network.
+#[derive(Debug)]
+pub(crate) struct Inside(Arc<Shim>);
+
+impl Use {
+    pub(crate) fn new(process: Process, output: Output, oom_kills_before: u64) -> Self {
+        Self {
+            process,
+            output,
+            oom_kills_before,
+            let_go: AtomicBool::new(false),
+            settled: SetOnce::new(),
+        }
+    }
+
+    /// Waits until a use that was let go gracefully is over. One that was not let go has nothing to wait for.
+    pub(crate) async fn settled(&self) {
+        if self.let_go.load(Ordering::Relaxed) {
+            self.settled.wait().await;
+        }
+    }
+
+    fn settle(&self) {
+        // Once is enough.
+        drop(self.settled.set(()));
+    }
+}
+
+impl ContainerInstance {
+    pub(crate) fn new(container: Arc<Container>, usage: Arc<Use>, memory_bytes_max: u64) -> Self {
+        Self {
+            container,
+            usage,
+            memory_bytes_max,
+        }
+    }
+}
+
+impl Instance for ContainerInstance {
+    fn ended(&self) -> BoxFuture<'static, End> {
+        let (process, counters) = (
+            self.usage.process.clone(),
+            Arc::clone(&self.container.counters),
+        );
+        let before = self.usage.oom_kills_before;
+        Box::pin(async move {
+            let ended = process.ended().await;
+            if ended != Ended::Exited(0) && counters.oom_kills() > before {
+                return End::OutOfMemory;
+            }
+            match ended {
+                Ended::Exited(status) => End::Exited(status),
+                Ended::Signalled(signal) => End::Signalled(signal),
+                Ended::Unknown => End::Unknown,
+            }
+        })
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.usage.let_go.load(Ordering::Relaxed)
+            && self.usage.process.end().is_none()
+            && self.container.shim.is_alive()
+    }
+
+    fn kill(&self) {
+        self.usage.let_go.store(true, Ordering::Relaxed);
+        self.container.shim.kill_all_soon();
+        self.usage.settle();
+    }
+
+    fn retire(&self, how: Retire) {
+        if self.usage.let_go.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let Retire::Gracefully { grace, held } = how else {
+            self.container.shim.kill_all_soon();
+            return self.usage.settle();
+        };
+        let shim = &self.container.shim;
+        shim.signal(&self.usage.process, SIGTERM, Whom::Process);
+        let (container, usage) = (Arc::clone(&self.container), Arc::clone(&self.usage));
+        self.container.spawn(async move {
+            tokio::select! {
+                _ = timeout(grace, usage.process.ended()) => {}
+                () = async { usage.settled.wait().await; } => {}
+            }
+            container.shim.kill_all_soon();
+            drop(held);
+            usage.settle();
+        });
+    }
+
+    fn take_output(&self) -> Bytes {
+        self.usage.output.take()
+    }
+
+    fn memory(&self) -> WorkerMemory {
+        self.container.memory()
+    }
+
+    fn memory_bytes_max(&self) -> u64 {
+        self.memory_bytes_max
+    }
+}
+
+impl Inside {
+    pub(crate) fn new(shim: Arc<Shim>) -> Self {
+        Self(shim)
+    }
+}
+
+impl Reach for Inside {
+    fn connect(&self, port: u16) -> BoxFuture<'static, io::Result<TcpStream>> {
+        let shim = Arc::clone(&self.0);
+        Box::pin(async move {
+            let stream = shim
+                .connect(port)
+                .await
+                .map_err(crate::shim::ShimError::into_io)?;
+            let stream = TcpStream::from_std(stream)?;
+            // connect(2), EINPROGRESS: writable is the end of it, and the error says which.
+            stream.writable().await?;
+            match stream.take_error()? {
+                None => Ok(stream),
+                Some(error) => Err(error),
+            }
+        })
+    }
+}
+
+/// signal(7).
+const SIGTERM: i32 = 15;

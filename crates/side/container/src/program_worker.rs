@@ -1,0 +1,358 @@
+//! The contract `shim`, HotC's form: a function is a program that is run for each invocation in a container that is up already
+//! (OpenFaaS's classic watchdog, as a contract). It reads the event from its standard input and writes the answer to its standard
+//! output; what it writes to standard error is the invocation's output.
+//!
+//! What an invocation leaves running ends with it, where the container serves one at a time; else when the container is cleaned.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use pilot_model::ports::{
+    Answer, BoxFuture, Call, Done, Part, StartStamps, Worker, WorkerFault, WorkerMemory,
+};
+use pilot_model::{Instant, Version, WorkerId};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::unix::pipe::Sender;
+
+use crate::container::Container;
+use crate::folder::CODE_INSIDE;
+use crate::host::now;
+use crate::output::{Output, Whole};
+use crate::shim::{Ended, Process, Program, Shim, ShimError, Whom};
+
+/// A container with a function's code in it.
+#[derive(Debug)]
+pub(crate) struct ProgramWorker {
+    id: WorkerId,
+    stamps: StartStamps,
+    container: Arc<Container>,
+    version: Arc<Version>,
+    command: Vec<String>,
+    variables: BTreeMap<String, String>,
+    let_go: AtomicBool,
+}
+
+/// As much of the wire protocol's `InvokeMeta` as a program is told.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Meta {
+    id: String,
+    arn: String,
+    deadline_ms: u64,
+    client_context: Option<String>,
+    trace: Option<String>,
+}
+
+/// A program that runs, ended if nobody waits for it any more.
+struct Running<'a> {
+    shim: &'a Shim,
+    process: Process,
+    /// Closed once the event is in it.
+    input: Option<Sender>,
+    answer: Output,
+    log: Output,
+    oom_kills_before: u64,
+}
+
+impl ProgramWorker {
+    pub(crate) fn new(
+        id: WorkerId,
+        asked: Instant,
+        container: Arc<Container>,
+        version: Arc<Version>,
+        command: Vec<String>,
+        variables: BTreeMap<String, String>,
+    ) -> Self {
+        // Nothing is started before an event comes.
+        let ready = now();
+        Self {
+            id,
+            stamps: StartStamps {
+                asked,
+                forked: ready,
+                sandboxed: ready,
+                initialised: ready,
+            },
+            container,
+            version,
+            command,
+            variables,
+            let_go: AtomicBool::new(false),
+        }
+    }
+
+    async fn serve(&self, call: Call) -> Result<Answer, WorkerFault> {
+        let started = now();
+        let mut running = match self.start(&call.meta).await {
+            Ok(running) => running,
+            Err(error @ ShimError::Failed { .. }) => {
+                let message = format!(
+                    "`{}` could not be started in {CODE_INSIDE}: {error}",
+                    self.command.join(" ")
+                );
+                let done = done(started, now(), None, Bytes::new());
+                return Ok(Answer::Error(
+                    error_body("Runtime.InvalidEntrypoint", &message),
+                    done,
+                ));
+            }
+            Err(error) => {
+                return Err(WorkerFault::Protocol {
+                    problem: error.to_string(),
+                    output: Bytes::new(),
+                });
+            }
+        };
+        let ended = running.feed(&call.body).await;
+        let returned = now();
+        if self.version.config.concurrency == 1 {
+            self.container.shim.kill_all_soon();
+        }
+        let was_killed_for_memory = ended != Ended::Exited(0)
+            && self.container.counters.oom_kills() > running.oom_kills_before;
+        let answer = running.answer.whole();
+        let output = running.log.take();
+        if was_killed_for_memory {
+            return Err(WorkerFault::OutOfMemory {
+                limit_bytes: self.version.config.memory_bytes,
+                output,
+            });
+        }
+        let done = done(started, returned, answer.first_byte, output);
+        match ended {
+            Ended::Exited(0) => Ok(as_answer(answer, done)),
+            Ended::Exited(status) => Ok(failure(&format!("exit status {status}"), done)),
+            Ended::Signalled(signal) => Ok(failure(&format!("signal {signal}"), done)),
+            Ended::Unknown => Err(WorkerFault::Protocol {
+                problem: "the container ended".to_owned(),
+                output: done.output,
+            }),
+        }
+    }
+
+    async fn start(&self, meta: &[u8]) -> Result<Running<'_>, ShimError> {
+        let meta: Meta = serde_json::from_slice(meta).unwrap_or_default();
+        let mut variables = self.variables.clone();
+        let own = [
+            ("AWS_LAMBDA_REQUEST_ID", Some(meta.id)),
+            ("AWS_LAMBDA_FUNCTION_ARN", Some(meta.arn)),
+            ("AWS_LAMBDA_DEADLINE_MS", Some(meta.deadline_ms.to_string())),
+            ("AWS_LAMBDA_CLIENT_CONTEXT", meta.client_context),
+            ("_X_AMZN_TRACE_ID", meta.trace),
+        ];
+        variables.extend(
+            own.into_iter()
+                .filter_map(|(key, value)| Some((key.to_owned(), value?))),
+        );
+        let pipes = || {
+            let (there, here) = io::pipe()?;
+            let input = Sender::from_owned_fd(OwnedFd::from(here))?;
+            Ok((
+                (there, input),
+                Output::pipe_of(ANSWER_LEN_MAX)?,
+                Output::pipe()?,
+            ))
+        };
+        let ((stdin, input), (answer, stdout), (log, stderr)) =
+            pipes().map_err(|error: io::Error| ShimError::Failed {
+                what: "make pipes".to_owned(),
+                error,
+            })?;
+        let program = Program {
+            user: &self.container.user,
+            dir: CODE_INSIDE,
+            argv: &self.command,
+            environment: &variables,
+        };
+        let oom_kills_before = self.container.counters.oom_kills();
+        let shim = &self.container.shim;
+        let process = shim
+            .exec(&program, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])
+            .await?;
+        Ok(Running {
+            shim,
+            process,
+            input: Some(input),
+            answer,
+            log,
+            oom_kills_before,
+        })
+    }
+}
+
+impl Running<'_> {
+    /// Gives it the event and waits for its end. A program need not read: what it leaves is nobody's.
+    async fn feed(&mut self, event: &[u8]) -> Ended {
+        let input = self.input.take();
+        let give = async {
+            if let Some(mut input) = input {
+                // It may have closed its end.
+                drop(input.write_all(event).await);
+            }
+        };
+        let (mut give, mut ended) = (std::pin::pin!(give), std::pin::pin!(self.process.ended()));
+        tokio::select! {
+            biased;
+            ended = &mut ended => return ended,
+            // Closed with the end of this: a program that reads to the end finds one.
+            () = &mut give => {}
+        }
+        ended.await
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if self.process.end().is_none() {
+            self.shim.signal(&self.process, SIGKILL, Whom::Group);
+        }
+    }
+}
+
+impl Worker for ProgramWorker {
+    fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    fn stamps(&self) -> StartStamps {
+        self.stamps
+    }
+
+    fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
+        Box::pin(self.serve(call))
+    }
+
+    fn next(&self, _stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
+        Box::pin(std::future::ready(Err(WorkerFault::Protocol {
+            problem: "contract \"shim\" has no streamed answers".to_owned(),
+            output: Bytes::new(),
+        })))
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.let_go.load(Ordering::Relaxed) && self.container.shim.is_alive()
+    }
+
+    fn kill(&self) {
+        self.let_go.store(true, Ordering::Relaxed);
+        self.container.shim.kill_all_soon();
+    }
+
+    fn memory(&self) -> WorkerMemory {
+        self.container.memory()
+    }
+}
+
+fn done(started: Instant, returned: Instant, first_byte: Option<Instant>, output: Bytes) -> Done {
+    Done {
+        started,
+        returned,
+        first_byte: first_byte.unwrap_or(returned),
+        output,
+    }
+}
+
+/// JSON as it is; anything else as a string, without the line break that ends it; nothing as `null`.
+fn as_answer(answer: Whole, done: Done) -> Answer {
+    if answer.dropped > 0 {
+        let message = format!(
+            "Response payload size exceeded maximum allowed payload size ({ANSWER_LEN_MAX} bytes)."
+        );
+        return Answer::Error(error_body("Function.ResponseSizeTooLarge", &message), done);
+    }
+    let bytes = answer.bytes.trim_ascii();
+    if bytes.is_empty() {
+        return Answer::Result(Bytes::from_static(b"null"), done);
+    }
+    if serde_json::from_slice::<&RawValue>(bytes).is_ok() {
+        return Answer::Result(Bytes::copy_from_slice(bytes), done);
+    }
+    let text = String::from_utf8_lossy(&answer.bytes);
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    let json = serde_json::to_vec(text).expect("text is always JSON");
+    Answer::Result(json.into(), done)
+}
+
+/// The program ended otherwise than with status 0. Its last words say more than the status.
+fn failure(how: &str, done: Done) -> Answer {
+    let log = String::from_utf8_lossy(&done.output);
+    let lines: Vec<&str> = log.trim_end().lines().rev().take(LINES_MAX).collect();
+    let last: Vec<&str> = lines.into_iter().rev().collect();
+    let mut message = format!("Runtime exited with error: {how}");
+    if !last.is_empty() {
+        message.push('\n');
+        message.extend(last.join("\n").chars().take(WORDS_LEN_MAX));
+    }
+    Answer::Error(error_body("Runtime.ExitError", &message), done)
+}
+
+/// Lambda's form.
+fn error_body(kind: &str, message: &str) -> Bytes {
+    serde_json::json!({ "errorType": kind, "errorMessage": message, "stackTrace": [] })
+        .to_string()
+        .into()
+}
+
+/// Most that an invocation may answer, bytes: Lambda's 6 MiB with the room it leaves for the envelope.
+const ANSWER_LEN_MAX: usize = 6 * 1024 * 1024 + 100;
+
+/// Of standard error in an error's message.
+const LINES_MAX: usize = 10;
+const WORDS_LEN_MAX: usize = 4000;
+
+/// signal(7).
+const SIGKILL: i32 = 9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing() -> Done {
+        done(Instant(1), Instant(2), None, Bytes::new())
+    }
+
+    fn answered(text: &str) -> String {
+        let whole = Whole {
+            bytes: text.as_bytes().to_vec(),
+            dropped: 0,
+            first_byte: None,
+        };
+        match as_answer(whole, nothing()) {
+            Answer::Result(body, _) => String::from_utf8(body.to_vec()).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn json_is_the_answer_as_it_is() {
+        assert_eq!(answered("{\"a\": [1, 2]}\n"), "{\"a\": [1, 2]}");
+        assert_eq!(answered(" 7 "), "7");
+    }
+
+    #[test]
+    fn text_is_a_string_and_nothing_is_null() {
+        assert_eq!(answered("hello \"you\"\n"), r#""hello \"you\"""#);
+        assert_eq!(answered("two\nlines\n"), r#""two\nlines""#);
+        assert_eq!(answered(" \n"), "null");
+    }
+
+    #[test]
+    fn a_failure_says_the_last_words() {
+        let log = (0..20).map(|n| format!("line {n}\n")).collect::<String>();
+        let done = done(Instant(1), Instant(2), None, log.into());
+        let Answer::Error(body, _) = failure("exit status 3", done) else {
+            panic!("no error");
+        };
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["errorType"], "Runtime.ExitError");
+        let message = body["errorMessage"].as_str().unwrap();
+        assert!(message.starts_with("Runtime exited with error: exit status 3\nline 10\n"));
+        assert!(message.ends_with("line 19"));
+    }
+}

@@ -1,0 +1,406 @@
+//! The other end of `base/sys/native/shim.c`: the connection to one container's process 1. Requests are answered in order; ends of
+//! processes come by themselves.
+//!
+//! Invariants: a request is one message and gets one answer; whoever waits for an answer is told when the connection ends. Letting
+//! go of the last reference closes it, which ends the container.
+
+mod protocol;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pilot_sys::seqpacket;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{SetOnce, oneshot};
+use tokio::task::AbortHandle;
+
+pub(crate) use protocol::{Program, User};
+use protocol::{Reply, Request};
+
+/// A shim that is connected.
+#[derive(Debug)]
+pub(crate) struct Shim {
+    shared: Arc<Shared>,
+    /// Reads what comes; ends with this.
+    reader: AbortHandle,
+}
+
+/// A program that was started.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    id: u64,
+    end: Arc<SetOnce<Ended>>,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// By itself, with this status.
+    Exited(i32),
+    /// By this signal.
+    Signalled(i32),
+    /// The container went away with it.
+    Unknown,
+}
+
+/// Whom a signal reaches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Whom {
+    /// The program itself.
+    Process,
+    /// The program and what it started, unless that left its process group.
+    Group,
+}
+
+/// Why a request had no good answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ShimError {
+    /// The container has ended.
+    #[error("the container has ended")]
+    Gone,
+    /// The shim tried and could not.
+    #[error("{what}: {error}")]
+    Failed {
+        /// Which step.
+        what: String,
+        /// The kernel's.
+        error: io::Error,
+    },
+    /// The request is over a bound of the protocol.
+    #[error("{0}")]
+    TooLarge(String),
+    /// It did not answer in time.
+    #[error("the shim did not answer within {} s", .0.as_secs())]
+    TooSlow(Duration),
+    /// It said what it must not.
+    #[error("the shim sent what it must not: {0}")]
+    Protocol(String),
+}
+
+impl ShimError {
+    /// As an error of the kernel's, for those who asked for a socket.
+    pub(crate) fn into_io(self) -> io::Error {
+        match self {
+            Self::Failed { error, .. } => error,
+            Self::Gone => io::Error::new(io::ErrorKind::BrokenPipe, self),
+            other => io::Error::other(other),
+        }
+    }
+}
+
+impl Shim {
+    /// Talks to a shim that has just called; waits for its greeting.
+    ///
+    /// # Errors
+    /// It is another version's, or hung up.
+    pub(crate) async fn greet(socket: UnixStream) -> Result<Self, ShimError> {
+        match receive(&socket).await? {
+            Some((Reply::Hello { protocol }, _)) if protocol == pilot_sys::shim::PROTOCOL => {}
+            Some((reply, _)) => return Err(ShimError::Protocol(format!("{reply:?} as a greeting"))),
+            None => return Err(ShimError::Gone),
+        }
+        let shared = Arc::new(Shared {
+            socket,
+            alive: AtomicBool::new(true),
+            next_id: AtomicU64::new(1),
+            waiting: Mutex::default(),
+        });
+        let reader = tokio::spawn(Arc::clone(&shared).read()).abort_handle();
+        Ok(Self { shared, reader })
+    }
+
+    /// False once the container is known to have ended: a look at a flag.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.shared.alive.load(Ordering::Relaxed)
+    }
+
+    /// Starts a program with these descriptors as its 0, 1 and 2.
+    ///
+    /// # Errors
+    /// The step that failed, e.g. `execve` and "No such file or directory".
+    pub(crate) async fn exec(
+        &self,
+        program: &Program<'_>,
+        fds: [BorrowedFd<'_>; 3],
+    ) -> Result<Process, ShimError> {
+        let id = self.shared.next_id();
+        let end = Arc::new(SetOnce::new());
+        // Before it is started: its end may be told before its start is heard of here.
+        self.shared.expect_end(id, &end)?;
+        let request = Request::Exec(program);
+        match self.shared.ask_as(id, &request, &fds, ANSWER_TIME_MAX).await {
+            Ok(_) => Ok(Process { id, end }),
+            Err(error) => {
+                self.shared.waiting.lock().ends.remove(&id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Sends a signal, without waiting for an answer. Nothing happens if the program has ended.
+    pub(crate) fn signal(&self, process: &Process, signal: i32, whom: Whom) {
+        let request = Request::Signal {
+            process: process.id,
+            signal,
+            whom,
+        };
+        self.shared.tell(&request);
+    }
+
+    /// Begins to end everything in the container but the shim, without waiting.
+    pub(crate) fn kill_all_soon(&self) {
+        self.shared.tell(&Request::Kill {
+            within: ANSWER_TIME_MAX,
+        });
+    }
+
+    /// Makes the container as new, in at most so long.
+    ///
+    /// # Errors
+    /// What is left.
+    pub(crate) async fn clean(&self, within: Duration) -> Result<(), ShimError> {
+        self.ask(&Request::Clean { within }, within + ANSWER_TIME_MAX)
+            .await
+            .map(drop)
+    }
+
+    /// Remembers what a new container is like. `places`: the folders that [`Shim::clean`] empties; none: those of before.
+    ///
+    /// # Errors
+    /// `ENOTEMPTY` with the folder that is not empty.
+    pub(crate) async fn seal(&self, places: &[String]) -> Result<(), ShimError> {
+        self.ask(&Request::Seal { places }, ANSWER_TIME_MAX)
+            .await
+            .map(drop)
+    }
+
+    /// Who an image's `USER` is.
+    ///
+    /// # Errors
+    /// The image does not have that user or group.
+    pub(crate) async fn user(&self, spec: &str) -> Result<User, ShimError> {
+        let (payload, _) = self.ask(&Request::User { spec }, ANSWER_TIME_MAX).await?;
+        User::decode(&payload).ok_or_else(|| ShimError::Protocol("a user".to_owned()))
+    }
+
+    /// A listener on the container's loopback device; port 0: whichever is free.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) async fn listen(&self, port: u16) -> Result<std::net::TcpListener, ShimError> {
+        let (_, fds) = self.ask(&Request::Listen { port }, ANSWER_TIME_MAX).await?;
+        Ok(one_of(fds)?.into())
+    }
+
+    /// A socket that is being connected to the container's loopback device, non-blocking.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) async fn connect(&self, port: u16) -> Result<std::net::TcpStream, ShimError> {
+        let (_, fds) = self.ask(&Request::Connect { port }, ANSWER_TIME_MAX).await?;
+        Ok(one_of(fds)?.into())
+    }
+
+    async fn ask(
+        &self,
+        request: &Request<'_>,
+        within: Duration,
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), ShimError> {
+        let id = self.shared.next_id();
+        self.shared.ask_as(id, request, &[], within).await
+    }
+}
+
+impl Drop for Shim {
+    fn drop(&mut self) {
+        // The reader holds the socket; with it the connection goes, and with that the container.
+        self.reader.abort();
+    }
+}
+
+impl Process {
+    /// Resolves when it has ended.
+    pub(crate) async fn ended(&self) -> Ended {
+        *self.end.wait().await
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn end(&self) -> Option<Ended> {
+        self.end.get().copied()
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// A message socket: of the stream socket that tokio has, the readiness alone is used.
+    socket: UnixStream,
+    /// Cleared by the reader alone.
+    alive: AtomicBool,
+    next_id: AtomicU64,
+    /// Guards only the maps; never held across an await.
+    waiting: Mutex<Waiting>,
+}
+
+type Answer = Result<(Vec<u8>, Vec<OwnedFd>), ShimError>;
+
+/// Who waits for what. Bounded by the processes and requests of one container.
+#[derive(Debug, Default)]
+struct Waiting {
+    answers: HashMap<u64, oneshot::Sender<Answer>>,
+    ends: HashMap<u64, Arc<SetOnce<Ended>>>,
+    /// The connection has ended: nobody is added any more.
+    closed: bool,
+}
+
+impl Shared {
+    fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn expect_end(&self, id: u64, end: &Arc<SetOnce<Ended>>) -> Result<(), ShimError> {
+        let mut waiting = self.waiting.lock();
+        if waiting.closed {
+            return Err(ShimError::Gone);
+        }
+        waiting.ends.insert(id, Arc::clone(end));
+        Ok(())
+    }
+
+    async fn ask_as(
+        &self,
+        id: u64,
+        request: &Request<'_>,
+        fds: &[BorrowedFd<'_>],
+        within: Duration,
+    ) -> Answer {
+        let message = request.encode(id)?;
+        let (tell, told) = oneshot::channel();
+        {
+            let mut waiting = self.waiting.lock();
+            if waiting.closed {
+                return Err(ShimError::Gone);
+            }
+            waiting.answers.insert(id, tell);
+        }
+        // Takes the entry out again if this future is dropped, too.
+        let _entry = Entry { shared: self, id };
+        let exchange = async {
+            self.socket
+                .async_io(Interest::WRITABLE, || {
+                    seqpacket::send(self.socket.as_fd(), &message, fds)
+                })
+                .await
+                .map_err(|_| ShimError::Gone)?;
+            told.await.unwrap_or(Err(ShimError::Gone))
+        };
+        tokio::time::timeout(within, exchange)
+            .await
+            .unwrap_or(Err(ShimError::TooSlow(within)))
+    }
+
+    /// A request whose answer nobody waits for. It is dropped where the socket is full: some hundred messages lie in it that the
+    /// shim has not read, so it is not working, and its container will fail to be cleaned.
+    fn tell(&self, request: &Request<'_>) {
+        if let Ok(message) = request.encode(self.next_id()) {
+            drop(seqpacket::send(self.socket.as_fd(), &message, &[]));
+        }
+    }
+
+    async fn read(self: Arc<Self>) {
+        let problem = loop {
+            match receive(&self.socket).await {
+                Ok(Some((reply, fds))) => self.handle(reply, fds),
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        if let Some(problem) = problem {
+            tracing::warn!(%problem, "a container's shim is given up");
+        }
+        self.alive.store(false, Ordering::Relaxed);
+        let mut waiting = self.waiting.lock();
+        waiting.closed = true;
+        // Dropping the senders tells those who wait.
+        waiting.answers.clear();
+        for (_, end) in waiting.ends.drain() {
+            drop(end.set(Ended::Unknown));
+        }
+    }
+
+    fn handle(&self, reply: Reply, fds: Vec<OwnedFd>) {
+        match reply {
+            Reply::Done { id, payload } => self.answer(id, Ok((payload, fds))),
+            Reply::Failed { id, error, what } => {
+                let error = io::Error::from_raw_os_error(error);
+                self.answer(id, Err(ShimError::Failed { what, error }));
+            }
+            Reply::Exited { id, end } => {
+                if let Some(waiting) = self.waiting.lock().ends.remove(&id) {
+                    drop(waiting.set(end));
+                }
+            }
+            // Only once, and that was heard.
+            Reply::Hello { .. } => {}
+        }
+    }
+
+    fn answer(&self, id: u64, answer: Answer) {
+        if let Some(waiting) = self.waiting.lock().answers.remove(&id) {
+            // Whoever asked may have gone.
+            drop(waiting.send(answer));
+        }
+    }
+}
+
+/// A place in [`Waiting::answers`].
+struct Entry<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.shared.waiting.lock().answers.remove(&self.id);
+    }
+}
+
+async fn receive(socket: &UnixStream) -> Result<Option<(Reply, Vec<OwnedFd>)>, ShimError> {
+    let message = socket
+        .async_io(Interest::READABLE, || seqpacket::receive(socket))
+        .await;
+    match message {
+        Ok(Some(message)) => {
+            let reply = Reply::decode(&message.bytes)
+                .ok_or_else(|| ShimError::Protocol(format!("{:?}", message.bytes)))?;
+            Ok(Some((reply, message.fds)))
+        }
+        Ok(None) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+        Err(error) => Err(failed("the shim's socket", error)),
+    }
+}
+
+fn one_of(fds: Vec<OwnedFd>) -> Result<OwnedFd, ShimError> {
+    fds.into_iter()
+        .next()
+        .ok_or_else(|| ShimError::Protocol("an answer without its socket".to_owned()))
+}
+
+fn failed(what: &str, error: io::Error) -> ShimError {
+    ShimError::Failed {
+        what: what.to_owned(),
+        error,
+    }
+}
+
+/// Longest that the shim takes for anything whose time is not given with it. It does nothing that waits.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! The images in use, and whether their references still mean them: an image that is built or imported anew under its old name must
+//! not be served from containers of the old one. The engine tells what happens to images; nothing is asked per invocation.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+
+use crate::engine::{Engine, EngineError};
+use crate::image::Image;
+
+/// Images by reference, as they were last looked at.
+#[derive(Debug)]
+pub(crate) struct Images {
+    shared: Arc<Shared>,
+    /// Listens to the engine, from the first look on; ends with this.
+    listener: Mutex<Option<AbortHandle>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    engine: Arc<Engine>,
+    /// Guards only the map; never held across an await.
+    known: Mutex<HashMap<String, Arc<Image>>>,
+}
+
+impl Images {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                engine,
+                known: Mutex::default(),
+            }),
+            listener: Mutex::new(None),
+        }
+    }
+
+    /// What a reference means now.
+    ///
+    /// # Errors
+    /// The engine has no such image, or is not there.
+    pub(crate) async fn look_up(&self, reference: &str) -> Result<Arc<Image>, EngineError> {
+        let image = self.shared.look_up(reference).await?;
+        self.listener.lock().get_or_insert_with(|| {
+            tokio::spawn(listen(Arc::clone(&self.shared))).abort_handle()
+        });
+        Ok(image)
+    }
+
+    /// What it meant when it was last looked up.
+    pub(crate) fn known(&self, reference: &str) -> Option<Arc<Image>> {
+        self.shared.known.lock().get(reference).cloned()
+    }
+}
+
+impl Drop for Images {
+    fn drop(&mut self) {
+        if let Some(listener) = self.listener.get_mut() {
+            listener.abort();
+        }
+    }
+}
+
+impl Shared {
+    async fn look_up(&self, reference: &str) -> Result<Arc<Image>, EngineError> {
+        let found = Image::new(self.engine.image(reference).await?);
+        let mut known = self.known.lock();
+        if let Some(image) = known.get(reference) {
+            if image.id == found.id {
+                return Ok(Arc::clone(image));
+            }
+            image.replace();
+        } else if known.len() >= IMAGES_MAX {
+            // Whoever was forgotten is looked up again at its next start, and its containers start anew.
+            for (_, image) in known.drain() {
+                image.replace();
+            }
+        }
+        let found = Arc::new(found);
+        known.insert(reference.to_owned(), Arc::clone(&found));
+        Ok(found)
+    }
+
+    async fn refresh(&self) {
+        let references: Vec<String> = self.known.lock().keys().cloned().collect();
+        for reference in references {
+            // One that is gone may have containers still; they are what was asked for.
+            drop(self.look_up(&reference).await);
+        }
+    }
+}
+
+async fn listen(shared: Arc<Shared>) {
+    loop {
+        if let Ok(events) = shared.engine.image_events().await {
+            let mut events = std::pin::pin!(events);
+            // Whatever happened while nobody listened.
+            shared.refresh().await;
+            while let Some(Ok(_)) = events.next().await {
+                shared.refresh().await;
+            }
+            tracing::debug!("the container engine went away");
+        }
+        tokio::time::sleep(RETRY_AFTER).await;
+    }
+}
+
+/// Images that are watched at the same time.
+const IMAGES_MAX: usize = 1000;
+
+/// An engine that went away is looked for this often.
+const RETRY_AFTER: Duration = Duration::from_secs(1);

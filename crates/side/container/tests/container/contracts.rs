@@ -1,0 +1,310 @@
+//! The three contracts, and what a container can and cannot reach.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use pilot_model::ports::{PassedRequest, StreamedBody, WorkerFault};
+
+use crate::support::{
+    BUSYBOX, PYTHON, Spec, Stage, answer, call, error, fault, generic, problem, shell, specialise,
+    text,
+};
+
+pub(crate) async fn an_image_that_is_not_there_is_named_with_what_to_do(stage: Stage) {
+    let host = stage.host();
+    let spec = Spec {
+        image: "nobody/has-this:9",
+        contract: "http",
+        ..Spec::default()
+    };
+    let version = stage.version("missing", &spec);
+    let error = problem(&generic(&host, &version).await.unwrap_err());
+    assert!(error.contains("'nobody/has-this:9'"), "{error}");
+    assert!(error.contains("docker pull nobody/has-this:9"), "{error}");
+    assert_eq!(stage.containers(), "");
+}
+
+pub(crate) async fn a_program_gets_the_event_and_its_output_is_the_answer(stage: Stage) {
+    let script = r#"
+read line
+case $line in
+  '{"say":"env"}') env; id -u; pwd; cat /proc/self/status; echo x 2>/dev/null >>handler.sh || echo read-only ;;
+  '{"say":"nothing"}') ;;
+  *) echo "to the log" >&2; echo "{\"got\": $line}" ;;
+esac
+"#;
+    let host = stage.host();
+    let version = stage.version("program", &shell(&[("handler.sh", script)]));
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+
+    let (body, output) = answer(&worker, r#"{"a": 1}"#).await;
+    assert_eq!(body, r#"{"got": {"a": 1}}"#);
+    assert_eq!(output, "to the log\n");
+
+    let (body, _) = answer(&worker, r#"{"say":"env"}"#).await;
+    let seen: String = serde_json::from_str(&body).unwrap();
+    for line in [
+        "OWN=own value",
+        "AWS_LAMBDA_FUNCTION_NAME=program",
+        "AWS_LAMBDA_FUNCTION_VERSION=7",
+        "AWS_LAMBDA_REQUEST_ID=request-1",
+        "PILOT_VOLUME=/mnt/volume",
+        "HOME=/root",
+        "/.pilot/code",
+        "0",
+        "read-only",
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "NoNewPrivs:\t1",
+    ] {
+        assert!(seen.lines().any(|seen| seen == line), "{line} in {seen}");
+    }
+    let (body, _) = answer(&worker, r#"{"say":"nothing"}"#).await;
+    assert_eq!(body, "null");
+}
+
+pub(crate) async fn a_program_that_fails_is_an_error_with_its_last_words(stage: Stage) {
+    let script = "echo first >&2; echo 'no such customer' >&2; echo half; exit 3";
+    let host = stage.host();
+    let version = stage.version("fails", &shell(&[("handler.sh", script)]));
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let (body, done) = error(&worker, "{}").await;
+    assert_eq!(body["errorType"], "Runtime.ExitError");
+    let message = body["errorMessage"].as_str().unwrap();
+    assert!(message.contains("exit status 3"), "{message}");
+    assert!(message.ends_with("no such customer"), "{message}");
+    assert_eq!(text(&done.output), "first\nno such customer\n");
+    // The worker serves on.
+    assert!(worker.is_alive());
+    error(&worker, "{}").await;
+}
+
+pub(crate) async fn a_program_that_is_not_there_is_named(stage: Stage) {
+    let host = stage.host();
+    let mut spec = shell(&[]);
+    spec.command = &["./nothing-here"];
+    let version = stage.version("absent", &spec);
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let (body, _) = error(&worker, "{}").await;
+    assert_eq!(body["errorType"], "Runtime.InvalidEntrypoint");
+    let message = body["errorMessage"].as_str().unwrap();
+    assert!(message.contains("./nothing-here"), "{message}");
+    assert!(message.contains("No such file"), "{message}");
+}
+
+pub(crate) async fn a_program_that_nobody_waits_for_is_ended(stage: Stage) {
+    let script = r#"
+read line
+if [ "$line" = '"count"' ]; then ps | grep -c '[s]leep 1000'; exit 0; fi
+sleep 1000 & sleep 1000
+"#;
+    let host = stage.host();
+    let version = stage.version("slow", &shell(&[("handler.sh", script)]));
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let waited = tokio::time::timeout(Duration::from_millis(300), worker.call(call("{}"))).await;
+    assert!(waited.is_err());
+    worker.kill();
+    drop(worker);
+    runtime.clean().await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    assert_eq!(answer(&worker, "\"count\"").await.0, "0");
+}
+
+pub(crate) async fn a_large_event_that_is_not_read_and_one_that_is_echoed(stage: Stage) {
+    let script = r#"if [ -e /tmp/once ]; then cat; else touch /tmp/once; exec <&-; echo '"unread"'; fi"#;
+    let host = stage.host();
+    let version = stage.version("large", &shell(&[("handler.sh", script)]));
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let event = format!("\"{}\"", "x".repeat(2 << 20));
+    assert_eq!(answer(&worker, &event).await.0, "\"unread\"");
+    assert_eq!(answer(&worker, &event).await.0.len(), event.len());
+    let event = format!("\"{}\"", "x".repeat(7 << 20));
+    let (body, _) = error(&worker, &event).await;
+    assert_eq!(body["errorType"], "Function.ResponseSizeTooLarge");
+}
+
+const SERVER: &str = r#"
+import http.server, os, signal, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        answer = ("%s %s %s %s %s" % (self.path, body.decode(), os.environ["K_SERVICE"], os.environ["K_REVISION"], os.environ["IMAGE"])).encode()
+        print("served", flush=True)
+        self.send_response(200); self.send_header("content-length", str(len(answer))); self.end_headers(); self.wfile.write(answer)
+    def do_GET(self):
+        self.send_response(200 if self.path == "/healthz" else 404); self.send_header("content-length", "0"); self.end_headers()
+    def log_message(self, *args): pass
+def ended(*args):
+    open("/mnt/volume/ended", "w").write("politely"); sys.exit(0)
+signal.signal(signal.SIGTERM, ended)
+http.server.ThreadingHTTPServer(("0.0.0.0", int(os.environ["PORT"])), Handler).serve_forever()
+"#;
+
+fn server() -> Spec<'static> {
+    Spec {
+        image: PYTHON,
+        contract: "http",
+        command: &["python3", "-c", SERVER],
+        ready: Some("/healthz"),
+        ..Spec::default()
+    }
+}
+
+pub(crate) fn post(path: &str, body: &'static str) -> PassedRequest {
+    http::Request::post(path)
+        .header("host", "here")
+        .header("content-length", body.len())
+        .body(StreamedBody::new(
+            Full::new(Bytes::from_static(body.as_bytes())).map_err(|never| match never {}),
+        ))
+        .unwrap()
+}
+
+pub(crate) async fn a_server_is_reached_and_told_its_port(stage: Stage) {
+    let host = stage.host();
+    for network in ["none", "outbound", "host"] {
+        let mut spec = server();
+        spec.network = Some(network);
+        let version = stage.version(&format!("web-{network}"), &spec);
+        let runtime = generic(&host, &version).await.unwrap();
+        let worker = specialise(&runtime, &version).await.unwrap();
+        let response = worker.pass(post("/a?b=c", "hello")).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(
+            text(&body),
+            format!("/a?b=c hello web-{network} web-{network}-00007 python")
+        );
+        assert!(worker.memory().pss > 1 << 20);
+    }
+}
+
+pub(crate) async fn a_server_is_asked_to_end_and_waited_for(stage: Stage) {
+    let host = stage.host();
+    let version = stage.version("polite", &server());
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let folder = stage.folders().remove(0);
+    let volume = stage.dir.path().join("run/containers").join(folder).join("volume");
+    worker.retire();
+    drop(worker);
+    let began = Instant::now();
+    // What it wrote when it was asked to end is gone afterwards, so the end is looked for while it is cleaned.
+    let written = async {
+        while !volume.join("ended").exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let (written, cleaned) = tokio::join!(
+        tokio::time::timeout(Duration::from_secs(5), written),
+        runtime.clean()
+    );
+    written.unwrap();
+    cleaned.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(4));
+    assert_eq!(std::fs::read_dir(volume).unwrap().count(), 0);
+}
+
+const CLIENT: &str = r#"
+import os, sys, urllib.request
+api = "http://%s/2018-06-01/runtime/invocation/" % os.environ["AWS_LAMBDA_RUNTIME_API"]
+while True:
+    with urllib.request.urlopen(api + "next") as event:
+        id = event.headers["Lambda-Runtime-Aws-Request-Id"]; body = event.read()
+    print("handling", id, flush=True)
+    urllib.request.urlopen(urllib.request.Request(api + id + "/response", data=b'{"echo": ' + body + b', "task": "' + os.environ["LAMBDA_TASK_ROOT"].encode() + b'"}', method="POST")).read()
+"#;
+
+pub(crate) async fn a_runtime_api_client_serves(stage: Stage) {
+    let host = stage.host();
+    for network in ["none", "host"] {
+        let spec = Spec {
+            image: PYTHON,
+            contract: "provided",
+            command: &["python3", "-c", CLIENT],
+            network: Some(network),
+            ..Spec::default()
+        };
+        let version = stage.version(&format!("lambda-{network}"), &spec);
+        let runtime = generic(&host, &version).await.unwrap();
+        // Twice: the endpoint can be there again after a cleaning.
+        for _ in 0..2 {
+            let worker = specialise(&runtime, &version).await.unwrap();
+            let (body, output) = answer(&worker, r#"{"n": 1}"#).await;
+            assert_eq!(body, r#"{"echo": {"n": 1}, "task": "/var/task"}"#);
+            assert_eq!(output, "handling request-1\n");
+            worker.retire();
+            drop(worker);
+            runtime.clean().await.unwrap();
+        }
+    }
+}
+
+pub(crate) async fn an_image_of_another_contract_fails_with_what_it_printed(stage: Stage) {
+    let host = stage.host();
+    let spec = Spec {
+        image: BUSYBOX,
+        contract: "http",
+        command: &["sh", "-c", "echo I am no server >&2; exit 4"],
+        ..Spec::default()
+    };
+    let version = stage.version("no-server", &spec);
+    let runtime = generic(&host, &version).await.unwrap();
+    let error = specialise(&runtime, &version).await.unwrap_err();
+    let told = format!("{error:?}");
+    assert!(told.contains("status 4"), "{told}");
+    assert!(told.contains("I am no server"), "{told}");
+
+    let mut spec = spec;
+    spec.command = &[];
+    let version = stage.version("no-command", &spec);
+    let runtime = generic(&host, &version).await.unwrap();
+    let error = problem(&specialise(&runtime, &version).await.unwrap_err());
+    assert!(error.contains("set command in the manifest"), "{error}");
+}
+
+pub(crate) async fn memory_over_the_limit_is_out_of_memory(stage: Stage) {
+    let host = stage.host();
+    let spec = Spec {
+        image: PYTHON,
+        contract: "shim",
+        command: &["python3", "-c", "bytearray(1 << 30)"],
+        memory_mb: Some(48),
+        ..Spec::default()
+    };
+    let version = stage.version("hungry", &spec);
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let fault = fault(&worker, "{}").await;
+    assert!(
+        matches!(fault, WorkerFault::OutOfMemory { limit_bytes, .. } if limit_bytes == 48 << 20),
+        "{fault:?}"
+    );
+    // Process 1 is not what the kernel took.
+    worker.kill();
+    drop(worker);
+    runtime.clean().await.unwrap();
+}
+
+pub(crate) async fn a_container_sees_the_network_it_was_given(stage: Stage) {
+    let host = stage.host();
+    let code = [(
+        "handler.sh",
+        "[ -e /sys/class/net/eth0 ] && echo true || echo false",
+    )];
+    for (network, sees) in [("none", "false"), ("outbound", "true")] {
+        let mut spec = shell(&code);
+        spec.network = Some(network);
+        let version = stage.version(network, &spec);
+        let runtime = generic(&host, &version).await.unwrap();
+        let worker = specialise(&runtime, &version).await.unwrap();
+        assert_eq!(answer(&worker, "").await.0, sees, "{network}");
+    }
+}

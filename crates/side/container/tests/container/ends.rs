@@ -1,0 +1,202 @@
+//! Ends: of containers, of daemons, of the engine. Nothing is left, and nothing needs a restart.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use pilot_model::ports::RuntimeHost as _;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use crate::support::{
+    BUSYBOX, Stage, answer, call, fault, generic, host, problem, shell, specialise,
+};
+
+/// Longest that anything here may take.
+const TIME_MAX: Duration = Duration::from_secs(20);
+
+pub(crate) async fn a_dropped_container_is_removed_with_its_folder(stage: Stage) {
+    let host = stage.host();
+    let version = stage.version("short", &shell(&[("handler.sh", "sleep 1000")]));
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    assert_eq!(stage.containers().lines().count(), 1);
+    assert_eq!(stage.folders().len(), 1);
+    drop(runtime);
+    assert!(worker.is_alive(), "the worker holds its container");
+    let called = tokio::time::timeout(Duration::from_millis(100), worker.call(call("{}"))).await;
+    assert!(called.is_err());
+    drop(worker);
+    tokio::time::timeout(TIME_MAX, host.settled()).await.unwrap();
+    assert_eq!(stage.containers(), "");
+    assert_eq!(stage.folders(), [""; 0]);
+}
+
+pub(crate) async fn a_start_that_nobody_waits_for_leaves_nothing(stage: Stage) {
+    let host = stage.host();
+    let version = stage.version("given-up", &shell(&[]));
+    // The first start sweeps: a second one is what is given up at every moment of.
+    drop(generic(&host, &version).await.unwrap());
+    for after_ms in [0, 5, 20, 60, 120, 200] {
+        let start = generic(&host, &version);
+        drop(tokio::time::timeout(Duration::from_millis(after_ms), start).await);
+    }
+    // One more, begun after them all, that is waited for: those before have been created by then, or are not going to be.
+    drop(generic(&host, &version).await.unwrap());
+    tokio::time::timeout(TIME_MAX, async {
+        loop {
+            host.settled().await;
+            if stage.containers().is_empty() && stage.folders().is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
+pub(crate) async fn a_container_killed_behind_the_daemons_back_is_noticed(stage: Stage) {
+    let host = stage.host();
+    let version = stage.version("victim", &shell(&[("handler.sh", "sleep 1000")]));
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let name = stage.containers();
+    let kill = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stage.engine.docker(&["kill", &name]);
+    };
+    let (fault, ()) = tokio::join!(fault(&worker, "{}"), kill);
+    assert!(fault.to_string().contains("the container ended"), "{fault}");
+    assert!(!worker.is_alive());
+    assert!(!runtime.is_alive());
+    assert!(runtime.clean().await.is_err());
+    // The next one is another one.
+    let runtime = generic(&host, &version).await.unwrap();
+    assert!(runtime.is_alive());
+}
+
+/// A daemon's part: a container, then nothing, until it is killed.
+pub(crate) async fn child(dir: &Path) {
+    let engine = std::env::var("PILOT_TEST_ENGINE").unwrap();
+    let host = host(dir, &engine);
+    let config = pilot_model::FunctionSpec {
+        runtime: Some("container".to_owned()),
+        image: Some(BUSYBOX.to_owned()),
+        ..Default::default()
+    };
+    let version = pilot_model::Version {
+        id: pilot_model::VersionId::from_hex("0"),
+        number: 1,
+        config: config.check(&"child".parse().unwrap()).unwrap(),
+        code_dir: dir.to_owned(),
+        environment: pilot_model::Environment {
+            id: pilot_model::EnvironmentId::from_hex("0"),
+            python: None,
+            packages_dir: None,
+            imports: Vec::new(),
+            node: None,
+        },
+    };
+    let runtime = generic(&host, &std::sync::Arc::new(version)).await.unwrap();
+    println!("up");
+    std::future::pending::<()>().await;
+    drop(runtime);
+}
+
+pub(crate) async fn containers_of_a_killed_daemon_are_gone(stage: Stage) {
+    let mut daemon = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .env("PILOT_TEST_CHILD", stage.dir.path())
+        .env("PILOT_TEST_ENGINE", stage.address())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("up"));
+    let name = stage.containers();
+    assert_eq!(name.lines().count(), 1, "{name}");
+    let removed = Command::new("docker")
+        .args(["wait", &name])
+        .env("DOCKER_HOST", stage.address())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    daemon.kill().await.unwrap();
+    // By itself: nobody asks the engine to.
+    tokio::task::spawn_blocking(move || removed.unwrap().wait().unwrap())
+        .await
+        .unwrap();
+    let host = stage.host();
+    host.sweep().await.unwrap();
+    assert_eq!(stage.containers(), "");
+    assert_eq!(stage.folders(), [""; 0]);
+}
+
+pub(crate) async fn what_a_killed_daemon_left_is_swept_and_nothing_else(stage: Stage) {
+    let label = |dir: &Path| format!("io.pilotlight.daemon={}", dir.display());
+    let (own, others) = (label(stage.dir.path()), "io.pilotlight.daemon=/elsewhere");
+    for (name, label) in [("left-own", own.as_str()), ("left-others", others)] {
+        stage
+            .engine
+            .docker(&["create", "--name", name, "--label", label, BUSYBOX, "true"]);
+    }
+    std::fs::create_dir_all(stage.dir.path().join("run/containers/left-own/volume/x")).unwrap();
+    let host = stage.host();
+    assert_eq!(host.sweep().await.unwrap(), 1);
+    assert_eq!(stage.containers(), "");
+    assert_eq!(stage.folders(), [""; 0]);
+    // Once: what it makes itself stays.
+    let runtime = generic(&host, &stage.version("f", &shell(&[]))).await.unwrap();
+    host.sweep().await.unwrap();
+    assert!(runtime.is_alive());
+    assert_eq!(stage.folders().len(), 1);
+    stage.engine.docker(&["rm", "left-others"]);
+}
+
+pub(crate) async fn containers_of_a_replaced_image_are_given_up(stage: Stage) {
+    let name = "pilot-test/replaced:1";
+    stage.engine.build(name, &format!("FROM {BUSYBOX}\nENV WHICH=old\n"));
+    let host = stage.host();
+    let mut spec = shell(&[("handler.sh", "echo $WHICH")]);
+    spec.image = name;
+    let version = stage.version("which", &spec);
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    assert_eq!(answer(&worker, "").await.0, "\"old\"");
+    stage.engine.build(name, &format!("FROM {BUSYBOX}\nENV WHICH=new\n"));
+    tokio::time::timeout(TIME_MAX, async {
+        while runtime.is_alive() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    assert_eq!(answer(&worker, "").await.0, "\"new\"");
+}
+
+pub(crate) async fn an_engine_that_goes_away_and_comes_back_needs_no_restart(stage: Stage) {
+    let host = stage.host();
+    let version = stage.version("patient", &shell(&[("handler.sh", "echo here")]));
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    stage.engine.crash();
+
+    // What runs does not need it (this engine is one with --live-restore).
+    assert_eq!(answer(&worker, "").await.0, "\"here\"");
+    let error = problem(&generic(&host, &version).await.unwrap_err());
+    assert!(error.contains("does not answer"), "{error}");
+    assert!(error.contains(&stage.address()), "{error}");
+    let error = problem(&runtime.clean().await.unwrap_err());
+    assert!(error.contains("does not answer"), "{error}");
+
+    stage.engine.up().unwrap();
+    let another = generic(&host, &version).await.unwrap();
+    let worker = specialise(&another, &version).await.unwrap();
+    assert_eq!(answer(&worker, "").await.0, "\"here\"");
+    drop(worker);
+    another.clean().await.unwrap();
+    let report = host.report(&version).reason.unwrap();
+    assert!(report.contains(BUSYBOX), "{report}");
+}

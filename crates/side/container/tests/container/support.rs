@@ -1,0 +1,278 @@
+//! What the checks share: an engine, a host on a fresh data directory, versions of functions, exchanges.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilot_container::{ContainerConfig, ContainerHost};
+use pilot_model::ports::{
+    Answer, Call, CallKind, Done, GenericRuntime, RuntimeHost, StartError, Worker, WorkerFault,
+};
+use pilot_model::{
+    Environment, EnvironmentId, FunctionSpec, Instant, Version, VersionId, WorkerId,
+};
+
+pub(crate) const BUSYBOX: &str = "pilot-test/busybox:1";
+pub(crate) const PYTHON: &str = "pilot-test/python:1";
+
+/// An engine of this run's own.
+pub(crate) struct TestEngine {
+    dir: PathBuf,
+}
+
+impl TestEngine {
+    /// With `--live-restore`, so that containers outlive it.
+    pub(crate) fn start() -> Result<Self, String> {
+        // Short: there are sockets below it.
+        let engine = Self {
+            dir: format!("/tmp/pilot-engine-{}", std::process::id()).into(),
+        };
+        engine.up()?;
+        let images = engine.script("images", &[]);
+        if !images.status.success() {
+            engine.stop();
+            return Err(text(&images.stderr));
+        }
+        Ok(engine)
+    }
+
+    /// Ends it and removes what it made.
+    pub(crate) fn stop(&self) {
+        let output = self.script("stop", &[]);
+        if !output.status.success() {
+            eprintln!("{}", text(&output.stderr));
+        }
+    }
+
+    pub(crate) fn up(&self) -> Result<(), String> {
+        let output = self.script("start", &["--live-restore"]);
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(text(&output.stderr).trim().to_owned())
+        }
+    }
+
+    /// As if it had crashed.
+    pub(crate) fn crash(&self) {
+        assert!(self.script("halt", &["KILL"]).status.success());
+    }
+
+    fn script(&self, verb: &str, more: &[&str]) -> Output {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/dockerd");
+        Command::new(script)
+            .arg(verb)
+            .arg(&self.dir)
+            .args(more)
+            .stdin(std::process::Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    fn address(&self) -> String {
+        format!("unix://{}/docker.sock", self.dir.display())
+    }
+
+    /// Runs docker's own client.
+    pub(crate) fn docker(&self, words: &[&str]) -> String {
+        let output = Command::new("docker")
+            .args(words)
+            .env("DOCKER_HOST", self.address())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "docker {words:?}: {}",
+            text(&output.stderr)
+        );
+        text(&output.stdout).trim().to_owned()
+    }
+
+    /// Makes an image from another one.
+    pub(crate) fn build(&self, name: &str, dockerfile: &str) {
+        let mut build = Command::new("docker")
+            .args(["build", "--quiet", "--tag", name, "-"])
+            .env("DOCKER_HOST", self.address())
+            .env("DOCKER_BUILDKIT", "0")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = build.stdin.take().unwrap();
+        stdin.write_all(dockerfile.as_bytes()).unwrap();
+        drop(stdin);
+        let output = build.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+}
+
+/// One check's own data directory and host.
+pub(crate) struct Stage {
+    pub(crate) engine: &'static TestEngine,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Stage {
+    pub(crate) fn new(engine: &'static TestEngine) -> Self {
+        Self {
+            engine,
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(crate) fn host(&self) -> ContainerHost {
+        host(self.dir.path(), &self.engine.address())
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.engine.address()
+    }
+
+    /// A version as a deployment leaves it.
+    pub(crate) fn version(&self, name: &str, spec: &Spec<'_>) -> Arc<Version> {
+        let code_dir = self.dir.path().join("code").join(name);
+        std::fs::create_dir_all(&code_dir).unwrap();
+        for (file, code) in spec.code {
+            std::fs::write(code_dir.join(file), code).unwrap();
+        }
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let config = FunctionSpec {
+            runtime: Some("container".to_owned()),
+            image: Some(spec.image.to_owned()),
+            contract: Some(spec.contract.to_owned()),
+            command: (!spec.command.is_empty()).then(|| words(spec.command)),
+            ready: spec.ready.map(str::to_owned),
+            memory_mb: spec.memory_mb,
+            network: spec.network.map(str::to_owned),
+            owner: Some("owner".to_owned()),
+            environment: [("OWN".to_owned(), "own value".to_owned())].into(),
+            ..FunctionSpec::default()
+        };
+        Arc::new(Version {
+            id: VersionId::from_hex(name),
+            number: 7,
+            config: config.check(&name.parse().unwrap()).unwrap(),
+            code_dir,
+            environment: Environment {
+                id: EnvironmentId::from_hex("none"),
+                python: None,
+                packages_dir: None,
+                imports: Vec::new(),
+                node: None,
+            },
+        })
+    }
+
+    /// Names of containers that the engine has of this stage, in any state.
+    pub(crate) fn containers(&self) -> String {
+        let label = format!("label=io.pilotlight.daemon={}", self.dir.path().display());
+        self.engine
+            .docker(&["ps", "--all", "--filter", &label, "--format", "{{.Names}}"])
+    }
+
+    /// Folders of containers on the disk.
+    pub(crate) fn folders(&self) -> Vec<String> {
+        std::fs::read_dir(self.dir.path().join("run/containers"))
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != "shim")
+            .collect()
+    }
+}
+
+/// What a function is, where it is not the default.
+#[derive(Default)]
+pub(crate) struct Spec<'a> {
+    pub(crate) image: &'a str,
+    pub(crate) contract: &'a str,
+    pub(crate) command: &'a [&'a str],
+    pub(crate) code: &'a [(&'a str, &'a str)],
+    pub(crate) ready: Option<&'a str>,
+    pub(crate) memory_mb: Option<u64>,
+    pub(crate) network: Option<&'a str>,
+}
+
+/// A function whose program is this shell script.
+pub(crate) fn shell<'a>(code: &'a [(&'a str, &'a str)]) -> Spec<'a> {
+    Spec {
+        image: BUSYBOX,
+        contract: "shim",
+        command: &["/bin/sh", "handler.sh"],
+        code,
+        ..Spec::default()
+    }
+}
+
+pub(crate) fn host(dir: &Path, engine: &str) -> ContainerHost {
+    ContainerHost::new(ContainerConfig {
+        engine: Some(engine.to_owned()),
+        dir: dir.join("run"),
+        data_dir: dir.to_owned(),
+        tmp_bytes_max: 16 << 20,
+        pids_max: 64,
+    })
+}
+
+pub(crate) fn now() -> Instant {
+    Instant(pilot_sys::clock::monotonic_ns())
+}
+
+/// A generic container for a version.
+pub(crate) async fn generic(
+    host: &ContainerHost,
+    version: &Arc<Version>,
+) -> Result<Arc<dyn GenericRuntime>, StartError> {
+    host.start(&Arc::new(host.key(version).unwrap())).await
+}
+
+/// A worker of a version in a container.
+pub(crate) async fn specialise(
+    runtime: &Arc<dyn GenericRuntime>,
+    version: &Arc<Version>,
+) -> Result<Arc<dyn Worker>, StartError> {
+    Arc::clone(runtime)
+        .specialise(version, WorkerId(1), now())
+        .await
+}
+
+pub(crate) fn call(event: &str) -> Call {
+    let meta = r#"{"id":"request-1","arn":"arn:aws:lambda:local:000000000000:function:f","version":"7","deadline_ms":99999999999999}"#;
+    Call {
+        stream: 1,
+        kind: CallKind::Event,
+        meta: Bytes::from_static(meta.as_bytes()),
+        body: Bytes::copy_from_slice(event.as_bytes()),
+    }
+}
+
+/// The answer to an event, which must be one.
+pub(crate) async fn answer(worker: &Arc<dyn Worker>, event: &str) -> (String, String) {
+    match worker.call(call(event)).await {
+        Ok(Answer::Result(body, done)) => (text(&body), text(&done.output)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The error of an event, which must be one.
+pub(crate) async fn error(worker: &Arc<dyn Worker>, event: &str) -> (serde_json::Value, Done) {
+    match worker.call(call(event)).await {
+        Ok(Answer::Error(body, done)) => (serde_json::from_slice(&body).unwrap(), done),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) async fn fault(worker: &Arc<dyn Worker>, event: &str) -> WorkerFault {
+    worker.call(call(event)).await.unwrap_err()
+}
+
+pub(crate) fn problem(error: &StartError) -> String {
+    error.to_string()
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,67 @@
+//! How long it takes. A and B in one run: a cleaned container beside a new one.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{PYTHON, Spec, Stage, answer, generic, shell, specialise};
+
+const ROUNDS: usize = 15;
+
+pub(crate) async fn a_cleaned_container_is_handed_over_in_time(stage: Stage) {
+    let host = stage.host();
+    let version = stage.version("timed", &shell(&[("handler.sh", "echo 1")]));
+    let kept = generic(&host, &version).await.unwrap();
+    let (mut starts, mut hand_overs, mut cleanings, mut calls) = (vec![], vec![], vec![], vec![]);
+    for round in 0..ROUNDS {
+        if round % 3 == 0 {
+            let began = Instant::now();
+            let new = generic(&host, &version).await.unwrap();
+            drop(specialise(&new, &version).await.unwrap());
+            starts.push(began.elapsed());
+        }
+        let began = Instant::now();
+        let worker = specialise(&kept, &version).await.unwrap();
+        hand_overs.push(began.elapsed());
+        let began = Instant::now();
+        answer(&worker, "{}").await;
+        calls.push(began.elapsed());
+        worker.retire();
+        drop(worker);
+        let began = Instant::now();
+        kept.clean().await.unwrap();
+        cleanings.push(began.elapsed());
+    }
+    // The whole of the hand-over of one with a process to start: to the moment it runs.
+    let spec = Spec {
+        image: PYTHON,
+        contract: "http",
+        command: &["python3", "-S", "-c", "import socketserver, os\nsocketserver.TCPServer(('', int(os.environ['PORT'])), None).serve_forever()"],
+        ..Spec::default()
+    };
+    let server = stage.version("timed-server", &spec);
+    let kept = generic(&host, &server).await.unwrap();
+    let mut servers = vec![];
+    for _ in 0..5 {
+        let began = Instant::now();
+        let worker = specialise(&kept, &server).await.unwrap();
+        servers.push(began.elapsed());
+        worker.retire();
+        drop(worker);
+        kept.clean().await.unwrap();
+    }
+    let idle = kept.memory_bytes();
+    let [start, hand_over, cleaning, call, server] =
+        [starts, hand_overs, cleanings, calls, servers].map(median);
+    println!(
+        "        p50: new container {start:?}, cleaned one handed over {hand_over:?} (with a Python server {server:?}), cleaning \
+         {cleaning:?}, call of a shell {call:?}; kept container {} KiB",
+        idle >> 10
+    );
+    assert!(hand_over <= Duration::from_millis(15), "{hand_over:?}");
+    assert!(hand_over * 3 <= start, "{hand_over:?} of {start:?}");
+    assert!(idle <= 1 << 20, "{idle} bytes");
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}

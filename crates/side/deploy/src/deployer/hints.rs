@@ -1,0 +1,366 @@
+//! What to change when a version does not come up, where the code's files say more than the error does: a handler's module that
+//! is not there, a command's program that is not, or that this machine cannot run.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use pilot_model::ports::StartError;
+use pilot_model::{Runtime, Version};
+
+/// A command's program that lies in the code and cannot be run whatever the machine: what is wrong, and what to change.
+pub(super) fn command_problem(runtime: &Runtime, code: &Path) -> Option<String> {
+    let program = program(runtime)?;
+    let inside = in_code(program)?;
+    let Ok(metadata) = fs::metadata(code.join(&inside)) else {
+        let there = there_is(code, |_| true);
+        return Some(format!(
+            "command: there is no {} in the code ({there}): put it there, or set command",
+            inside.display()
+        ));
+    };
+    if metadata.is_dir() {
+        return Some(format!(
+            "command: {} is a folder in the code: set command to a program",
+            inside.display()
+        ));
+    }
+    (metadata.permissions().mode() & 0o111 == 0).then(|| {
+        format!(
+            "command: {0} is not executable: chmod +x {0} and deploy again, or begin command with its interpreter, for example \
+             [\"python3\", \"{0}\"]",
+            inside.display()
+        )
+    })
+}
+
+/// What to add to a start's error.
+pub(super) fn of(error: &StartError, version: &Version) -> Option<String> {
+    let code = &version.code_dir;
+    let handler = &version.config.handler;
+    match (error, &version.config.runtime) {
+        (StartError::Import { .. }, Runtime::Python { .. }) => missing_python(handler, code),
+        (StartError::Import { .. } | StartError::Runtime { .. }, Runtime::Node { .. }) => {
+            let node = version.environment.node.as_ref();
+            missing_node(handler, code, node.map_or("", |node| &node.version))
+        }
+        (
+            StartError::Runtime { .. },
+            runtime @ (Runtime::Provided { .. } | Runtime::Http { .. }),
+        ) => {
+            let program = program(runtime)?;
+            match in_code(program) {
+                Some(inside) => not_for_this_machine(&code.join(&inside), &inside),
+                None => not_on_path(program, version),
+            }
+        }
+        _ => None,
+    }
+}
+
+fn missing_python(handler: &str, code: &Path) -> Option<String> {
+    let (module, _) = handler.rsplit_once('.')?;
+    let module = module.replace('.', "/");
+    let top = module.split('/').next()?;
+    let there = [format!("{top}.py"), top.to_owned()];
+    if there.iter().any(|name| code.join(name).exists()) {
+        return None;
+    }
+    let found = names(code, |name| name.ends_with(".py"));
+    Some(if found.is_empty() {
+        format!(
+            "there is no {module}.py in the code, nor any other .py file at its top: check path and handler"
+        )
+    } else {
+        format!(
+            "there is no {module}.py in the code (there is {}): set handler",
+            found.join(", ")
+        )
+    })
+}
+
+/// The worker looks for the file as Lambda does: `folder/file.nested.handler` is `nested.handler` of `folder/file`.
+fn missing_node(handler: &str, code: &Path, node_version: &str) -> Option<String> {
+    let file = handler.rfind('/').map_or(0, |at| at + 1);
+    let end = file + handler[file..].find('.')?;
+    let module = &handler[..end];
+    let with = |ends: &[&str]| {
+        ends.iter()
+            .map(|end| format!("{module}{end}"))
+            .find(|name| code.join(name).is_file())
+    };
+    if with(&["", ".js", ".mjs", ".cjs"]).is_some() {
+        return None;
+    }
+    let missing = format!("there is no {module}.js, {module}.mjs or {module}.cjs in the code");
+    if let Some(source) = with(&[".ts", ".mts", ".cts", ".tsx"]) {
+        let major = node_version.split('.').next()?.parse::<u32>();
+        let runs_it = major.is_ok_and(|major| major >= TYPESCRIPT_MAJOR);
+        return (!runs_it)
+            .then(|| format!("{missing}, but {source}: deploy what its compiler makes of it"));
+    }
+    let ends = [".js", ".mjs", ".cjs"];
+    let found = names(code, |name| ends.iter().any(|end| name.ends_with(end)));
+    Some(if found.is_empty() {
+        format!("{missing}, nor any other such file at its top: check path and handler")
+    } else {
+        format!("{missing} (there is {}): set handler", found.join(", "))
+    })
+}
+
+/// A program of the code that the kernel refuses, told by its first bytes.
+fn not_for_this_machine(path: &Path, inside: &Path) -> Option<String> {
+    let mut first = Vec::new();
+    fs::File::open(path)
+        .ok()?
+        .take(FIRST_BYTES)
+        .read_to_end(&mut first)
+        .ok()?;
+    let name = inside.display();
+    if first.starts_with(b"#!") {
+        let line = first.split(|byte| *byte == b'\n').next()?;
+        return line.ends_with(b"\r").then(|| {
+            format!("{name} has lines that end as on Windows, also the one that names its interpreter: save it with Unix line ends")
+        });
+    }
+    if MACHO.iter().any(|magic| first.starts_with(magic)) {
+        return Some(format!(
+            "{name} is built for macOS: build it for Linux ({})",
+            std::env::consts::ARCH
+        ));
+    }
+    if !first.starts_with(b"\x7fELF") {
+        return Some(format!(
+            "{name} is neither a program nor a script that begins with #! and its interpreter"
+        ));
+    }
+    let machine = u16::from_le_bytes([*first.get(18)?, *first.get(19)?]);
+    let (_, built_for) = ELF_MACHINES.iter().find(|(number, _)| *number == machine)?;
+    (*built_for != std::env::consts::ARCH).then(|| {
+        format!(
+            "{name} is built for {built_for}, and this machine is {}",
+            std::env::consts::ARCH
+        )
+    })
+}
+
+/// A program that is in no folder of the function's PATH.
+fn not_on_path(program: &str, version: &Version) -> Option<String> {
+    let environment = &version.environment;
+    let beside = |path: &Path| path.parent().map(Path::to_owned);
+    let node = environment.node.as_ref();
+    let folders = [
+        environment
+            .packages_dir
+            .as_ref()
+            .map(|packages| packages.join("bin")),
+        node.and_then(|node| Some(node.modules_dir.as_ref()?.join(".bin"))),
+        Some(version.code_dir.join("node_modules/.bin")),
+        environment
+            .python
+            .as_ref()
+            .and_then(|python| beside(&python.executable)),
+        node.and_then(|node| beside(&node.executable)),
+    ];
+    let machine = ["/usr/local/bin", "/usr/bin", "/bin"].map(|folder| Some(PathBuf::from(folder)));
+    let is_there = folders
+        .into_iter()
+        .chain(machine)
+        .flatten()
+        .any(|folder| folder.join(program).exists());
+    if is_there || program.contains('/') {
+        return None;
+    }
+    if version.code_dir.join(program).is_file() {
+        return Some(format!("{program} is in the code: write ./{program}"));
+    }
+    Some(format!(
+        "{program} is neither on the machine nor in the environment: add it to requirements.txt or package.json, or, where it is \
+         in the code, begin it with ./"
+    ))
+}
+
+fn program(runtime: &Runtime) -> Option<&str> {
+    match runtime {
+        Runtime::Provided { command } | Runtime::Http { command, .. } => {
+            command.first().map(String::as_str)
+        }
+        Runtime::Python { .. } | Runtime::Node { .. } | Runtime::Container { .. } => None,
+    }
+}
+
+/// Where in the code a program lies; `None`: it is looked for elsewhere.
+fn in_code(program: &str) -> Option<PathBuf> {
+    let path = Path::new(program);
+    let inside = match path.strip_prefix(TASK) {
+        Ok(inside) => inside,
+        Err(_) if path.is_absolute() || !program.contains('/') => return None,
+        Err(_) => path.strip_prefix(".").unwrap_or(path),
+    };
+    Some(inside.to_owned())
+}
+
+fn there_is(code: &Path, wanted: impl Fn(&str) -> bool) -> String {
+    let found = names(code, wanted);
+    if found.is_empty() {
+        return "it is empty".to_owned();
+    }
+    format!("there is {}", found.join(", "))
+}
+
+/// The first few names at the top of the code that are wanted.
+fn names(code: &Path, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let entries = fs::read_dir(code).into_iter().flatten();
+    let mut found: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| wanted(name) && !name.starts_with("__"))
+        .collect();
+    found.sort();
+    found.truncate(NAMES_MAX);
+    found
+}
+
+/// Where the code is in its sandbox.
+const TASK: &str = "/var/task";
+const NAMES_MAX: usize = 5;
+/// From some release of it on Node.js runs TypeScript by itself.
+const TYPESCRIPT_MAJOR: u32 = 22;
+/// An ELF file's `e_machine` and what comes before it; the first line of most scripts.
+const FIRST_BYTES: u64 = 256;
+/// Thin 64-bit files of either byte order, and fat ones (`mach-o/loader.h`, `mach-o/fat.h`).
+const MACHO: [[u8; 4]; 3] = [
+    [0xcf, 0xfa, 0xed, 0xfe],
+    [0xfe, 0xed, 0xfa, 0xcf],
+    [0xca, 0xfe, 0xba, 0xbe],
+];
+/// `EM_X86_64`, `EM_AARCH64` and `EM_ARM` (`elf.h`), by the names of `std::env::consts::ARCH`.
+const ELF_MACHINES: [(u16, &str); 3] = [(62, "x86_64"), (183, "aarch64"), (40, "arm")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(files: &[(&str, &[u8], u32)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes, mode) in files {
+            let path = folder.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(*mode)).unwrap();
+        }
+        folder
+    }
+
+    fn provided(program: &str) -> Runtime {
+        Runtime::Provided {
+            command: vec![program.to_owned()],
+        }
+    }
+
+    #[test]
+    fn a_bootstrap_that_is_missing_or_cannot_be_run_is_named() {
+        let folder = code(&[("app.py", b"", 0o644), ("boot", b"#!/bin/sh", 0o644)]);
+        let problem = |program| command_problem(&provided(program), folder.path());
+        assert_eq!(
+            problem("./bootstrap").unwrap(),
+            "command: there is no bootstrap in the code (there is app.py, boot): put it there, or set command"
+        );
+        let not_executable = "command: boot is not executable: chmod +x boot and deploy again, or begin command with its interpreter, \
+                              for example [\"python3\", \"boot\"]";
+        assert_eq!(problem("./boot").unwrap(), not_executable);
+        assert_eq!(problem("/var/task/boot").unwrap(), not_executable);
+        fs::create_dir(folder.path().join("bin")).unwrap();
+        assert_eq!(
+            problem("./bin").unwrap(),
+            "command: bin is a folder in the code: set command to a program"
+        );
+        for elsewhere in ["python3", "/bin/sh"] {
+            assert_eq!(problem(elsewhere), None, "{elsewhere}");
+        }
+        let empty = code(&[]);
+        let problem = command_problem(&provided("bin/server"), empty.path()).unwrap();
+        assert!(
+            problem.contains("no bin/server in the code (it is empty)"),
+            "{problem}"
+        );
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_told_by_its_first_bytes() {
+        let mut foreign = b"\x7fELF\x02\x01\x01".to_vec();
+        foreign.resize(64, 0);
+        foreign[18] = if cfg!(target_arch = "x86_64") {
+            183
+        } else {
+            62
+        };
+        let folder = code(&[
+            ("dos", b"#!/bin/sh\r\necho\r\n", 0o755),
+            ("unix", b"#!/bin/sh\necho\n", 0o755),
+            ("mac", b"\xcf\xfa\xed\xfe....", 0o755),
+            ("text", b"print(1)\n", 0o755),
+            ("foreign", &foreign, 0o755),
+        ]);
+        let hint = |name: &str| not_for_this_machine(&folder.path().join(name), Path::new(name));
+        assert!(hint("dos").unwrap().contains("Unix line ends"));
+        assert_eq!(hint("unix"), None);
+        assert!(hint("mac").unwrap().starts_with("mac is built for macOS"));
+        assert!(hint("text").unwrap().contains("begins with #!"));
+        let told = hint("foreign").unwrap();
+        assert!(told.starts_with("foreign is built for "), "{told}");
+        let own = Path::new("/proc/self/exe");
+        assert_eq!(not_for_this_machine(own, own), None);
+    }
+
+    #[test]
+    fn a_node_module_that_is_missing_is_explained_by_what_there_is() {
+        let hint = |files: &[&str]| {
+            let files: Vec<(&str, &[u8], u32)> =
+                files.iter().map(|name| (*name, &b""[..], 0o644)).collect();
+            missing_node("index.handler", code(&files).path(), "20.20.2")
+        };
+        let missing = "there is no index.js, index.mjs or index.cjs in the code";
+        for there in ["index.js", "index.mjs", "index.cjs"] {
+            assert_eq!(hint(&[there]), None, "{there}");
+        }
+        assert_eq!(
+            hint(&["main.mjs", "app.js", "x.json"]).unwrap(),
+            format!("{missing} (there is app.js, main.mjs): set handler")
+        );
+        assert_eq!(
+            hint(&["index.ts"]).unwrap(),
+            format!("{missing}, but index.ts: deploy what its compiler makes of it")
+        );
+        assert_eq!(
+            hint(&["package.json"]).unwrap(),
+            format!("{missing}, nor any other such file at its top: check path and handler")
+        );
+        let typed = code(&[("index.ts", b"", 0o644)]);
+        let on = |version| missing_node("index.handler", typed.path(), version);
+        assert!(on("24.1.0").is_none() && on("18.20.0").is_some());
+        let nested = missing_node("a.b/index.nested.handler", typed.path(), "20.20.2").unwrap();
+        assert!(nested.starts_with("there is no a.b/index.js, "), "{nested}");
+    }
+
+    #[test]
+    fn a_program_that_is_nowhere_says_where_to_put_it() {
+        let folder = code(&[("server", b"", 0o755)]);
+        let mut version = Version::clone(&pilot_testkit::version("f", 1));
+        version.code_dir = folder.path().to_owned();
+        assert_eq!(not_on_path("sh", &version), None);
+        assert_eq!(
+            not_on_path("server", &version).unwrap(),
+            "server is in the code: write ./server"
+        );
+        assert!(
+            not_on_path("functions-framework", &version)
+                .unwrap()
+                .contains("add it to requirements.txt or package.json")
+        );
+        let packages = folder.path().join("packages");
+        fs::create_dir_all(packages.join("bin")).unwrap();
+        fs::write(packages.join("bin/functions-framework"), "").unwrap();
+        version.environment.packages_dir = Some(packages);
+        assert_eq!(not_on_path("functions-framework", &version), None);
+    }
+}

@@ -1,0 +1,335 @@
+//! The Node.js part of an environment: a Node.js and the packages of `package.json`, in `environments/ID/node_modules`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pilot_model::{EnvironmentId, Node, Runtime};
+use serde::{Deserialize, Serialize};
+
+use self::interpreter::{Interpreter, Interpreters};
+use self::npm::{Installation, Versions, failure, progress, telling};
+use self::package::{Found, NODE_MODULES, NPMRC, PACKAGE_JSON, Package};
+use super::part::{Parts, Unfinished, disk};
+use super::program::NeededBy;
+use super::{
+    EnvironmentConfig, EnvironmentError, Failure, Say, Site, SourceBuilds, program_of,
+    without_stage,
+};
+use crate::blocking::blocking;
+use crate::hash::Fields;
+use crate::process::{self, Ended};
+
+mod interpreter;
+mod npm;
+mod package;
+mod tree;
+
+pub(crate) use self::package::PackageError;
+
+/// What a function wants of Node.js.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// `20`; `None`: the daemon's default.
+    major: Option<u32>,
+    /// Who needs Node.js although nothing is required; `None`: nobody.
+    always: Option<NeededBy>,
+}
+
+impl Wish {
+    /// `None`: whatever the code has beside it, no Node.js.
+    pub(super) fn of(runtime: &Runtime) -> Option<Self> {
+        let wish = match runtime {
+            Runtime::Container { .. } => return None,
+            Runtime::Node { major } => Self {
+                major: *major,
+                always: Some(NeededBy::Runtime),
+            },
+            Runtime::Python { .. } | Runtime::Provided { .. } | Runtime::Http { .. } => {
+                let named = matches!(program_of(runtime), Some("node" | "nodejs"));
+                Self {
+                    major: None,
+                    always: named.then_some(NeededBy::Command),
+                }
+            }
+        };
+        Some(wish)
+    }
+}
+
+/// Which part some code needs.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) id: EnvironmentId,
+    pub(super) interpreter: Interpreter,
+    found: Found,
+}
+
+/// A part that is there.
+#[derive(Debug)]
+pub(super) struct Obtained {
+    pub(super) node: Node,
+    pub(super) reused: bool,
+}
+
+/// What is remembered of a part beside its packages.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    node_version: String,
+    dependencies: Vec<String>,
+}
+
+/// Builds Node.js parts.
+#[derive(Debug)]
+pub(super) struct NodeParts {
+    parts: Arc<Parts>,
+    config: EnvironmentConfig,
+    interpreters: Interpreters,
+}
+
+impl NodeParts {
+    pub(super) fn new(parts: Arc<Parts>, config: EnvironmentConfig) -> Self {
+        Self {
+            interpreters: Interpreters::new(config.search_path.clone()),
+            parts,
+            config,
+        }
+    }
+
+    /// `None`: nobody needs Node.js.
+    pub(super) async fn plan(
+        &self,
+        wish: &Wish,
+        code: &Path,
+        code_hash: &str,
+    ) -> Result<Option<Plan>, EnvironmentError> {
+        let found = package::find(code)?;
+        let required = (found != Found::Nothing).then_some(NeededBy::File(PACKAGE_JSON));
+        let Some(needed_by) = wish.always.or(required) else {
+            return Ok(None);
+        };
+        let interpreter = self.interpreters.find(wish.major, needed_by).await?;
+        let mut hash = Fields::default();
+        hash.add("node")
+            .add(&interpreter.version)
+            .add(&interpreter.abi)
+            .add(&interpreter.platform)
+            .add(interpreter.executable.as_os_str().as_encoded_bytes());
+        if let Found::Wanted(package) = &found {
+            package.hash(&mut hash, code_hash);
+        }
+        Ok(Some(Plan {
+            id: EnvironmentId::from_hex(&hash.hex()),
+            interpreter,
+            found,
+        }))
+    }
+
+    pub(super) async fn obtain(
+        &self,
+        plan: &Plan,
+        code: &Path,
+        say: Say<'_>,
+    ) -> Result<Obtained, EnvironmentError> {
+        let obtained = |modules_dir, reused| Obtained {
+            node: Node {
+                executable: plan.interpreter.executable.clone(),
+                prefix: plan.interpreter.prefix(),
+                version: plan.interpreter.version.clone(),
+                modules_dir,
+            },
+            reused,
+        };
+        let package = match &plan.found {
+            Found::Nothing => return Ok(obtained(None, true)),
+            Found::Brought => {
+                say("node_modules is in the code: nothing of package.json is installed".to_owned());
+                return Ok(obtained(None, true));
+            }
+            Found::Wanted(package) => package,
+        };
+        let claimed = self.parts.claim(&plan.id).await;
+        if claimed.record::<Record>().is_some() {
+            let modules = claimed.place().join(NODE_MODULES);
+            return Ok(obtained(Some(modules), true));
+        }
+        let site = Site {
+            parts: &self.parts,
+            config: &self.config,
+            code,
+            say,
+        };
+        let unfinished = claimed.begin()?;
+        site.build_node(&plan.interpreter, package, &unfinished)
+            .await?;
+        let record = Record {
+            node_version: plan.interpreter.version.clone(),
+            dependencies: package.declared.keys().cloned().collect(),
+        };
+        let (place, _) = unfinished.finish(record).await?;
+        Ok(obtained(Some(place.join(NODE_MODULES)), false))
+    }
+}
+
+impl Site<'_> {
+    async fn build_node(
+        &self,
+        interpreter: &Interpreter,
+        package: &Package,
+        unfinished: &Unfinished,
+    ) -> Result<(), EnvironmentError> {
+        let npm =
+            interpreter
+                .npm(&self.config.search_path)
+                .ok_or_else(|| EnvironmentError::NoNpm {
+                    node: interpreter.executable.clone(),
+                })?;
+        let work = unfinished.work();
+        self.lay_out(package, &work).await?;
+        let versions = match &package.lock {
+            Some(lock) => {
+                (self.say)(format!("installing the packages of {}", lock.file));
+                Versions::Locked
+            }
+            None => {
+                (self.say)(
+                    "installing the packages of package.json (there is no package-lock.json: the newest that fit)".to_owned(),
+                );
+                Versions::Open
+            }
+        };
+        let node_dir = interpreter.executable.parent().unwrap_or(Path::new("/"));
+        let installation = Installation {
+            npm: &npm,
+            node_dir,
+            search_path: &self.config.search_path,
+            folder: &work,
+            versions,
+            source_builds: self.config.source_builds,
+        };
+        let limit = self.config.install_time_max;
+        let ended = process::run(installation.command(), limit, |line| {
+            if let Some(line) = progress(line) {
+                (self.say)(line);
+            }
+        })
+        .await
+        .map_err(|source| disk(&npm, source))?;
+        self.check_node(&ended, package, &work)?;
+        let modules = unfinished.folder().join(NODE_MODULES);
+        let place = modules.clone();
+        match blocking(move || tree::make_whole(&work, &modules)).await {
+            Ok(None) => Ok(()),
+            Ok(Some(link)) => Err(EnvironmentError::Failed {
+                failure: Failure {
+                    at_fault: Some(link.name),
+                    reason: format!("it is a link to {}, which is not in the code", link.target),
+                },
+                noun: "package",
+                file: PACKAGE_JSON,
+                tail: String::new(),
+            }),
+            Err(source) => Err(disk(&place, source)),
+        }
+    }
+
+    /// Puts what npm reads into its folder: with packages that lie beside the code, the code.
+    async fn lay_out(&self, package: &Package, work: &Path) -> Result<(), EnvironmentError> {
+        let write = |name: &str, text: &str| {
+            let path = work.join(name);
+            fs::write(&path, text).map_err(|source| disk(&path, source))
+        };
+        if package.local {
+            let (code, folder) = (self.code.to_owned(), work.to_owned());
+            blocking(move || tree::copy(&code, &folder))
+                .await
+                .map_err(|source| disk(work, source))?;
+        }
+        write(PACKAGE_JSON, &package.manifest.to_string())?;
+        if let Some(lock) = &package.lock {
+            write(lock.file, &lock.text)?;
+        }
+        if let Some(npmrc) = &package.npmrc {
+            match self.config.source_builds {
+                SourceBuilds::Allowed => write(NPMRC, npmrc)?,
+                SourceBuilds::Refused => write(NPMRC, &harmless(npmrc))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn check_node(
+        &self,
+        ended: &Ended,
+        package: &Package,
+        work: &Path,
+    ) -> Result<(), EnvironmentError> {
+        if ended.succeeded() {
+            return Ok(());
+        }
+        let tail = without_stage(&telling(&ended.tail), work);
+        Err(match ended.status {
+            None => EnvironmentError::TooLong {
+                file: PACKAGE_JSON,
+                time_max: self.config.install_time_max,
+                tail,
+            },
+            Some(_) => EnvironmentError::Failed {
+                failure: failure(&tail, &package.declared),
+                noun: "package",
+                file: PACKAGE_JSON,
+                tail,
+            },
+        })
+    }
+}
+
+/// The lines of an `.npmrc` that say where packages come from and how they are chosen. Others name programs that npm runs, which
+/// is what a daemon that refuses install scripts does not want.
+fn harmless(npmrc: &str) -> String {
+    let mut text = String::new();
+    for line in npmrc.lines() {
+        let key = line.split('=').next().unwrap_or(line).trim();
+        let known = matches!(
+            key,
+            "registry" | "legacy-peer-deps" | "strict-peer-deps" | "always-auth"
+        );
+        if known || key.starts_with("//") || (key.starts_with('@') && key.ends_with(":registry")) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// How many packages are installed in a folder.
+pub(super) fn count(modules: Option<&Path>) -> usize {
+    let listed = |folder: &Path| -> io::Result<Vec<PathBuf>> {
+        fs::read_dir(folder)?
+            .map(|entry| Ok(entry?.path()))
+            .collect()
+    };
+    let starts_with = |path: &Path, c| {
+        path.file_name()
+            .is_some_and(|name| name.as_encoded_bytes().first() == Some(&c))
+    };
+    let mut packages = 0;
+    for path in modules
+        .map(listed)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|path| path.is_dir() && !starts_with(path, b'.'))
+    {
+        packages += if starts_with(&path, b'@') {
+            listed(&path).map_or(0, |scope| scope.len())
+        } else {
+            1
+        };
+    }
+    packages
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! A `node_modules` that can be moved. npm links packages that lie beside the code; where the part will lie there is no such code,
+//! so the links become what they point at.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::package::NODE_MODULES;
+use crate::data_dir::make_dir;
+
+/// A package that is a link to where nothing will be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) name: String,
+    pub(super) target: String,
+}
+
+/// Moves `work/node_modules` to `place`, links resolved; an empty folder where npm made none. `Some`: a link that leads out of
+/// `work`, or to a folder around it.
+pub(super) fn make_whole(work: &Path, place: &Path) -> io::Result<Option<Link>> {
+    let modules = work.join(NODE_MODULES);
+    if !modules.is_dir() {
+        make_dir(place)?;
+        return Ok(None);
+    }
+    let work = work.canonicalize()?;
+    let modules = work.join(NODE_MODULES);
+    for path in packages(&modules)? {
+        if !path.is_symlink() {
+            continue;
+        }
+        let target = path.canonicalize();
+        let inside = target.as_ref().is_ok_and(|target| {
+            target.starts_with(&work) && target.is_dir() && !modules.starts_with(target)
+        });
+        let name = path.strip_prefix(&modules).unwrap_or(&path);
+        match target {
+            Ok(target) if inside => {
+                fs::remove_file(&path)?;
+                make_dir(&path)?;
+                copy(&target, &path)?;
+            }
+            _ => {
+                return Ok(Some(Link {
+                    name: name.display().to_string(),
+                    target: fs::read_link(&path)?.display().to_string(),
+                }));
+            }
+        }
+    }
+    fs::rename(&modules, place)?;
+    Ok(None)
+}
+
+/// The folders of all packages at the top, those of scopes included. Hidden ones are npm's own.
+fn packages(modules: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(modules)? {
+        let path = entry?.path();
+        let first = path.file_name().and_then(|name| name.to_str());
+        match first.and_then(|name| name.chars().next()) {
+            Some('.') => {}
+            Some('@') if !path.is_symlink() => {
+                for entry in fs::read_dir(&path)? {
+                    found.push(entry?.path());
+                }
+            }
+            _ => found.push(path),
+        }
+    }
+    Ok(found)
+}
+
+/// Copies what is in a folder into another, links as links.
+pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(from.join(&folder))? {
+            let entry = entry?;
+            let inside = folder.join(entry.file_name());
+            let kind = entry.file_type()?;
+            let place = to.join(&inside);
+            if kind.is_symlink() {
+                symlink(fs::read_link(entry.path())?, &place)?;
+            } else if kind.is_dir() {
+                make_dir(&place)?;
+                folders.push(inside);
+            } else {
+                fs::copy(entry.path(), &place)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(files: &[&str], links: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join("work").join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file).unwrap();
+        }
+        for (target, link) in links {
+            let path = folder.path().join("work").join(link);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            symlink(target, path).unwrap();
+        }
+        folder
+    }
+
+    fn whole(folder: &tempfile::TempDir) -> Option<Link> {
+        make_whole(&folder.path().join("work"), &folder.path().join("place")).unwrap()
+    }
+
+    #[test]
+    fn a_package_beside_the_code_comes_along() {
+        let folder = work(
+            &[
+                "lib/index.js",
+                "packages/b/deep/x.js",
+                "node_modules/express/index.js",
+            ],
+            &[
+                ("../lib", "node_modules/lib"),
+                ("../../packages/b", "node_modules/@own/b"),
+                ("../lib/index.js", "node_modules/.bin/lib"),
+            ],
+        );
+        assert_eq!(whole(&folder), None);
+        let place = folder.path().join("place");
+        for file in ["lib/index.js", "@own/b/deep/x.js", "express/index.js"] {
+            assert!(place.join(file).is_file(), "{file}");
+        }
+        assert!(!place.join("lib").is_symlink());
+        assert_eq!(
+            fs::read_to_string(place.join(".bin/lib")).unwrap(),
+            "lib/index.js",
+            "npm's links within the folder are as good as before"
+        );
+    }
+
+    #[test]
+    fn a_link_that_leads_elsewhere_is_told() {
+        for target in ["/etc", "..", "../nowhere", "../.."] {
+            let folder = work(&["node_modules/x/y"], &[(target, "node_modules/out")]);
+            let link = Link {
+                name: "out".to_owned(),
+                target: target.to_owned(),
+            };
+            assert_eq!(whole(&folder), Some(link));
+        }
+    }
+
+    #[test]
+    fn nothing_installed_is_an_empty_folder() {
+        let folder = work(&["package.json"], &[]);
+        assert_eq!(whole(&folder), None);
+        assert_eq!(
+            fs::read_dir(folder.path().join("place")).unwrap().count(),
+            0
+        );
+    }
+}

@@ -1,0 +1,390 @@
+//! The Python part of an environment: a CPython and the packages of `requirements.txt` or `pyproject.toml`, in
+//! `environments/ID/packages`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilot_model::{EnvironmentId, Python, Runtime};
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+
+use self::installer::{Installation, Installer, failure, progress};
+use self::interpreter::{Interpreter, Interpreters};
+use self::requirements::{Files, Requirements};
+use super::part::{Parts, Unfinished, disk};
+use super::program::{NeededBy, on_path};
+use super::{EnvironmentConfig, EnvironmentError, Say, Site, program_of, without_stage};
+use crate::data_dir::make_dir;
+use crate::hash::Fields;
+use crate::process::{self, Ended};
+
+mod installer;
+mod interpreter;
+mod requirements;
+
+pub(crate) use self::requirements::RequirementsError;
+
+/// What a function wants of Python.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// `3.11`; `None`: the daemon's default.
+    minor: Option<String>,
+    /// Who needs an interpreter although nothing is required; `None`: nobody.
+    always: Option<NeededBy>,
+    /// Which files may require packages.
+    files: Files,
+}
+
+impl Wish {
+    /// `None`: whatever the code has beside it, no Python.
+    pub(super) fn of(runtime: &Runtime) -> Option<Self> {
+        let wish = match runtime {
+            Runtime::Container { .. } => return None,
+            Runtime::Python { minor } => Self {
+                minor: minor.clone(),
+                always: Some(NeededBy::Runtime),
+                files: Files::All,
+            },
+            Runtime::Node { .. } => Self {
+                minor: None,
+                always: None,
+                files: Files::Txt,
+            },
+            Runtime::Provided { .. } | Runtime::Http { .. } => {
+                let minor = program_of(runtime).and_then(python_named);
+                Self {
+                    always: minor.is_some().then_some(NeededBy::Command),
+                    minor: minor.flatten(),
+                    files: Files::All,
+                }
+            }
+        };
+        Some(wish)
+    }
+}
+
+/// The minor version that a program's name means, if it means a Python at all.
+fn python_named(program: &str) -> Option<Option<String>> {
+    let rest = program.strip_prefix("python")?;
+    if matches!(rest, "" | "3") {
+        return Some(None);
+    }
+    let minor = rest.strip_prefix("3.")?;
+    let digits = !minor.is_empty() && minor.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| Some(rest.to_owned()))
+}
+
+/// Which part some code needs.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) id: EnvironmentId,
+    pub(super) interpreter: Interpreter,
+    requirements: Option<Requirements>,
+}
+
+/// A part that is there.
+#[derive(Debug)]
+pub(super) struct Obtained {
+    pub(super) python: Python,
+    pub(super) packages_dir: Option<PathBuf>,
+    pub(super) imports: Vec<String>,
+    pub(super) reused: bool,
+}
+
+/// What is remembered of a part beside its packages.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    python_version: String,
+    requirements: Vec<String>,
+    imports: Vec<String>,
+}
+
+/// Builds Python parts.
+#[derive(Debug)]
+pub(super) struct PythonParts {
+    parts: Arc<Parts>,
+    config: EnvironmentConfig,
+    interpreters: Interpreters,
+}
+
+impl PythonParts {
+    pub(super) fn new(parts: Arc<Parts>, config: EnvironmentConfig) -> Self {
+        Self {
+            interpreters: Interpreters::new(config.search_path.clone()),
+            parts,
+            config,
+        }
+    }
+
+    /// `None`: nobody needs Python.
+    pub(super) async fn plan(
+        &self,
+        wish: &Wish,
+        code: &Path,
+        code_hash: &str,
+    ) -> Result<Option<Plan>, EnvironmentError> {
+        let requirements = requirements::find(code, wish.files)?;
+        let file = requirements
+            .as_ref()
+            .map(|required| NeededBy::File(required.file));
+        let Some(needed_by) = wish.always.or(file) else {
+            return Ok(None);
+        };
+        let interpreter = self
+            .interpreters
+            .find(wish.minor.as_deref(), needed_by)
+            .await?;
+        let mut hash = Fields::default();
+        hash.add(&interpreter.version)
+            .add(&interpreter.abi)
+            .add(interpreter.executable.as_os_str().as_encoded_bytes());
+        for line in requirements.iter().flat_map(|required| &required.lines) {
+            hash.add(line);
+        }
+        if requirements.as_ref().is_some_and(|required| required.local) {
+            hash.add(code_hash);
+        }
+        Ok(Some(Plan {
+            id: EnvironmentId::from_hex(&hash.hex()),
+            interpreter,
+            requirements,
+        }))
+    }
+
+    pub(super) async fn obtain(
+        &self,
+        plan: &Plan,
+        code: &Path,
+        say: Say<'_>,
+    ) -> Result<Obtained, EnvironmentError> {
+        let obtained = |packages_dir, imports, reused| Obtained {
+            python: Python {
+                executable: plan.interpreter.executable.clone(),
+                prefix: plan.interpreter.prefix.clone(),
+            },
+            packages_dir,
+            imports,
+            reused,
+        };
+        let Some(required) = &plan.requirements else {
+            return Ok(obtained(None, Vec::new(), true));
+        };
+        let claimed = self.parts.claim(&plan.id).await;
+        if let Some(record) = claimed.record::<Record>() {
+            let packages = claimed.place().join(PACKAGES);
+            return Ok(obtained(Some(packages), record.imports, true));
+        }
+        let site = Site {
+            parts: &self.parts,
+            config: &self.config,
+            code,
+            say,
+        };
+        let unfinished = claimed.begin()?;
+        let record = site
+            .build_python(&plan.interpreter, required, &unfinished)
+            .await?;
+        let (place, record) = unfinished.finish(record).await?;
+        Ok(obtained(Some(place.join(PACKAGES)), record.imports, false))
+    }
+}
+
+impl Site<'_> {
+    async fn build_python(
+        &self,
+        interpreter: &Interpreter,
+        required: &Requirements,
+        unfinished: &Unfinished,
+    ) -> Result<Record, EnvironmentError> {
+        let packages = unfinished.folder().join(PACKAGES);
+        make_dir(&packages).map_err(|source| disk(&packages, source))?;
+        let file = match required.file {
+            "requirements.txt" => self.code.join(required.file),
+            _ => {
+                let file = unfinished.work().join("requirements.txt");
+                fs::write(&file, required.lines.join("\n"))
+                    .map_err(|source| disk(&file, source))?;
+                file
+            }
+        };
+        let installer = self.installer(interpreter).await?;
+        (self.say)(format!("installing the packages of {}", required.file));
+        let command = installer.command(&Installation {
+            python: &interpreter.executable,
+            file: &file,
+            cwd: self.code,
+            target: &packages,
+            source_builds: self.config.source_builds,
+        });
+        let ended = process::run(command, self.config.install_time_max, |line| {
+            if let Some(line) = progress(line) {
+                (self.say)(without_stage(line, self.code));
+            }
+        })
+        .await
+        .map_err(|source| disk(&interpreter.executable, source))?;
+        self.check_python(&ended, required)?;
+        if let Installer::Pip(python) = &installer
+            && *python != interpreter.executable
+        {
+            let bin = packages.join("bin");
+            readdress(&bin, python, &interpreter.executable)
+                .map_err(|source| disk(&bin, source))?;
+        }
+        Ok(Record {
+            python_version: interpreter.version.clone(),
+            requirements: required.lines.clone(),
+            imports: imports(interpreter, &packages, required).await,
+        })
+    }
+
+    fn check_python(&self, ended: &Ended, required: &Requirements) -> Result<(), EnvironmentError> {
+        if ended.succeeded() {
+            return Ok(());
+        }
+        let tail = without_stage(&ended.tail, self.code);
+        Err(match ended.status {
+            None => EnvironmentError::TooLong {
+                file: required.file,
+                time_max: self.config.install_time_max,
+                tail,
+            },
+            Some(_) => EnvironmentError::Failed {
+                failure: failure(&tail, required),
+                noun: "requirement",
+                file: required.file,
+                tail,
+            },
+        })
+    }
+
+    /// uv if it is there, else the interpreter's pip, else a pip of ours for that interpreter.
+    async fn installer(&self, interpreter: &Interpreter) -> Result<Installer, EnvironmentError> {
+        if let Some(uv) = on_path(&self.config.search_path, "uv") {
+            return Ok(Installer::Uv(uv));
+        }
+        if interpreter.pip {
+            return Ok(Installer::Pip(interpreter.executable.clone()));
+        }
+        let mut hash = Fields::default();
+        hash.add(&interpreter.version)
+            .add(interpreter.executable.as_os_str().as_encoded_bytes());
+        let id = EnvironmentId::from_hex(&hash.hex());
+        let place = self.parts.data_dir.tooling().join(id.as_str());
+        let python = place.join("bin/python");
+        let _building = self.parts.lock(&format!("tooling {id}")).await;
+        if place.join(READY).exists() {
+            return Ok(Installer::Pip(python));
+        }
+        (self.say)(format!(
+            "{} has no pip: making a virtual environment that has one",
+            interpreter.executable.display()
+        ));
+        // A virtual environment cannot be moved, so it is made in its place and marked once it is whole.
+        let mut command = Command::new(&interpreter.executable);
+        command.args(["-I", "-m", "venv", "--clear"]).arg(&place);
+        let ended = process::run(command, self.config.install_time_max, |_| {})
+            .await
+            .map_err(|source| disk(&interpreter.executable, source))?;
+        if !ended.succeeded() {
+            return Err(EnvironmentError::NoPip {
+                python: interpreter.executable.clone(),
+                tail: ended.tail,
+            });
+        }
+        fs::write(place.join(READY), "").map_err(|source| disk(&place, source))?;
+        Ok(Installer::Pip(python))
+    }
+}
+
+/// Makes commands that were installed with one interpreter run on another, by the address in their first lines: the virtual
+/// environment that a borrowed pip lives in is not in the sandbox.
+fn readdress(bin: &Path, from: &Path, to: &Path) -> std::io::Result<()> {
+    let (from, to) = (from.to_string_lossy(), to.to_string_lossy());
+    let entries = match fs::read_dir(bin) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let metadata = path.symlink_metadata()?;
+        if !metadata.is_file() || metadata.len() > SCRIPT_BYTES_MAX {
+            continue;
+        }
+        // What is not text is a binary.
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        if text.starts_with("#!") && text.contains(&*from) {
+            fs::write(&path, text.replacen(&*from, &to, 1))?;
+        }
+    }
+    Ok(())
+}
+
+/// Compiles code to bytecode, so that a read-only mount has it. What does not compile is left as it is: importing it says why.
+/// Its folder never changes, so the bytecode is marked as not to be compared with its source (PEP 552).
+pub(crate) async fn compile(python: &Path, code: &Path) {
+    let mut command = Command::new(python);
+    command
+        .args(["-I", "-m", "compileall", "-q", "-q"])
+        .args(["--invalidation-mode", "unchecked-hash"])
+        .arg(code);
+    match process::run(command, COMPILE_TIME_MAX, |_| {}).await {
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "the code was not compiled ahead"),
+    }
+}
+
+/// The modules that the declared requirements bring. Without them the template imports less ahead; nothing else breaks.
+async fn imports(
+    interpreter: &Interpreter,
+    packages: &Path,
+    required: &Requirements,
+) -> Vec<String> {
+    let mut command = Command::new(&interpreter.executable);
+    command
+        .args(["-I", "-c", include_str!("python/imports.py")])
+        .arg(packages)
+        .args(
+            required
+                .lines
+                .iter()
+                .filter_map(|line| Requirements::package(line)),
+        );
+    let mut found = None;
+    let ended = process::run(command, COMPILE_TIME_MAX, |line| {
+        found = serde_json::from_str(line).ok().or(found.take());
+    })
+    .await;
+    found.unwrap_or_else(|| {
+        tracing::warn!(
+            ?ended,
+            "the modules of the installed packages could not be listed"
+        );
+        Vec::new()
+    })
+}
+
+/// How many packages are installed in a folder.
+pub(super) fn count(packages: Option<&Path>) -> usize {
+    let entries = packages.and_then(|folder| fs::read_dir(folder).ok());
+    entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".dist-info") || name.ends_with(".egg-info"))
+        .count()
+}
+
+const PACKAGES: &str = "packages";
+const READY: &str = "ready";
+const COMPILE_TIME_MAX: Duration = Duration::from_secs(120);
+/// Commands that installers write are a few lines.
+const SCRIPT_BYTES_MAX: u64 = 64 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,307 @@
+//! What a function requires: `requirements.txt`, or `[project] dependencies` in `pyproject.toml`, beside its code.
+//!
+//! This reads far enough to tell equal sets from different ones and to name a requirement in an error. What a line means is
+//! the installer's business.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+
+use pilot_model::size::Size;
+
+/// A set of requirements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Requirements {
+    /// `requirements.txt` or `pyproject.toml`: for messages.
+    pub(super) file: &'static str,
+    /// Every line that counts, whitespace and comments gone, sorted; files it includes are part of it.
+    pub(super) lines: Vec<String>,
+    /// Whether a line points at files beside the code, so that equal lines need not mean equal packages.
+    pub(super) local: bool,
+}
+
+/// Why requirements cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {problem}")]
+pub(crate) struct RequirementsError {
+    /// The file, relative to the code.
+    pub(crate) file: String,
+    /// What is wrong and what to change.
+    pub(crate) problem: String,
+}
+
+/// Which files are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Files {
+    /// Both; `requirements.txt` wins.
+    All,
+    /// `requirements.txt` alone: a `pyproject.toml` beside another language's code is about that code's tools.
+    Txt,
+}
+
+/// The requirements of the code in `code`; `None` when it has none.
+pub(super) fn find(code: &Path, files: Files) -> Result<Option<Requirements>, RequirementsError> {
+    let mut reader = Reader {
+        code,
+        lines: Vec::new(),
+        bytes: 0,
+    };
+    let file = if code.join(TXT).is_file() {
+        reader.read_txt(Path::new(TXT), 0)?;
+        TXT
+    } else if files == Files::All && code.join(PYPROJECT).is_file() {
+        reader.read_pyproject()?;
+        PYPROJECT
+    } else {
+        return Ok(None);
+    };
+    let mut lines = reader.lines;
+    lines.sort();
+    lines.dedup();
+    let local = lines.iter().any(|line| is_local(line));
+    let installs_something = lines.iter().any(|line| !line.starts_with('-'));
+    Ok(installs_something.then_some(Requirements { file, lines, local }))
+}
+
+impl Requirements {
+    /// The name of the package that a line requires, lower case with `-`; `None` for options, addresses and paths.
+    pub(super) fn package(line: &str) -> Option<String> {
+        let end = line
+            .find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')))
+            .unwrap_or(line.len());
+        let (name, rest) = line.split_at(end);
+        let fits = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && !rest.starts_with(['/', ':', '+'])
+            && !is_archive(name);
+        fits.then(|| normal_name(name))
+    }
+}
+
+/// A distribution's name as PEP 503 compares it.
+pub(super) fn normal_name(name: &str) -> String {
+    let mut normal = String::with_capacity(name.len());
+    for c in name.chars() {
+        let c = if matches!(c, '_' | '.') {
+            '-'
+        } else {
+            c.to_ascii_lowercase()
+        };
+        if !(c == '-' && normal.ends_with('-')) {
+            normal.push(c);
+        }
+    }
+    normal
+}
+
+struct Reader<'a> {
+    code: &'a Path,
+    lines: Vec<String>,
+    bytes: u64,
+}
+
+impl Reader<'_> {
+    fn read_txt(&mut self, file: &Path, depth: usize) -> Result<(), RequirementsError> {
+        let fail = |problem: String| RequirementsError {
+            file: file.display().to_string(),
+            problem,
+        };
+        if depth > DEPTH_MAX {
+            return Err(fail(
+                "is included too deeply; do files include one another?".to_owned(),
+            ));
+        }
+        let text = self.read(file).map_err(fail)?;
+        for line in logical_lines(&text) {
+            if let Some(word) = editable(&line) {
+                return Err(fail(format!(
+                    "'{line}' asks for an editable installation, which a deployed function cannot have; write {word} without -e"
+                )));
+            }
+            let Some(included) = included(&line) else {
+                self.lines.push(line);
+                continue;
+            };
+            if included.contains("://") {
+                self.lines.push(line);
+                continue;
+            }
+            let beside = file.parent().unwrap_or(Path::new("")).join(included);
+            let inside = inside(&beside).ok_or_else(|| {
+                fail(format!(
+                    "'{line}' leads out of the code; put that file beside it"
+                ))
+            })?;
+            // A constraint only bounds what others require: kept apart from requirements by its option.
+            if line.starts_with("-c") || line.starts_with("--constraint") {
+                let text = self.read(&inside).map_err(fail)?;
+                let constraints = logical_lines(&text);
+                self.lines
+                    .extend(constraints.into_iter().map(|line| format!("-c {line}")));
+            } else {
+                self.read_txt(&inside, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_pyproject(&mut self) -> Result<(), RequirementsError> {
+        let fail = |problem: String| RequirementsError {
+            file: PYPROJECT.to_owned(),
+            problem,
+        };
+        let text = self.read(Path::new(PYPROJECT)).map_err(fail)?;
+        let document: toml::Table = toml::from_str(&text)
+            .map_err(|error| fail(format!("is not TOML: {}", error.message())))?;
+        let project = document.get("project").and_then(toml::Value::as_table);
+        let Some(dependencies) = project.and_then(|project| project.get("dependencies")) else {
+            let dynamic = project
+                .and_then(|project| project.get("dynamic"))
+                .and_then(toml::Value::as_array)
+                .is_some_and(|keys| keys.iter().any(|key| key.as_str() == Some("dependencies")));
+            let poetry = document
+                .get("tool")
+                .and_then(|tool| tool.get("poetry"))
+                .and_then(|poetry| poetry.get("dependencies"));
+            if dynamic || poetry.is_some() {
+                return Err(fail(
+                    "names its dependencies elsewhere than in [project] dependencies; list them there, or put a \
+                     requirements.txt beside it"
+                        .to_owned(),
+                ));
+            }
+            return Ok(());
+        };
+        let words = dependencies.as_array().and_then(|all| {
+            all.iter()
+                .map(|one| one.as_str().map(str::to_owned))
+                .collect::<Option<Vec<_>>>()
+        });
+        let words = words
+            .ok_or_else(|| fail("[project] dependencies must be a list of strings".to_owned()))?;
+        for word in words {
+            if word.contains(['\n', '\r']) || word.trim_start().starts_with('-') {
+                return Err(fail(format!(
+                    "'{}' is not a requirement; write NAME or NAME==VERSION",
+                    word.escape_debug()
+                )));
+            }
+            self.lines.extend(logical_lines(&word));
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, file: &Path) -> Result<String, String> {
+        let read = |path: &Path| -> io::Result<Vec<u8>> {
+            let mut bytes = Vec::new();
+            fs::File::open(path)?
+                .take(BYTES_MAX + 1)
+                .read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        let bytes = read(&self.code.join(file))
+            .map_err(|error| format!("'{}' cannot be read: {error}", file.display()))?;
+        self.bytes += bytes.len() as u64;
+        if self.bytes > BYTES_MAX {
+            return Err(format!(
+                "the requirements have more than {}",
+                Size(BYTES_MAX)
+            ));
+        }
+        let text = String::from_utf8(bytes)
+            .map_err(|_| format!("'{}' is not UTF-8; save it as UTF-8", file.display()))?;
+        Ok(text.trim_start_matches('\u{feff}').to_owned())
+    }
+}
+
+/// Lines as pip joins them: continued by a backslash, comments and surrounding whitespace gone, empty ones left out.
+fn logical_lines(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for part in text.lines() {
+        let part = without_comment(part);
+        if let Some(continued) = part.strip_suffix('\\') {
+            line.push_str(continued);
+            continue;
+        }
+        line.push_str(part);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if !words.is_empty() {
+            lines.push(words.join(" "));
+        }
+        line.clear();
+    }
+    let rest = line.trim();
+    if !rest.is_empty() {
+        lines.push(rest.to_owned());
+    }
+    lines
+}
+
+/// A comment begins with `#` at the start or after whitespace: `pkg @ https://…#egg=x` has none.
+fn without_comment(line: &str) -> &str {
+    let mut before = ' ';
+    for (at, c) in line.char_indices() {
+        if c == '#' && before.is_whitespace() {
+            return &line[..at];
+        }
+        before = c;
+    }
+    line
+}
+
+/// The file that `-r FILE` or `-c FILE` includes.
+fn included(line: &str) -> Option<&str> {
+    ["--requirement", "--constraint", "-r", "-c"]
+        .iter()
+        .find_map(|option| line.strip_prefix(option))
+        .map(|rest| rest.trim_start_matches([' ', '=']))
+}
+
+fn editable(line: &str) -> Option<&str> {
+    let rest = line
+        .strip_prefix("--editable")
+        .or_else(|| line.strip_prefix("-e").filter(|rest| rest.starts_with(' ')))?;
+    Some(rest.trim_start_matches([' ', '=']))
+}
+
+fn is_local(line: &str) -> bool {
+    let target = line.rsplit_once(" @ ").map_or(line, |(_, target)| target);
+    let path = target.split([' ', ';', '[']).next().unwrap_or(target);
+    target.starts_with(['.', '/'])
+        || target.starts_with("file:")
+        || ["--find-links", "-f "]
+            .iter()
+            .any(|option| line.starts_with(option))
+        || (!path.contains("://")
+            && (is_archive(path) || path.contains('/'))
+            && !line.starts_with('-'))
+}
+
+fn is_archive(word: &str) -> bool {
+    let lower = word.to_ascii_lowercase();
+    [".whl", ".tar.gz", ".zip", ".tar.bz2"]
+        .iter()
+        .any(|end| lower.ends_with(end))
+}
+
+/// The path with `.` and `..` resolved, when it stays below where it starts.
+fn inside(path: &Path) -> Option<PathBuf> {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => clean.push(part),
+            Component::CurDir => {}
+            Component::ParentDir if clean.pop() => {}
+            _ => return None,
+        }
+    }
+    Some(clean)
+}
+
+const TXT: &str = "requirements.txt";
+const PYPROJECT: &str = "pyproject.toml";
+const DEPTH_MAX: usize = 10;
+const BYTES_MAX: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests;

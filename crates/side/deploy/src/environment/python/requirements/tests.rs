@@ -1,0 +1,187 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn code(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    folder
+}
+
+fn found(files: &[(&str, &str)]) -> Option<Requirements> {
+    find(code(files).path(), Files::All).unwrap()
+}
+
+fn refusal(files: &[(&str, &str)]) -> String {
+    find(code(files).path(), Files::All)
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn code_without_either_file_requires_nothing() {
+    assert_eq!(found(&[("app.py", "")]), None);
+    assert_eq!(found(&[("requirements.txt", "\n# nothing\n")]), None);
+    assert_eq!(
+        found(&[("requirements.txt", "--index-url https://example.org\n")]),
+        None
+    );
+}
+
+#[test]
+fn order_comments_and_spaces_do_not_count() {
+    let one = found(&[(
+        "requirements.txt",
+        "six==1.16 # pinned\n\n numpy \\\n  >=1\n",
+    )])
+    .unwrap();
+    let other = found(&[(
+        "requirements.txt",
+        "\u{feff}numpy >=1\r\nsix==1.16\r\nsix==1.16\n",
+    )])
+    .unwrap();
+    assert_eq!(one, other);
+    assert_eq!(one.lines, ["numpy >=1", "six==1.16"]);
+}
+
+#[test]
+fn a_fragment_is_no_comment() {
+    let one = found(&[(
+        "requirements.txt",
+        "x @ https://example.org/x.zip#sha256=1\n",
+    )])
+    .unwrap();
+    assert_eq!(one.lines, ["x @ https://example.org/x.zip#sha256=1"]);
+    assert!(!one.local);
+}
+
+#[test]
+fn included_files_are_part_of_the_set() {
+    let one = found(&[
+        ("requirements.txt", "-r more/base.txt\n-c bounds.txt\nsix\n"),
+        ("more/base.txt", "--requirement=deep.txt\n"),
+        ("more/deep.txt", "numpy\n"),
+        ("bounds.txt", "six<2\n"),
+    ])
+    .unwrap();
+    assert_eq!(one.lines, ["-c six<2", "numpy", "six"]);
+}
+
+#[test]
+fn a_project_table_will_do() {
+    let text = "[project]\nname = \"x\"\ndependencies = [\"six\", \"numpy >= 1\"]\n";
+    let one = found(&[("pyproject.toml", text)]).unwrap();
+    assert_eq!(
+        (one.file, one.lines),
+        (
+            "pyproject.toml",
+            vec!["numpy >= 1".to_owned(), "six".to_owned()]
+        )
+    );
+    assert_eq!(found(&[("pyproject.toml", "[tool.ruff]\n")]), None);
+}
+
+#[test]
+fn requirements_txt_wins_over_pyproject() {
+    let files = [
+        ("requirements.txt", "six"),
+        ("pyproject.toml", "[project]\ndependencies = [\"numpy\"]"),
+    ];
+    assert_eq!(found(&files).unwrap().lines, ["six"]);
+}
+
+#[test]
+fn a_pyproject_beside_another_languages_code_does_not_count() {
+    let pyproject = ("pyproject.toml", "[project]\ndependencies = [\"numpy\"]");
+    let with = |files: &[(&str, &str)]| find(code(files).path(), Files::Txt).unwrap();
+    assert_eq!(with(&[pyproject, ("index.js", "")]), None);
+    let both = with(&[pyproject, ("requirements.txt", "six")]).unwrap();
+    assert_eq!(both.lines, ["six"]);
+}
+
+#[test]
+fn what_cannot_be_read_says_what_to_change() {
+    assert!(refusal(&[("requirements.txt", "-r ../other.txt")]).contains("leads out of the code"));
+    assert!(refusal(&[("requirements.txt", "-r gone.txt")]).contains("'gone.txt' cannot be read"));
+    assert!(
+        refusal(&[("requirements.txt", "-r requirements.txt")]).contains("included too deeply")
+    );
+    assert!(refusal(&[("requirements.txt", "-e .")]).contains("write . without -e"));
+    assert!(refusal(&[("pyproject.toml", "[project")]).contains("is not TOML"));
+    let dynamic = "[project]\ndynamic = [\"dependencies\"]\n";
+    assert!(refusal(&[("pyproject.toml", dynamic)]).contains("put a requirements.txt beside it"));
+    let poetry = "[tool.poetry.dependencies]\nsix = \"*\"\n";
+    assert!(refusal(&[("pyproject.toml", poetry)]).contains("put a requirements.txt beside it"));
+    let option = "[project]\ndependencies = [\"-r /etc/passwd\"]\n";
+    assert!(refusal(&[("pyproject.toml", option)]).contains("is not a requirement"));
+}
+
+#[test]
+fn lines_that_point_at_files_are_local() {
+    for line in [
+        ".",
+        "./vendored",
+        "vendored/x.whl",
+        "x.tar.gz",
+        "x @ file:///x.whl",
+        "x @ ./x",
+        "file:x",
+        "-f wheels\nsix",
+    ] {
+        assert!(
+            found(&[("requirements.txt", line)]).unwrap().local,
+            "{line}"
+        );
+    }
+    for line in [
+        "six",
+        "six[a] ; python_version < '4'",
+        "git+https://example.org/x.git",
+        "x @ https://example.org/x.whl",
+    ] {
+        assert!(
+            !found(&[("requirements.txt", line)]).unwrap().local,
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_line_names_its_package() {
+    let package = |line| Requirements::package(line);
+    assert_eq!(
+        package("Scikit_Image[x]>=1").as_deref(),
+        Some("scikit-image")
+    );
+    assert_eq!(package("ruamel.yaml").as_deref(), Some("ruamel-yaml"));
+    assert_eq!(package("x @ https://example.org/y").as_deref(), Some("x"));
+    for line in [
+        "--hash=x",
+        "./x",
+        "https://example.org",
+        "git+https://example.org",
+        "x.whl",
+        "vendored/x",
+    ] {
+        assert_eq!(package(line), None, "{line}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "[-a-z0-9=<>.@/#\\\\ \\n\\r]{0,200}") {
+        let _ = find(code(&[("requirements.txt", &text)]).path(), Files::All);
+    }
+
+    #[test]
+    fn order_never_counts(mut lines in prop::collection::vec("[a-z]{1,8}==[0-9]", 1..6), seed in any::<prop::sample::Index>()) {
+        let one = found(&[("requirements.txt", &lines.join("\n"))]);
+        let middle = seed.index(lines.len());
+        lines.rotate_left(middle);
+        prop_assert_eq!(one, found(&[("requirements.txt", &lines.join("\n"))]));
+    }
+}

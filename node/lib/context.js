@@ -1,0 +1,89 @@
+// The `context` argument of a Lambda handler, with the names of AWS's own.
+//
+// What does not change between invocations is read once per worker.
+'use strict';
+
+/** @typedef {import('./spec.js').Specification} Specification */
+
+/**
+ * What the daemon says of an invocation (PROTOCOL.md, `InvokeMeta`).
+ * @typedef {object} InvokeMeta
+ * @property {string} id
+ * @property {string} [arn]
+ * @property {string} [version]
+ * @property {number} deadline_ms Unix time
+ * @property {string} [client_context]
+ * @property {string} [trace]
+ */
+
+/**
+ * How an invocation is ended without a promise.
+ * @typedef {object} Ending
+ * @property {(error?: unknown, result?: unknown) => void} done
+ * @property {(result?: unknown) => void} succeed
+ * @property {(error?: unknown) => void} fail
+ */
+
+/** The part of a context that all invocations of a worker share. */
+class FunctionInfo {
+  /** @param {Specification} specification */
+  constructor({ function: info }) {
+    const { env } = process;
+    this.name = env.AWS_LAMBDA_FUNCTION_NAME || text(info.name);
+    this.version = env.AWS_LAMBDA_FUNCTION_VERSION || text(info.version) || '$LATEST';
+    this.memoryMb = env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE || text(info.memory_mb); // a string in Lambda too
+    this.arn = text(info.arn);
+    this.logGroup = env.AWS_LAMBDA_LOG_GROUP_NAME;
+    this.logStream = env.AWS_LAMBDA_LOG_STREAM_NAME;
+  }
+}
+
+/** What a handler gets as its second argument. Its functions work without it as `this`, as Lambda's do. */
+class Context {
+  /**
+   * @param {FunctionInfo} info
+   * @param {InvokeMeta} meta
+   * @param {Ending} ending
+   */
+  constructor(info, meta, ending) {
+    this.callbackWaitsForEmptyEventLoop = true;
+    this.succeed = ending.succeed;
+    this.fail = ending.fail;
+    this.done = ending.done;
+    this.functionVersion = meta.version || info.version;
+    this.functionName = info.name;
+    this.memoryLimitInMB = info.memoryMb;
+    this.logGroupName = info.logGroup;
+    this.logStreamName = info.logStream;
+    this.clientContext = parsed(meta.client_context);
+    /** Always absent: Pilotlight has no Cognito. */
+    this.identity = undefined;
+    this.invokedFunctionArn = meta.arn || info.arn;
+    this.awsRequestId = meta.id;
+    const { deadline_ms: deadlineMs } = meta;
+    this.getRemainingTimeInMillis = () => Math.max(deadlineMs - Date.now(), 0);
+  }
+}
+
+/**
+ * The caller's context object; undefined when it sent none or something that is not JSON.
+ * @param {string | undefined} json
+ * @returns {unknown}
+ */
+function parsed(json) {
+  if (!json) {
+    return undefined;
+  }
+  try {
+    return JSON.parse(json);
+  } catch {
+    return undefined;
+  }
+}
+
+/** @param {unknown} value */
+function text(value) {
+  return value === undefined || value === null ? undefined : String(value);
+}
+
+module.exports = { Context, FunctionInfo };

@@ -1,0 +1,406 @@
+// Calls the handler: an `INVOKE` frame in, one `RESULT` or `ERROR` frame out, or the frames of a streamed response.
+//
+// A handler answers by its promise, by what it returns, by `callback`, or by `context.done`; the first of them counts.
+// It knows no sockets: answers go to a `Sink`.
+'use strict';
+
+const { AsyncResource } = require('node:async_hooks');
+const buffer = require('node:buffer');
+
+const { Context, FunctionInfo } = require('./context.js');
+const errors = require('./errors.js');
+const output = require('./output.js');
+const { ResponseStream } = require('./response.js');
+const wire = require('./wire.js');
+
+const { Fault } = errors;
+
+/** @typedef {import('./channel.js').Sink} Sink */
+/** @typedef {import('./context.js').InvokeMeta} InvokeMeta */
+/** @typedef {import('./handler.js').Handler} Handler */
+/** @typedef {import('./spec.js').Specification} Specification */
+
+const NEVER_SETTLED =
+  'the handler has not answered and nothing is left that it could wait for: a promise that is never settled, ' +
+  'or a callback that is never called';
+const NEVER_ENDED = 'the handler has returned and nothing is left to run, but its response stream was never ended';
+
+/** The invocations of one worker. */
+class Invocations {
+  #handler;
+  #info;
+  #sink;
+  #isAlone;
+  /** Not yet answered; as many as `concurrency` at most, the daemon sees to that. @type {Set<Invocation>} */
+  #open = new Set();
+  #isTraced = false;
+
+  /**
+   * @param {Handler} handler
+   * @param {Specification} specification
+   * @param {Sink} sink
+   */
+  constructor(handler, specification, sink) {
+    this.#handler = handler;
+    this.#info = new FunctionInfo(specification);
+    this.#sink = sink;
+    this.#isAlone = specification.concurrency === 1;
+  }
+
+  /**
+   * Answers one frame. Only a meta that is not JSON makes it throw.
+   * @param {number} kind
+   * @param {number} stream
+   * @param {Buffer} metaBytes
+   * @param {Buffer} body
+   */
+  accept(kind, stream, metaBytes, body) {
+    /** @type {InvokeMeta} */
+    const meta = JSON.parse(metaBytes.toString());
+    const invocation = new Invocation(this, this.#sink, stream, meta.id);
+    this.#open.add(invocation);
+    if (this.#isAlone) {
+      // Whatever keeps the process alive now is the handler's: when it ends, the handler has nothing left to wait for.
+      this.#sink.unref();
+      this.#trace(meta.trace);
+      output.setRequest(meta.id);
+    }
+    // A scope of its own, so that what a handler stores in it (AsyncLocalStorage.enterWith) ends with the invocation.
+    const scope = new AsyncResource('Invocation');
+    const begin = () => this.#begin(invocation, kind, meta, body);
+    scope.runInAsyncScope(this.#isAlone ? begin : () => output.withRequest(meta.id, begin));
+  }
+
+  /** The loop is empty: invocations that wait for just that are answered, the others never will be by themselves. */
+  whenNothingIsLeft() {
+    for (const invocation of [...this.#open]) {
+      invocation.whenNothingIsLeft();
+    }
+  }
+
+  /**
+   * Ends all that are open with an error that has been logged: the worker is about to end.
+   * @param {unknown} error
+   */
+  breakOff(error) {
+    for (const invocation of [...this.#open]) {
+      invocation.breakOff(error);
+    }
+  }
+
+  /** @param {Invocation} invocation */
+  ended(invocation) {
+    this.#open.delete(invocation);
+    if (this.#isAlone) {
+      this.#sink.ref();
+    }
+  }
+
+  /**
+   * @param {Invocation} invocation
+   * @param {number} kind
+   * @param {InvokeMeta} meta
+   * @param {Buffer} body
+   */
+  #begin(invocation, kind, meta, body) {
+    try {
+      const event = decodeEvent(kind, body);
+      const context = new Context(this.#info, meta, invocation);
+      if (this.#handler.isStreaming) {
+        this.#stream(invocation, event, context);
+      } else {
+        this.#call(invocation, event, context);
+      }
+    } catch (error) {
+      invocation.fail(error); // whatever it is
+    }
+  }
+
+  /**
+   * @param {Invocation} invocation
+   * @param {unknown} event
+   * @param {Context} context
+   */
+  #call(invocation, event, context) {
+    const { target } = this.#handler;
+    const callback = (/** @type {unknown} */ error, /** @type {unknown} */ result) => {
+      if (this.#isAlone && context.callbackWaitsForEmptyEventLoop && isNothing(error)) {
+        invocation.succeedLater(result);
+      } else {
+        invocation.done(error, result);
+      }
+    };
+    invocation.started();
+    const returned = target(event, context, callback);
+    if (isThenable(returned)) {
+      returned.then(invocation.succeed, invocation.fail);
+    } else if (target.length < 3 && (returned !== undefined || !this.#isAlone)) {
+      // With three parameters the callback is the answer, and what is returned is whatever the last call in there gave.
+      invocation.succeed(returned);
+    } else {
+      invocation.mayCallBack();
+    }
+  }
+
+  /**
+   * @param {Invocation} invocation
+   * @param {unknown} event
+   * @param {Context} context
+   */
+  #stream(invocation, event, context) {
+    const { target, highWaterMark } = this.#handler;
+    const response = new ResponseStream(this.#sink, invocation.stream, invocation.started(), highWaterMark);
+    invocation.streams(response);
+    const returned = target(event, response, context);
+    if (isThenable(returned)) {
+      returned.then(() => invocation.returned(response), invocation.fail);
+    } else {
+      invocation.returned(response);
+    }
+  }
+
+  /**
+   * `_X_AMZN_TRACE_ID`, set for the invocation that has one. There is but one process.env: not with concurrency.
+   * @param {string | undefined} trace
+   */
+  #trace(trace) {
+    if (trace !== undefined) {
+      process.env._X_AMZN_TRACE_ID = trace;
+      this.#isTraced = true;
+    } else if (this.#isTraced) {
+      delete process.env._X_AMZN_TRACE_ID;
+      this.#isTraced = false;
+    }
+  }
+}
+
+/** One invocation. Its functions can be called without it, and after the first of them the others do nothing. */
+class Invocation {
+  #invocations;
+  #sink;
+  #requestId;
+  #startedNs = process.hrtime.bigint();
+  /** How it ends is known, although perhaps not yet sent. */
+  #isDecided = false;
+  /** The result that goes out once the loop is empty. @type {{result: unknown} | null} */
+  #later = null;
+  /** What the handler returned is no promise: an empty loop means null, as in Lambda. */
+  #mayCallBack = false;
+  /** @type {ResponseStream | null} */
+  #response = null;
+  #hasReturned = false;
+
+  /**
+   * @param {Invocations} invocations
+   * @param {Sink} sink
+   * @param {number} stream
+   * @param {string} requestId
+   */
+  constructor(invocations, sink, stream, requestId) {
+    this.#invocations = invocations;
+    this.#sink = sink;
+    this.stream = stream;
+    this.#requestId = requestId;
+  }
+
+  /** The handler begins now; returns when that is. */
+  started() {
+    this.#startedNs = process.hrtime.bigint();
+    return this.#startedNs;
+  }
+
+  succeed = (/** @type {unknown} */ result) => {
+    if (this.#isDecided) {
+      return;
+    }
+    if (this.#response !== null) {
+      this.returned(this.#response);
+      return;
+    }
+    this.#isDecided = true;
+    this.#answer(result);
+  };
+
+  fail = (/** @type {unknown} */ error) => {
+    if (!this.#isDecided) {
+      this.#isDecided = true;
+      output.error('Invoke Error', error);
+      this.breakOff(error);
+    }
+  };
+
+  done = (/** @type {unknown} */ error, /** @type {unknown} */ result) => {
+    if (isNothing(error)) {
+      this.succeed(result);
+    } else {
+      this.fail(error);
+    }
+  };
+
+  /**
+   * Succeeds once the loop is empty.
+   * @param {unknown} result
+   */
+  succeedLater(result) {
+    if (!this.#isDecided) {
+      this.#isDecided = true;
+      this.#later = { result };
+    }
+  }
+
+  /** The handler has returned nothing: it calls back, or has done what it had to. */
+  mayCallBack() {
+    this.#mayCallBack = true;
+  }
+
+  whenNothingIsLeft() {
+    if (this.#later !== null) {
+      this.#answer(this.#later.result);
+    } else if (this.#mayCallBack) {
+      this.succeed(undefined);
+    } else {
+      this.fail(new Fault('Runtime.NodeJsExit', this.#hasReturned ? NEVER_ENDED : NEVER_SETTLED));
+    }
+  }
+
+  /**
+   * Answers with an error that has been logged, whatever was decided.
+   * @param {unknown} error
+   */
+  breakOff(error) {
+    this.#isDecided = true;
+    this.#end(wire.ERROR, process.hrtime.bigint(), errors.body(error, this.#requestId));
+    this.#response?.destroy();
+  }
+
+  /**
+   * Answers by a stream.
+   * @param {ResponseStream} response
+   */
+  streams(response) {
+    this.#response = response;
+    // 'close' comes in the end, whether it finished or broke off.
+    response.once('close', () => this.#completeStream(response));
+    response.once('finish', () => setImmediate(() => this.#flush(response)));
+  }
+
+  /**
+   * The handler of a stream has returned.
+   * @param {ResponseStream} response
+   */
+  returned(response) {
+    this.#hasReturned = true;
+    this.#completeStream(response);
+  }
+
+  /** @param {ResponseStream} response */
+  #completeStream(response) {
+    if (this.#isDecided || !this.#hasReturned) {
+      return;
+    }
+    if (response.writableFinished) {
+      try {
+        response.complete(process.hrtime.bigint());
+      } catch (error) {
+        this.fail(error); // a head that is too long
+        return;
+      }
+      this.#isDecided = true;
+      this.#invocations.ended(this);
+    } else if (response.destroyed) {
+      const problem = 'the response stream was destroyed before it was ended';
+      this.fail(response.failure ?? new Fault('Runtime.InvalidStreamingOperation', problem));
+    }
+  }
+
+  /** @param {ResponseStream} response */
+  #flush(response) {
+    if (this.#isDecided) {
+      return;
+    }
+    try {
+      response.flush();
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  /** @param {unknown} result */
+  #answer(result) {
+    const finishedNs = process.hrtime.bigint();
+    let json;
+    try {
+      json = encodeResult(result);
+    } catch (error) {
+      output.error('Invoke Error', error);
+      this.breakOff(error);
+      return;
+    }
+    this.#end(wire.RESULT, finishedNs, json);
+  }
+
+  /**
+   * @param {number} kind
+   * @param {bigint} finishedNs
+   * @param {string} body
+   */
+  #end(kind, finishedNs, body) {
+    this.#sink.send(kind, this.stream, `{"started_ns":${this.#startedNs},"finished_ns":${finishedNs}}`, body);
+    this.#invocations.ended(this);
+  }
+}
+
+/**
+ * @param {number} kind
+ * @param {Buffer} body
+ * @returns {unknown}
+ */
+function decodeEvent(kind, body) {
+  if (kind !== wire.INVOKE) {
+    throw new Fault('Runtime.BadRequest', `an event handler cannot answer a frame of kind ${kind}`);
+  }
+  try {
+    if (!buffer.isUtf8(body)) {
+      throw new SyntaxError('it is not UTF-8');
+    }
+    return JSON.parse(body.toString());
+  } catch (error) {
+    throw new Fault('Runtime.UnmarshalError', `Unable to unmarshal input: ${/** @type {Error} */ (error).message}`);
+  }
+}
+
+/**
+ * JSON; what has none (undefined, a function) is null, as in Lambda.
+ * @param {unknown} result
+ */
+function encodeResult(result) {
+  let json;
+  try {
+    json = JSON.stringify(result) ?? 'null';
+  } catch (error) {
+    // a BigInt, a circle, or a user's `toJSON`
+    const { errorMessage, frames } = errors.describe(error);
+    throw new Fault('Runtime.MarshalError', `Unable to marshal response: ${errorMessage}`, frames);
+  }
+  const most = json.length * 3; // bytes of UTF-8 per UTF-16 unit
+  if (most > wire.BODY_LEN_MAX && Buffer.byteLength(json) > wire.BODY_LEN_MAX) {
+    const problem = `Response payload size exceeded maximum allowed payload size (${wire.BODY_LEN_MAX} bytes).`;
+    throw new Fault('Function.ResponseSizeTooLarge', problem);
+  }
+  return json;
+}
+
+/**
+ * @param {unknown} value
+ * @returns {value is PromiseLike<unknown>}
+ */
+function isThenable(value) {
+  return typeof (/** @type {any} */ (value)?.then) === 'function';
+}
+
+/** @param {unknown} error */
+function isNothing(error) {
+  return error === undefined || error === null;
+}
+
+module.exports = { Invocations };

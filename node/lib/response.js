@@ -1,0 +1,202 @@
+// A streamed response as frames: `HEAD`, `CHUNK`, `END` (`awslambda.streamifyResponse`).
+//
+// It is an ordinary Writable: a slow reader fills the channel, which fills this stream's buffer, whereupon `write` says
+// false. Its last frame is not its own to send: that is for `events.js`, once the handler has returned as well.
+'use strict';
+
+const { Writable } = require('node:stream');
+
+const { Fault } = require('./errors.js');
+const wire = require('./wire.js');
+
+/** @typedef {import('./channel.js').Sink} Sink */
+
+/**
+ * What `HttpResponseStream.from` takes.
+ * @typedef {object} Prelude
+ * @property {number} [statusCode]
+ * @property {Record<string, unknown>} [headers] an array gives a header several times
+ * @property {string[]} [cookies]
+ */
+
+// Of a long body: other streams of the same worker come in between.
+const PIECE_LEN_MAX = 1024 * 1024;
+const DEFAULT_CONTENT_TYPE = 'application/octet-stream'; // Lambda's
+
+class ResponseStream extends Writable {
+  #sink;
+  #stream;
+  #startedNs;
+  #contentType = DEFAULT_CONTENT_TYPE;
+  /** @type {Prelude} */
+  #prelude = {};
+  #isHeadSent = false;
+  /** `end` has been called: what is written now is the last. */
+  #isEnding = false;
+  /** Bytes that go out with the last frame. */
+  #last = Buffer.alloc(0);
+  /** Why it broke off. @type {Error | null} */
+  failure = null;
+
+  /**
+   * @param {Sink} sink
+   * @param {number} stream
+   * @param {bigint} startedNs
+   * @param {number | undefined} highWaterMark
+   */
+  constructor(sink, stream, startedNs, highWaterMark) {
+    super({ highWaterMark });
+    this.#sink = sink;
+    this.#stream = stream;
+    this.#startedNs = startedNs;
+    // Without a listener an error would end the process; the invocation ends with it instead.
+    this.on('error', (error) => {
+      this.failure ??= error;
+    });
+  }
+
+  /**
+   * Lambda's, for responses without `HttpResponseStream`.
+   * @param {string} contentType
+   */
+  setContentType(contentType) {
+    this.#mustBeEarly('the content type');
+    this.#contentType = String(contentType);
+  }
+
+  /**
+   * Status, headers and cookies, before the first byte.
+   * @param {Prelude} prelude
+   */
+  setPrelude(prelude) {
+    this.#mustBeEarly('status and headers');
+    const { statusCode = 200 } = prelude;
+    if (!Number.isInteger(statusCode) || statusCode < 200 || statusCode > 599) {
+      throw new Fault('Runtime.InvalidStreamingOperation', `statusCode ${statusCode} is not one of 200 to 599`);
+    }
+    this.#prelude = prelude;
+  }
+
+  /**
+   * Objects become JSON, as Lambda's stream has it.
+   * @override
+   * @param {unknown} chunk
+   * @param {any} [encoding]
+   * @param {any} [callback]
+   */
+  write(chunk, encoding, callback) {
+    return super.write(bytesOrText(chunk), encoding, callback);
+  }
+
+  /**
+   * @override
+   * @param {any} [chunk]
+   * @param {any} [encoding]
+   * @param {any} [callback]
+   */
+  end(chunk, encoding, callback) {
+    this.#isEnding = true;
+    const isChunk = chunk !== undefined && chunk !== null && typeof chunk !== 'function';
+    return super.end(isChunk ? bytesOrText(chunk) : chunk, encoding, callback);
+  }
+
+  /**
+   * @override
+   * @param {Buffer} chunk
+   * @param {string} _encoding
+   * @param {(error?: Error | null) => void} done
+   */
+  _write(chunk, _encoding, done) {
+    if (this.#isEnding && this.writableLength === chunk.length && chunk.length <= PIECE_LEN_MAX) {
+      this.#last = Buffer.from(chunk); // one frame with the end; a copy, as the caller may use its bytes again
+      done();
+      return;
+    }
+    try {
+      this.#sendPieces(chunk);
+    } catch (error) {
+      done(/** @type {Error} */ (error)); // a head that is too long
+      return;
+    }
+    this.#sink.whenSent(done);
+  }
+
+  /** Status, headers and what is held back go out now: the handler has ended the response, but goes on. */
+  flush() {
+    if (this.writableFinished && !this.#isHeadSent) {
+      const last = this.#last;
+      this.#last = Buffer.alloc(0);
+      this.#sendPieces(last);
+    }
+  }
+
+  /**
+   * The last frame. To be called when the stream has finished.
+   * @param {bigint} finishedNs
+   */
+  complete(finishedNs) {
+    if (this.#isHeadSent) {
+      const meta = `{"started_ns":${this.#startedNs},"finished_ns":${finishedNs}}`;
+      this.#sink.send(wire.END, this.#stream, meta, this.#last);
+    } else {
+      this.#sink.send(wire.HEAD, this.#stream, this.#headMeta(`,"finished_ns":${finishedNs}`), this.#last);
+    }
+  }
+
+  /** @param {Buffer} bytes */
+  #sendPieces(bytes) {
+    let at = 0;
+    if (!this.#isHeadSent) {
+      this.#sink.send(wire.HEAD, this.#stream, this.#headMeta(''), bytes.subarray(0, PIECE_LEN_MAX));
+      this.#isHeadSent = true;
+      at = PIECE_LEN_MAX;
+    }
+    for (; at < bytes.length; at += PIECE_LEN_MAX) {
+      this.#sink.send(wire.CHUNK, this.#stream, '', bytes.subarray(at, at + PIECE_LEN_MAX));
+    }
+  }
+
+  /** @param {string} more */
+  #headMeta(more) {
+    const { statusCode = 200, headers = {}, cookies = [] } = this.#prelude;
+    const pairs = Object.entries(headers ?? {}).flatMap(([name, value]) => {
+      const values = Array.isArray(value) ? value : [value];
+      return values.map((one) => [name.toLowerCase(), String(one)]);
+    });
+    if (!pairs.some(([name]) => name === 'content-type')) {
+      pairs.unshift(['content-type', this.#contentType]);
+    }
+    pairs.push(...(cookies ?? []).map((cookie) => ['set-cookie', String(cookie)]));
+    return `{"status":${statusCode},"headers":${JSON.stringify(pairs)},"started_ns":${this.#startedNs}${more}}`;
+  }
+
+  /** @param {string} what */
+  #mustBeEarly(what) {
+    if (this.#isHeadSent || this.writableEnded) {
+      throw new Fault('Runtime.InvalidStreamingOperation', `Cannot set ${what}, too late: the response has begun.`);
+    }
+  }
+}
+
+/** `awslambda.HttpResponseStream`. */
+class HttpResponseStream {
+  /**
+   * @param {unknown} stream the handler's own
+   * @param {Prelude} prelude
+   */
+  static from(stream, prelude) {
+    if (!(stream instanceof ResponseStream)) {
+      const problem = 'HttpResponseStream.from takes the responseStream that the handler was called with';
+      throw new Fault('Runtime.InvalidStreamingOperation', problem);
+    }
+    stream.setPrelude(prelude ?? {});
+    return stream;
+  }
+}
+
+/** @param {unknown} chunk */
+function bytesOrText(chunk) {
+  return typeof chunk === 'string' || chunk instanceof Uint8Array ? chunk : JSON.stringify(chunk);
+}
+
+module.exports = { HttpResponseStream, ResponseStream };

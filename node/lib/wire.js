@@ -1,0 +1,219 @@
+// The frame codec of the invocation channel: bytes to frames and back (PROTOCOL.md, section 1).
+//
+// It does no I/O and knows no JSON; `channel.js` moves the bytes. A decoded frame's meta and body are views of the
+// bytes it was given, which the reader uses again: whoever wants to keep them copies them.
+'use strict';
+
+const INVOKE = 1;
+const HTTP = 2;
+const READY = 16;
+const RESULT = 17;
+const ERROR = 18;
+const HEAD = 19;
+const CHUNK = 20;
+const END = 21;
+const INIT_ERROR = 22;
+
+const HEADER_LEN = 16;
+const META_LEN_MAX = 256 * 1024;
+const BODY_LEN_MAX = 64 * 1024 * 1024;
+
+/** The peer broke the protocol; `reason` is one of the words in vectors/README.md. */
+class ProtocolError extends Error {
+  /** @param {string} reason */
+  constructor(reason) {
+    super(`invalid frame: ${reason}`);
+    this.name = 'ProtocolError';
+    this.reason = reason;
+  }
+}
+
+/**
+ * Called with each whole frame.
+ * @callback OnFrame
+ * @param {number} kind
+ * @param {number} stream
+ * @param {Buffer} meta
+ * @param {Buffer} body
+ * @returns {void}
+ */
+
+/** Gives back whole frames of received bytes. It holds at most one frame that is not yet whole. */
+class Decoder {
+  /** Bytes of a frame that is not whole: the first `#len` of them. */
+  #held = Buffer.alloc(0);
+  #len = 0;
+
+  /**
+   * Calls `onFrame` for each frame that these bytes make whole. A bad header throws before its payload arrives.
+   * @param {Buffer} chunk
+   * @param {OnFrame} onFrame
+   */
+  decode(chunk, onFrame) {
+    let at = this.#len > 0 ? this.#complete(chunk, onFrame) : 0;
+    for (;;) {
+      const len = frameLen(chunk, at, chunk.length);
+      if (len === 0 || at + len > chunk.length) {
+        break;
+      }
+      give(chunk, at, len, onFrame);
+      at += len;
+    }
+    if (at < chunk.length) {
+      this.#hold(chunk.subarray(at));
+    }
+  }
+
+  /** False in the midst of a frame: then an end of the stream is a truncation. */
+  isEmpty() {
+    return this.#len === 0;
+  }
+
+  /**
+   * Takes what the held frame lacks; returns how much of `chunk` that was.
+   * @param {Buffer} chunk
+   * @param {OnFrame} onFrame
+   */
+  #complete(chunk, onFrame) {
+    let at = this.#take(chunk, 0, HEADER_LEN);
+    const len = frameLen(this.#held, 0, this.#len);
+    if (len === 0) {
+      return at;
+    }
+    at += this.#take(chunk, at, len);
+    if (this.#len === len) {
+      const frame = this.#held;
+      this.#held = Buffer.alloc(0);
+      this.#len = 0;
+      give(frame, 0, len, onFrame);
+    }
+    return at;
+  }
+
+  /**
+   * Copies from `chunk` until `wanted` bytes are held or it has no more; returns how many that were.
+   * @param {Buffer} chunk
+   * @param {number} at
+   * @param {number} wanted
+   */
+  #take(chunk, at, wanted) {
+    if (this.#held.length < wanted) {
+      const larger = Buffer.allocUnsafe(wanted);
+      this.#held.copy(larger, 0, 0, this.#len);
+      this.#held = larger;
+    }
+    const taken = Math.max(0, Math.min(wanted - this.#len, chunk.length - at));
+    chunk.copy(this.#held, this.#len, at, at + taken);
+    this.#len += taken;
+    return taken;
+  }
+
+  /** @param {Buffer} bytes */
+  #hold(bytes) {
+    const len = frameLen(bytes, 0, bytes.length) || HEADER_LEN;
+    this.#take(bytes, 0, len);
+  }
+}
+
+/**
+ * The whole frame in one piece; ProtocolError when a part is longer than the protocol allows.
+ * @param {number} kind
+ * @param {number} stream
+ * @param {Uint8Array} meta
+ * @param {Uint8Array} body
+ */
+function encode(kind, stream, meta, body) {
+  const frame = Buffer.allocUnsafe(HEADER_LEN + meta.length + body.length);
+  writeHeader(frame, kind, stream, meta.length, body.length);
+  frame.set(meta, HEADER_LEN);
+  frame.set(body, HEADER_LEN + meta.length);
+  return frame;
+}
+
+/**
+ * The header alone, at the beginning of `frame`. ProtocolError as `encode`'s.
+ * @param {Buffer} frame
+ * @param {number} kind
+ * @param {number} stream
+ * @param {number} metaLen
+ * @param {number} bodyLen
+ */
+function writeHeader(frame, kind, stream, metaLen, bodyLen) {
+  check(metaLen, bodyLen, kind, 0);
+  frame.writeUInt32LE(metaLen, 0);
+  frame.writeUInt32LE(bodyLen, 4);
+  frame.writeUInt32LE(stream, 8);
+  frame[12] = kind;
+  frame[13] = 0;
+  frame[14] = 0;
+  frame[15] = 0;
+}
+
+/**
+ * Throws ProtocolError when a header's fields cannot be; the order is that of vectors/README.md.
+ * @param {number} metaLen
+ * @param {number} bodyLen
+ * @param {number} kind
+ * @param {number} reserved
+ */
+function check(metaLen, bodyLen, kind, reserved) {
+  if (kind !== INVOKE && kind !== HTTP && (kind < READY || kind > INIT_ERROR)) {
+    throw new ProtocolError('unknown_kind');
+  }
+  if (metaLen > META_LEN_MAX) {
+    throw new ProtocolError('meta_too_long');
+  }
+  if (bodyLen > BODY_LEN_MAX) {
+    throw new ProtocolError('body_too_long');
+  }
+  if (reserved !== 0) {
+    throw new ProtocolError('reserved_not_zero');
+  }
+}
+
+/**
+ * How long the frame is whose header is at `at`; 0 while the header is not whole.
+ * @param {Buffer} bytes
+ * @param {number} at
+ * @param {number} end
+ */
+function frameLen(bytes, at, end) {
+  if (end - at < HEADER_LEN) {
+    return 0;
+  }
+  const metaLen = bytes.readUInt32LE(at);
+  const bodyLen = bytes.readUInt32LE(at + 4);
+  check(metaLen, bodyLen, bytes[at + 12], bytes.readUInt16LE(at + 14));
+  return HEADER_LEN + metaLen + bodyLen;
+}
+
+/**
+ * @param {Buffer} bytes
+ * @param {number} at
+ * @param {number} len
+ * @param {OnFrame} onFrame
+ */
+function give(bytes, at, len, onFrame) {
+  const metaAt = at + HEADER_LEN;
+  const bodyAt = metaAt + bytes.readUInt32LE(at);
+  onFrame(bytes[at + 12], bytes.readUInt32LE(at + 8), bytes.subarray(metaAt, bodyAt), bytes.subarray(bodyAt, at + len));
+}
+
+module.exports = {
+  INVOKE,
+  HTTP,
+  READY,
+  RESULT,
+  ERROR,
+  HEAD,
+  CHUNK,
+  END,
+  INIT_ERROR,
+  HEADER_LEN,
+  META_LEN_MAX,
+  BODY_LEN_MAX,
+  ProtocolError,
+  Decoder,
+  encode,
+  writeHeader,
+};

@@ -1,0 +1,8 @@
+// The function that a generic process plays (lib/rehearsal.js).
+'use strict';
+
+/**
+ * @param {Record<string, unknown>} event
+ * @param {{getRemainingTimeInMillis: () => number}} context
+ */
+exports.handler = async (event, context) => ({ ...event, left: context.getRemainingTimeInMillis() });

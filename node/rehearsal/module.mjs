@@ -1,0 +1,2 @@
+// The ES module that a generic process loads (lib/rehearsal.js).
+export {};

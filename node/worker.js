@@ -1,0 +1,207 @@
+// The Node worker: a generic process that is up before anybody needs it, becomes one function's late, and serves it
+// until the daemon closes the channel.
+//
+//     node [flags] worker.js generic      descriptor 3: the invocation channel, descriptor 4: the control socket
+//
+// This file is the life of the process, and what ends it. PROTOCOL.md, sections 1 and 4, is what it keeps to.
+'use strict';
+
+const fs = require('node:fs');
+
+const { Channel } = require('./lib/channel.js');
+const errors = require('./lib/errors.js');
+const { Invocations } = require('./lib/events.js');
+const handler = require('./lib/handler.js');
+const output = require('./lib/output.js');
+const { rehearse } = require('./lib/rehearsal.js');
+const { HttpResponseStream } = require('./lib/response.js');
+const spec = require('./lib/spec.js');
+const { specialise } = require('./lib/specialise.js');
+const wire = require('./lib/wire.js');
+
+const CHANNEL_FD = 3;
+const CONTROL_FD = 4;
+// A specification is mostly environment variables.
+const SPECIFICATION_LEN_MAX = 1024 * 1024;
+const READ_LEN = 64 * 1024;
+
+const USAGE = 'usage: node [flags] worker.js generic   (started by the daemon; see PROTOCOL.md)\n';
+const NEVER_LOADED =
+  'the module has not finished loading and nothing is left that it could wait for: a top-level await of a ' +
+  'promise that is never settled';
+
+// Exit statuses of Lambda's runtime.
+const STATUS_REJECTION = 128;
+const STATUS_EXCEPTION = 129;
+
+/**
+ * What an error that nobody caught means, and what an empty event loop: both depend on how far the worker is.
+ * @typedef {object} Phase
+ * @property {(what: string, error: unknown, status: number) => void} fail
+ * @property {() => void} idle
+ */
+
+/** @type {Phase} */
+let phase = {
+  fail(what, error) {
+    output.error(what, error);
+    process.exit(1);
+  },
+  idle() {},
+};
+
+/** @param {string[]} args */
+async function main(args) {
+  if (args.length !== 1 || args[0] !== 'generic') {
+    output.write(2, USAGE);
+    process.exit(2);
+  }
+  process.argv.length = 2; // a function sees none of our arguments
+  output.prepare();
+  watch();
+  Object.assign(globalThis, { awslambda: { streamifyResponse: handler.streamifyResponse, HttpResponseStream } });
+  const channel = new Channel(CHANNEL_FD);
+  await rehearse();
+  // From here on to READY nothing is done that could have been done before.
+  output.write(CONTROL_FD, `${JSON.stringify({ op: 'waiting', node: process.versions.node, pid: process.pid })}\n`);
+  const line = readLine(CONTROL_FD);
+  const specifiedNs = process.hrtime.bigint();
+  fs.closeSync(CONTROL_FD);
+  if (line === null) {
+    process.exit(0);
+  }
+  await become(channel, line, specifiedNs);
+}
+
+/** Before user code can: ours hear of everything first. */
+function watch() {
+  process.on('uncaughtException', (error) => phase.fail('Uncaught Exception', error, STATUS_EXCEPTION));
+  process.on('unhandledRejection', (reason) => {
+    phase.fail('Unhandled Promise Rejection', errors.unhandledRejection(reason), STATUS_REJECTION);
+  });
+  process.on('beforeExit', () => phase.idle());
+}
+
+/**
+ * One line, without the end of it; null when the socket closed before there was one. It blocks: until it is told what
+ * to be, a generic process has nothing else to do.
+ * @param {number} fd
+ */
+function readLine(fd) {
+  const chunk = Buffer.allocUnsafe(READ_LEN);
+  let text = Buffer.alloc(0);
+  for (;;) {
+    const len = readSome(fd, chunk);
+    if (len === 0) {
+      return null;
+    }
+    const end = chunk.subarray(0, len).indexOf(10);
+    text = Buffer.concat([text, chunk.subarray(0, end < 0 ? len : end)]);
+    if (end >= 0) {
+      return text.toString();
+    }
+    if (text.length > SPECIFICATION_LEN_MAX) {
+      throw new Error(`the specification is longer than ${SPECIFICATION_LEN_MAX} bytes`);
+    }
+  }
+}
+
+/**
+ * @param {number} fd
+ * @param {Buffer} chunk
+ */
+function readSome(fd, chunk) {
+  for (;;) {
+    try {
+      return fs.readSync(fd, chunk);
+    } catch (error) {
+      const { code } = /** @type {NodeJS.ErrnoException} */ (error);
+      if (code === 'ECONNRESET') {
+        return 0;
+      }
+      if (code !== 'EINTR') {
+        throw error; // EAGAIN too: the descriptor has to be a blocking one
+      }
+    }
+  }
+}
+
+/**
+ * Specialises, loads the handler and serves; `INIT_ERROR` and the end when that cannot be.
+ * @param {Channel} channel
+ * @param {string} line
+ * @param {bigint} specifiedNs
+ */
+async function become(channel, line, specifiedNs) {
+  phase = {
+    fail: (what, error) => refuse(channel, what, error),
+    idle: () => refuse(channel, 'Init Error', new errors.Fault('Runtime.NodeJsExit', NEVER_LOADED)),
+  };
+  channel.unref(); // what keeps the process alive while it loads is the module's
+  let invocations;
+  try {
+    const specification = specificationOf(line);
+    await specialise(specification);
+    invocations = new Invocations(await handler.load(specification), specification, channel);
+  } catch (error) {
+    refuse(channel, 'Init Error', error);
+    return;
+  }
+  serve(channel, invocations);
+  channel.ref();
+  const stamps = `"forked_ns":${specifiedNs},"sandboxed_ns":${specifiedNs},"initialised_ns":${process.hrtime.bigint()}`;
+  channel.send(wire.READY, 0, `{${stamps}}`, '');
+  channel.start((kind, stream, meta, body) => invocations.accept(kind, stream, meta, body), closed);
+}
+
+/** @param {string} line */
+function specificationOf(line) {
+  try {
+    return spec.parse(line);
+  } catch (error) {
+    if (error instanceof spec.SpecError) {
+      throw new errors.Fault('Runtime.SandboxError', `the daemon's specification: ${error.message}`);
+    }
+    throw error;
+  }
+}
+
+/**
+ * `INIT_ERROR`, and the end.
+ * @param {Channel} channel
+ * @param {string} what
+ * @param {unknown} error
+ */
+function refuse(channel, what, error) {
+  output.error(what, error);
+  channel.send(wire.INIT_ERROR, 0, '', errors.body(error, ''));
+  channel.whenSent(() => process.exit(1));
+}
+
+/**
+ * @param {Channel} channel
+ * @param {Invocations} invocations
+ */
+function serve(channel, invocations) {
+  phase = {
+    fail(what, error, status) {
+      output.error(what, error);
+      invocations.breakOff(error);
+      channel.whenSent(() => process.exit(status));
+    },
+    idle: () => invocations.whenNothingIsLeft(),
+  };
+}
+
+/**
+ * The daemon closed the channel, or broke the protocol.
+ * @param {Error | null} error
+ */
+function closed(error) {
+  if (error !== null) {
+    output.error('Channel', error);
+  }
+  process.exit(error === null ? 0 : 1);
+}
+
+main(process.argv.slice(2));

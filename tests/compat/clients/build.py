@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Builds the Runtime API clients that are not Python, each once, below target/: what is up to date is not built again.
+
+    tests/compat/clients/build.py           all of them; the exit status is 1 when one could not be built
+    tests/compat/clients/build.py go rust   some
+
+What a machine lacks for one of them is said (`Missing`) and no failure, but for cargo in CI, which this project cannot do
+without. What is fetched comes from the language's package registry; the lock files say which versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+
+# Longest that one build may take.
+BUILD_S_MAX = 900
+
+# Signs of a registry that cannot be reached.
+OFFLINE = (
+    "ENOTFOUND",
+    "EAI_AGAIN",
+    "ECONNREFUSED",
+    "ETIMEDOUT",
+    "dial tcp",
+    "Could not resolve host",
+    "Could not connect",
+    "failed to download",
+)
+
+
+class Missing(Exception):
+    """What the machine lacks, in words."""
+
+
+class Failed(Exception):
+    """A build that failed: its last lines."""
+
+
+def run(*command: str | Path, cwd: Path, **variables: str) -> None:
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=BUILD_S_MAX,
+    )
+    if done.returncode == 0:
+        return
+    tail = "\n".join(done.stdout.decode("utf-8", "replace").splitlines()[-30:])
+    if any(sign in tail for sign in OFFLINE):
+        raise Missing(f"the registry of {Path(command[0]).name} cannot be reached:\n{tail}")
+    raise Failed(f"{' '.join(map(str, command))} failed:\n{tail}")
+
+
+def tool(name: str, *elsewhere: Path) -> Path:
+    found = shutil.which(name) or next((str(path) for path in elsewhere if path.exists()), None)
+    if found is None:
+        raise Missing(f"there is no {name} on PATH")
+    return Path(found)
+
+
+def rust() -> Path:
+    """The program on `lambda_runtime`. cargo knows what is up to date."""
+    cargo = tool("cargo", Path.home() / ".cargo" / "bin" / "cargo")
+    folder = TARGET / "compat-rust"
+    # Its debug build: what is measured is not its speed.
+    run(cargo, "build", "--locked", "--quiet", cwd=HERE / "rust", CARGO_TARGET_DIR=str(folder), CARGO_INCREMENTAL="0")
+    return folder / "debug" / "bootstrap"
+
+
+def go() -> Path:
+    """The program on aws-lambda-go, static. go knows what is up to date."""
+    program = TARGET / "compat-go" / "bootstrap"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    command = ["build", "-trimpath", "-buildvcs=false", "-tags=lambda.norpc", "-ldflags=-s -w", "-o", program, "."]
+    # No toolchain is downloaded: one that is too old says so.
+    run(tool("go"), *command, cwd=HERE / "go", CGO_ENABLED="0", GOTOOLCHAIN="local", GOFLAGS="-mod=readonly")
+    return program
+
+
+def node() -> Path:
+    """`node_modules` with aws-lambda-ric, whose installation compiles the curl and the C++ client that it brings along."""
+    npm, program = tool("npm"), tool("node").resolve()
+    for compiler in ("cmake", "make", "g++"):
+        tool(compiler)
+    prefix = program.parent.parent
+    if not (prefix / "include" / "node" / "node_api.h").exists():
+        # Without them node-gyp would download them, and not from a package registry.
+        raise Missing(f"there are no headers of Node.js in {prefix}/include/node")
+    folder = TARGET / "compat-node"
+    files = [HERE / "node" / name for name in ("package.json", "package-lock.json")]
+    version = subprocess.check_output([program, "--version"])
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files) + version).hexdigest()
+    done = folder / ".complete"
+    if not done.exists() or done.read_text() != digest:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for file in files:
+            shutil.copy(file, folder)
+        # Optimising would take longer than all that is done with it.
+        flags = {"CFLAGS": "-O0", "CXXFLAGS": "-O0", "npm_config_nodedir": str(prefix)}
+        run(npm, "ci", "--no-audit", "--no-fund", "--no-progress", cwd=folder, **flags)
+        done.write_text(digest)
+    return folder / "node_modules"
+
+
+BUILDS: dict[str, Callable[[], Path]] = {"rust": rust, "go": go, "node": node}
+
+
+def needed(name: str) -> bool:
+    """Whether doing without this client is a failure."""
+    return name == "rust" and os.environ.get("CI") == "true"
+
+
+def main(names: list[str]) -> int:
+    passed = failed = skipped = 0
+    for name in names or BUILDS:
+        try:
+            print(f"{name}: {BUILDS[name]()}", flush=True)
+            passed += 1
+        except Missing as missing:
+            if needed(name):
+                print(f"*** {name}: {missing} ***", flush=True)
+                failed += 1
+            else:
+                print(f"*** {name}: SKIPPED: {missing} ***", flush=True)
+                skipped += 1
+        except (Failed, subprocess.TimeoutExpired) as problem:
+            print(f"*** {name}: {problem} ***", flush=True)
+            failed += 1
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,112 @@
+//! A daemon killed while it starts, cleans and evicts runtimes: nothing of them is left.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use pilot_harness::{Daemon, DaemonOptions, descendants, eventually, is_gone, needs_root};
+use serde_json::json;
+
+use super::provided;
+use crate::{answer, daemon_with};
+
+const CODE: &str = "import os\ndef handler(event, headers):\n    open('/tmp/x', 'w').write('x' * 100000)\n    if os.fork() == 0:\n        import time; time.sleep(100)\n    return 1\n";
+
+/// The machine's network namespaces, mounts and control groups, as far as they can be ours.
+fn remains() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for line in fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
+        let place = line.split(' ').nth(4).unwrap();
+        if place.contains("pilot") {
+            found.insert(format!("mount {place}"));
+        }
+    }
+    for device in fs::read_dir("/sys/class/net").unwrap().flatten() {
+        found.insert(format!("device {}", device.file_name().display()));
+    }
+    found
+}
+
+fn groups_of(pid: i32) -> Vec<String> {
+    let name = format!("pilotlight-{pid}");
+    let mut found = Vec::new();
+    let mut folders = vec![std::path::PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name() == name.as_str() {
+                    found.push(entry.path().display().to_string());
+                } else if entry.path().components().count() < 7 {
+                    folders.push(entry.path());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Invokes the function again and again, until the daemon is gone.
+fn invoke_until_it_ends(address: SocketAddr, name: &str) {
+    let request = format!(
+        "POST /2015-03-31/functions/{name}/invocations HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n{{}}"
+    );
+    let Ok(mut stream) = TcpStream::connect(address) else {
+        return;
+    };
+    let mut answer = [0; 4096];
+    while stream.write_all(request.as_bytes()).is_ok() {
+        if !matches!(stream.read(&mut answer), Ok(1..)) {
+            return;
+        }
+    }
+}
+
+fn kill_after(daemon: &mut Daemon, busy_for: Duration) {
+    let pid = daemon.pid();
+    thread::scope(|scope| {
+        for name in ["lab", "other"] {
+            let address = daemon.address();
+            scope.spawn(move || invoke_until_it_ends(address, name));
+        }
+        thread::sleep(busy_for);
+        let children = descendants(pid);
+        daemon.kill();
+        for child in children {
+            eventually("every process of the killed daemon is gone", || {
+                is_gone(child).then_some(())
+            });
+        }
+    });
+    daemon.resume();
+    let left = groups_of(pid);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_daemon_killed_at_any_step_leaves_nothing() {
+    needs_root!();
+    let before = remains();
+    // So few are kept that most are evicted.
+    let mut daemon = daemon_with(DaemonOptions {
+        config: Some("[limits]\nruntimes = 3\n".to_owned()),
+        ..DaemonOptions::default()
+    });
+    for name in ["lab", "other"] {
+        let keys = "runtime = \"provided\"\ncommand = [\"python3\", \"bootstrap.py\"]\nreuse = \"once\"\nscale.max = 3";
+        daemon.deploy(&provided(CODE, "").manifest(name, keys));
+    }
+    for round in 0..8_u64 {
+        // What it is at differs from round to round: a start takes some 50 ms, cleaning a few.
+        kill_after(&mut daemon, Duration::from_millis(3 + 17 * round));
+        assert_eq!(answer(&daemon, "lab", json!({})), 1);
+    }
+    daemon.stop();
+    let after = eventually("no mount and no device is left", || {
+        let after = remains();
+        after.is_subset(&before).then_some(after)
+    });
+    assert!(after.is_subset(&before));
+}

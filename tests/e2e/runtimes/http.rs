@@ -1,0 +1,183 @@
+//! `runtime = "http"`: the function's own server on `$PORT`.
+
+use std::time::{Duration, Instant};
+
+use pilot_harness::{Request, eventually, needs_root};
+use serde_json::json;
+
+use super::{server, server_lab};
+use crate::{answer, daemon};
+
+/// Tells what it was asked, streams, upgrades; what HTTP servers do.
+const SERVER: &str = r#"
+import http.server, json, os, signal, sys, time
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *_): pass
+    def answer(self, status, body, **headers):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items(): self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD": self.wfile.write(body)
+    def body(self):
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            whole = b""
+            while (size := int(self.rfile.readline(), 16)):
+                whole += self.rfile.read(size); self.rfile.readline()
+            self.rfile.readline()
+            return whole
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    def do_GET(self):
+        if self.path == "/stream":
+            self.send_response(200); self.send_header("Transfer-Encoding", "chunked"); self.end_headers()
+            for part in (b"one ", b"two ", b"three"):
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part)); self.wfile.flush(); time.sleep(0.05)
+            return self.wfile.write(b"0\r\n\r\n")
+        if self.path == "/echo":
+            self.send_response(101); self.send_header("Connection", "Upgrade"); self.send_header("Upgrade", "echo"); self.end_headers()
+            self.wfile.flush()
+            while (data := self.rfile.readline()): self.wfile.write(data.upper()); self.wfile.flush()
+            self.close_connection = True
+            return
+        if self.path == "/teapot": return self.answer(418, b"short and stout", X_Kind="teapot")
+        if self.path == "/exit": os._exit(4)
+        seen = {"path": self.path, "headers": {k.lower(): v for k, v in self.headers.items()}, "env": dict(os.environ), "pid": os.getpid()}
+        self.answer(200, json.dumps(seen).encode(), Content_Type="application/json")
+    do_HEAD = do_GET
+    def do_POST(self):
+        body = self.body()
+        if self.path == "/slow": time.sleep(20)
+        self.answer(200, b"\"got %d\"" % len(body), Content_Type="application/json")
+
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+server = Server(("127.0.0.1", int(os.environ["PORT"])), Handler)
+def stop(*_):
+    print("asked to end", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+server.serve_forever()
+"#;
+
+#[test]
+fn requests_reach_the_server_as_they_were_sent() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "environment.COLOUR = \"blue\"");
+    let request = Request::new("GET", "/fn/lab/a%20b/c?x=1&y=%C3%BC").header("x-custom", "seen");
+    let seen = daemon.send(&request).ok().json();
+    assert_eq!(seen["path"], "/a%20b/c?x=1&y=%C3%BC");
+    assert_eq!(seen["headers"]["x-custom"], "seen");
+    assert_eq!(seen["env"]["COLOUR"], "blue");
+    assert_eq!(seen["env"]["K_SERVICE"], "lab");
+    assert_eq!(seen["env"]["K_REVISION"], "lab-00001");
+    assert_eq!(seen["env"]["PORT"], "8080");
+}
+
+#[test]
+fn statuses_headers_and_bodies_come_back_as_they_are() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "");
+    let response = daemon.get("/fn/lab/teapot");
+    assert_eq!(response.status, 418);
+    assert_eq!(response.header("x-kind"), Some("teapot"));
+    assert_eq!(response.text(), "short and stout");
+    let head = daemon.send(&Request::new("HEAD", "/fn/lab/teapot"));
+    assert_eq!((head.status, head.text()), (418, String::new()));
+    assert_eq!(head.header("content-length"), Some("15"));
+}
+
+#[test]
+fn bodies_are_streamed_both_ways() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "");
+    assert_eq!(daemon.get("/fn/lab/stream").text(), "one two three");
+    let large = vec![b'x'; 20 << 20];
+    let response = daemon.send(&Request::new("POST", "/fn/lab/upload").body(large));
+    assert_eq!(response.ok().text(), "\"got 20971520\"");
+}
+
+#[test]
+fn an_upgraded_connection_is_a_tunnel() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "");
+    let mut connection = daemon.connect();
+    connection.send_raw(
+        b"GET /fn/lab/echo HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n",
+    );
+    assert!(connection.raw_line().starts_with("HTTP/1.1 101"));
+    while !connection.raw_line().is_empty() {}
+    for said in ["hello", "again"] {
+        connection.send_raw(format!("{said}\n").as_bytes());
+        assert_eq!(connection.raw_line(), said.to_uppercase());
+    }
+}
+
+#[test]
+fn one_worker_serves_as_many_as_its_concurrency_says() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "concurrency = 8\nscale.max = 1");
+    let mut connections: Vec<_> = (0..8).map(|_| daemon.connect()).collect();
+    for connection in &mut connections {
+        connection.send(&Request::new("GET", "/fn/lab/stream"));
+    }
+    for connection in &mut connections {
+        assert_eq!(connection.receive("GET").ok().text(), "one two three");
+    }
+}
+
+#[test]
+fn the_invoke_api_posts_the_event() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "");
+    assert_eq!(answer(&daemon, "lab", json!({"a": 1})), "got 7");
+}
+
+#[test]
+fn a_server_that_ends_in_mid_request_is_a_bad_gateway() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "");
+    assert_eq!(daemon.get("/fn/lab/exit").status, 502);
+    assert_eq!(daemon.get("/fn/lab/teapot").status, 418);
+}
+
+#[test]
+fn a_timeout_is_told_and_the_next_request_is_served() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "timeout_s = 0.5");
+    let begun = Instant::now();
+    let response = daemon.send(&Request::new("POST", "/fn/lab/slow").body("x"));
+    assert!(matches!(response.status, 502 | 504), "{}", response.status);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert_eq!(daemon.get("/fn/lab/teapot").status, 418);
+}
+
+#[test]
+fn it_is_asked_to_end_and_given_time() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "");
+    daemon.get("/fn/lab/teapot");
+    daemon.scale("lab", 0);
+    eventually("the worker is gone", || {
+        (daemon.workers("lab", "idle") == 0).then_some(())
+    });
+}
+
+#[test]
+fn readiness_is_waited_for() {
+    needs_root!();
+    let late = "import time\ntime.sleep(0.3)\n".to_owned() + SERVER;
+    let daemon = server_lab(&late, "");
+    assert_eq!(daemon.get("/fn/lab/teapot").status, 418);
+    let unready = "import http.server, os\nclass H(http.server.BaseHTTPRequestHandler):\n    def do_GET(self): self.send_error(503)\nhttp.server.HTTPServer(('127.0.0.1', int(os.environ['PORT'])), H).serve_forever()\n";
+    let told = daemon.deploy_fails(&server(unready, "ready = \"/healthz\""));
+    assert!(told.contains("/healthz"), "{told}");
+}
+
+#[test]
+fn a_server_that_never_listens_is_told_by_the_deployment() {
+    needs_root!();
+    let told = daemon().deploy_fails(&server("import sys\nsys.exit('no thanks')\n", ""));
+    assert!(told.contains("no thanks"), "{told}");
+}

@@ -1,0 +1,80 @@
+//! Which runtime a worker gets, as `pilot describe` tells it.
+
+use pilot_harness::{eventually, needs_root};
+use serde_json::json;
+
+use super::{node_lab, provided, provided_lab};
+use crate::{answer, daemon};
+
+/// Where it runs: the sandbox's network namespace, which no two sandboxes that live at the same time share.
+const WHERE: &str =
+    "import os\ndef handler(event, headers):\n    return os.readlink('/proc/self/ns/net')\n";
+
+#[test]
+fn a_used_sandbox_is_cleaned_and_used_again() {
+    needs_root!();
+    let daemon = provided_lab(WHERE, "reuse = \"once\"");
+    let first = answer(&daemon, "lab", json!({}));
+    let again = eventually("the sandbox is used again", || {
+        let place = answer(&daemon, "lab", json!({}));
+        (place == first).then_some(place)
+    });
+    assert_eq!(again, first);
+    let runtimes = &daemon.describe("lab")["runtimes"];
+    assert!(runtimes["totals"]["reused"].as_u64() >= Some(1), "{runtimes}");
+}
+
+#[test]
+fn functions_of_different_owners_never_share_a_used_sandbox() {
+    needs_root!();
+    let daemon = daemon();
+    for name in ["lab", "other"] {
+        let keys =
+            "runtime = \"provided\"\ncommand = [\"python3\", \"bootstrap.py\"]\nreuse = \"once\"";
+        daemon.deploy(&provided(WHERE, "").manifest(name, keys));
+    }
+    let mut places = [Vec::new(), Vec::new()];
+    for _ in 0..6 {
+        for (name, places) in ["lab", "other"].into_iter().zip(&mut places) {
+            places.push(answer(&daemon, name, json!({})));
+        }
+    }
+    assert!(
+        places[0].iter().all(|place| !places[1].contains(place)),
+        "{places:?}"
+    );
+}
+
+#[test]
+fn functions_of_one_owner_may_share_used_sandboxes() {
+    needs_root!();
+    let daemon = daemon();
+    for name in ["lab", "other"] {
+        let keys = "runtime = \"provided\"\ncommand = [\"python3\", \"bootstrap.py\"]\nreuse = \"once\"\nowner = \"team\"\nenvironment.NAME = \"";
+        daemon.deploy(&provided(WHERE, "").manifest(name, &format!("{keys}{name}\"")));
+    }
+    eventually("they meet in one sandbox", || {
+        let first = answer(&daemon, "lab", json!({}));
+        (answer(&daemon, "other", json!({})) == first).then_some(())
+    });
+    let runtimes = &daemon.describe("other")["runtimes"];
+    assert!(runtimes["totals"]["adapted"].as_u64() >= Some(1), "{runtimes}");
+}
+
+#[test]
+fn a_node_worker_comes_from_one_that_was_kept() {
+    needs_root!();
+    let daemon = node_lab("exports.handler = async () => process.pid;\n", "");
+    answer(&daemon, "lab", json!({}));
+    daemon.scale("lab", 0);
+    eventually("the worker is gone and a Node.js waits", || {
+        let runtimes = daemon.describe("lab")["runtimes"].clone();
+        (runtimes["stem"]["available"].as_u64() >= Some(1)).then_some(())
+    });
+    assert_eq!(daemon.invoke("lab", &json!({})).start_kind(), "cold");
+    let runtimes = &daemon.describe("lab")["runtimes"];
+    assert!(
+        runtimes["totals"]["reused"].as_u64() >= Some(1) || runtimes["totals"]["adapted"].as_u64() >= Some(1),
+        "{runtimes}"
+    );
+}
