@@ -8,7 +8,7 @@ mod node;
 mod provided;
 mod reuse;
 
-use pilot_harness::{Daemon, Project};
+use pilot_harness::{Daemon, Project, eventually};
 
 use crate::daemon;
 
@@ -87,4 +87,14 @@ fn node_lab(code: &str, keys: &str) -> Daemon {
             .manifest("lab", &format!("runtime = \"node\"\n{keys}")),
     );
     daemon
+}
+
+/// Waits until every runtime of a function's key is clean and free again.
+#[track_caller]
+fn all_clean(daemon: &Daemon, function: &str) {
+    eventually("its runtimes are clean and free", || {
+        let own = &daemon.describe(function)["runtimes"]["own"];
+        let busy = own["leased"].as_u64()? + own["cleaning"].as_u64()?;
+        (busy == 0 && own["available"].as_u64() >= Some(1)).then_some(())
+    });
 }

@@ -1,9 +1,11 @@
 //! A function written to find what a use before it has left: it finds nothing.
 
-use pilot_harness::{Daemon, eventually, needs_root};
+use std::fs;
+
+use pilot_harness::{Daemon, descendants, eventually, needs_root};
 use serde_json::{Value, json};
 
-use super::provided_lab;
+use super::{all_clean, provided_lab};
 use crate::answer;
 
 /// `leave` leaves everything it can think of and says what it could; `find` tells all it finds.
@@ -16,7 +18,7 @@ kept = []
 def leave_files():
     for place in ("/tmp", "/dev/shm", "/var/tmp"):
         with open(place + "/left", "w") as file: file.write("left")
-    os.makedirs("/tmp/deep/er"); os.symlink("/etc/passwd", "/tmp/link"); os.mkfifo("/tmp/fifo")
+    os.makedirs("/tmp/deep/er"); os.symlink("/etc/passwd", "/tmp/link"); socket.socket(socket.AF_UNIX).bind("/tmp/socket")
 
 def leave_processes():
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -81,6 +83,7 @@ def handler(event, headers):
 fn found_after(daemon: &Daemon) -> (Value, Value) {
     eventually("the same sandbox is used again", || {
         let left = answer(daemon, "lab", json!("leave"));
+        all_clean(daemon, "lab");
         let found = answer(daemon, "lab", json!("find"));
         (left["place"] == found["place"]).then(|| (left["said"].clone(), found["said"].clone()))
     })
@@ -98,16 +101,48 @@ fn nothing_of_a_use_is_found_by_the_next_in_a_cleaned_sandbox() {
 #[test]
 fn the_memory_of_the_use_before_is_not_counted() {
     needs_root!();
-    let daemon = provided_lab(HANDLER, "reuse = \"once\"\nscale.max = 1\nmemory_mb = 256");
-    found_after(&daemon);
-    let (_, tail) = daemon.invoke_tail("lab", &json!("find"));
-    let used: u64 = tail
-        .split("Max Memory Used: ")
-        .nth(1)
-        .and_then(|rest| rest.split(' ').next()?.parse().ok())
-        .unwrap_or_else(|| panic!("no memory in {tail}"));
+    let daemon = provided_lab(HANDLER, "scale.max = 1\nmemory_mb = 256");
+    let left = answer(&daemon, "lab", json!("leave"));
     assert!(
-        used < 60,
-        "{used} MB, of which 64 were the use before: {tail}"
+        peak_mb(&daemon) > 64,
+        "what is left is counted while it is used"
     );
+    daemon.scale("lab", 0);
+    all_clean(&daemon, "lab");
+    assert_eq!(
+        answer(&daemon, "lab", json!("find"))["place"],
+        left["place"]
+    );
+    let peak = peak_mb(&daemon);
+    assert!(peak < 60, "{peak} MB");
+}
+
+/// The highest memory use of the control group of the one worker that is up.
+fn peak_mb(daemon: &Daemon) -> u64 {
+    let is_worker = |pid: &i32| {
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        command.contains("bootstrap.py")
+    };
+    let worker = descendants(daemon.pid())
+        .into_iter()
+        .find(is_worker)
+        .unwrap();
+    let groups = fs::read_to_string(format!("/proc/{worker}/cgroup")).unwrap();
+    let file = groups
+        .lines()
+        .find_map(|line| {
+            let path = line
+                .split_once(":memory:")
+                .map(|(_, path)| ("memory", path, "memory.max_usage_in_bytes"));
+            let path = path.or_else(|| {
+                line.strip_prefix("0::")
+                    .map(|path| ("", path, "memory.peak"))
+            });
+            let (controller, path, file) =
+                path.filter(|(_, path, _)| path.contains("pilotlight-"))?;
+            Some(format!("/sys/fs/cgroup/{controller}{path}/{file}"))
+        })
+        .unwrap_or_else(|| panic!("no group in {groups}"));
+    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
+    text.trim().parse::<u64>().unwrap() >> 20
 }

@@ -87,7 +87,7 @@ fn a_program_that_is_not_there_is_named_by_the_deployment() {
 fn a_program_that_ends_without_polling_is_told_by_the_deployment() {
     needs_root!();
     let daemon = daemon();
-    let project = Project::empty().manifest(
+    let project = Project::empty().file("readme.txt", "nothing").manifest(
         "lab",
         "runtime = \"provided\"\ncommand = [\"/bin/sh\", \"-c\", \"echo I am off; exit 3\"]",
     );
