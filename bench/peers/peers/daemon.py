@@ -131,15 +131,17 @@ class Daemon:
             connection.close()
 
     def deploy(self, name: str, code: str, requirements: str = "", **spec: Any) -> dict[str, Any]:
-        """Uploads one function through the control API. The report."""
+        """Uploads one Python function. The report."""
+        files = {"app.py": code.encode(), "requirements.txt": requirements.encode()}
+        return self.upload(name, {path: content for path, content in files.items() if content}, spec)
+
+    def upload(self, name: str, files: dict[str, bytes], spec: dict[str, Any]) -> dict[str, Any]:
+        """Uploads one function through the control API; every file may be executed. The report."""
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=1) as tar:
-            for path, text in (("app.py", code), ("requirements.txt", requirements)):
-                content = text.encode()
-                if not content:
-                    continue
+            for path, content in files.items():
                 info = tarfile.TarInfo(path)
-                info.size = len(content)
+                info.size, info.mode = len(content), 0o755
                 tar.addfile(info, io.BytesIO(content))
         boundary = uuid.uuid4().hex
         body = b"".join(

@@ -1,0 +1,149 @@
+"""What runtimes that are kept and not used cost: memory and CPU with none, with one, with many (section V-E, figure 15a)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from edgefaas.memory import rollup, trees
+from edgefaas.report import Bar, Report
+from edgefaas.trial import busy_share, cpu_times
+
+from . import apps, paper
+from .bench import CLEANED, Bench, Served
+
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Point:
+    """`live` is how many there are, free and generic ones among them; `pss` of the daemon with everything below it and, of containers, the engine's shims with everything below those; `interpreters`
+    the part of it that are processes of that name; `used` what of the machine's memory is not available, all MB. `cpu` is a share
+    of all CPUs."""
+
+    kind: str
+    app: str
+    live: int
+    pss: float
+    interpreters: float
+    used: float
+    cpu: float
+
+
+def overhead(bench: Bench) -> Report:
+    report = Report("overhead", "figure 15(a): live, unused runtimes; each with a new daemon's share subtracted")
+    report.header = ["kind", "runtime", "live", "PSS MB", "per runtime", "beyond the interpreter", "machine MB", "per runtime"]
+    report.header += ["CPU %", "paper"]
+    report.data = []
+    for kind in bench.kinds:
+        chosen = [(apps.empty(kind), "")] + ([(apps.node_hello(), "node")] if kind == "native" else [])
+        for app, interpreter in chosen:
+            points = ladder(bench, app, interpreter)
+            for point in points:
+                report.rows.append(row(point, points[0]))
+            report.data += [asdict(point) for point in points]
+            if kind == "native":
+                beyond = beyond_interpreter(points[-1], points[0])
+                what = f"a kept sandbox of {app.name} beyond its interpreter, PSS"
+                more = points[-1].live > points[0].live
+                report.bars.append(Bar(what, "≤ 1 MB", f"{beyond:.2f} MB", beyond <= 1.0 if more else None))
+            bench.restart()
+    report.notes.append(
+        "PSS has no kernel memory (namespaces, cgroups, /tmp's mount); the machine's share has, and everybody else's noise"
+    )
+    report.notes.append(
+        "runtimes are kept after a worker in each was retired; figure 15(b), a Cassandra in a container, is not repeated"
+    )
+    return report
+
+
+def row(point: Point, least: Point) -> list[str]:
+    """`least`: the point with the fewest, which the others are compared with."""
+    line = [point.kind, point.app, str(point.live), f"{point.pss:.1f}"]
+    more = point.live - least.live
+    if not more:
+        return [*line, "", "", f"{point.used:.0f}", "", f"{point.cpu:.1%}", ""]
+    each, machine = (point.pss - least.pss) / more, (point.used - least.used) / more
+    line += [
+        f"{each:.2f}",
+        f"{beyond_interpreter(point, least):.2f}",
+        f"{point.used:.0f}",
+        f"{machine:.2f}",
+        f"{point.cpu:.1%}",
+    ]
+    given = f"{paper.MB_PER_CONTAINER} MB each, CPU {paper.CPU_OF_TEN}" if point.live == 10 else ""
+    return [*line, given]
+
+
+def beyond_interpreter(point: Point, least: Point) -> float:
+    own = (point.pss - point.interpreters) - (least.pss - least.interpreters)
+    more = point.live - least.live
+    return own / more if more else 0.0
+
+
+def ladder(bench: Bench, app: apps.App, interpreter: str) -> list[Point]:
+    """Ever more runtimes, each number measured at rest. The deployment has left one."""
+    one = bench.serve(app, CLEANED)
+    found = []
+    for live in bench.effort.live[app.kind]:
+        available = keep(one, live)
+        time.sleep(min(1.0, bench.effort.window_s))
+        found.append(measure(bench, one, available, interpreter))
+    return found
+
+
+def keep(one: Served, live: int) -> int:
+    """So many runtimes that nobody uses: workers are started in them, and retired. How many there are then: a generic one may have been
+    started ahead."""
+    if live:
+        one.daemon.scale(one.name, live)
+        one.daemon.wait_for_idle(one.name, live, limit_s=120)
+    one.daemon.scale(one.name, 0)
+    if live:
+        one.wait(lambda status: bool(status and status["own"]["available"] >= live), f"left with {live} kept runtimes", 120)
+    status = one.settle()
+    return int(status["stem"]["available"]) if status else 0
+
+
+def measure(bench: Bench, one: Served, live: int, interpreter: str) -> Point:
+    before = cpu_times()
+    time.sleep(bench.effort.window_s)
+    cpu = busy_share(before, cpu_times())
+    roots = {one.daemon.pid} | ({pid for pid in processes("containerd-shim")} if one.app.kind == "container" else set())
+    pids = {pid for members in trees(roots).values() for pid in members} | roots
+    named = processes(interpreter) if interpreter else set()
+    return Point(
+        kind=one.app.kind,
+        app=one.app.name,
+        live=live,
+        pss=pss_mb(pids, lambda _pid: True),
+        interpreters=pss_mb(pids, lambda pid: pid in named),
+        used=used_mb(),
+        cpu=cpu,
+    )
+
+
+def pss_mb(pids: set[int], counts: Callable[[int], bool]) -> float:
+    return sum(rollup(pid)[0] for pid in pids if counts(pid)) / MB
+
+
+def processes(name: str) -> set[int]:
+    """Whose name begins so (proc_pid_comm(5) cuts names at 15 bytes)."""
+    found = set()
+    for pid in os.listdir("/proc"):
+        if pid.isdigit():
+            try:
+                with open(f"/proc/{pid}/comm") as file:
+                    if file.read().startswith(name):
+                        found.add(int(pid))
+            except OSError:
+                continue
+    return found
+
+
+def used_mb() -> float:
+    with open("/proc/meminfo") as file:
+        values = {key: int(rest.split()[0]) for key, _, rest in (line.partition(":") for line in file)}
+    return (values["MemTotal"] - values["MemAvailable"]) * 1024 / MB

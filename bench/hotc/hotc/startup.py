@@ -1,0 +1,239 @@
+"""What a start costs, and what is left of it when runtimes are reused: by language (Fig. 4b), by network (Fig. 4c), the hand-over
+alone, and Node from its generic pool."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter
+from statistics import fmean, median
+from typing import Any
+
+from edgefaas.report import Bar, Report
+from peers.load import percentile
+
+from . import apps, paper
+from .bench import CLEANED, NEW, WAYS, Bench, Served, rotated
+from .client import Answer
+from .images import Missing, program
+
+LANGUAGES = ("python", "node", "go", "java", "forked")
+NETWORKS = ("none", "outbound", "host")
+
+
+def ms(value: float | None) -> str:
+    return "" if value is None else f"{value:,.2f}" if value < 10 else f"{value:,.1f}"
+
+
+def over(new: float, other: float) -> str:
+    return f"{new / other:.1f}×" if other else ""
+
+
+def alternate(served: dict[str, Served], count: int) -> dict[str, list[Answer]]:
+    """So many requests each, in turns, each one to a daemon at rest. The first of each does not count."""
+    answers: dict[str, list[Answer]] = {name: [] for name in served}
+    clients = {name: one.client() for name, one in served.items()}
+    names = tuple(served)
+    for turn in range(count + 1):
+        for name in rotated(names, turn):
+            served[name].settle()
+            answer = clients[name].ask()
+            if turn:
+                answers[name].append(answer)
+    return answers
+
+
+def mean_ms(answers: list[Answer]) -> float:
+    return fmean(answer.ms for answer in answers)
+
+
+def languages(bench: Bench) -> Report:
+    report = Report("languages", f"figure 4(b): the sum of 0 to {bench.effort.to:,}, by language; mean ms")
+    report.header = ["kind", "language", *(way.name for way in WAYS), "new / cleaned", "new / kept", "paper"]
+    report.data = []
+    for kind in bench.kinds:
+        chosen = LANGUAGES if kind == "native" else LANGUAGES[:4]
+        for language in chosen[:2] if bench.effort.smoke else chosen:
+            try:
+                app = apps.sums(kind, language, bench.effort.to)
+                served = bench.all_ways(app, **({"memory_mb": 512} if language == "java" else {}))
+                if language == "forked":
+                    served["new"] = bench.serve(app, NEW, template="off")
+            except Missing as error:
+                report.notes.append(f"*** {kind}, {language}: skipped, {error} ***")
+                continue
+            found = {name: mean_ms(each) for name, each in alternate(served, bench.effort.starts).items()}
+            new, cleaned, kept = (found[way.name] for way in WAYS)
+            line = [kind, language, ms(new), ms(cleaned), ms(kept), over(new, cleaned), over(new, kept)]
+            report.rows.append([*line, paper.LANGUAGES.get(language, "")])
+            report.data.append({"kind": kind, "label": language, **found})
+            bench.restore()
+    report.notes.append("native python, go and java poll the Runtime API; node has its own runtime; in containers each event")
+    report.notes.append("starts the program (contract shim). forked: Pilotlight's Python runtime; new is a fresh interpreter")
+    return report
+
+
+def networks(bench: Bench) -> Report:
+    report = Report("networks", "figure 4(c): the start of a runtime by its network, ms")
+    report.header = ["kind", "network", "new", "cleaned", "new / cleaned", "answer, new", "answer, cleaned", "paper"]
+    report.data = []
+    chosen = NETWORKS[:1] if bench.effort.smoke else NETWORKS
+    for kind in bench.kinds:
+        for network in chosen:
+            app = apps.empty(kind).with_spec(network, network=network)
+            try:
+                served = {way.name: bench.serve(app, way) for way in (NEW, CLEANED)}
+            except RuntimeError as error:
+                report.notes.append(f"*** {kind}, {network}: skipped, {error} ***")
+                continue
+            took, answers, _ = handed(served, bench.effort.starts)
+            new, cleaned = mean_of(took["new"]), mean_of(took["cleaned"])
+            row = [kind, network, ms(new), ms(cleaned), over(new, cleaned) if new and cleaned else ""]
+            report.rows.append([*row, *(ms(mean_ms(answers[name])) for name in served), paper.NETWORKS[network]])
+            report.data.append({"kind": kind, "label": network, "new": new, "cleaned": cleaned})
+            bench.restore()
+    if bench.engine and "container" in bench.kinds:
+        by_hand(bench, report)
+    report.notes.append("new and cleaned: what getting a runtime took, as the daemon says; answer: the whole request")
+    return report
+
+
+def by_hand(bench: Bench, report: Report) -> None:
+    """The engine alone, no Pilotlight: creating and starting a container, each network in turn."""
+    assert bench.engine and bench.images
+    image = bench.images.get("base")
+    with bench.engine.proxy(image) as proxy:
+        modes = {"none": "none", "bridge": "bridge", "host": "host", "container": proxy}
+        found: dict[str, list[float]] = {name: [] for name in modes}
+        for turn in range(bench.effort.starts):
+            for name in rotated(tuple(modes), turn):
+                container, took = bench.engine.start(image, modes[name])
+                bench.engine.remove(container)
+                found[name].append(took)
+    for name, times in found.items():
+        report.rows.append(["engine alone", name, ms(fmean(times)), "", "", "", "", paper.NETWORKS[name]])
+        report.data.append({"kind": "engine alone", "label": name, "new": fmean(times)})
+
+
+def mean_of(values: list[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def handed(
+    served: dict[str, Served], count: int
+) -> tuple[dict[str, list[float]], dict[str, list[Answer]], dict[str, Counter[str]]]:
+    """How long getting the runtime took, by the daemon's word, in turns: of `new` the starts, of `cleaned` the reuses alone. With
+    them the answers, and how often which way of getting one was met."""
+    took: dict[str, list[float]] = {name: [] for name in served}
+    how: dict[str, Counter[str]] = {name: Counter() for name in served}
+    answers: dict[str, list[Answer]] = {name: [] for name in served}
+    clients = {name: one.client() for name, one in served.items()}
+    names = tuple(served)
+    for turn in range(count + 1):
+        for name in rotated(names, turn):
+            served[name].settle()
+            answer = clients[name].ask()
+            status = served[name].settle()
+            if not turn:
+                continue
+            answers[name].append(answer)
+            last = (status or {}).get("last") or {}
+            word = str(last.get("how", "unknown")).split(" ")[0]
+            how[name][word] += 1
+            if word == ("started" if name == "new" else "reused"):
+                took[name].append(float(last["took_ms"]))
+    return took, answers, how
+
+
+def handover(bench: Bench) -> Report:
+    report = Report("handover", "a cleaned, reused runtime against a new one")
+    report.header = ["kind", "way", "n", "runtime p50 ms", "p99", "how", "answer p50 ms", "p99"]
+    report.data = []
+    for kind in bench.kinds:
+        app = apps.empty(kind)
+        served = {way.name: bench.serve(app, way) for way in (NEW, CLEANED)}
+        took, answers, how = handed(served, bench.effort.handovers)
+        for name in served:
+            times, whole = took[name], [answer.ms for answer in answers[name]]
+            middle, worst = (ms(percentile(times, p)) if times else "" for p in (50, 99))
+            told = ", ".join(f"{word} {count}" for word, count in how[name].items())
+            line = [kind, name, str(len(times)), middle, worst, told]
+            report.rows.append([*line, ms(percentile(whole, 50)), ms(percentile(whole, 99))])
+            report.data.append({"kind": kind, "label": name, "took_ms": times, "answer_ms": whole, "how": dict(how[name])})
+        judge(report, kind, took)
+        bench.restore()
+    report.notes.append(
+        "runtime: from asking for it to having it, what the function takes to come up left out; answer: all of it"
+    )
+    return report
+
+
+def judge(report: Report, kind: str, took: dict[str, list[float]]) -> None:
+    new, cleaned = took["new"], took["cleaned"]
+    known = bool(new and cleaned)
+    if kind == "native":
+        ratio = median(new) / max(median(cleaned), 1e-6) if known else 0.0
+        bar = Bar("a cleaned native sandbox against a new one, p50", "≥ 3×", f"{ratio:.1f}×", ratio >= 3)
+    else:
+        p50 = median(cleaned) if cleaned else 0.0
+        bar = Bar("a cleaned container handed over, p50", "≤ 15 ms", f"{p50:.2f} ms", p50 <= 15)
+    if not known:
+        bar.measured, bar.kept = "nothing was reused", False
+    report.bars.append(bar)
+
+
+def node(bench: Bench) -> Report:
+    report = Report("node", "Node: a hello handler cold from the generic pool, against node started for it; ms")
+    report.header = ["start", "n", "p50", "p99", "init phase p50", "how"]
+    report.data = []
+    served = {way.name: bench.serve(apps.node_hello(), way) for way in (NEW, CLEANED)}
+    count = bench.effort.handovers
+    bare: list[float] = []
+    cold: dict[str, list[Answer]] = {name: [] for name in served}
+    how: dict[str, Counter[str]] = {name: Counter() for name in served}
+    clients = {name: one.client() for name, one in served.items()}
+    clients["cleaned"].ask()
+    for turn in range(count):
+        bare.append(bare_node())
+        for name in rotated(tuple(served), turn):
+            status = ready(served[name])
+            answer = clients[name].ask()
+            if answer.start != "cold":
+                raise RuntimeError(f"{served[name].name} was {answer.start}, not cold: {status}")
+            last = (served[name].settle() or {}).get("last") or {}
+            how[name][str(last.get("how", "unknown")).split(" ")[0]] += 1
+            cold[name].append(answer)
+    rows: list[tuple[str, list[float], str, str]] = [("node alone, no sandbox, no HTTP", bare, "", "")]
+    for name, label in (("new", "new sandbox and node"), ("cleaned", "generic pool")):
+        init = ms(percentile([answer.phases.get("init", 0.0) for answer in cold[name]], 50))
+        told = ", ".join(f"{word} {times}" for word, times in how[name].items())
+        rows.append((label, [answer.ms for answer in cold[name]], init, told))
+    for label, times, init, told in rows:
+        report.rows.append([label, str(len(times)), ms(percentile(times, 50)), ms(percentile(times, 99)), init, told])
+        report.data.append({"label": label, "ms": times})
+    p50 = percentile(rows[2][1], 50)
+    report.bars.append(Bar("node: cold from the generic pool, first byte p50", "≤ 15 ms", f"{p50:.2f} ms", p50 <= 15))
+    for what, times in (("starting node in a new sandbox", rows[1][1]), ("starting node, bare", bare)):
+        ratio = percentile(times, 50) / p50
+        report.bars.append(Bar(f"node: the same against {what}", "≥ 4×", f"{ratio:.1f}×", ratio >= 4))
+    report.notes.append("whole answers by a client on a kept connection; every one said X-Pilot-Start: cold")
+    return report
+
+
+def ready(one: Served) -> dict[str, Any] | None:
+    """At rest; where runtimes are kept, with a generic or cleaned one that is free."""
+    one.settle()
+    if one.way is NEW:
+        return None
+    return one.wait(lambda status: bool(status and status["stem"]["available"]), "given a generic runtime ahead")
+
+
+def bare_node() -> float:
+    """The interpreter with a program that says hello, up to its first byte."""
+    began = time.monotonic()
+    with subprocess.Popen([str(program("node")), "-e", 'console.log("hello")'], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.read(1)
+        took = (time.monotonic() - began) * 1e3
+        process.wait()
+    return took
