@@ -136,8 +136,8 @@ impl Drop for KeyedPool {
 }
 
 impl Engine for KeyedPool {
-    /// Starts a worker, lets it go and waits until its runtime is clean and kept, so that the first request finds it. Concurrent
-    /// calls for one version try a worker each.
+    /// Starts a worker, lets it go and waits, for a while, until its runtime is clean and kept, so that the first request finds
+    /// it. Concurrent calls for one version try a worker each.
     fn prepare(
         &self,
         version: &Arc<Version>,
@@ -157,7 +157,7 @@ impl Engine for KeyedPool {
                 }
             };
             let took = shared.now().since(asked);
-            worker.end().await;
+            worker.end(TRIAL_CLEAN_WAIT_MAX).await;
             let host = shared.host(&version)?;
             Ok(TemplateReport {
                 took,
@@ -206,5 +206,7 @@ fn too_slow(version: &Version) -> StartError {
 
 /// The worker that a deployment tries; those that serve are numbered from 1.
 const TRIAL: WorkerId = WorkerId(0);
-/// Longest that it may take. A container's server needs longer than an import.
-const TRIAL_TIME_MAX: Duration = Duration::from_secs(60);
+/// Longest that it may take. Hosts have bounds of their own for each step, and say more about which.
+const TRIAL_TIME_MAX: Duration = Duration::from_secs(120);
+/// Longest that a deployment waits for its runtime's cleaning: a server may take its time to end.
+const TRIAL_CLEAN_WAIT_MAX: Duration = Duration::from_secs(2);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pilot_model::ports::GenericRuntime;
 use pilot_model::runtime_key::RuntimeKey;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::machine::{End, RuntimeId};
@@ -102,19 +103,18 @@ impl Hold {
         self.shared.books.lock().machine.adapted(now, self.id);
     }
 
-    /// Gives it back: it is cleaned off the path and kept, or ended.
-    pub(super) fn give_back(self) {
+    /// Gives it back: it is cleaned off the path and kept, or ended. What comes back resolves, with an error, once that is so; it
+    /// need not be waited for.
+    pub(super) fn give_back(self) -> oneshot::Receiver<()> {
         let shared = Arc::clone(&self.shared);
+        let (done, settled) = oneshot::channel();
         if let Some(released) = self.release() {
-            shared.tasks.spawn(released.clean());
+            shared.tasks.spawn(async move {
+                released.clean().await;
+                drop(done);
+            });
         }
-    }
-
-    /// Gives it back and waits until that is done.
-    pub(super) async fn give_back_now(self) {
-        if let Some(released) = self.release() {
-            released.clean().await;
-        }
+        settled
     }
 
     /// The use is over. `None`: there is nothing to clean any more.

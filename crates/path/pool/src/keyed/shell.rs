@@ -118,7 +118,7 @@ impl Shared {
                 // User code that fails leaves a runtime that can be cleaned. After anything else nobody knows what it is in,
                 // and kept it would fail the next worker as well: it ends here.
                 if matches!(error, StartError::Import { .. }) {
-                    hold.give_back();
+                    drop(hold.give_back());
                 }
                 Err(error)
             }

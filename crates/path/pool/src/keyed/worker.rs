@@ -1,6 +1,7 @@
 //! A worker in a kept runtime. It adds nothing to an exchange: the futures are the inner worker's own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::ports::{
@@ -8,6 +9,7 @@ use pilot_model::ports::{
     WorkerMemory,
 };
 use pilot_model::{BoxFuture, WorkerId};
+use tokio::time::timeout;
 
 use super::hold::Hold;
 
@@ -27,12 +29,12 @@ impl KeyedWorker {
         }
     }
 
-    /// Lets it go and waits until its runtime is clean and kept, or ended.
-    pub(super) async fn end(self) {
+    /// Lets it go and waits, at most so long, until its runtime is clean and kept, or ended.
+    pub(super) async fn end(self, patience: Duration) {
         self.inner.retire();
         let hold = self.hold.lock().take();
         if let Some(hold) = hold {
-            hold.give_back_now().await;
+            let _ = timeout(patience, hold.give_back()).await;
         }
     }
 
@@ -40,7 +42,7 @@ impl KeyedWorker {
     fn give_back(&self) {
         let hold = self.hold.lock().take();
         if let Some(hold) = hold {
-            hold.give_back();
+            drop(hold.give_back());
         }
     }
 }
@@ -90,7 +92,7 @@ impl Drop for KeyedWorker {
         if let Some(hold) = self.hold.get_mut().take() {
             // Nobody let it go: it may be mid-way through something.
             self.inner.kill();
-            hold.give_back();
+            drop(hold.give_back());
         }
     }
 }

@@ -1,4 +1,5 @@
 use bytes::Bytes;
+use pilot_model::api::RuntimeCounts;
 use pilot_model::{Instant, Version, WorkerId};
 use pilot_testkit::ManualClock;
 
@@ -183,6 +184,30 @@ fn metrics_and_worker_events_are_counted() {
         text.contains("pilot_worker_ends_total{faas_name=\"f\",reason=\"idle\"} 1"),
         "{text}"
     );
+}
+
+#[test]
+fn what_is_told_of_runtimes_is_counted() {
+    let bench = Bench::new();
+    bench.sink.publish(Event::RuntimeGiven {
+        version: pilot_testkit::version("f", 1),
+        how: "adapted",
+        took: Duration::from_millis(2),
+    });
+    bench.sink.publish(Event::RuntimesCounted(RuntimeCounts {
+        available: 3,
+        ..RuntimeCounts::default()
+    }));
+    bench.observations.catch_up();
+    let text = bench.metrics.text();
+    for line in [
+        "pilot_runtime_uses_total{faas_name=\"f\",how=\"adapted\"} 1",
+        "pilot_runtime_duration_seconds_count{how=\"adapted\"} 1",
+        "pilot_runtimes{state=\"available\"} 3",
+        "pilot_runtimes{state=\"leased\"} 0",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
 }
 
 #[test]

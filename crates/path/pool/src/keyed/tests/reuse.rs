@@ -204,6 +204,18 @@ async fn a_deployment_tries_a_worker_and_keeps_its_runtime_clean() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deployment_does_not_wait_long_for_a_server_that_takes_its_time_to_end() {
+    let bench = Bench::new();
+    bench.host.cleanings_take(Duration::from_secs(10));
+    let version = node("web", 1, "a");
+    let begun = tokio::time::Instant::now();
+    bench.pool.prepare(&version).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert_eq!(bench.counts(&version).cleaning, 1);
+    eventually(|| bench.counts(&version).available == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deployment_that_fails_leaves_nothing() {
     let bench = Bench::new();
     let version = node("web", 1, "a");
@@ -224,7 +236,7 @@ async fn a_trial_that_never_comes_up_ends() {
         .host
         .specialisations_take(Duration::from_secs(1_000_000));
     let error = bench.pool.prepare(&node("web", 1, "a")).await.unwrap_err();
-    assert!(error.to_string().contains("within 60 s"), "{error}");
+    assert!(error.to_string().contains("within 120 s"), "{error}");
     assert_eq!(bench.host.up(), 0);
 }
 
