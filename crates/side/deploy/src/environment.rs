@@ -241,36 +241,23 @@ impl Plan {
         Some(&python.interpreter.executable)
     }
 
-    /// The interpreters, for people: `Python 3.11.7; Node 20.20.2`. Empty: none.
-    pub(crate) fn interpreters(&self) -> String {
-        let python = self
-            .python
-            .as_ref()
-            .map(|plan| format!("Python {}", plan.interpreter.version));
-        let node = self
-            .node
-            .as_ref()
-            .map(|plan| format!("Node {}", plan.interpreter.version));
+    /// What the environment made from it has, for people: `Python 3.11.7, 2 packages; Node 20.20.2`. Empty: nothing.
+    pub(crate) fn in_words(&self, environment: &Environment) -> String {
+        let python = self.python.as_ref().map(|plan| {
+            let name = format!("Python {}", plan.interpreter.version);
+            with_packages(name, python::count(environment.packages_dir.as_deref()))
+        });
+        let node = self.node.as_ref().map(|plan| {
+            let name = format!("Node {}", plan.interpreter.version);
+            let modules = environment.node.as_ref();
+            with_packages(
+                name,
+                node::count(modules.and_then(|node| node.modules_dir.as_deref())),
+            )
+        });
         let both: Vec<String> = python.into_iter().chain(node).collect();
         both.join("; ")
     }
-}
-
-/// What an environment has, for people: `Python 3.11.7, 2 packages; Node 20.20.2`. Empty: nothing.
-pub(crate) fn in_words(environment: &Environment, python_version: &str) -> String {
-    let python = environment.python.as_ref().map(|_| {
-        let name = format!("Python {python_version}");
-        with_packages(
-            name.trim_end().to_owned(),
-            python::count(environment.packages_dir.as_deref()),
-        )
-    });
-    let node = environment.node.as_ref().map(|node| {
-        let name = format!("Node {}", node.version);
-        with_packages(name, node::count(node.modules_dir.as_deref()))
-    });
-    let both: Vec<String> = python.into_iter().chain(node).collect();
-    both.join("; ")
 }
 
 fn with_packages(name: String, packages: usize) -> String {

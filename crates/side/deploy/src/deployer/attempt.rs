@@ -9,7 +9,9 @@ use bytes::Bytes;
 use pilot_model::api::{DeployError, DeployReport, Progress};
 use pilot_model::ports::TemplateReport;
 use pilot_model::size::Size;
-use pilot_model::{FunctionConfig, FunctionName, FunctionSpec, Runtime, Version, VersionId};
+use pilot_model::{
+    EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, Runtime, Version, VersionId,
+};
 use tempfile::TempDir;
 use tokio::sync::OwnedMutexGuard;
 
@@ -87,7 +89,8 @@ impl Inner {
         let id = version_id(&config, &staged.unpacked.hash, &plan)?;
         let before = self.state.function(&name);
         if let Some(live) = unchanged(before.as_ref(), &id) {
-            return Ok(report(live, Change::Unchanged, EnvironmentWas::There));
+            let has = plan.in_words(&live.version.environment);
+            return Ok(report(live, Change::Unchanged, EnvironmentWas::There, has));
         }
         let environments = self.data_dir.environments();
         let parts = plan.folders().map(|part| environments.join(part));
@@ -157,7 +160,8 @@ impl Inner {
         } else {
             EnvironmentWas::Built
         };
-        say.stage("environment", was.describe(&plan));
+        let has = plan.in_words(&obtained.environment);
+        say.stage("environment", was.describe(&plan.id, &has));
 
         if let (Runtime::Python { .. }, Some(python)) = (&config.runtime, plan.python()) {
             environment::compile(python, &staged.code).await;
@@ -185,7 +189,7 @@ impl Inner {
             deployed_unix_s: now_unix_s(),
         };
         let committed = blocking(move || self.commit(deployed, before, claims)).await?;
-        Ok(report(&committed, Change::New, was))
+        Ok(report(&committed, Change::New, was, has))
     }
 
     async fn try_version(
@@ -286,16 +290,16 @@ enum EnvironmentWas {
 }
 
 impl EnvironmentWas {
-    fn describe(self, plan: &Plan) -> String {
-        let interpreters = plan.interpreters();
-        if interpreters.is_empty() {
+    /// `has`: what is in it; empty: nothing.
+    fn describe(self, id: &EnvironmentId, has: &str) -> String {
+        if has.is_empty() {
             return "no packages to install".to_owned();
         }
         let did = match self {
             Self::Built => "built",
             Self::There => "there already",
         };
-        format!("environment {} {did} ({interpreters})", plan.id)
+        format!("environment {id} {did} ({has})")
     }
 }
 
@@ -332,7 +336,12 @@ fn trying(config: &FunctionConfig) -> String {
     }
 }
 
-fn report(deployed: &Deployed, change: Change, environment: EnvironmentWas) -> DeployReport {
+fn report(
+    deployed: &Deployed,
+    change: Change,
+    environment: EnvironmentWas,
+    has: String,
+) -> DeployReport {
     let version = &deployed.version;
     let name = version.config.name.clone();
     DeployReport {
@@ -341,7 +350,7 @@ fn report(deployed: &Deployed, change: Change, environment: EnvironmentWas) -> D
         changed: change == Change::New,
         runtime: version.config.runtime.to_string(),
         environment_reused: environment == EnvironmentWas::There,
-        environment_has: environment::in_words(&version.environment, &deployed.template.python),
+        environment_has: has,
         template: deployed.template.clone(),
         url_path: url_path(&name),
         name,

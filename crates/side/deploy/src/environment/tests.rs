@@ -174,12 +174,13 @@ async fn every_runtime_gets_what_the_code_requires() {
     let bench = Bench::new(&BOTH, bin.path().into());
     let mut ids = Vec::new();
     for runtime in [PYTHON, NODE, http(&["gunicorn"]), http(&["node", "x.js"])] {
+        let plan = bench.plan(&runtime).await.unwrap();
         let environment = bench.obtain(&runtime).await.unwrap().environment;
         let node = environment.node.clone().unwrap();
         assert!(environment.packages_dir.clone().unwrap().is_dir());
         assert!(node.modules_dir.unwrap().ends_with("node_modules"));
         assert_eq!(
-            in_words(&environment, "3.11.7"),
+            plan.in_words(&environment),
             "Python 3.11.7, 1 package; Node 20.20.2, 2 packages"
         );
         ids.push(environment.id);

@@ -55,7 +55,7 @@ async fn every_runtime_says_what_is_tried_and_what_it_runs_in() {
     );
     assert!(
         said.iter()
-            .any(|line| line.ends_with("built (Node 20.20.2)")),
+            .any(|line| line.ends_with("built (Node 20.20.2, 1 package)")),
         "{said:?}"
     );
 
