@@ -139,6 +139,14 @@ def empty(kind: str) -> App:
     return container("empty", "base", ["/bin/sh", "empty.sh"], {"empty.sh": b"cat >/dev/null; echo null\n"}, {})
 
 
+def small(kind: str) -> App:
+    """A program that is up at once: what is left is its runtime. Without Go, the empty function."""
+    try:
+        return sums(kind, "go", 0)
+    except Missing:
+        return empty(kind)
+
+
 def node_hello() -> App:
     code = b'exports.handler = async () => "hello";\n'
     return App("hello-node", "native", {"index.js": code}, {"runtime": "node", "handler": "index.handler"}, {})

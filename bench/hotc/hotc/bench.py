@@ -149,7 +149,7 @@ class Served:
         while not until(status := self.status()):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} is not {what} after {limit_s:.0f} s: {status}")
-            time.sleep(0.005)
+            time.sleep(0.001)
         return status
 
     def burst(self, load: Load, count: int) -> Measured:
