@@ -1,5 +1,10 @@
 //! Functions that are HTTP servers, behind their URLs: what passes, both ways, and what happens when something breaks.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "tests: clippy knows #[test] functions as such, but not what they share"
+)]
+
 mod support;
 
 use std::sync::Arc;

@@ -1,5 +1,10 @@
 //! Event functions that stream their answers: behind their URLs, through the Invoke API, and as events.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "tests: clippy knows #[test] functions as such, but not what they share"
+)]
+
 mod support;
 
 use std::time::Duration;

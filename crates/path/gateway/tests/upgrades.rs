@@ -1,5 +1,10 @@
 //! Connections that are upgraded, through a real server on loopback.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "tests: clippy knows #[test] functions as such, but not what they share"
+)]
+
 mod support;
 
 use std::net::SocketAddr;

@@ -15,7 +15,8 @@ use crate::fault::Failure;
 #[derive(Debug)]
 pub struct Tunnel {
     traffic: Arc<TunnelTraffic>,
-    held: Held,
+    /// Boxed, or every response would be as large.
+    held: Box<Held>,
 }
 
 /// What has passed so far, bytes. Counted by who carries it.
@@ -42,7 +43,7 @@ impl Tunnel {
     pub(super) fn new(held: Held) -> Self {
         Self {
             traffic: Arc::default(),
-            held,
+            held: Box::new(held),
         }
     }
 
