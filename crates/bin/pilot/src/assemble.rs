@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use pilot_admin::{
     Admin, AdminConfig, AdminParts, Observations, Observer, ObserverConfig, Readiness, Token,
 };
+use pilot_container::{ContainerConfig, ContainerHost};
 use pilot_deploy::{DeployConfig, Deployer, VERSIONS_KEPT};
 use pilot_gateway::{Control, GatewayConfig, InvokeToken};
 use pilot_invoke::Invoker;
@@ -39,13 +40,24 @@ pub(crate) struct Engines {
     machine: Arc<Machine>,
     forking: Arc<ForkEngine>,
     native: Arc<NativeHost>,
+    containers: Arc<ContainerHost>,
     keyed: Arc<KeyedPool>,
 }
 
 impl Engines {
+    /// Removes containers that an earlier daemon left. An engine that is not there is asked again by the first container's start.
+    pub(crate) async fn sweep(&self) {
+        match self.containers.sweep().await {
+            Ok(0) => {}
+            Ok(containers) => tracing::info!(containers, "removed what an earlier daemon left"),
+            Err(error) => tracing::warn!(%error, "containers of an earlier daemon may be left"),
+        }
+    }
+
     /// Ends everything that is kept, and waits, for a while, until nothing is left. True: nothing is. The workers must be gone.
     pub(crate) async fn close(&self) -> bool {
         self.keyed.close().await;
+        self.containers.settled().await;
         self.native.close();
         self.forking.close();
         self.machine.vacated().await
@@ -156,10 +168,17 @@ fn engines(
         isolation,
     )?;
     let native = Arc::new(NativeHost::new(Arc::clone(&machine)));
+    let containers = Arc::new(ContainerHost::new(ContainerConfig {
+        engine: config.container_engine.clone(),
+        dir: config.data_dir.join("run"),
+        data_dir: config.data_dir.clone(),
+        tmp_bytes_max: limits.tmp_mb << 20,
+        pids_max: limits.pids,
+    }));
     let keyed = KeyedPool::new(
         KeyedParts {
             native: Arc::clone(&native) as Arc<dyn RuntimeHost>,
-            container: None,
+            container: Some(Arc::clone(&containers) as Arc<dyn RuntimeHost>),
             sink: Arc::clone(sink),
             clock: Arc::clone(clock),
             forecaster: forecaster(),
@@ -175,6 +194,7 @@ fn engines(
     Ok(Engines {
         forking: Arc::new(ForkEngine::new(Arc::clone(&machine))),
         native,
+        containers,
         keyed: Arc::new(keyed),
         machine,
     })

@@ -29,8 +29,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) invoke_token: Option<String>,
     /// Where functions with `network = "outbound"` get their addresses from.
     pub(crate) outbound_cidr: Ipv4Net,
-    /// The Docker Engine that containers are asked of: `unix:///path`.
-    pub(crate) container_engine: String,
+    /// The Docker Engine that containers are asked of, `unix:///path`. `None`: what `DOCKER_HOST` says, or Docker's own socket.
+    pub(crate) container_engine: Option<String>,
     /// How the daemon's own log is written.
     pub(crate) log_format: LogFormat,
     /// What it tells.
@@ -150,9 +150,7 @@ impl DaemonConfig {
             outbound_cidr: file
                 .outbound_cidr
                 .unwrap_or(pilot_sandbox::OUTBOUND_CIDR_DEFAULT),
-            container_engine: file
-                .container_engine
-                .unwrap_or_else(|| "unix:///var/run/docker.sock".to_owned()),
+            container_engine: file.container_engine,
             log_format,
             log_level: level.unwrap_or_else(|| "info".to_owned()),
             limits: file.limits,

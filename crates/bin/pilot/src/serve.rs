@@ -80,6 +80,7 @@ async fn serve(
         tokio::task::block_in_place(|| followed.logs().close());
     };
     let tidy = async {
+        daemon.engines.sweep().await;
         daemon.deployer.tidy().await;
         tokio::task::block_in_place(|| daemon.forget_the_removed());
         daemon.deployer.keep_tidy(TIDY_EVERY).await;
