@@ -461,6 +461,22 @@ fn what_is_forecast_is_kept_however_old_it_is() {
 }
 
 #[test]
+fn the_last_generic_one_outlives_used_ones_that_are_younger() {
+    let ann = key("ann", "1");
+    let mut story = Story::of(10, &[&ann]);
+    let own = story.lease(&ann);
+    story.aim(2);
+    assert_eq!(story.fill(), 1);
+    story.pass(SECOND);
+    story.give_back(own);
+    story.aim(1);
+    story.pass(101 * SECOND);
+    story.machine.let_go(story.now, &mut story.gone);
+    assert_eq!(story.kept(), [2]);
+    assert_eq!(story.fill(), 0);
+}
+
+#[test]
 fn the_forecast_may_say_how_long_the_rest_is_kept() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);

@@ -132,6 +132,7 @@ async fn nothing_is_started_for_a_version_that_is_given_up() {
     eventually(|| bench.host.up() == 3).await;
     bench.pool.forget(&version);
     eventually(|| bench.host.up() == 0).await;
+    eventually(|| bench.status(&version).forecast.is_none()).await;
     let starts = bench.host.starts();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(bench.host.starts(), starts);
