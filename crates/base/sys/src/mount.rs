@@ -29,7 +29,6 @@ const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
 /// The kernel's.
 pub fn clone_read_only(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
-    #[expect(clippy::cast_sign_loss, reason = "a set of bits, not a number")]
     let flags = OPEN_TREE_CLONE | (libc::O_CLOEXEC | libc::AT_RECURSIVE) as libc::c_uint;
     // SAFETY: the path is NUL-terminated and lives through the call; the rest are integers.
     let result =

@@ -157,7 +157,11 @@ mod tests {
         for dir in [&memory, &cpu] {
             fs::create_dir_all(dir).unwrap();
         }
-        fs::write(memory.join("memory.oom_control"), "under_oom 0\noom_kill 3\n").unwrap();
+        fs::write(
+            memory.join("memory.oom_control"),
+            "under_oom 0\noom_kill 3\n",
+        )
+        .unwrap();
         fs::write(memory.join("memory.max_usage_in_bytes"), "4096\n").unwrap();
         fs::write(cpu.join("cpuacct.usage"), "77\n").unwrap();
         let lines = "5:memory:/docker/c1\n4:cpu,cpuacct:/docker/c1\n0::/docker/c1\n";

@@ -97,7 +97,10 @@ impl Container {
                 Ok(Arc::new(worker))
             }
             Contract::Provided => {
-                let listener = self.listen().await.map_err(cannot("listen in the container"))?;
+                let listener = self
+                    .listen()
+                    .await
+                    .map_err(cannot("listen in the container"))?;
                 let port = listener.local_addr().map_or(0, |address| address.port());
                 let variables = environment::of_lambda(&version, &self.image, &self.user, port);
                 let instance = self.run(&version, command, &variables).await?;
@@ -138,10 +141,7 @@ impl Container {
         let oom_kills = self.counters.oom_kills();
         let process = self
             .shim
-            .exec(
-                &program,
-                [nothing.as_fd(), writer.as_fd(), writer.as_fd()],
-            )
+            .exec(&program, [nothing.as_fd(), writer.as_fd(), writer.as_fd()])
             .await
             .map_err(|error| self.cannot_run(command, &error))?;
         let usage = Arc::new(Use::new(process, output, oom_kills));
@@ -248,14 +248,11 @@ impl Container {
             .await
             .map_err(|_| "the engine takes too long to say what was changed".to_owned())?
             .map_err(|error| error.to_string())?;
-        if let Some(path) = now.iter().find(|path| !new.contains(path)) {
+        if let Some(path) = first_change(new, &now) {
             return Err(format!(
                 "the function writes to {path} of its image; what it writes to /tmp, /var/tmp, /run, /dev/shm, or below $PILOT_VOLUME \
                  can be cleaned"
             ));
-        }
-        if now.len() != new.len() {
-            return Err("the function removed what the container came with".to_owned());
         }
         self.counters.reset();
         Ok(())
@@ -278,7 +275,10 @@ impl Container {
                 Difference::Network => {
                     engine.join_bridge(name).await?;
                     // The engine wrote to /etc/hosts and /etc/resolv.conf.
-                    self.shim.seal(&[]).await.map_err(self::cannot("look at it again"))?;
+                    self.shim
+                        .seal(&[])
+                        .await
+                        .map_err(self::cannot("look at it again"))?;
                 }
                 Difference::HostName => return Err(cannot("host name")),
                 Difference::Mounts => return Err(cannot("mounts")),
@@ -335,6 +335,21 @@ fn start_of(version: &Arc<Version>, id: WorkerId, asked: Instant) -> Start {
     }
 }
 
+/// A path that was not among the changes when the container was new, or is not any more. Not a folder that changed only because
+/// something in it did. Both lists are sorted.
+fn first_change<'a>(new: &'a [String], now: &'a [String]) -> Option<&'a str> {
+    let added = now.iter().filter(|path| new.binary_search(path).is_err());
+    let is_within = |path: &str, folder: &str| {
+        path.strip_prefix(folder)
+            .is_some_and(|rest| rest.starts_with('/'))
+    };
+    let leaf = added
+        .clone()
+        .find(|folder| !added.clone().any(|path| is_within(path, folder)));
+    leaf.or_else(|| new.iter().find(|path| now.binary_search(path).is_err()))
+        .map(String::as_str)
+}
+
 fn cannot(what: &'static str) -> impl FnOnce(ShimError) -> StartError {
     move |error| StartError::Sandbox {
         problem: format!("{what}: {error}"),
@@ -353,3 +368,31 @@ const COME_UP_TIME_MAX: Duration = Duration::from_secs(30);
 /// Longest that either part of a cleaning may take: in the container, and the look at its layer. A container that takes longer is
 /// cheaper to start anew.
 const CLEAN_TIME_MAX: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(paths: &[&str]) -> Vec<String> {
+        paths.iter().map(|path| (*path).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_a_container_came_with_is_no_change() {
+        let new = paths(&["/.pilot", "/mnt", "/mnt/volume"]);
+        assert_eq!(first_change(&new, &new), None);
+    }
+
+    #[test]
+    fn the_file_is_named_and_not_the_folders_around_it() {
+        let new = paths(&["/.pilot"]);
+        let now = paths(&["/.pilot", "/app", "/app/cache", "/app/cache/a", "/root"]);
+        assert_eq!(first_change(&new, &now), Some("/app/cache/a"));
+    }
+
+    #[test]
+    fn what_is_missing_is_a_change_too() {
+        let new = paths(&["/.pilot", "/run"]);
+        assert_eq!(first_change(&new, &paths(&["/.pilot"])), Some("/run"));
+    }
+}

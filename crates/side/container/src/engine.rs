@@ -159,9 +159,10 @@ impl Engine {
             docker.disconnect_network("none", leave).await
         })
         .await?;
-        self.call("connect a container to network bridge", |docker| async move {
-            docker.connect_network("bridge", join).await
-        })
+        self.call(
+            "connect a container to network bridge",
+            |docker| async move { docker.connect_network("bridge", join).await },
+        )
         .await
     }
 
@@ -191,10 +192,8 @@ impl Engine {
 
     /// All containers that daemons with this data directory made, running or not.
     pub(crate) async fn made_by(&self, daemon: &str) -> Result<Vec<Known>, EngineError> {
-        let filters = HashMap::from([(
-            "label".to_owned(),
-            vec![format!("{LABEL_DAEMON}={daemon}")],
-        )]);
+        let filters =
+            HashMap::from([("label".to_owned(), vec![format!("{LABEL_DAEMON}={daemon}")])]);
         let options = ListContainersOptions {
             all: true,
             filters: Some(filters),

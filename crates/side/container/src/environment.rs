@@ -82,6 +82,8 @@ pub(crate) fn of_program(version: &Version, image: &Image, user: &User) -> Varia
 /// Of everything: as an engine would set them.
 fn of_all(version: &Version, image: &Image, user: &User) -> Variables {
     let mut variables = owned([
+        // Python writes what it compiles beside its modules, into the image: a container of which that is true is not reused.
+        ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
         ("HOME", user.home.clone()),
         (
             "PATH",
@@ -95,7 +97,5 @@ fn of_all(version: &Version, image: &Image, user: &User) -> Variables {
 }
 
 fn owned<const N: usize>(variables: [(&str, String); N]) -> Variables {
-    variables
-        .map(|(key, value)| (key.to_owned(), value))
-        .into()
+    variables.map(|(key, value)| (key.to_owned(), value)).into()
 }

@@ -152,7 +152,10 @@ fn share_all(from: &Path, to: &Path) -> io::Result<()> {
             make_dir(&there, 0o755)?;
             share_all(&here, &there)?;
         } else if kind.is_symlink() {
-            named(&there, fs::read_link(&here).and_then(|target| symlink(target, &there)))?;
+            named(
+                &there,
+                fs::read_link(&here).and_then(|target| symlink(target, &there)),
+            )?;
         } else {
             share(&here, &there)?;
         }
@@ -173,8 +176,7 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
-    result
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    result.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]

@@ -60,7 +60,10 @@ impl Image {
                 .filter(|dir| !dir.is_empty())
                 .unwrap_or_else(|| "/".to_owned()),
             volumes: config.volumes.unwrap_or_default(),
-            size: found.size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0),
+            size: found
+                .size
+                .and_then(|size| u64::try_from(size).ok())
+                .unwrap_or(0),
             replaced: AtomicBool::new(false),
             learnt: Mutex::default(),
         }

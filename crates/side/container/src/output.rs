@@ -195,6 +195,9 @@ mod tests {
             .unwrap();
         let taken = output.take();
         assert!(taken.ends_with(b"[1000 bytes more were not kept]\n"));
-        assert_eq!(taken.iter().filter(|byte| **byte == b'x').count(), OUTPUT_LEN_MAX);
+        assert_eq!(
+            taken.iter().filter(|byte| **byte == b'x').count(),
+            OUTPUT_LEN_MAX
+        );
     }
 }

@@ -102,7 +102,9 @@ impl Shim {
     pub(crate) async fn greet(socket: UnixStream) -> Result<Self, ShimError> {
         match receive(&socket).await? {
             Some((Reply::Hello { protocol }, _)) if protocol == pilot_sys::shim::PROTOCOL => {}
-            Some((reply, _)) => return Err(ShimError::Protocol(format!("{reply:?} as a greeting"))),
+            Some((reply, _)) => {
+                return Err(ShimError::Protocol(format!("{reply:?} as a greeting")));
+            }
             None => return Err(ShimError::Gone),
         }
         let shared = Arc::new(Shared {
@@ -134,7 +136,11 @@ impl Shim {
         // Before it is started: its end may be told before its start is heard of here.
         self.shared.expect_end(id, &end)?;
         let request = Request::Exec(program);
-        match self.shared.ask_as(id, &request, &fds, ANSWER_TIME_MAX).await {
+        match self
+            .shared
+            .ask_as(id, &request, &fds, ANSWER_TIME_MAX)
+            .await
+        {
             Ok(_) => Ok(Process { id, end }),
             Err(error) => {
                 self.shared.waiting.lock().ends.remove(&id);
@@ -203,7 +209,9 @@ impl Shim {
     /// # Errors
     /// The kernel's.
     pub(crate) async fn connect(&self, port: u16) -> Result<std::net::TcpStream, ShimError> {
-        let (_, fds) = self.ask(&Request::Connect { port }, ANSWER_TIME_MAX).await?;
+        let (_, fds) = self
+            .ask(&Request::Connect { port }, ANSWER_TIME_MAX)
+            .await?;
         Ok(one_of(fds)?.into())
     }
 
@@ -402,5 +410,7 @@ fn failed(what: &str, error: io::Error) -> ShimError {
 /// Longest that the shim takes for anything whose time is not given with it. It does nothing that waits.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
+#[cfg(test)]
+mod on_the_host;
 #[cfg(test)]
 mod tests;

@@ -54,7 +54,13 @@ impl Undertaker {
     /// Waits until everything that was let go is removed.
     pub(crate) async fn idle(&self) {
         // The sender is here: it cannot be gone.
-        drop(self.inbox.open.subscribe().wait_for(|open| *open == 0).await);
+        drop(
+            self.inbox
+                .open
+                .subscribe()
+                .wait_for(|open| *open == 0)
+                .await,
+        );
     }
 
     /// Takes care of a container from before it is created.

@@ -44,9 +44,9 @@ impl Images {
     /// The engine has no such image, or is not there.
     pub(crate) async fn look_up(&self, reference: &str) -> Result<Arc<Image>, EngineError> {
         let image = self.shared.look_up(reference).await?;
-        self.listener.lock().get_or_insert_with(|| {
-            tokio::spawn(listen(Arc::clone(&self.shared))).abort_handle()
-        });
+        self.listener
+            .lock()
+            .get_or_insert_with(|| tokio::spawn(listen(Arc::clone(&self.shared))).abort_handle());
         Ok(image)
     }
 

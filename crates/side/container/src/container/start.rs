@@ -79,7 +79,10 @@ impl Container {
             timeout(LAYER_TIME_MAX, parts.engine.changes(name)),
         );
         let user = user.map_err(|error| {
-            sandbox(&format!("find USER {} of image {reference}", image.user), error)
+            sandbox(
+                &format!("find USER {} of image {reference}", image.user),
+                error,
+            )
         })?;
         let new = match (sealed, layer) {
             (Err(ShimError::Failed { what, error }), _)
@@ -137,11 +140,18 @@ async fn caller(parts: &Parts, name: &str, door: UnixListener) -> Result<UnixStr
 
 /// The folders that are emptied: everything that can be written to but the image's layer.
 fn places(image: &Image) -> Vec<String> {
-    ["/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/mqueue", VOLUME_INSIDE]
-        .into_iter()
-        .map(str::to_owned)
-        .chain(image.volumes.iter().cloned())
-        .collect()
+    [
+        "/tmp",
+        "/var/tmp",
+        "/run",
+        "/dev/shm",
+        "/dev/mqueue",
+        VOLUME_INSIDE,
+    ]
+    .into_iter()
+    .map(str::to_owned)
+    .chain(image.volumes.iter().cloned())
+    .collect()
 }
 
 fn sandbox(what: &str, problem: impl std::fmt::Display) -> StartError {

@@ -102,7 +102,8 @@ impl Request<'_> {
                 }
             }
             Self::User { spec } => message.extend(spec.as_bytes()),
-            Self::Listen { .. } | Self::Connect { .. } | Self::Kill { .. } | Self::Clean { .. } => {}
+            Self::Listen { .. } | Self::Connect { .. } | Self::Kill { .. } | Self::Clean { .. } => {
+            }
         }
         if message.len() > MESSAGE_LEN_MAX {
             return Err(ShimError::TooLarge(format!(

@@ -6,9 +6,7 @@ use pilot_model::FunctionSpec;
 use pilot_model::ports::{GenericRuntime, RuntimeHost};
 use pilot_model::runtime_key::RuntimeKey;
 
-use crate::support::{
-    BUSYBOX, PYTHON, Spec, Stage, answer, generic, problem, shell, specialise,
-};
+use crate::support::{BUSYBOX, PYTHON, Spec, Stage, answer, generic, problem, shell, specialise};
 
 /// Leaves something behind in every way there is, when asked to; says what there is, otherwise.
 const LITTER: &str = r#"
@@ -80,8 +78,20 @@ async fn litters_and_is_cleaned(stage: &Stage, spec: &Spec<'_>) {
     for _ in 0..3 {
         let worker = specialise(&runtime, &version).await.unwrap();
         let (left, _) = answer(&worker, "\"leave\"").await;
-        for kind in ["/mnt/volume", "/dev/mqueue", "msg", "sem", "shm", "tcp", "unix", "environment"] {
-            assert!(left.contains(&format!("\"{kind}\"")), "{kind} was not left: {left}");
+        for kind in [
+            "/mnt/volume",
+            "/dev/mqueue",
+            "msg",
+            "sem",
+            "shm",
+            "tcp",
+            "unix",
+            "environment",
+        ] {
+            assert!(
+                left.contains(&format!("\"{kind}\"")),
+                "{kind} was not left: {left}"
+            );
         }
         worker.retire();
         drop(worker);
@@ -99,7 +109,9 @@ pub(crate) async fn a_cleaned_container_has_nothing_of_the_use_before(stage: Sta
 
 pub(crate) async fn a_root_function_leaves_nothing_either(stage: Stage) {
     let name = "pilot-test/root:1";
-    stage.engine.build(name, &format!("FROM {PYTHON}\nUSER root\n"));
+    stage
+        .engine
+        .build(name, &format!("FROM {PYTHON}\nUSER root\n"));
     let mut spec = litter();
     spec.image = name;
     litters_and_is_cleaned(&stage, &spec).await;
@@ -132,8 +144,8 @@ case $what in
   kill) for n in 1 2 9 15 19; do kill -$n 1; done; echo alive ;;
   call) [ -e /.pilot/socket ] && nc local:/.pilot/socket </dev/null; echo $? ;;
   write) echo x >/.pilot/new || echo x >/.pilot/shim || rm /.pilot/shim || echo refused ;;
-  memory) dd if=/proc/1/mem of=/dev/null bs=1 count=1 || ls -l /proc/1/fd/ || echo refused ;;
-  nice) renice -n 5 -p 1 >&2; echo done ;;
+  memory) dd if=/proc/1/mem of=/dev/null bs=1 count=1 || readlink /proc/1/fd/3 || cat /proc/1/environ || echo refused ;;
+  nice) renice -n 5 -p 1 && echo changed || echo refused ;;
   dev) rm /dev/full; echo done ;;
   hosts) echo 127.0.0.1 bank >>/etc/hosts; echo done ;;
 esac
@@ -146,6 +158,7 @@ esac
         ("kill", "\"alive\""),
         ("write", "\"refused\""),
         ("memory", "\"refused\""),
+        ("nice", "\"refused\""),
     ] {
         assert_eq!(answer(&worker, attempt).await.0, answers, "{attempt}");
     }
@@ -153,7 +166,7 @@ esac
     drop(worker);
     runtime.clean().await.unwrap();
     // What it may do to process 1 and to the mounts of the engine is found when it is cleaned.
-    for (attempt, names) in [("nice", "priority"), ("dev", "/dev"), ("hosts", "/etc/hosts")] {
+    for (attempt, names) in [("dev", "/dev"), ("hosts", "/etc/hosts")] {
         let runtime = generic(&host, &version).await.unwrap();
         let worker = specialise(&runtime, &version).await.unwrap();
         answer(&worker, attempt).await;
@@ -161,6 +174,27 @@ esac
         let error = problem(&runtime.clean().await.unwrap_err());
         assert!(error.contains(names), "{attempt}: {error}");
     }
+    let name = "pilot-test/root:1";
+    stage
+        .engine
+        .build(name, &format!("FROM {PYTHON}\nUSER root\n"));
+    let spec = Spec {
+        image: name,
+        contract: "shim",
+        command: &[
+            "python3",
+            "-c",
+            "import resource; resource.prlimit(1, resource.RLIMIT_CORE, (1, 1))",
+        ],
+        ..Spec::default()
+    };
+    let version = stage.version("limits", &spec);
+    let runtime = generic(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    answer(&worker, "").await;
+    drop(worker);
+    let error = problem(&runtime.clean().await.unwrap_err());
+    assert!(error.contains("limits of process 1"), "{error}");
 }
 
 pub(crate) async fn a_container_takes_another_versions_code(stage: Stage) {
@@ -201,7 +235,10 @@ pub(crate) async fn limits_and_network_are_applied_to_a_live_container(stage: St
     let runtime = host.start(&Arc::new(wanted.stem())).await.unwrap();
     adapted(&runtime, &wanted).await;
     let worker = specialise(&runtime, &version).await.unwrap();
-    assert_eq!(answer(&worker, "").await.0, format!("\"{}\\neth0\"", 64 << 20));
+    assert_eq!(
+        answer(&worker, "").await.0,
+        format!("\"{}\\neth0\"", 64 << 20)
+    );
     drop(worker);
     runtime.clean().await.unwrap();
 
@@ -209,7 +246,10 @@ pub(crate) async fn limits_and_network_are_applied_to_a_live_container(stage: St
     let more = stage.version("more", &spec);
     adapted(&runtime, &Arc::new(host.key(&more).unwrap())).await;
     let worker = specialise(&runtime, &more).await.unwrap();
-    assert_eq!(answer(&worker, "").await.0, format!("\"{}\\neth0\"", 128 << 20));
+    assert_eq!(
+        answer(&worker, "").await.0,
+        format!("\"{}\\neth0\"", 128 << 20)
+    );
     drop(worker);
 
     let other = FunctionSpec {
@@ -225,9 +265,13 @@ pub(crate) async fn limits_and_network_are_applied_to_a_live_container(stage: St
 
 pub(crate) async fn an_images_volume_is_cleaned_or_prevents_reuse(stage: Stage) {
     let host = stage.host();
-    let dockerfile = format!("FROM {BUSYBOX}\nRUN mkdir /full && echo x >/full/file\nVOLUME /data\n");
+    let dockerfile =
+        format!("FROM {BUSYBOX}\nRUN mkdir /full && echo x >/full/file\nVOLUME /data\n");
     stage.engine.build("pilot-test/volume:1", &dockerfile);
-    stage.engine.build("pilot-test/volume:2", &format!("{dockerfile}VOLUME /full\n"));
+    stage.engine.build(
+        "pilot-test/volume:2",
+        &format!("{dockerfile}VOLUME /full\n"),
+    );
 
     let mut spec = shell(&[("handler.sh", "ls /data; echo x >/data/left")]);
     spec.image = "pilot-test/volume:1";

@@ -116,7 +116,8 @@ sleep 1000 & sleep 1000
 }
 
 pub(crate) async fn a_large_event_that_is_not_read_and_one_that_is_echoed(stage: Stage) {
-    let script = r#"if [ -e /tmp/once ]; then cat; else touch /tmp/once; exec <&-; echo '"unread"'; fi"#;
+    let script =
+        r#"if [ -e /tmp/once ]; then cat; else touch /tmp/once; exec <&-; echo '"unread"'; fi"#;
     let host = stage.host();
     let version = stage.version("large", &shell(&[("handler.sh", script)]));
     let runtime = generic(&host, &version).await.unwrap();
@@ -192,7 +193,12 @@ pub(crate) async fn a_server_is_asked_to_end_and_waited_for(stage: Stage) {
     let runtime = generic(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     let folder = stage.folders().remove(0);
-    let volume = stage.dir.path().join("run/containers").join(folder).join("volume");
+    let volume = stage
+        .dir
+        .path()
+        .join("run/containers")
+        .join(folder)
+        .join("volume");
     worker.retire();
     drop(worker);
     let began = Instant::now();

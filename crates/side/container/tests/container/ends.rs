@@ -26,7 +26,9 @@ pub(crate) async fn a_dropped_container_is_removed_with_its_folder(stage: Stage)
     let called = tokio::time::timeout(Duration::from_millis(100), worker.call(call("{}"))).await;
     assert!(called.is_err());
     drop(worker);
-    tokio::time::timeout(TIME_MAX, host.settled()).await.unwrap();
+    tokio::time::timeout(TIME_MAX, host.settled())
+        .await
+        .unwrap();
     assert_eq!(stage.containers(), "");
     assert_eq!(stage.folders(), [""; 0]);
 }
@@ -146,7 +148,9 @@ pub(crate) async fn what_a_killed_daemon_left_is_swept_and_nothing_else(stage: S
     assert_eq!(stage.containers(), "");
     assert_eq!(stage.folders(), [""; 0]);
     // Once: what it makes itself stays.
-    let runtime = generic(&host, &stage.version("f", &shell(&[]))).await.unwrap();
+    let runtime = generic(&host, &stage.version("f", &shell(&[])))
+        .await
+        .unwrap();
     host.sweep().await.unwrap();
     assert!(runtime.is_alive());
     assert_eq!(stage.folders().len(), 1);
@@ -155,7 +159,9 @@ pub(crate) async fn what_a_killed_daemon_left_is_swept_and_nothing_else(stage: S
 
 pub(crate) async fn containers_of_a_replaced_image_are_given_up(stage: Stage) {
     let name = "pilot-test/replaced:1";
-    stage.engine.build(name, &format!("FROM {BUSYBOX}\nENV WHICH=old\n"));
+    stage
+        .engine
+        .build(name, &format!("FROM {BUSYBOX}\nENV WHICH=old\n"));
     let host = stage.host();
     let mut spec = shell(&[("handler.sh", "echo $WHICH")]);
     spec.image = name;
@@ -163,7 +169,9 @@ pub(crate) async fn containers_of_a_replaced_image_are_given_up(stage: Stage) {
     let runtime = generic(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     assert_eq!(answer(&worker, "").await.0, "\"old\"");
-    stage.engine.build(name, &format!("FROM {BUSYBOX}\nENV WHICH=new\n"));
+    stage
+        .engine
+        .build(name, &format!("FROM {BUSYBOX}\nENV WHICH=new\n"));
     tokio::time::timeout(TIME_MAX, async {
         while runtime.is_alive() {
             tokio::task::yield_now().await;

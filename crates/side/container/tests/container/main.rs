@@ -30,7 +30,10 @@ fn main() {
         runtime.block_on(ends::child(dir.as_ref()));
         return;
     }
-    let only: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let only: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
     let all = checks::all();
     let engine = match TestEngine::start() {
         Ok(engine) => Box::leak(Box::new(engine)),
