@@ -155,8 +155,8 @@ impl Site {
             match connection.send(request).await {
                 Sent::Answered(response, connection) => return Ok((response, connection)),
                 // The server had closed it meanwhile. There are only so many kept ones, so this ends.
-                Sent::NotSent(unsent, _) if was_kept => request = unsent,
-                Sent::NotSent(_, problem) | Sent::Lost(problem) => {
+                Sent::Unused(unsent, _) if was_kept => request = unsent,
+                Sent::Unused(_, problem) | Sent::Lost(problem) => {
                     return Err(Unanswered::Server(problem));
                 }
                 Sent::BodyFailed => return Err(Unanswered::RequestBody),

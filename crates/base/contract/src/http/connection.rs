@@ -30,7 +30,7 @@ pub(super) enum Sent {
     /// The response's head is there; the connection carries its body, or after status 101 is an upgrade's and no longer ours.
     Answered(Response<Incoming>, Connection),
     /// Nothing of the request was sent: the connection was closed before.
-    NotSent(Request<StreamedBody>, String),
+    Unused(Request<StreamedBody>, String),
     /// It was sent, in part at least, and there is no response.
     Lost(String),
     /// The request's body failed.
@@ -61,7 +61,7 @@ impl Connection {
     /// Sends a request and waits for the response's head.
     pub(super) async fn send(mut self, request: Request<StreamedBody>) -> Sent {
         if let Err(problem) = self.ready().await {
-            return Sent::NotSent(request, problem);
+            return Sent::Unused(request, problem);
         }
         let mut answer = pin!(self.sender.try_send_request(request));
         let mut over = false;
@@ -90,7 +90,7 @@ impl Connection {
                 Sent::Answered(response, self)
             }
             Some(Err(mut unsent)) => match unsent.take_message() {
-                Some(request) => Sent::NotSent(request, in_words(unsent.error())),
+                Some(request) => Sent::Unused(request, in_words(unsent.error())),
                 None if unsent.error().is_user() => Sent::BodyFailed,
                 None => Sent::Lost(in_words(unsent.error())),
             },

@@ -52,10 +52,10 @@ impl PassedBody {
 
     /// Gives the connection back, if it can be used again.
     fn release(&mut self, cx: &mut Context<'_>) {
-        if let Some(mut connection) = self.connection.take() {
-            if connection.is_free(cx) {
-                self.site.keep(connection);
-            }
+        if let Some(mut connection) = self.connection.take()
+            && connection.is_free(cx)
+        {
+            self.site.keep(connection);
         }
     }
 }
@@ -71,13 +71,13 @@ impl Body for PassedBody {
         let this = self.get_mut();
         // Asking first says that there is room; only then does the connection read on.
         let mut frame = Pin::new(&mut this.incoming).poll_frame(cx);
-        if frame.is_pending() {
-            if let Some(connection) = &mut this.connection {
-                if connection.drive(cx) == Driven::Over {
-                    this.connection = None;
-                }
-                frame = Pin::new(&mut this.incoming).poll_frame(cx);
+        if frame.is_pending()
+            && let Some(connection) = &mut this.connection
+        {
+            if connection.drive(cx) == Driven::Over {
+                this.connection = None;
             }
+            frame = Pin::new(&mut this.incoming).poll_frame(cx);
         }
         match frame {
             Poll::Pending => Poll::Pending,
