@@ -43,8 +43,17 @@ pub(crate) struct Container {
     /// Guards only the value; so do the others.
     key: Mutex<Arc<RuntimeKey>>,
     usage: Mutex<Option<Arc<Use>>>,
-    /// Whose code lies in it. Nobody in it can change that code, so it stays over a cleaning.
-    loaded: Mutex<Option<VersionId>>,
+    /// Nobody in it can change the code, so it stays over a cleaning, until it is used for something else.
+    shown: Mutex<Shown>,
+}
+
+/// The code that lies in a container.
+#[derive(Debug, PartialEq, Eq)]
+enum Shown {
+    Nothing,
+    /// It is being changed, or that failed.
+    Unfinished,
+    Code(VersionId),
 }
 
 impl Container {
@@ -85,6 +94,8 @@ impl Container {
                 output: String::new(),
             });
         }
+        let code = (*contract == Contract::Shim).then_some(&*version);
+        self.show(code).await?;
         match contract {
             Contract::Http => {
                 let port = self.free_port(HTTP_PORT).await?;
@@ -110,7 +121,6 @@ impl Container {
                 ))
             }
             Contract::Shim => {
-                self.load(&version).await?;
                 *self.usage.lock() = None;
                 let variables = environment::of_program(&version, &self.image, &self.user);
                 let command = command.clone();
@@ -197,23 +207,23 @@ impl Container {
         Ok(address.port())
     }
 
-    /// Shows the version's code in the container.
-    async fn load(&self, version: &Arc<Version>) -> Result<(), StartError> {
-        if self.loaded.lock().as_ref() == Some(&version.id) {
+    /// Shows a version's code in the container, or none: that of the function before is not the next one's to see.
+    async fn show(&self, version: Option<&Version>) -> Result<(), StartError> {
+        let wanted = version.map_or(Shown::Nothing, |version| Shown::Code(version.id.clone()));
+        if *self.shown.lock() == wanted {
             return Ok(());
         }
         let folder: Folder = self.estate.folder().clone();
-        let code = version.code_dir.clone();
-        // Nobody's until it is whole.
-        *self.loaded.lock() = None;
-        tokio::task::spawn_blocking(move || folder.load(&code))
+        let code = version.map(|version| version.code_dir.clone());
+        *self.shown.lock() = Shown::Unfinished;
+        tokio::task::spawn_blocking(move || folder.show(code.as_deref()))
             .await
             .map_err(io::Error::other)
-            .and_then(|loaded| loaded)
+            .and_then(|shown| shown)
             .map_err(|error| StartError::Sandbox {
                 problem: format!("show the code in a container at {CODE_INSIDE}: {error}"),
             })?;
-        *self.loaded.lock() = Some(version.id.clone());
+        *self.shown.lock() = wanted;
         Ok(())
     }
 

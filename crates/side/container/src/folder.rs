@@ -73,17 +73,17 @@ impl Folder {
         self.0.join("ours/code")
     }
 
-    /// Shows the code of `from` in the container, in place of whatever was there. Blocks.
+    /// Shows the code of `from` in the container, or nothing, in place of whatever was there. Blocks.
     ///
     /// # Errors
     /// With the path.
-    pub(crate) fn load(&self, from: &Path) -> io::Result<()> {
+    pub(crate) fn show(&self, from: Option<&Path>) -> io::Result<()> {
         let code = self.code();
         // The folder itself stays: it may be somebody's working directory, and is a place in a mount.
         for entry in named(&code, fs::read_dir(&code))? {
             remove(&named(&code, entry)?.path())?;
         }
-        share_all(from, &code)
+        from.map_or(Ok(()), |from| share_all(from, &code))
     }
 
     /// Removes the folder with all that is in it. Blocks. One that is gone is fine.
@@ -195,7 +195,7 @@ mod tests {
         symlink("lib/a.py", code.join("link")).unwrap();
         fs::write(folder.code().join("old"), "old").unwrap();
 
-        folder.load(&code).unwrap();
+        folder.show(Some(&code)).unwrap();
 
         assert!(!folder.code().join("old").exists());
         assert_eq!(fs::read_to_string(folder.code().join("link")).unwrap(), "a");
@@ -204,6 +204,8 @@ mod tests {
             inode(&folder.code().join("lib/a.py")),
             inode(&code.join("lib/a.py"))
         );
+        folder.show(None).unwrap();
+        assert_eq!(fs::read_dir(folder.code()).unwrap().count(), 0);
     }
 
     #[test]

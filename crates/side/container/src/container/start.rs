@@ -10,7 +10,7 @@ use pilot_model::runtime_key::{Base, RuntimeKey};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use super::Container;
+use super::{Container, Shown};
 use crate::cgroup::Counters;
 use crate::engine::Birth;
 use crate::folder::{Folder, SOCKET, VOLUME_INSIDE};
@@ -108,7 +108,7 @@ impl Container {
             new,
             key: Mutex::new(key),
             usage: Mutex::new(None),
-            loaded: Mutex::new(None),
+            shown: Mutex::new(Shown::Nothing),
         }))
     }
 }

@@ -215,6 +215,15 @@ pub(crate) async fn a_container_takes_another_versions_code(stage: Stage) {
         drop(worker);
         runtime.clean().await.unwrap();
     }
+    let spec = Spec {
+        image: BUSYBOX,
+        contract: "http",
+        command: &["sh", "-c", "echo code: $(ls /.pilot/code); exit 4"],
+        ..Spec::default()
+    };
+    let server = stage.version("server", &spec);
+    let error = specialise(&runtime, &server).await.unwrap_err();
+    assert!(format!("{error:?}").contains("code:\\n"), "{error:?}");
 }
 
 async fn adapted(runtime: &Arc<dyn GenericRuntime>, to: &Arc<RuntimeKey>) {

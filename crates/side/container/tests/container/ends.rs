@@ -189,15 +189,20 @@ pub(crate) async fn an_engine_that_goes_away_and_comes_back_needs_no_restart(sta
     let version = stage.version("patient", &shell(&[("handler.sh", "echo here")]));
     let runtime = generic(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
+    let let_go = generic(&host, &version).await.unwrap();
     stage.engine.crash();
 
     // What runs does not need it (this engine is one with --live-restore).
     assert_eq!(answer(&worker, "").await.0, "\"here\"");
+    drop(worker);
     let error = problem(&generic(&host, &version).await.unwrap_err());
     assert!(error.contains("does not answer"), "{error}");
     assert!(error.contains(&stage.address()), "{error}");
     let error = problem(&runtime.clean().await.unwrap_err());
     assert!(error.contains("does not answer"), "{error}");
+
+    drop(let_go);
+    host.settled().await;
 
     stage.engine.up().unwrap();
     let another = generic(&host, &version).await.unwrap();
@@ -207,4 +212,8 @@ pub(crate) async fn an_engine_that_goes_away_and_comes_back_needs_no_restart(sta
     another.clean().await.unwrap();
     let report = host.report(&version).reason.unwrap();
     assert!(report.contains(BUSYBOX), "{report}");
+    // What ended while it was away is not kept by it.
+    drop((runtime, another));
+    host.settled().await;
+    assert_eq!(stage.containers(), "");
 }
