@@ -42,23 +42,29 @@ fn fork_server(out: &Path) {
 /// What does not compile ends the build. What cannot be linked does not: where there is no static C library there are no
 /// containers, which the daemon says when one is asked for, and everything else is as it is.
 fn shim(out: &Path) {
-    println!("cargo::rerun-if-changed=native/shim.c");
     let compiler = cc::Build::new().opt_level_str("s").get_compiler();
-    let (object, program) = (out.join("shim.o"), out.join("shim"));
-    let compiled = compiler
-        .to_command()
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"])
-        .args(["-ffunction-sections", "-fdata-sections"])
-        .args(["-c", "native/shim.c", "-o"])
-        .arg(&object)
-        .status()
-        .expect("a C compiler runs: fork_server.c was compiled");
-    assert!(compiled.success(), "native/shim.c does not compile");
+    println!("cargo::rerun-if-changed=native/shim.h");
+    let objects = ["shim", "shim_users", "shim_clean"].map(|part| {
+        let source = format!("native/{part}.c");
+        println!("cargo::rerun-if-changed={source}");
+        let object = out.join(format!("{part}.o"));
+        let compiled = compiler
+            .to_command()
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"])
+            .args(["-ffunction-sections", "-fdata-sections"])
+            .args(["-c", &source, "-o"])
+            .arg(&object)
+            .status()
+            .expect("a C compiler runs: fork_server.c was compiled");
+        assert!(compiled.success(), "{source} does not compile");
+        object
+    });
+    let program = out.join("shim");
     let linked = compiler
         .to_command()
         .args(["-static", "-no-pie", "-Wl,--gc-sections"])
         .args(["-Wl,-z,now", "-Wl,--build-id=none", "-s"])
-        .arg(&object)
+        .args(objects)
         .arg("-o")
         .arg(&program)
         .status()
