@@ -167,7 +167,7 @@ fn timeline(answer: &Answer, took: std::time::Duration) -> String {
     format!(
         "{style}{start}{style:#} start, {} as seen from here\n{}",
         output::duration(took),
-        phases::chart(&phases)
+        phases::chart_of_any(&phases)
     )
 }
 

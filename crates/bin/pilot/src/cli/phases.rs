@@ -56,6 +56,15 @@ pub(super) fn chart_of_kept(phases: &[Phase]) -> String {
     })
 }
 
+/// The same, of a function of which nothing is known but the answer.
+pub(super) fn chart_of_any(phases: &[Phase]) -> String {
+    chart_with(phases, |phase| match phase {
+        "fork" => "forked, or from a kept runtime",
+        "init" => "hooks run, program up, ready",
+        other => meaning(other),
+    })
+}
+
 fn chart_with(phases: &[Phase], meaning: impl Fn(&str) -> &'static str) -> String {
     let total: f64 = phases.iter().map(|phase| phase.ms).sum();
     let mut text = String::new();

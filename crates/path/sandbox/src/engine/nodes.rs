@@ -19,7 +19,7 @@ use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, MakeSandbox};
 use crate::network::Link;
-use crate::places::{CODE_INSIDE, PACKAGES_INSIDE};
+use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 use crate::rootfs::RootSpec;
 use crate::runtime_files::PYTHON_WORKER_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox, SharedSandbox};
@@ -243,6 +243,7 @@ impl Shared {
         let mut root = self.root(&version.environment, user);
         root.shown
             .push((version.code_dir.clone(), PathBuf::from(CODE_INSIDE)));
+        root.shown.extend(node_folders(&version.environment));
         root.resolver = resolver;
         let request = MakeSandbox {
             root,
@@ -455,6 +456,19 @@ pub(super) fn python_program(python: &Python, role: &str, user: Option<u32>) -> 
         cgroup_files: 0,
         template: role == "template",
     }
+}
+
+/// What a Python function that came with a `package.json` has for the programs it starts.
+fn node_folders(environment: &Environment) -> Vec<(PathBuf, PathBuf)> {
+    let Some(node) = &environment.node else {
+        return Vec::new();
+    };
+    let own =
+        (!node.prefix.starts_with("/usr")).then(|| (node.prefix.clone(), node.prefix.clone()));
+    let modules = node.modules_dir.clone();
+    own.into_iter()
+        .chain(modules.map(|modules| (modules, PathBuf::from(NODE_MODULES_INSIDE))))
+        .collect()
 }
 
 async fn fork_template(

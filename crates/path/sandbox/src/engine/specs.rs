@@ -39,6 +39,9 @@ pub(super) fn of_function(version: &Version, user: Option<u32>, filter: &[u8]) -
     let packages = version.environment.packages_dir.as_ref();
     let mut sys_path = vec![CODE_INSIDE.to_owned()];
     sys_path.extend(packages.map(|_| PACKAGES_INSIDE.to_owned()));
+    let mut environment = variables::of_lambda(version, PYTHON_WORKER_INSIDE);
+    // For what it starts; it finds its own packages by `sys_path`.
+    variables::add_paths(version, &mut environment);
     TemplateSpec {
         level: "function",
         cwd: CODE_INSIDE.to_owned(),
@@ -46,7 +49,7 @@ pub(super) fn of_function(version: &Version, user: Option<u32>, filter: &[u8]) -
         imports: Vec::new(),
         handler: Some(config.handler.clone()),
         interface: config.interface.as_str().to_owned(),
-        environment: variables::of_lambda(version, PYTHON_WORKER_INSIDE),
+        environment,
         uid: user,
         gid: user,
         keep_caps: true,
