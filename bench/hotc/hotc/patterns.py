@@ -100,9 +100,9 @@ def linear(bench: Bench) -> Report:
     up = [2 * number for number in range(1, bench.effort.linear + 1)]
     found = [one for kind in bench.kinds for one in rounds(bench, kind, up + up[::-1])]
     top = len(up)
-    table(report, found, {5: f"{paper.LINEAR_RATIO_AT_5}", top + 1: f"down: {paper.LINEAR_DOWN}"})
+    table(report, found, {5: f"{paper.LINEAR_RATIO_AT_5}"})
     judge(report, bench, "linear, index 5 (paper 0.21)", 0.15, lambda kind, way: ratio_at(found, kind, way, [5]))
-    report.notes.append(f"rounds {top + 1} on are the way down, from {up[-1]}; {scaled(bench)}")
+    report.notes.append(f"rounds {top + 1} on are the way down, from {up[-1]} (paper: {paper.LINEAR_DOWN}); {scaled(bench)}")
     report.data = [asdict(one) for one in found]
     return report
 
@@ -114,8 +114,8 @@ def exponential(bench: Bench) -> Report:
         up = [2**number for number in range(bench.effort.exponential[kind] + 1)]
         found += rounds(bench, kind, up + up[::-1])
         report.notes.append(f"{kind}: up to {up[-1]}, round {len(up) + 1} on the way down (paper: {paper.EXPONENTIAL_DOWN})")
-    table(report, found, {2: paper.EXPONENTIAL_UP})
-    report.notes.append(scaled(bench))
+    table(report, found, {})
+    report.notes.append(f"paper, up: {paper.EXPONENTIAL_UP}; {scaled(bench)}")
     report.data = [asdict(one) for one in found]
     return report
 
@@ -143,7 +143,7 @@ def bursts(bench: Bench) -> Report:
 
 def serial(bench: Bench) -> Report:
     report = Report("serial", "figure 12(a): one request after another; ms")
-    report.header = ["kind", "way", "first", "mean of the others", "max of the others", "others / new", "cold", "paper"]
+    report.header = ["kind", "way", "first", "mean of the others", "max of the others", "others / new", "cold"]
     report.data = []
     for kind in bench.kinds:
         served = bench.all_ways(apps.pattern(kind, bench.effort.smoke))
@@ -157,10 +157,11 @@ def serial(bench: Bench) -> Report:
             mean, new = mean_ms(others), mean_ms(found[NEW.name][1:])
             cold = sum(answer.start == "cold" for answer in found[way.name])
             row = [kind, way.name, ms(first.ms), ms(mean), ms(max(answer.ms for answer in others)), f"{mean / new:.3f}"]
-            report.rows.append([*row, f"{cold} of {len(found[way.name])}", paper.SERIAL if way is NEW else ""])
+            report.rows.append([*row, f"{cold} of {len(found[way.name])}"])
             report.data.append({"kind": kind, "way": way.name, "ms": [answer.ms for answer in found[way.name]]})
         bench.restore()
-    report.notes.append(scaled(bench) + "; cold: waited for a worker, be its runtime new or cleaned")
+    report.notes.append(f"paper: {paper.SERIAL}; {scaled(bench)}")
+    report.notes.append("cold: waited for a worker, be its runtime new or cleaned")
     return report
 
 
@@ -273,7 +274,7 @@ def web_of(bench: Bench, report: Report, kind: str, language: str, app: apps.App
         mean = fmean(took for _, took in found[way.name])
         adapted = sum(((one.status() or {}).get("totals") or {}).get("adapted", 0) for one in served[way.name])
         row = [kind, language, way.name, ms(fmean(first)), ms(fmean(others) if others else None), ms(mean), f"{mean / new:.3f}"]
-        report.rows.append([*row, str(adapted), paper.WEB if (way, language) == (NEW, "python") else ""])
+        report.rows.append([*row, str(adapted)])
         report.data.append({"kind": kind, "language": language, "way": way.name, "ms": [took for _, took in found[way.name]]})
     bench.restore()
 

@@ -78,6 +78,7 @@ def by_round(report: Report) -> Any:
         behind.bar(list(counts), list(counts.values()), color="#00000012")
         behind.set_ylabel("requests", fontsize=8)
         axis.set_yscale("log")
+        axis.set_xticks([number for number in counts if number % 2 == 0])
         axis.set_xlabel("round")
         axis.set_ylabel("mean ms")
         axis.legend(fontsize=7)
@@ -130,7 +131,7 @@ def distributions(report: Report) -> Any:
 
 
 def memory(report: Report) -> Any:
-    figure, found = panels(report, "app")
+    figure, found = panels(report, "panel")
     for axis, _, points in found:
         live = [point["live"] for point in points]
         axis.plot(live, [point["pss"] for point in points], marker="o", color=COLOURS["kept"], label="PSS, MB")
