@@ -219,17 +219,7 @@ def in_a_row(one: Served, requests: int) -> list[float]:
 def web(bench: Bench) -> Report:
     """The paper's clients "sent requests using random configurations": environment and memory drawn from a few."""
     report = Report("web", "figure 9: URL to QR code, a random configuration per request; ms")
-    report.header = [
-        "kind",
-        "language",
-        "way",
-        "first of each configuration",
-        "the others",
-        "all",
-        "all / new",
-        "adapted",
-        "paper",
-    ]
+    report.header = ["kind", "language", "way", "first of each configuration", "the others", "all", "all / new", "adapted"]
     report.data = []
     for kind in bench.kinds:
         languages = ("python", "node", "go") if kind == "native" else ("go",)
@@ -240,9 +230,9 @@ def web(bench: Bench) -> Report:
                 report.notes.append(f"*** {kind}, {language}: skipped, {error} ***")
                 continue
             web_of(bench, report, kind, language, app)
-    report.notes.append(
-        f"{len(SCALES) * len(MEMORIES_MB)} configurations with one owner, so that runtimes of one become another's"
-    )
+    count = 2 if bench.effort.smoke else len(SCALES) * len(MEMORIES_MB)
+    report.notes.append(f"{count} configurations with one owner, so that runtimes of one become another's")
+    report.notes.append(f"paper: {paper.WEB}")
     return report
 
 
