@@ -95,7 +95,7 @@ fn make_run_shows_a_cold_and_a_warm_call_and_ends_when_told() {
             "the photograph is answered",
         ),
         ("cold start", "a cold call's timeline"),
-        ("forked from the template", "a cold call's timeline"),
+        ("request handed over", "a cold call's timeline"),
         ("warm start", "a warm call's timeline"),
     ] {
         assert!(said.contains(part), "{why}: no {part:?} in\n{said}");
