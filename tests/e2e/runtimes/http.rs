@@ -1,8 +1,10 @@
 //! `runtime = "http"`: the function's own server on `$PORT`.
 
+use std::io::Read as _;
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use pilot_harness::{Request, eventually, needs_root};
+use pilot_harness::{Request, needs_root};
 use serde_json::json;
 
 use super::{server, server_lab};
@@ -153,15 +155,45 @@ fn a_timeout_is_told_and_the_next_request_is_served() {
     assert_eq!(daemon.get("/fn/lab/teapot").status, 418);
 }
 
+/// Says so to a port of the host some time after it was asked to end.
+const POLITE: &str = r#"
+import os, signal, socket, time
+server = socket.create_server(("127.0.0.1", int(os.environ["PORT"])))
+def stop(*_):
+    time.sleep(0.3)
+    socket.create_connection(("127.0.0.1", int(os.environ["TELL"]))).sendall(b"bye")
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+while True:
+    client, _ = server.accept()
+    client.recv(65536)
+    client.sendall(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n")
+    client.close()
+"#;
+
 #[test]
 fn it_is_asked_to_end_and_given_time() {
     needs_root!();
-    let daemon = server_lab(SERVER, "");
-    daemon.get("/fn/lab/teapot");
+    let ear = TcpListener::bind("127.0.0.1:0").unwrap();
+    let bye = || {
+        let mut said = String::new();
+        ear.accept().unwrap().0.read_to_string(&mut said).unwrap();
+        said
+    };
+    let port = ear.local_addr().unwrap().port();
+    let mut daemon = server_lab(
+        POLITE,
+        &format!("network = \"host\"\nenvironment.TELL = \"{port}\""),
+    );
+    // The worker that the deployment tried.
+    assert_eq!(bye(), "bye");
+    assert_eq!(daemon.get("/fn/lab/").status, 204);
     daemon.scale("lab", 0);
-    eventually("the worker is gone", || {
-        (daemon.workers("lab", "idle") == 0).then_some(())
-    });
+    assert_eq!(bye(), "bye");
+    assert_eq!(daemon.get("/fn/lab/").status, 204);
+    assert_eq!(daemon.stop(), Some(0));
+    ear.set_nonblocking(true).unwrap();
+    assert_eq!(bye(), "bye", "it was told before the daemon had ended");
 }
 
 #[test]

@@ -118,12 +118,17 @@ impl KeyedPool {
         self.shared.status(version)
     }
 
-    /// Ends everything that is kept, being started ahead or being cleaned, and waits until it has ended. What workers still have
+    /// Ends everything that is kept or being started ahead, and waits until it has ended; what a worker has just left has the time that
+    /// it was promised. What workers still have
     /// ends with them; end those first. Nothing is started any more.
     pub async fn close(&self) {
         drop(self.shared.close());
         self.timer.end().await;
-        self.shared.tasks.end().await;
+        self.shared.ahead.end().await;
+        self.shared
+            .tasks
+            .finish(self.shared.settings.clean_max)
+            .await;
     }
 }
 
@@ -131,6 +136,7 @@ impl Drop for KeyedPool {
     fn drop(&mut self) {
         drop(self.shared.close());
         self.timer.abort();
+        self.shared.ahead.abort();
         self.shared.tasks.abort();
     }
 }

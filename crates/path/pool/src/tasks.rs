@@ -1,10 +1,12 @@
 //! The tasks of the path: each is tracked here and ends with the pools. Nothing is detached.
 
 use std::future::Future;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// Tracked tasks.
 #[derive(Debug)]
@@ -36,6 +38,22 @@ impl Tasks {
     /// Ends every task at its next await.
     pub(crate) fn abort(&self) {
         self.set.lock().abort_all();
+    }
+
+    /// Waits, for so long at most, until every task has ended by itself; then ends the others, as [`Tasks::end`].
+    pub(crate) async fn finish(&self, patience: Duration) {
+        let all = async {
+            loop {
+                let mut set = std::mem::take(&mut *self.set.lock());
+                if set.is_empty() {
+                    return;
+                }
+                while set.join_next().await.is_some() {}
+            }
+        };
+        // Those that were being waited for end as the wait is dropped.
+        let _ = timeout(patience, all).await;
+        self.end().await;
     }
 
     /// Ends every task at its next await, and waits until all have ended, with what they held.

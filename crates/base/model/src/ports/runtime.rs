@@ -52,6 +52,11 @@ pub trait GenericRuntime: Send + Sync + Debug {
     /// What was left. The runtime is then to be dropped.
     fn clean(&self) -> BoxFuture<'_, Result<(), StartError>>;
 
+    /// Gives what a worker has left the time to end that it was promised, when the runtime is to be dropped and not cleaned.
+    fn vacate(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Turns a clean runtime into another one whose key differs in what [`RuntimeKey::adaptation`] allows.
     ///
     /// # Errors

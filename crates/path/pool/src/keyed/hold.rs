@@ -120,16 +120,21 @@ impl Hold {
     /// The use is over. `None`: there is nothing to clean any more.
     fn release(self) -> Option<Self> {
         let now = self.shared.now();
-        let keeps = {
+        let is_closed = {
             let machine = &mut self.shared.books.lock().machine;
             machine.release(now, self.id);
-            machine.keeps()
+            machine.is_closed()
         };
-        (keeps && self.runtime.is_alive()).then_some(self)
+        (!is_closed && self.runtime.is_alive()).then_some(self)
     }
 
     async fn clean(mut self) {
         let bound = self.shared.settings.clean_max;
+        if !self.shared.books.lock().machine.keeps() {
+            // Out of time or not, it ends when this is dropped.
+            let _ = timeout(bound, self.runtime.vacate()).await;
+            return;
+        }
         let problem = match timeout(bound, self.runtime.clean()).await {
             Ok(Ok(())) => {
                 self.open = false;

@@ -235,6 +235,11 @@ impl<R> Machine<R> {
         }
     }
 
+    /// Whether nothing is given any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// Whether anything is kept at all: it is neither closed nor told to keep nothing.
     pub(super) fn keeps(&self) -> bool {
         !self.closed && self.limits.runtimes_max > 0

@@ -25,7 +25,10 @@ type Handle = Arc<dyn GenericRuntime>;
 pub(super) struct Shared {
     pub(super) parts: KeyedParts,
     pub(super) settings: KeyedSettings,
+    /// Cleanings, and what ends: given their time when the pool is closed.
     pub(super) tasks: Tasks,
+    /// Starts ahead of demand: ended when the pool is closed.
+    pub(super) ahead: Tasks,
     /// Guards the decisions; never held across an await, nor while a runtime is started, ended or measured.
     pub(super) books: Mutex<Books>,
     /// Guards the forecasters while they tick; taken before `books`, never on the path of a request.
@@ -68,6 +71,7 @@ impl Shared {
             parts,
             settings,
             tasks: Tasks::new(),
+            ahead: Tasks::new(),
             books: Mutex::new(Books {
                 machine: Machine::new(limits),
                 versions: HashMap::new(),
@@ -212,7 +216,7 @@ impl Shared {
             let Some(host) = host else { continue };
             let start = host.start(stem);
             let (shared, stem) = (Arc::clone(self), Arc::clone(stem));
-            self.tasks.spawn(async move {
+            self.ahead.spawn(async move {
                 match start.await {
                     Ok(runtime) => claim.up_ahead(runtime),
                     Err(error) => {

@@ -312,6 +312,14 @@ impl GenericRuntime for NativeRuntime {
         })
     }
 
+    fn vacate(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Phase::Left(left) = self.take() {
+                drop(left.vacated().await);
+            }
+        })
+    }
+
     fn adapt(&self, to: &Arc<RuntimeKey>) -> BoxFuture<'_, Result<(), StartError>> {
         let to = Arc::clone(to);
         Box::pin(async move {
