@@ -142,6 +142,7 @@ impl Hold {
                 let mut gone = Vec::new();
                 let machine = &mut self.shared.books.lock().machine;
                 machine.cleaned(now, self.id, runtime, &mut gone);
+                self.shared.cleaned.notify_waiters();
                 return;
             }
             Ok(Err(error)) => error.to_string(),

@@ -29,6 +29,7 @@ mod words;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use pilot_model::Instant;
 use pilot_model::api::{Availability, RuntimeCounts, RuntimeTotals};
@@ -77,7 +78,9 @@ enum State<R> {
     Leased {
         since: Instant,
     },
-    Cleaning,
+    Cleaning {
+        since: Instant,
+    },
 }
 
 impl<R> Machine<R> {
@@ -96,7 +99,7 @@ impl<R> Machine<R> {
 
     /// Algorithm 1: a runtime for a worker. Of those with the key, the one that became available last ("the first available",
     /// in the paper): its memory is the likeliest to be in the caches, and the others age until `keep` lets them go. Else the
-    /// nearest that can be adapted. Else a new one, for which the oldest available makes room where there are too many.
+    /// nearest that can be adapted. Else one of the key that is being cleaned, if that is worth waiting for. Else a new one, for which the oldest available makes room where there are too many.
     ///
     /// Where all are leased a new one is started all the same: the limit is on what is kept. How many workers there may be is
     /// the business of each function's `scale.max`; a request is not refused because others are busy.
@@ -139,9 +142,35 @@ impl<R> Machine<R> {
                 self.enter(key);
             }
         }
+        if look == Look::First
+            && let Some(patience) = self.worth_waiting(key)
+        {
+            return Some(Acquired::Wait(patience));
+        }
         self.make_room(gone);
         let cause = Cause::Request;
         Some(Acquired::Start(self.begin(now, key, cause)))
+    }
+
+    /// Whether one of the key that is being cleaned, and for which nobody waits, is likely to be clean long before a new one is up.
+    /// Then the caller is one who waits.
+    fn worth_waiting(&mut self, key: &Arc<RuntimeKey>) -> Option<Duration> {
+        let stem = self.stem_of(key);
+        let (clean, start) = (stem.clean.value()?, stem.start.value()?);
+        let patience = clean.saturating_mul(2);
+        let account = self.keys.get_mut(key)?;
+        let pays = account.counts.cleaning > account.waiting && patience < start;
+        pays.then(|| {
+            account.waiting += 1;
+            patience
+        })
+    }
+
+    /// A wait is over, whatever came of it.
+    pub(super) fn waited(&mut self, key: &RuntimeKey) {
+        if let Some(account) = self.keys.get_mut(key) {
+            account.waiting = account.waiting.saturating_sub(1);
+        }
     }
 
     /// A runtime that was started for a request is up; the caller has it.
@@ -196,7 +225,7 @@ impl<R> Machine<R> {
         {
             let (key, used) = (Arc::clone(key), now.since(*since));
             self.stem_of(&key).service.add(used);
-            self.shift(id, State::Cleaning);
+            self.shift(id, State::Cleaning { since: now });
         }
     }
 
@@ -204,13 +233,14 @@ impl<R> Machine<R> {
     pub(super) fn cleaned(&mut self, now: Instant, id: RuntimeId, runtime: R, gone: &mut Vec<R>) {
         let Some(Runtime {
             key,
-            state: State::Cleaning,
+            state: State::Cleaning { since },
         }) = self.runtimes.get(&id)
         else {
             gone.push(runtime);
             return;
         };
-        let key = Arc::clone(key);
+        let (key, took) = (Arc::clone(key), now.since(*since));
+        self.stem_of(&key).clean.add(took);
         self.totals(&key).cleaned += 1;
         self.keep(now, id, runtime, gone);
     }

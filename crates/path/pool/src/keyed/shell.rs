@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::api::{RuntimeCounts, RuntimeStart, RuntimeStatus};
+use pilot_model::api::{Availability, RuntimeCounts, RuntimeStart, RuntimeStatus};
 use pilot_model::ports::{GenericRuntime, RuntimeHost, StartError, TemplateMemory};
 use pilot_model::runtime_key::{Base, RuntimeKey};
 use pilot_model::{Event, FunctionName, Instant, Runtime, Version, VersionId, WorkerId};
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use tokio::time::timeout;
 
 use super::hold::{Claim, Hold};
 use super::machine::{Acquired, Limits, Look, Machine, Near};
@@ -35,6 +37,8 @@ pub(super) struct Shared {
     pub(super) forecasts: Mutex<Forecasts>,
     /// The timer is to look: there may be a new stem.
     pub(super) wake: Arc<Notify>,
+    /// A runtime has become clean.
+    pub(super) cleaned: Notify,
     /// What was published last. Guards nothing else.
     pub(super) told: Mutex<RuntimeCounts>,
 }
@@ -78,6 +82,7 @@ impl Shared {
             }),
             forecasts: Mutex::default(),
             wake: Arc::new(Notify::new()),
+            cleaned: Notify::new(),
             told: Mutex::default(),
         }
     }
@@ -275,6 +280,8 @@ impl Shared {
         let mut look = Look::First;
         let mut failures = 0;
         loop {
+            // Before the look: what is clean from here on is heard of.
+            let cleaned = self.cleaned.notified();
             let mut gone = Vec::new();
             let acquired = {
                 let machine = &mut self.books.lock().machine;
@@ -300,6 +307,12 @@ impl Shared {
                     }
                     hold.adapted();
                     (hold, Origin::Adapted(near))
+                }
+                Some(Acquired::Wait(patience)) => {
+                    let wait = Wait { shared: self, key };
+                    let _ = timeout(patience, wait.for_one(cleaned)).await;
+                    look = Look::Again;
+                    continue;
                 }
                 Some(Acquired::Start(id)) => {
                     let claim = Claim::new(self, id);
@@ -341,6 +354,32 @@ impl Shared {
             how: origin.word(),
             took,
         });
+    }
+}
+
+/// A request that waits for a runtime that is being cleaned.
+struct Wait<'a> {
+    shared: &'a Shared,
+    key: &'a RuntimeKey,
+}
+
+impl Wait<'_> {
+    /// Until one of the key is available. Somebody else may take it first.
+    async fn for_one(&self, mut cleaned: Notified<'_>) {
+        loop {
+            cleaned.await;
+            cleaned = self.shared.cleaned.notified();
+            let availability = self.shared.books.lock().machine.availability(self.key);
+            if availability == Availability::Available {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.shared.books.lock().machine.waited(self.key);
     }
 }
 

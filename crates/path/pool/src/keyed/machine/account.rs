@@ -20,6 +20,8 @@ pub(super) struct KeyAccount {
     pub(super) users: u32,
     /// Those available; the one that became so last at the end.
     pub(super) available: Vec<RuntimeId>,
+    /// Requests that wait for one that is being cleaned.
+    pub(super) waiting: u32,
     pub(super) counts: RuntimeCounts,
     pub(super) totals: RuntimeTotals,
 }
@@ -36,6 +38,8 @@ pub(super) struct StemAccount {
     pub(super) ahead: u32,
     /// From asking for a fresh runtime to its being up.
     pub(super) start: Mean,
+    /// From giving one back to its being clean, the end of the use included.
+    pub(super) clean: Mean,
     /// From being given a runtime to giving it back.
     pub(super) service: Mean,
     arrivals: u64,
@@ -153,6 +157,7 @@ impl<R> Machine<R> {
                 stem,
                 users: 0,
                 available: Vec::new(),
+                waiting: 0,
                 counts: RuntimeCounts::default(),
                 totals: RuntimeTotals::default(),
             },
@@ -298,7 +303,7 @@ impl<R> State<R> {
             Self::Available { .. } => Phase::Available,
             Self::Adapting => Phase::Adapting,
             Self::Leased { .. } => Phase::Leased,
-            Self::Cleaning => Phase::Cleaning,
+            Self::Cleaning { .. } => Phase::Cleaning,
         }
     }
 }

@@ -113,6 +113,7 @@ impl Story {
                 self.machine.started(self.now, id);
                 (id, self.handle())
             }
+            Acquired::Wait(_) => panic!("it is to wait"),
         }
     }
 
@@ -267,6 +268,42 @@ fn what_somebody_has_used_is_given_to_nobody_else() {
     let used = story.lease(&ann);
     story.give_back(used);
     assert!(matches!(story.acquire(&bob), Acquired::Start(_)));
+}
+
+#[test]
+fn one_that_is_being_cleaned_is_waited_for_by_one_request_if_that_is_quicker_than_a_start() {
+    let key = key("ann", "1");
+    let mut story = Story::of(10, &[&key]);
+    // A start takes a second, cleaning a tenth of one.
+    let Acquired::Start(id) = story.acquire(&key) else {
+        panic!("there was none");
+    };
+    story.pass(SECOND);
+    story.machine.started(story.now, id);
+    let handle = story.handle();
+    story.machine.release(story.now, id);
+    assert!(
+        matches!(story.acquire(&key), Acquired::Start(_)),
+        "not measured yet"
+    );
+    story.pass(SECOND / 10);
+    let gone = &mut story.gone;
+    story.machine.cleaned(story.now, id, handle, gone);
+    let held = story.lease(&key);
+    story.machine.release(story.now, held.0);
+    let Acquired::Wait(patience) = story.acquire(&key) else {
+        panic!("it is worth waiting");
+    };
+    assert_eq!(patience, SECOND / 5);
+    assert!(
+        matches!(story.acquire(&key), Acquired::Start(_)),
+        "somebody waits for it"
+    );
+    story.machine.waited(&key);
+    assert!(
+        matches!(story.acquire(&key), Acquired::Wait(_)),
+        "nobody does any more"
+    );
 }
 
 #[test]

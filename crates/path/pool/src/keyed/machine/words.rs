@@ -26,6 +26,9 @@ pub(in crate::keyed) enum Acquired<R> {
     Near(Near, R),
     /// It is to be started.
     Start(RuntimeId),
+    /// One of its key is being cleaned, which takes less than a start: to be waited for, for so long at most. The wait ends with
+    /// [`Machine::waited`](super::Machine::waited).
+    Wait(Duration),
 }
 
 /// How hard to look for a runtime that is there already.
@@ -33,7 +36,7 @@ pub(in crate::keyed) enum Acquired<R> {
 pub(in crate::keyed) enum Look {
     /// For a new request.
     First,
-    /// For one that was here before: what it was given could not be adapted.
+    /// For one that was here before: what it was given could not be adapted, or it has waited.
     Again,
     /// Not at all: start one.
     Nowhere,

@@ -196,6 +196,16 @@ impl World {
                 assert_eq!(equal, None, "an equal one was there");
                 self.adapting.push((near.id, handle, Arc::clone(key)));
             }
+            Some(Acquired::Wait(_)) => {
+                assert!(look == Look::First && !was_there, "nothing to wait for");
+                assert!(
+                    self.cleaning.iter().any(|(_, _, cleaned)| cleaned == key),
+                    "none of its key is being cleaned"
+                );
+                // Its patience is over at once.
+                self.machine.waited(key);
+                self.acquire(key, Look::Again);
+            }
             Some(Acquired::Start(id)) => {
                 assert!(look == Look::Nowhere || !was_there, "one was there");
                 for (other, (handle, _)) in &before {
