@@ -3,8 +3,8 @@
 use std::io;
 use std::net::TcpStream as StdTcpStream;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -146,13 +146,14 @@ const SIGTERM: i32 = 15;
 /// fails.
 #[derive(Debug)]
 pub(super) struct NativeReach {
-    pub(super) control: Arc<Control>,
+    pub(super) control: Weak<Control>,
 }
 
 impl Reach for NativeReach {
     fn connect(&self, port: u16) -> BoxFuture<'static, io::Result<TcpStream>> {
-        let control = Arc::clone(&self.control);
+        let control = self.control.upgrade();
         Box::pin(async move {
+            let control = control.ok_or(io::ErrorKind::NotConnected)?;
             let socket = control.connect(port).await.map_err(not_reached)?;
             let stream = stream(socket)?;
             // connect(2): writable once it is connected, or has failed.

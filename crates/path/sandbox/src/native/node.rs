@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::engine::function_info;
-use crate::machine::{Machine, dev_null, no_sandbox};
+use crate::machine::{dev_null, no_sandbox};
 use crate::message::ExecSpec;
 use crate::places::CODE_INSIDE;
 use crate::runtime_files::NODE_WORKER_INSIDE;
@@ -61,12 +61,10 @@ struct Specification {
 
 impl WaitingNode {
     pub(super) async fn start(
-        machine: &Machine,
         sandbox: &Sandbox,
         node: &Path,
         user: Option<u32>,
     ) -> Result<Self, StartError> {
-        let _ = machine;
         let (channel, theirs) = seqpacket::stream_pair().map_err(no_sandbox("a socket pair"))?;
         let (control, their_control) =
             seqpacket::stream_pair().map_err(no_sandbox("a socket pair"))?;

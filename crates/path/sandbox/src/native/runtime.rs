@@ -102,7 +102,7 @@ impl NativeRuntime {
             show(&shared, &sandbox, &mount).await?;
         }
         let user = machine.user();
-        let generic = furnish(&shared, &key, sandbox, user).await?;
+        let generic = furnish(&key, sandbox, user).await?;
         Ok(Self {
             _house: house,
             user,
@@ -213,7 +213,7 @@ impl NativeRuntime {
             port => port,
         };
         let reach = NativeReach {
-            control: Arc::clone(sandbox.control()),
+            control: Arc::downgrade(sandbox.control()),
         };
         let variables = variables::of_server(version, port);
         let instance = self.run(sandbox, command, variables, version).await?;
@@ -306,7 +306,7 @@ impl GenericRuntime for NativeRuntime {
             // All counters begin anew with a group of its own.
             let limits = limits(&self.shared, key.limits());
             sandbox.set_cgroup(self.shared.machine.cgroup(&limits)?);
-            let generic = furnish(&self.shared, &key, sandbox, self.user).await?;
+            let generic = furnish(&key, sandbox, self.user).await?;
             self.state.lock().phase = Phase::Generic(generic);
             Ok(())
         })
@@ -405,7 +405,6 @@ impl Left {
 
 /// Starts the interpreter that the key wants to be up.
 async fn furnish(
-    shared: &Shared,
     key: &RuntimeKey,
     sandbox: Sandbox,
     user: Option<u32>,
@@ -414,7 +413,7 @@ async fn furnish(
         Base::Native {
             interpreter: Some(node),
             ..
-        } => Some(WaitingNode::start(&shared.machine, &sandbox, node, user).await?),
+        } => Some(WaitingNode::start(&sandbox, node, user).await?),
         Base::Native { .. } | Base::Container { .. } => None,
     };
     Ok(Generic { sandbox, waiting })
