@@ -3,86 +3,73 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from peers.daemon import find_binary
+from rig.command import Run, add_experiments, options_of
+from rig.report import Report
 
 from . import experiments, path, pictures, runner, simulated, trial
 from .cells import STARTS_MS, Cell
 from .memory import Sampler
-from .report import Report, bars_table
 
-ROOT = Path(__file__).resolve().parents[3]
-TRACES = ROOT.parent / "shared" / "data"
+
+@dataclass(frozen=True)
+class Found:
+    """What a report can be made of: the trials' outcomes, and what it measures itself with the binary."""
+
+    binary: Path
+    traces: Path
+    results: runner.Results
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`plan` is what it needs of the daemon; `report` is given that."""
+    """`plan` is what it needs of the daemon."""
 
     what: str
-    plan: Callable[[], list[Cell]]
-    report: Callable[[Path, Path, runner.Results], Report]
+    report: Callable[[Found], Report]
+    plan: list[Cell] = field(default_factory=list)
 
 
-def nothing() -> list[Cell]:
-    return []
+def of_trials(what: str, plan: list[Cell], report: Callable[[runner.Results], Report]) -> Experiment:
+    return Experiment(what, lambda found: report(found.results), plan)
 
 
 EXPERIMENTS = {
-    "cold-starts": Experiment(
-        "1: cold starts per policy, bursty ramp",
-        experiments.cold_starts_plan,
-        lambda _b, _t, found: experiments.cold_starts(found),
-    ),
-    "template-off": Experiment(
-        "2: the same without the template", experiments.template_off_plan, lambda _b, _t, found: experiments.template_off(found)
-    ),
-    "interval": Experiment(
-        "3: the interval between bursts", experiments.interval_plan, lambda _b, _t, found: experiments.interval_sweep(found)
-    ),
-    "step": Experiment("4: the step", experiments.step_plan, lambda _b, _t, found: experiments.step(found)),
-    "ticks": Experiment("5: decisions", nothing, lambda binary, _t, _f: simulated.ticks(binary)),
-    "memory": Experiment("6: PSS and RSS", experiments.memory_plan, lambda _b, _t, found: experiments.memory(found)),
-    "busiest-ten": Experiment(
-        "7: ten functions of a trace", experiments.busiest_ten_plan, lambda _b, _t, found: experiments.busiest_ten(found)
-    ),
-    "simulate": Experiment(
-        "7: all workloads, simulated", nothing, lambda binary, traces, _f: simulated.simulate(binary, traces)
-    ),
+    "cold-starts": of_trials("1: cold starts per policy, bursty ramp", experiments.COLD_STARTS, experiments.cold_starts),
+    "template-off": of_trials("2: the same without the template", experiments.TEMPLATE_OFF, experiments.template_off),
+    "interval": of_trials("3: the interval between bursts", experiments.INTERVAL, experiments.interval_sweep),
+    "step": of_trials("4: the step", experiments.STEPS, experiments.step),
+    "ticks": Experiment("5: decisions", lambda found: simulated.ticks(found.binary)),
+    "memory": of_trials("6: PSS and RSS", experiments.MEMORY, experiments.memory),
+    "busiest-ten": of_trials("7: ten functions of a trace", experiments.TEN, experiments.busiest_ten),
+    "simulate": Experiment("7: all workloads, simulated", lambda found: simulated.simulate(found.binary, found.traces)),
     "validation": Experiment(
-        "the simulator beside the daemon",
-        simulated.validation_plan,
-        lambda binary, _t, found: simulated.validation(binary, found),
+        "the simulator beside the daemon", lambda found: simulated.validation(found.binary, found.results), simulated.REPLAYED
     ),
-    "path": Experiment("warm calls beside 1,000 forecasters", nothing, lambda binary, _t, _f: path.run(binary)),
+    "path": Experiment("warm calls beside 1,000 forecasters", lambda found: path.run(found.binary)),
 }
 SMOKE = {
-    "smoke": Experiment("does it run", experiments.smoke_plan, lambda _b, _t, found: experiments.smoke(found)),
-    "ticks": Experiment("decisions", nothing, lambda binary, _t, _f: simulated.ticks(binary, count=100, functions=20)),
-    "path": Experiment("warm calls", nothing, lambda binary, _t, _f: path.run(binary, functions=3, turns=2, seconds=0.3)),
+    "smoke": of_trials("does it run", experiments.SMALL, experiments.smoke),
+    "ticks": Experiment("decisions", lambda found: simulated.ticks(found.binary, count=100, functions=20)),
+    "path": Experiment("warm calls", lambda found: path.run(found.binary, functions=3, turns=2, seconds=0.3)),
 }
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench/edge-faas/run", description=__doc__)
-    parser.add_argument("--only", metavar="EXPERIMENT", action="append", choices=EXPERIMENTS, help=", ".join(EXPERIMENTS))
+def options() -> argparse.ArgumentParser:
+    parser = options_of("edge-faas", __doc__, smoke="a few seconds of everything: does it run at all")
+    add_experiments(parser, "edge-faas", EXPERIMENTS)
     parser.add_argument("--trials", metavar="N", type=int, default=5, help="of each cell (5)")
     parser.add_argument(
         "--start", metavar="MS", type=int, action="append", choices=STARTS_MS, help="start costs: 0, 100, 900 (all)"
     )
     parser.add_argument("--policy", metavar="POLICY", action="append", help="these alone")
     parser.add_argument("--side-by-side", metavar="N", type=int, default=16, help="trials at once, each with a daemon (16)")
-    parser.add_argument("--smoke", action="store_true", help="a few seconds of everything: does it run at all")
     parser.add_argument("--reuse", action="store_true", help="run only what is not in the folder from earlier runs")
     parser.add_argument(
         "--busy-max",
@@ -93,66 +80,30 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--report", action="store_true", help="with --reuse: run no trial, make the tables of what is there")
     parser.add_argument("--plan", action="store_true", help="say what would run and how long it takes")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a bar is missed")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write everything there, too")
-    parser.add_argument("--out", metavar="DIR", type=Path, default=ROOT / "target" / "edge-faas", help="a JSON and a PNG each")
-    parser.add_argument("--data", metavar="DIR", type=Path, default=TRACES, help="the folder with the traces")
-    parser.add_argument("--pilot", metavar="FILE", type=Path, help="the binary (default: target/release, else debug)")
-    return parser.parse_args()
+    return parser
 
 
 def main() -> int:
-    # As Ctrl-C: the daemons must not outlive their driver.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    options = arguments()
-    binary = find_binary(options.pilot)
-    chosen = SMOKE if options.smoke else {name: EXPERIMENTS[name] for name in options.only or EXPERIMENTS}
-    trials = 1 if options.smoke else options.trials
-    folder = options.out / "smoke" if options.smoke else options.out
-    kept = folder / "trials.jsonl"
-    if not options.reuse and not options.plan:
+    run = Run.begin(options())
+    asked = run.options
+    chosen = SMOKE if asked.smoke else {name: EXPERIMENTS[name] for name in asked.only or EXPERIMENTS}
+    kept = run.folder / "trials.jsonl"
+    if not asked.reuse and not asked.plan:
         kept.unlink(missing_ok=True)
-    cells = [cell for experiment in chosen.values() for cell in experiment.plan() if wanted(cell, options)]
-    work = runner.plan(cells, trials)
-    if options.reuse:
-        work = runner.without(work, kept, options.busy_max)
-    estimate = runner.estimate_s(work, options.side_by_side) / 60
-    print(f"pilot: {binary}\n{len(work)} trials on the daemon, about {estimate:.0f} minutes", file=sys.stderr)
-    if "release" not in binary.parts:
-        print("*** not target/release: figures of a debug build say nothing about the bars ***", file=sys.stderr)
-    if options.plan:
+    cells = [cell for experiment in chosen.values() for cell in experiment.plan if wanted(cell, asked)]
+    work = runner.plan(cells, 1 if asked.smoke else asked.trials)
+    if asked.reuse:
+        work = runner.without(work, kept, asked.busy_max)
+    estimate = runner.estimate_s(work, asked.side_by_side) / 60
+    print(f"{len(work)} trials on the daemon, about {estimate:.0f} minutes", file=sys.stderr)
+    if asked.plan:
         for cell in dict.fromkeys(cell for cell, _ in work):
             print(cell.name)
         return 0
-    began = time.monotonic()
-    folder.mkdir(parents=True, exist_ok=True)
-    measure([] if options.report else work, binary, options, kept)
-    results = runner.read(kept, cells, options.busy_max)
-    reports = [report(name, experiment, binary, options.data, results) for name, experiment in chosen.items()]
-    for one in reports:
-        print(one.text())
-        (folder / f"{one.name}.json").write_text(json.dumps(one.to_json(), indent=1) + "\n")
-        pictures.draw(one, folder)
-    if not pictures.available():
-        print("\n*** no pictures: matplotlib is not installed here ***")
-    bars = [bar for one in reports for bar in one.bars]
-    if bars:
-        print(f"\n── bars\n{bars_table(bars)}")
-    document = {
-        "kind": "smoke" if options.smoke else "full",
-        "build": "release" if "release" in binary.parts else "other",
-        "machine": {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()},
-        "load_average": os.getloadavg(),
-        "side_by_side": options.side_by_side,
-        "seconds": round(time.monotonic() - began, 1),
-        "rows": [one.to_json() for one in reports],
-    }
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
-    broken = any(one.error for one in reports)
-    missed = any(bar.kept is False for bar in bars)
-    return 1 if broken or (options.check and missed) else 0
+    measure([] if asked.report else work, run, kept)
+    found = Found(run.binary, asked.data, runner.read(kept, cells, asked.busy_max))
+    reports = [run.experiment(name, one.what, partial(one.report, found), pictures.DRAWN) for name, one in chosen.items()]
+    return run.finish(reports, side_by_side=asked.side_by_side)
 
 
 def wanted(cell: Cell, options: argparse.Namespace) -> bool:
@@ -161,22 +112,16 @@ def wanted(cell: Cell, options: argparse.Namespace) -> bool:
     )
 
 
-def measure(work: list[tuple[Cell, int]], binary: Path, options: argparse.Namespace, kept: Path) -> None:
+def measure(work: list[tuple[Cell, int]], run: Run, kept: Path) -> None:
     if not work:
         return
+    smoke = run.options.smoke
     with tempfile.TemporaryDirectory(prefix="pilot-edge-faas-") as home:
         print("… the function's environment", file=sys.stderr, flush=True)
-        seed = trial.prepare(binary, Path(home))
-        with Sampler(0.5 if options.smoke else 2.0) as sampler:
-            bench = trial.Bench(binary, options.data, seed, sampler)
-            runner.execute(work, bench, 2 if options.smoke else options.side_by_side, kept)
-
-
-def report(name: str, experiment: Experiment, binary: Path, traces: Path, results: runner.Results) -> Report:
-    try:
-        return experiment.report(binary, traces, results)
-    except Exception as error:  # one that fails must not hide the others
-        return Report(name, experiment.what, error=f"{type(error).__name__}: {error}")
+        seed = trial.prepare(run.binary, Path(home))
+        with Sampler(0.5 if smoke else 2.0) as sampler:
+            bench = trial.Bench(run.binary, run.options.data, seed, sampler)
+            runner.execute(work, bench, 2 if smoke else run.options.side_by_side, kept)
 
 
 if __name__ == "__main__":

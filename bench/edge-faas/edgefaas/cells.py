@@ -33,7 +33,7 @@ class Workload:
         """How long it takes, as far as the profile alone says."""
         profile = tomllib.loads(self.path.read_text())
         if "trace" in profile:
-            return 60.0 * profile["trace"].get("minutes", 1440)
+            return 60.0 * float(profile["trace"].get("minutes", 1440))
         replaced = dict(entry.split("=", 1) for entry in self.overrides)
         repeat = int(replaced.get("repeat", profile.get("repeat", 1)))
         total = 0.0

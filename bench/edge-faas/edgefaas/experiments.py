@@ -6,13 +6,12 @@ from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
-from peers.load import percentile
+from rig.report import Bar, Report
+from rig.stats import Estimate, percentile
 
 from . import paper
 from .cells import BURSTY_RAMP, BUSIEST_TEN, INTERVALS_S, POLICIES, SMOKE, STARTS_MS, STEP, Cell, Outcome, interval
-from .report import Bar, Report
 from .runner import Results
-from .stats import Estimate
 
 Given = Callable[[Cell], str]
 HEADER = ["start", "policy", "paper", "over 700 ms", "cold", "cold wait s", "all waits s", "p50", "p99", "max", "1st cycle max"]
@@ -23,36 +22,22 @@ def cells(workload: Any, starts: tuple[int, ...], policies: tuple[str, ...], tem
     return [Cell(workload, policy, start, template) for start in starts for policy in policies]
 
 
-def cold_starts_plan() -> list[Cell]:
-    return cells(BURSTY_RAMP, STARTS_MS, POLICIES)
+# The paper's figure 6 has the three that react; at 900 ms `auto` is measured against all five.
+FIGURE_6 = ("reactive", "cusum", "adaptive-cusum", "auto")
 
-
-def template_off_plan() -> list[Cell]:
-    return cells(BURSTY_RAMP, STARTS_MS, POLICIES, template=False)
-
-
-def interval_plan() -> list[Cell]:
-    """The paper's figure 6 has the three that react; at 900 ms `auto` is measured against all five."""
-    figure = ("reactive", "cusum", "adaptive-cusum", "auto")
-    plan = [(interval(seconds), start) for seconds in INTERVALS_S for start in STARTS_MS]
-    return [cell for workload, start in plan for cell in cells(workload, (start,), figure if start < 900 else POLICIES)]
-
-
-def step_plan() -> list[Cell]:
-    return cells(STEP, STARTS_MS, POLICIES)
-
-
-def memory_plan() -> list[Cell]:
-    """Experiment 1's, and one run with the machine to itself: how much of PSS is divided among the daemons side by side."""
-    return [*cells(BURSTY_RAMP, (0,), POLICIES), Cell(BURSTY_RAMP, "auto", alone=True)]
-
-
-def busiest_ten_plan() -> list[Cell]:
-    return cells(BUSIEST_TEN, STARTS_MS, POLICIES)
-
-
-def smoke_plan() -> list[Cell]:
-    return cells(SMOKE, (100,), ("reactive", "auto"))
+COLD_STARTS = cells(BURSTY_RAMP, STARTS_MS, POLICIES)
+TEMPLATE_OFF = cells(BURSTY_RAMP, STARTS_MS, POLICIES, template=False)
+INTERVAL = [
+    cell
+    for seconds in INTERVALS_S
+    for start in STARTS_MS
+    for cell in cells(interval(seconds), (start,), FIGURE_6 if start < 900 else POLICIES)
+]
+STEPS = cells(STEP, STARTS_MS, POLICIES)
+# Experiment 1's, and one run with the machine to itself: how much of PSS is divided among the daemons side by side.
+MEMORY = [*cells(BURSTY_RAMP, (0,), POLICIES), Cell(BURSTY_RAMP, "auto", alone=True)]
+TEN = cells(BUSIEST_TEN, STARTS_MS, POLICIES)
+SMALL = cells(SMOKE, (100,), ("reactive", "auto"))
 
 
 def beyond(outcomes: list[Outcome], percent: float) -> float | None:
@@ -120,27 +105,13 @@ def per_cell(name: str, title: str, plan: list[Cell], results: Results, given: G
         )
     if failed:
         report.error = f"{len(failed)} trials failed"
-    elif not everything:
-        report.error = "nothing was measured"
     return report
 
 
 def record(cell: Cell, outcomes: list[Outcome]) -> dict[str, Any]:
     """A cell for JSON: intervals of each figure, and every trial without its thousand times."""
-    keys = (
-        "over_700",
-        "cold",
-        "cold_own",
-        "cold_wait_s",
-        "wait_s",
-        "pss_mb",
-        "rss_mb",
-        "mb_s",
-        "forks",
-        "start_mean",
-        "last_init",
-    )
-    keys += ("service_mean", "worker_mb", "cpu_busy", "load_average", "lag_p99")
+    keys = ["over_700", "cold", "cold_own", "cold_wait_s", "wait_s", "pss_mb", "rss_mb", "mb_s", "forks", "start_mean"]
+    keys += ["last_init", "service_mean", "worker_mb", "cpu_busy", "load_average", "lag_p99"]
     trials = [{key: value for key, value in vars(outcome).items() if key != "beyond"} for outcome in outcomes]
     return {
         "workload": cell.workload.name,
@@ -162,7 +133,7 @@ def by_cycle(outcomes: list[Outcome], key: str) -> list[float]:
 
 def cold_starts(results: Results) -> Report:
     title = "cold starts on the four-cycle bursty ramp (the paper's figure 4: its starts take ~100 ms)"
-    report = per_cell("cold-starts", title, cold_starts_plan(), results, lambda cell: given(paper.COLD_STARTS, cell.policy))
+    report = per_cell("cold-starts", title, COLD_STARTS, results, lambda cell: given(paper.COLD_STARTS, cell.policy))
     as_it_is = good(results, cells(BURSTY_RAMP, (0,), POLICIES))
     for percent, limit in ((99, 15), (100, 60)):
         worst = [(beyond(outcomes, percent) or 0.0, cell.policy) for cell, outcomes in as_it_is if cell.policy != "static:1"]
@@ -176,20 +147,20 @@ def cold_starts(results: Results) -> Report:
 
 def template_off(results: Results) -> Report:
     title = "the same without the template (figure 5: its starts take ~900 ms then)"
-    plan = template_off_plan()
-    return per_cell("template-off", title, plan, results, lambda cell: given(paper.COLD_STARTS_TEMPLATE_OFF, cell.policy))
+    return per_cell(
+        "template-off", title, TEMPLATE_OFF, results, lambda cell: given(paper.COLD_STARTS_TEMPLATE_OFF, cell.policy)
+    )
 
 
 def interval_sweep(results: Results) -> Report:
     title = "the interval between bursts (figure 6)"
-    plan = interval_plan()
 
     def says(cell: Cell) -> str:
         seconds = int(cell.workload.name.rpartition("=")[2])
         return paper.INTERVAL.get((cell.policy, seconds), paper.NOT_GIVEN)
 
-    report = per_cell("interval", title, plan, results, says)
-    found = good(results, [cell for cell in plan if cell.policy == "auto" and cell.start_ms == 100])
+    report = per_cell("interval", title, INTERVAL, results, says)
+    found = good(results, [cell for cell in INTERVAL if cell.policy == "auto" and cell.start_ms == 100])
     over = {cell.workload.name: max(outcome.over_700 for outcome in outcomes) for cell, outcomes in found}
     if over:
         missing = len(INTERVALS_S) - len(over)
@@ -206,7 +177,7 @@ def interval_sweep(results: Results) -> Report:
 
 def step(results: Results) -> Report:
     title = "the step from 2 to 30 requests/s (section 6, n = 3: its starts take ~100 ms)"
-    report = per_cell("step", title, step_plan(), results, lambda cell: given(paper.STEP, cell.policy))
+    report = per_cell("step", title, STEPS, results, lambda cell: given(paper.STEP, cell.policy))
     for _, outcomes in good(results, [Cell(STEP, "auto", 100)]):
         worst = max(outcome.over_700 for outcome in outcomes)
         report.bars.append(Bar("step, start 100 ms: auto over 700 ms", "0", str(worst), worst == 0))
@@ -230,7 +201,7 @@ def memory(results: Results) -> Report:
         "cold",
     ]
     report.data = []
-    for cell, outcomes in good(results, memory_plan()):
+    for cell, outcomes in good(results, MEMORY):
         pss, rss = mean(outcomes, "pss_mb"), mean(outcomes, "rss_mb")
         report.rows.append(
             [
@@ -250,21 +221,19 @@ def memory(results: Results) -> Report:
         if cell.policy == "auto":
             what = "bursty ramp, start as it is: mean PSS of auto" + (", alone on the machine" if cell.alone else "")
             report.bars.append(Bar(what, "≤ 120 MB", f"{pss:.1f} MB", pss <= 120))
-    if not report.rows:
-        report.error = "nothing was measured"
     return report
 
 
 def busiest_ten(results: Results) -> Report:
     title = "the ten busiest functions of the Azure 2019 trace, ten minutes from noon (beyond the paper)"
-    report = per_cell("busiest-ten", title, busiest_ten_plan(), results, lambda _: paper.NOT_GIVEN)
+    report = per_cell("busiest-ten", title, TEN, results, lambda _: paper.NOT_GIVEN)
     report.notes.append("cold waits are the platform's own; each function takes as long as the trace says")
     report.bars += waits(good(results, cells(BUSIEST_TEN, (900,), POLICIES)))
     return report
 
 
 def smoke(results: Results) -> Report:
-    return per_cell("smoke", "does it run at all", smoke_plan(), results, lambda _: "")
+    return per_cell("smoke", "does it run at all", SMALL, results, lambda _: "")
 
 
 def given(figures: dict[str, str], key: str) -> str:

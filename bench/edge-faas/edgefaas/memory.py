@@ -1,15 +1,16 @@
 """Memory of a daemon with all its processes (templates, inits, workers) while a trial runs: one thread samples all trials.
 
-PSS divides each page among those who map it, RSS counts it for each. With several daemons side by side, pages of files that all
-of them map (the binary, the interpreter) are divided among all: a trial that runs alone shows by how much (`memory`).
+With several daemons side by side, pages of files that all of them map (the binary, the interpreter) are divided among all in
+their PSS: a trial that runs alone shows by how much (`memory`).
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from dataclasses import dataclass, field
+
+from rig.proc import memory, trees
 
 MB = 1e6
 
@@ -68,43 +69,6 @@ class Sampler:
             if not watched:
                 continue
             for ancestor, members in trees(set(watched)).items():
-                total = [0, 0, 0]
-                for pid in members:
-                    for index, value in enumerate(rollup(pid)):
-                        total[index] += value
-                if total[0]:
+                total = memory(members)
+                if total.pss:
                     watched[ancestor].samples.append((time.monotonic(), *total))
-
-
-def trees(ancestors: set[int]) -> dict[int, list[int]]:
-    """Each ancestor with all its descendants."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat") as file:
-                    parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found: dict[int, list[int]] = {ancestor: [] for ancestor in ancestors}
-    for pid in parents:
-        above = pid
-        while above in parents and above not in ancestors:
-            above = parents[above]
-        if above in ancestors:
-            found[above].append(pid)
-    return found
-
-
-def rollup(pid: int) -> tuple[int, int, int]:
-    """PSS, RSS and the PSS of files, bytes; zeros of a process that has gone."""
-    found = {"Pss": 0, "Rss": 0, "Pss_File": 0}
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            for line in file:
-                key, _, rest = line.partition(":")
-                if key in found:
-                    found[key] = int(rest.split()[0]) * 1024
-    except OSError:
-        return (0, 0, 0)
-    return (found["Pss"], found["Rss"], found["Pss_File"])

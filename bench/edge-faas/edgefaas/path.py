@@ -6,16 +6,14 @@ is called has none in either.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 
-from peers.daemon import Daemon, scale_path
-from peers.load import Load
-
-from .report import Bar, Report
+from rig.daemon import Daemon
+from rig.load import Load
+from rig.report import Bar, Report
 
 NOOP = "def handler(event, context):\n    return None\n"
 
@@ -37,7 +35,7 @@ def run(binary: Path, functions: int = 1000, turns: int = 10, seconds: float = 3
             # The first of a turn changes, so that whatever else the machine does falls on both.
             for side in ("none", "auto") if turn % 2 == 0 else ("auto", "none"):
                 for name in names:
-                    choose(daemon, name, "demand" if side == "none" else "auto")
+                    daemon.choose(name, "demand" if side == "none" else "auto")
                 found[side].append(load.function("warm", daemon.endpoint, "called", seconds=seconds).p(50))
     for side, values in found.items():
         report.rows.append([side, ", ".join(f"{value:.1f}" for value in values), f"{median(values):.1f}"])
@@ -48,9 +46,3 @@ def run(binary: Path, functions: int = 1000, turns: int = 10, seconds: float = 3
     what = f"predicting: p50 with {functions:,} forecasters ticking / without"
     report.bars.append(Bar(what, "≤ 1.03", f"{ratio:.3f}", ratio <= 1.03 if functions >= 1000 else None))
     return report
-
-
-def choose(daemon: Daemon, name: str, policy: str) -> None:
-    status, answer = daemon.call("POST", scale_path(name), json.dumps({"policy": policy}).encode())
-    if status != 200:
-        raise RuntimeError(f"scale {name}: {status} {answer!r}")

@@ -1,41 +1,15 @@
-"""One PNG per experiment. Does nothing but say so where matplotlib is not installed."""
+"""What is drawn of each experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from .report import Report
-
-try:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-except ImportError:
-    pyplot = None
+from rig.pictures import Pictures, pyplot
+from rig.report import Report
 
 COLOURS = {"auto": "#d1495b", "cusum": "#edae49", "adaptive-cusum": "#66a182", "arima": "#8d96a3", "reactive": "#00798c"}
 COLOURS |= {"static:15": "#2e4057", "static:1": "#b5b5b5"}
-
-
-def available() -> bool:
-    return pyplot is not None
-
-
-def draw(report: Report, folder: Path) -> Path | None:
-    """The picture's file; None where there is nothing to draw."""
-    drawn = DRAWN.get(report.name)
-    if pyplot is None or drawn is None or report.error or not report.data:
-        return None
-    figure = drawn(report)
-    path = folder / f"{report.name}.png"
-    figure.suptitle(report.title, fontsize=10)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return path
 
 
 def bars(report: Report) -> Any:
@@ -177,7 +151,7 @@ def turns(report: Report) -> Any:
     return figure
 
 
-DRAWN: dict[str, Callable[[Report], Any]] = {
+DRAWN: Pictures = {
     "cold-starts": bars,
     "template-off": bars,
     "step": bars,

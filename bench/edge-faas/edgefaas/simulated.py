@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
 import tempfile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rig.pilot import ask
+from rig.report import Bar, Report
+from rig.stats import Estimate
+
 from . import paper
 from .cells import BURSTY_RAMP, IDLE_S, INTERVALS_S, POLICIES, PROFILES, STARTS_MS, STEP, Cell, Workload, interval
 from .experiments import good, mean, sixty
-from .report import Bar, Report
 from .runner import Results
-from .stats import Estimate
 
 LIGHT = ("static", "reactive", "cusum", "adaptive-cusum", "histogram", "auto")
 TRACES = ("azure2019-100", "azure2019-busiest10", "azure2021-200")
@@ -32,19 +33,15 @@ TRIALS_MIN = 3
 # arima's ticks cost a thousand times those of the others: of the workloads that are minutes long alone.
 ALL = ("demand", "static:1", "static:15", "reactive", "cusum", "adaptive-cusum", "smoothing-markov", "histogram", "auto")
 
-
-def pilot(binary: Path, *arguments: str) -> Any:
-    done = subprocess.run([str(binary), *arguments, "--json"], capture_output=True, text=True, timeout=900)
-    if done.returncode != 0:
-        raise RuntimeError(f"pilot {' '.join(arguments)}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
+# All cells of experiments 1 and 4.
+REPLAYED = [Cell(workload, policy, start) for workload in (BURSTY_RAMP, STEP) for start in STARTS_MS for policy in POLICIES]
 
 
 def ticks(binary: Path, count: int = 20_000, functions: int = 10_000) -> Report:
     """Experiment 5."""
     report = Report("ticks", "a decision, per policy (table 1; the paper's ARIMA is in another process)")
     report.header = ["policy", "paper p50 / p99 µs", "p50 µs", "p99 µs", "max µs", "functions", "all of them ms", "max ms"]
-    found = pilot(binary, "bench", "ticks", "--count", str(count), "--functions", str(functions))["policies"]
+    found = ask(binary, "bench", "ticks", "--count", str(count), "--functions", str(functions))["policies"]
     report.data = found
     for times in found:
         policy = times["policy"].partition(":")[0]
@@ -88,9 +85,9 @@ def simulate(binary: Path, traces: Path) -> Report:
     ]
     common += ["--service-ms", "501", "--worker-mb", str(WORKER_MB), "--lead-s", "2"]
     policies = [word for policy in ALL for word in ("--policy", policy)]
-    found = pilot(binary, "simulate", *phased, *traced, *common, "--data", str(traces), *policies)
+    found = ask(binary, "simulate", *phased, *traced, *common, "--data", str(traces), *policies)
     short = [*phased, str(PROFILES / "azure2019-busiest10.toml")]
-    arima = pilot(binary, "simulate", *short, *common, "--data", str(traces), "--policy", "arima")
+    arima = ask(binary, "simulate", *short, *common, "--data", str(traces), "--policy", "arima")
     light = small_workers(binary, traces, common)
     report.header = ["policy", "cells", "worse than another in", "cold wait s", "GB·s", "w=0.1", "w=1", "w=10"]
     for row in found["standings"]:
@@ -159,13 +156,8 @@ def small_workers(binary: Path, traces: Path, common: list[str]) -> list[Any]:
                 )
         profile = str(PROFILES / "azure2019-busiest10.toml")
         policies = [word for policy in (*ALL, "arima") for word in ("--policy", policy)]
-        cells = pilot(binary, "simulate", profile, *common, "--data", folder, *policies)["cells"]
+        cells = ask(binary, "simulate", profile, *common, "--data", folder, *policies)["cells"]
     return [{**cell, "profile": f"{cell['profile']}, small workers"} for cell in cells]
-
-
-def validation_plan() -> list[Cell]:
-    """All cells of experiments 1 and 4."""
-    return [Cell(workload, policy, start) for workload in (BURSTY_RAMP, STEP) for start in STARTS_MS for policy in POLICIES]
 
 
 def validation(binary: Path, results: Results) -> Report:
@@ -174,7 +166,7 @@ def validation(binary: Path, results: Results) -> Report:
     report.header = ["workload", "policy", "start ms", "service ms", "daemon", "simulator", "within"]
     report.data = []
     agree = 0
-    for cell, outcomes in good(results, validation_plan()):
+    for cell, outcomes in good(results, REPLAYED):
         real = Estimate.of([float(outcome.cold) for outcome in outcomes])
         if real.half is None or real.n < TRIALS_MIN:
             continue
@@ -211,7 +203,7 @@ def replay(binary: Path, cell: Cell, start_ms: float, service_ms: float, worker_
         for name, value in (("start", start_ms), ("service", service_ms)):
             (Path(folder) / f"{name}.json").write_text(json.dumps({"samples_ms": [value]}))
         for place in range(10):
-            found = pilot(
+            found = ask(
                 binary,
                 *("simulate", arguments(cell.workload), "--policy", cell.policy, "--idle-s", str(IDLE_S)),
                 *("--start-file", f"{folder}/start.json", "--service-file", f"{folder}/service.json"),

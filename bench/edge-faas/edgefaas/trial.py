@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from peers.daemon import Daemon
+from rig.daemon import Daemon
+from rig.proc import busy_share, cpu_times, cpu_waits_s
 
 from .cells import IDLE_S, Cell, Outcome
 from .memory import MB, Sampler
@@ -161,9 +162,8 @@ def _ask_daemon(daemon: Daemon, names: list[str], outcome: Outcome) -> None:
     outcome.start_mean = total("pilot_worker_start_duration_seconds_sum") / max(starts, 1) * 1e3
     outcome.service_mean = total("faas_invoke_duration_seconds_sum") / max(calls, 1) * 1e3
     outcome.cold_wait_s = total("faas_init_duration_seconds_sum")
-    described = json.loads(daemon.call("GET", f"/_pilot/v1/functions/{names[0]}")[1])
     outcome.worker_mb = worker_mb(daemon, names[0])
-    if cold := described.get("last_cold"):
+    if cold := daemon.describe(names[0]).get("last_cold"):
         line = cold["timeline"]
         # One that waited on another's start has no phases of its own.
         if line.get("initialised") and line.get("sandboxed"):
@@ -197,24 +197,3 @@ def _read_samples(path: Path, cell: Cell, outcome: Outcome) -> None:
             if took > OVER_MS:
                 outcome.over_700 += 1
                 outcome.over_700_by_cycle[cycle - 1] += 1
-
-
-def cpu_times() -> tuple[int, int]:
-    """Ticks of all CPUs since the boot: idle, all."""
-    with open("/proc/stat") as file:
-        values = [int(value) for value in file.readline().split()[1:9]]
-    return values[3] + values[4], sum(values)
-
-
-def busy_share(before: tuple[int, int], after: tuple[int, int]) -> float:
-    """What of the machine's CPUs was used in between, by everybody."""
-    return 1 - (after[0] - before[0]) / max(1, after[1] - before[1])
-
-
-def cpu_waits_s() -> float:
-    """How long something has waited for a CPU since the boot (pressure stall information); 0 where the kernel does not tell."""
-    try:
-        with open("/proc/pressure/cpu") as file:
-            return int(file.readline().rpartition("total=")[2]) / 1e6
-    except (OSError, ValueError):
-        return 0.0

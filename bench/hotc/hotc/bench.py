@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from peers.daemon import Daemon, end
-from peers.load import Load, Measured
+from rig.daemon import Daemon, end
+from rig.load import Load, Measured
 
 from .apps import App
 from .client import Client
@@ -129,8 +129,7 @@ class Served:
 
     def status(self) -> dict[str, Any] | None:
         """`runtimes` of the description; `None` of what forks."""
-        answer: dict[str, Any] = json.loads(self.daemon.call("GET", f"/_pilot/v1/functions/{self.name}")[1])
-        return answer.get("runtimes")
+        return self.daemon.describe(self.name).get("runtimes")
 
     def settle(self) -> dict[str, Any] | None:
         """Waits until nothing is being started, adapted, cleaned or ended. The runtimes then."""

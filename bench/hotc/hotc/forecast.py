@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import random
-import subprocess
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from edgefaas.report import Bar, Report
+from rig.pilot import ask
+from rig.report import Bar, Report
 
 from . import paper
 from .bench import Bench
@@ -54,7 +53,9 @@ def forecast(bench: Bench) -> Report:
 
 
 def line(bench: Bench, report: Report, one: Series, alpha: float, initial: float | None) -> list[str]:
-    told = {reading: ask(bench, one, f"smoothing-markov:alpha={alpha},reading={reading}", initial) for reading in READINGS}
+    told = {
+        reading: predicted(bench, one, f"smoothing-markov:alpha={alpha},reading={reading}", initial) for reading in READINGS
+    }
     correction, literal = (told[reading] for reading in READINGS)
     early = [error(correction["samples"][:EARLY], key) for key in ("smoothed", "forecast")]
     word = "historical" if initial is None else f"random {initial:.1f}"
@@ -69,7 +70,7 @@ def line(bench: Bench, report: Report, one: Series, alpha: float, initial: float
 def around(bench: Bench, report: Report, jump: list[Series]) -> None:
     """The samples at and behind the jump, by the policy as it is by default."""
     for one in jump:
-        told = ask(bench, one, "smoothing-markov", None)
+        told = predicted(bench, one, "smoothing-markov", None)
         errors = {}
         for key in ("smoothed", "forecast"):
             samples = told["samples"][JUMP_AT : JUMP_AT + 4]
@@ -122,14 +123,11 @@ def in_use(values: list[float]) -> tuple[float, ...]:
     return tuple(dropwhile(lambda value: not value, values))
 
 
-def ask(bench: Bench, one: Series, policy: str, initial: float | None) -> dict[str, Any]:
-    command = [str(bench.binary), "bench", "forecast", "-", "--policy", policy, "--json"]
-    command += [] if initial is None else ["--initial", f"{initial}"]
+def predicted(bench: Bench, one: Series, policy: str, initial: float | None) -> dict[str, Any]:
+    begin = [] if initial is None else ["--initial", f"{initial}"]
     text = "\n".join(f"{value:g}" for value in one.values)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
-    if done.returncode != 0:
-        raise RuntimeError(f"pilot bench forecast: {done.stderr.strip()}")
-    told: dict[str, Any] = json.loads(done.stdout)["policies"][0]
+    answer = ask(bench.binary, "bench", "forecast", "-", "--policy", policy, *begin, text=text)
+    told: dict[str, Any] = answer["policies"][0]
     return told
 
 

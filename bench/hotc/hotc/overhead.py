@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from edgefaas.memory import rollup, trees
-from edgefaas.report import Bar, Report
-from edgefaas.trial import busy_share, cpu_times
+from rig.proc import busy_share, cpu_times, memory, trees
+from rig.report import Bar, Report
 
 from . import apps, paper
 from .bench import CLEANED, Bench, Served
@@ -113,15 +111,11 @@ def measure(bench: Bench, one: Served, live: int, interpreter: str) -> Point:
         kind=one.app.kind,
         app=one.app.name,
         live=live,
-        pss=pss_mb(pids, lambda _pid: True),
-        interpreters=pss_mb(pids, lambda pid: pid in named),
+        pss=memory(pids).pss / MB,
+        interpreters=memory(pids & named).pss / MB,
         used=used_mb(),
         cpu=cpu,
     )
-
-
-def pss_mb(pids: set[int], counts: Callable[[int], bool]) -> float:
-    return sum(rollup(pid)[0] for pid in pids if counts(pid)) / MB
 
 
 def processes(name: str) -> set[int]:

@@ -1,44 +1,13 @@
-"""One PNG per experiment. Does nothing but say so where matplotlib is not installed."""
+"""What is drawn of each experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from edgefaas.report import Report
+from rig.pictures import Pictures, pyplot
+from rig.report import Report
 
-
-def _drawing() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        return None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-pyplot = _drawing()
 COLOURS = {"new": "#8d96a3", "cleaned": "#edae49", "kept": "#d1495b"}
-
-
-def available() -> bool:
-    return pyplot is not None
-
-
-def draw(report: Report, folder: Path) -> Path | None:
-    """The picture's file; None where there is nothing to draw."""
-    drawn = DRAWN.get(report.name)
-    if pyplot is None or drawn is None or report.error or not report.data:
-        return None
-    figure = drawn(report)
-    path = folder / f"{report.name}.png"
-    figure.suptitle(report.title, fontsize=10)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return path
 
 
 def panels(report: Report, key: str = "kind") -> tuple[Any, list[tuple[Any, str, list[dict[str, Any]]]]]:
@@ -173,7 +142,7 @@ def serving(report: Report) -> Any:
     return figure
 
 
-DRAWN: dict[str, Callable[[Report], Any]] = {
+DRAWN: Pictures = {
     "languages": groups,
     "networks": groups,
     "web": in_order,

@@ -1,1 +1,1 @@
-"""The comparison: `daemon` and `rivals` are what is measured, `load` measures, `rows` says what, `table` prints."""
+"""The comparison: `rivals` are what Pilotlight is measured beside, `rows` says what is measured, `table` prints."""

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .daemon import end, free_port, wait_for_port
+from rig.daemon import end, free_port, wait_for_port
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
 
@@ -38,51 +38,14 @@ class Rival:
 
 def uvicorn(application: str) -> Rival:
     """One worker, uvloop and httptools: uvicorn at its best."""
-    return Rival(
-        "uvicorn",
-        [
-            sys.executable,
-            "-m",
-            "uvicorn",
-            application,
-            "--port",
-            "{port}",
-            "--loop",
-            "uvloop",
-            "--http",
-            "httptools",
-            "--lifespan",
-            "off",
-            "--no-access-log",
-            "--log-level",
-            "error",
-        ],
-    )
+    options = "--port {port} --loop uvloop --http httptools --lifespan off --no-access-log --log-level error"
+    return Rival("uvicorn", [sys.executable, "-m", "uvicorn", application, *options.split()])
 
 
 def gunicorn(application: str) -> Rival:
     """One threaded worker: the synchronous one closes every connection and would be measured reconnecting."""
-    return Rival(
-        "gunicorn",
-        [
-            sys.executable,
-            "-m",
-            "gunicorn",
-            application,
-            "--bind",
-            "127.0.0.1:{port}",
-            "--worker-class",
-            "gthread",
-            "--workers",
-            "1",
-            "--threads",
-            "16",
-            "--keep-alive",
-            "60",
-            "--log-level",
-            "error",
-        ],
-    )
+    options = "--bind 127.0.0.1:{port} --worker-class gthread --workers 1 --threads 16 --keep-alive 60 --log-level error"
+    return Rival("gunicorn", [sys.executable, "-m", "gunicorn", application, *options.split()])
 
 
 def fresh_interpreter() -> Rival:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 
+from rig.daemon import Daemon
+from rig.load import Load, Measured
+from rig.proc import memory as memory_of
+from rig.proc import tree
+from rig.stats import percentile
+
 from . import rivals
-from .daemon import Daemon, pss_bytes, tree_pss_bytes
-from .load import Load, Measured, percentile
 from .rivals import APPS, Rival
 from .table import Result
 
@@ -76,6 +80,10 @@ def failed(name: str, error: Exception) -> Result:
 
 def ms(microseconds: float) -> float:
     return round(microseconds / 1000, 3)
+
+
+def pss_mb(pids: Iterable[int]) -> float:
+    return memory_of(pids).pss / (1 << 20)
 
 
 def phases(measured: Measured) -> str:
@@ -249,7 +257,7 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
 def idle(daemon: Daemon) -> Result:
     """Before anything is deployed."""
     time.sleep(0.5)
-    return Result("daemon's own PSS, idle, nothing deployed", round(pss_bytes(daemon.pid) / (1 << 20), 2), "MB", bar=20.0)
+    return Result("daemon's own PSS, idle, nothing deployed", round(pss_mb([daemon.pid]), 2), "MB", bar=20.0)
 
 
 def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
@@ -259,10 +267,10 @@ def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     daemon.scale("memory", 0)
     daemon.wait_for_idle("memory", 0)
     time.sleep(0.3)
-    bare = tree_pss_bytes(daemon)
+    bare = pss_mb(tree(daemon.pid))
 
     def per_worker(workers: int) -> float:
-        return (tree_pss_bytes(daemon) - bare) / workers / (1 << 20)
+        return (pss_mb(tree(daemon.pid)) - bare) / workers
 
     daemon.scale("memory", effort.idle_workers)
     daemon.wait_for_idle("memory", effort.idle_workers)
@@ -279,7 +287,7 @@ def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     )
     workers = daemon.workers("memory")["idle"]
     used = per_worker(workers)
-    after = pss_bytes(daemon.pid)
+    after = pss_mb([daemon.pid])
     return [
         Result("PSS per idle worker, fresh", round(fresh, 2), "MB", bar=3.0),
         Result(
@@ -289,7 +297,7 @@ def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
             bar=5.0,
             notes={"workers": workers},
         ),
-        Result("daemon's own PSS, after the calls", round(after / (1 << 20), 2), "MB"),
+        Result("daemon's own PSS, after the calls", round(after, 2), "MB"),
     ]
 
 
@@ -319,7 +327,7 @@ def many_functions(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         daemon.deploy(f"f{at}", IMPORTS + f"\nNUMBER = {at}\n", REQUIREMENTS)
     deployed = time.monotonic() - began
     time.sleep(1)
-    everything = tree_pss_bytes(daemon) / (1 << 20)
+    everything = pss_mb(tree(daemon.pid))
     untouched = [load.function("warm", daemon.endpoint, f"f{at}", count=1) for at in range(min(50, number))]
     first = [seen.first_byte[0] for seen in untouched]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rig.report import table
+
 
 @dataclass
 class Result:
@@ -47,28 +49,20 @@ def number(value: float | None, unit: str) -> str:
 
 
 def render(results: list[Result]) -> str:
-    lines = [("what", "bar", "measured", "rival", "ratio", "ok")]
+    lines = [["what", "bar", "measured", "rival", "ratio", "ok"]]
     for result in results:
         sign = "≥" if result.at_least else "≤"
         lines.append(
-            (
+            [
                 result.what,
                 f"{sign} {number(result.bar, result.unit)}" if result.bar is not None else "",
                 "failed, see below" if result.error else number(result.measured, result.unit),
                 f"{result.rival} {number(result.rival_measured, result.unit)}" if result.rival_measured else "",
                 f"{result.ratio:.2f}×" if result.ratio is not None else "",
                 "FAILED" if result.error else {True: "ok", False: "MISSED", None: ""}[result.ok],
-            )
+            ]
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    text = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
-    text.insert(1, "  ".join("-" * width for width in widths))
+    text = [table(lines)]
     for result in results:
         if result.error:
             text.append(f"  {result.what}: {result.error}")

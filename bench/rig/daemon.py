@@ -1,11 +1,10 @@
-"""`pilot serve` as a child on a free port, driven over its HTTP interfaces, and the memory of its processes."""
+"""`pilot serve` as a child on a free port, driven over its HTTP interfaces."""
 
 from __future__ import annotations
 
 import http.client
 import io
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -15,17 +14,6 @@ import time
 import uuid
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def find_binary(given: Path | None) -> Path:
-    """The release build, else the debug build."""
-    candidates = [given] if given else [ROOT / "target" / kind / "pilot" for kind in ("release", "debug")]
-    for path in candidates:
-        if path.exists():
-            return path.resolve()
-    raise SystemExit("there is no pilot binary: run `cargo build --release -p pilot`")
 
 
 def free_port() -> int:
@@ -159,14 +147,23 @@ class Daemon:
             raise RuntimeError(f"deploy of {name}: {status} {event}")
         return event
 
-    def scale(self, name: str, workers: int) -> dict[str, Any]:
-        status, answer = self.call("POST", scale_path(name), json.dumps({"workers": workers}).encode())
+    def scale(self, name: str, workers: int) -> None:
+        self._set(name, {"workers": workers})
+
+    def choose(self, name: str, policy: str) -> None:
+        """Exchanges the policy that sizes its pool."""
+        self._set(name, {"policy": policy})
+
+    def _set(self, name: str, scale: dict[str, Any]) -> None:
+        status, answer = self.call("POST", f"/_pilot/v1/functions/{name}/scale", json.dumps(scale).encode())
         if status != 200:
-            raise RuntimeError(f"scale {name} {workers}: {status} {answer!r}")
-        return dict(json.loads(answer))
+            raise RuntimeError(f"scale {name} {scale}: {status} {answer!r}")
+
+    def describe(self, name: str) -> dict[str, Any]:
+        return dict(json.loads(self.call("GET", f"/_pilot/v1/functions/{name}")[1]))
 
     def workers(self, name: str) -> dict[str, Any]:
-        return dict(json.loads(self.call("GET", f"/_pilot/v1/functions/{name}")[1])["workers"])
+        return dict(self.describe(name)["workers"])
 
     def wait_for_idle(self, name: str, workers: int, limit_s: float = 20.0) -> None:
         deadline = time.monotonic() + limit_s
@@ -184,38 +181,3 @@ class Daemon:
 
 def invoke_path(name: str) -> str:
     return f"/2015-03-31/functions/{name}/invocations"
-
-
-def scale_path(name: str) -> str:
-    return f"/_pilot/v1/functions/{name}/scale"
-
-
-def pss_bytes(pid: int) -> int:
-    """Proportional set size; 0 for a process that has gone."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
-    except (OSError, StopIteration):
-        return 0
-
-
-def descendants(ancestor: int) -> list[int]:
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found = []
-    for pid in parents:
-        above = pid
-        while above in parents and above != ancestor:
-            above = parents[above]
-        if above == ancestor and pid != ancestor:
-            found.append(pid)
-    return found
-
-
-def tree_pss_bytes(daemon: Daemon) -> int:
-    return sum(pss_bytes(pid) for pid in [daemon.pid, *descendants(daemon.pid)])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from .pilot import ask
+from .stats import percentile
 
 
 @dataclass
@@ -37,14 +38,6 @@ class Measured:
         self.phases_p50 = other.phases_p50 or self.phases_p50
 
 
-def percentile(samples: list[float], percent: float) -> float:
-    """The smallest sample that so many percent do not exceed."""
-    ordered = sorted(samples)
-    if not ordered:
-        raise RuntimeError("nothing was measured")
-    return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * percent // 100).__int__() - 1))]
-
-
 class Load:
     """The load client: `pilot bench` of the binary that is measured."""
 
@@ -60,16 +53,13 @@ class Load:
         return self._run(["warm", "--url", url], options)
 
     def _run(self, what: list[str], options: dict[str, Any]) -> Measured:
-        command = [str(self.binary), "bench", *what, "--json", "--samples"]
+        command = ["bench", *what, "--samples"]
         for name, value in {"warm_up": 0, **options}.items():
             if value is not None and value is not False:
                 command.append("--" + name.replace("_", "-"))
                 if value is not True:
                     command.append(str(value))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        if done.returncode != 0:
-            raise RuntimeError(f"pilot bench {' '.join(what)}: {done.stderr.strip()}")
-        answer = json.loads(done.stdout)
+        answer = ask(self.binary, *command, limit_s=300)
         return Measured(
             first_byte=answer["samples"]["first_byte_us"],
             rounds=answer["samples"]["round_us"],

@@ -1,4 +1,4 @@
-"""Means with 95 % intervals of Student's t at n - 1 degrees of freedom, as the paper has them."""
+"""Percentiles of samples; means with 95 % intervals of Student's t at n - 1 degrees of freedom."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from statistics import fmean, stdev
 # The 97.5 % quantile of t by degrees of freedom; beyond 30 that of the normal distribution is 4 % less.
 T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
 T += [2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
+
+
+def percentile(samples: list[float], percent: float) -> float:
+    """The smallest sample that so many percent do not exceed."""
+    ordered = sorted(samples)
+    if not ordered:
+        raise RuntimeError("nothing was measured")
+    return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * percent // 100).__int__() - 1))]
 
 
 @dataclass(frozen=True)

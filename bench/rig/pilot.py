@@ -1,0 +1,34 @@
+"""The binary that is measured: which one it is, and what a command of it answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILDS = ("release", "debug")
+
+
+def find_binary(given: Path | None) -> Path:
+    """The release build, else the debug build."""
+    candidates = [given] if given else [ROOT / "target" / build / "pilot" for build in BUILDS]
+    for path in candidates:
+        if path.exists():
+            return path.resolve()
+    raise SystemExit("there is no pilot binary: run `cargo build --release -p pilot`")
+
+
+def build_of(binary: Path) -> str:
+    """As cargo's folder says; `other` of a binary that lies elsewhere."""
+    return next((build for build in BUILDS if build in binary.parts), "other")
+
+
+def ask(binary: Path, *arguments: str, text: str | None = None, limit_s: float = 900) -> Any:
+    """The answer of `pilot … --json`; `text` is its standard input. Raises with what it complained of."""
+    command = [str(binary), *arguments, "--json"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=limit_s)
+    if done.returncode != 0:
+        raise RuntimeError(f"pilot {' '.join(arguments)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
