@@ -6,6 +6,7 @@
 //! are served in the order in which they came; each is given a worker, failed or abandoned exactly once; a leased worker is
 //! never retired.
 
+mod began;
 mod estimate;
 mod idle;
 mod keeping;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use pilot_model::{Instant, Reuse, StartKind};
 
+use began::Began;
 use estimate::{Mean, StartTimes, nanos};
 use idle::IdleList;
 pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, WaiterId};
@@ -55,6 +57,8 @@ pub struct State<W, Q> {
     floor: u32,
     /// Leases out, over all workers.
     leased: u32,
+    /// When they began, where a worker has one slot.
+    began: Began,
     /// Most leases and waiting requests at one instant since [`State::observe`].
     demand_max: u32,
     /// Most leases at one instant since then.
@@ -126,6 +130,7 @@ impl<W: Clone, Q> State<W, Q> {
             idle: settings.idle,
             cap: u32::MAX,
             leased: 0,
+            began: Began::default(),
             demand_max: 0,
             leased_max: 0,
             arrivals: 0,
@@ -298,6 +303,10 @@ impl<W: Clone, Q> State<W, Q> {
             Ending::Reusable | Ending::Unused => {}
         }
         let (unused, doomed) = (*leases == 0, *doomed);
+        if unused {
+            *since_sum = 0;
+            self.began.end(key);
+        }
         self.leased = self.leased.saturating_sub(1);
         self.sample(now, since, ending);
         match doomed {
@@ -437,6 +446,11 @@ impl<W: Clone, Q> State<W, Q> {
     /// One more lease on the worker at the end of `free`.
     fn lease(&mut self, now: Instant, key: Key) -> Option<W> {
         let full_at = self.settings.concurrency;
+        let since = if full_at == 1 {
+            self.began.begin(key, now)
+        } else {
+            now
+        };
         let Some(Place::Up {
             worker,
             leases,
@@ -444,10 +458,11 @@ impl<W: Clone, Q> State<W, Q> {
             ..
         }) = self.place_mut(key)
         else {
+            self.began.end(key);
             return None;
         };
         *leases += 1;
-        *since_sum += u128::from(now.0);
+        *since_sum += u128::from(since.0);
         let (worker, first, full) = (worker.clone(), *leases == 1, *leases >= full_at);
         if first {
             self.idlers.remove(key);

@@ -6,6 +6,8 @@
 //! many they would have taken follows from when each becomes free and from S. An invocation that has run for longer than S
 //! (or of which S is not known) is expected to run for as long again: its age is the one thing known about it.
 
+use std::ops::RangeInclusive;
+
 /// One worker, as far as it matters to who waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Prospect {
@@ -26,6 +28,54 @@ pub(crate) struct Demand {
     pub(crate) start: u64,
     /// Workers serve one invocation in their life.
     pub(crate) once: bool,
+}
+
+/// Workers with one slot each, by number.
+pub(crate) struct Crowd<F> {
+    /// That serve somebody.
+    pub(crate) busy: u64,
+    /// That come up.
+    pub(crate) starting: u64,
+    /// How many of the busy ones have done so for so many nanoseconds.
+    pub(crate) aged: F,
+}
+
+/// The answer of [`start_pays`] from numbers alone. `None`: they do not tell, each worker has to be looked at.
+///
+/// With `start = q·S + rest`, one that has run for less than S is free within S, and takes q of those who wait, and one more if
+/// it is free within `rest`. One that has run for longer, but no longer than `start`, takes between 1 and q, and one that comes
+/// up between 1 and q + 1.
+pub(crate) fn start_pays_by_counts(
+    demand: Demand,
+    crowd: &Crowd<impl Fn(RangeInclusive<u64>) -> u64>,
+) -> Option<bool> {
+    let service = demand.service.filter(|service| *service > 0)?;
+    let overdue = (crowd.aged)(service..=u64::MAX);
+    if demand.once || overdue * 2 > crowd.busy {
+        return None;
+    }
+    let (each, rest) = (demand.start / service, demand.start % service);
+    let soon = (crowd.aged)(service - rest..=service - 1);
+    let mut least = (crowd.busy - overdue)
+        .saturating_mul(each)
+        .saturating_add(soon);
+    let late = if overdue > 0 {
+        (crowd.aged)(service..=demand.start)
+    } else {
+        0
+    };
+    let coming = crowd.starting.saturating_mul(each.saturating_add(1));
+    let most = least
+        .saturating_add(late.saturating_mul(each))
+        .saturating_add(coming);
+    least = least.saturating_add(late + crowd.starting);
+    if least >= demand.waiting {
+        Some(false)
+    } else if most < demand.waiting {
+        Some(true)
+    } else {
+        None
+    }
 }
 
 /// Whether one more start pays.
@@ -59,7 +109,8 @@ pub(crate) fn start_pays(demand: Demand, workers: impl Iterator<Item = Prospect>
 /// The slots of a worker that is free no later than a new one would be, and how much earlier.
 fn free_in_time(demand: Demand, worker: Prospect) -> Option<(u64, u64)> {
     let (free_in, slots) = match worker {
-        Prospect::Starting { ready_in, slots } => (ready_in, slots),
+        // A new one does not overtake it, whatever was expected when it was ordered.
+        Prospect::Starting { ready_in, slots } => (ready_in.min(demand.start), slots),
         Prospect::Busy { .. } if demand.once => return None,
         Prospect::Busy { age, leases } => (remaining(demand.service, age), leases),
     };
@@ -183,6 +234,17 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_up_already_is_not_overtaken_by_a_new_start() {
+        // Ordered when starts were thought to take longer than they do.
+        let slow = Prospect::Starting {
+            ready_in: 2_000 * MS,
+            slots: 1,
+        };
+        assert_eq!(starts_for(3, Some(100 * MS), &[slow; 3]), 0);
+        assert_eq!(starts_for(4, Some(100 * MS), &[slow; 3]), 1);
+    }
+
+    #[test]
     fn a_start_for_one_invocation_each_counts_once() {
         let demand = Demand {
             waiting: 3,
@@ -204,7 +266,7 @@ mod tests {
         let service = expected_service(demand.service, workers.iter().copied());
         let taken = workers.iter().fold(0_u64, |taken, worker| {
             let (free_in, slots) = match *worker {
-                Prospect::Starting { ready_in, slots } => (ready_in, slots),
+                Prospect::Starting { ready_in, slots } => (ready_in.min(demand.start), slots),
                 Prospect::Busy { .. } if demand.once => return taken,
                 Prospect::Busy { age, leases } => (remaining(demand.service, age), leases),
             };
@@ -241,6 +303,31 @@ mod tests {
             let demand = Demand { waiting, service, start, once };
             let plainly = start_pays_plainly(demand, &workers);
             prop_assert_eq!(start_pays(demand, workers.iter().copied()), plainly);
+        }
+
+        #[test]
+        fn counting_decides_as_looking_at_each_does(
+            waiting in 0_u64..60,
+            service in prop::option::of(0..5_u64),
+            start in 0..20_u64,
+            once in any::<bool>(),
+            starting in prop::collection::vec(0..30_u64, 0..4),
+            ages in prop::collection::vec(0..8_u64, 0..20),
+        ) {
+            let demand = Demand { waiting, service, start, once };
+            let coming = starting.iter().map(|ready_in| Prospect::Starting { ready_in: *ready_in, slots: 1 });
+            let busy = ages.iter().map(|age| Prospect::Busy { age: *age, leases: 1 });
+            let workers: Vec<_> = coming.chain(busy).collect();
+            let crowd = Crowd {
+                busy: ages.len() as u64,
+                starting: starting.len() as u64,
+                aged: |range: RangeInclusive<u64>| ages.iter().filter(|age| range.contains(age)).count() as u64,
+            };
+            let counted = start_pays_by_counts(demand, &crowd);
+            let plainly = start_pays_plainly(demand, &workers);
+            prop_assert!(counted.is_none_or(|pays| pays == plainly), "{counted:?}");
+            let in_doubt = once || !starting.is_empty() || service.is_none_or(|service| service == 0 || ages.iter().any(|age| *age >= service));
+            prop_assert!(in_doubt || counted.is_some());
         }
     }
 }

@@ -3,7 +3,7 @@
 use pilot_model::{Instant, Reuse};
 
 use super::estimate::nanos;
-use super::sizing::{Demand, Prospect, start_pays};
+use super::sizing::{Crowd, Demand, Prospect, start_pays, start_pays_by_counts};
 use super::words::{Action, Key, WaiterId};
 use super::{Place, State, Waiter};
 
@@ -47,6 +47,24 @@ impl<W: Clone, Q> State<W, Q> {
             start: self.start_times.expected(self.starting),
             once: self.settings.reuse == Reuse::Once,
         };
+        if self.settings.concurrency > 1 {
+            return self.start_pays_to_each(now, demand);
+        }
+        let crowd = Crowd {
+            busy: self.began.len(),
+            starting: u64::from(self.starting),
+            aged: |ages| self.began.aged(now, ages),
+        };
+        let counted = start_pays_by_counts(demand, &crowd);
+        debug_assert!(
+            counted.is_none_or(|pays| pays == self.start_pays_to_each(now, demand)),
+            "counts and looking at each worker differ: {demand:?}"
+        );
+        counted.unwrap_or_else(|| self.start_pays_to_each(now, demand))
+    }
+
+    /// Looks at every worker.
+    fn start_pays_to_each(&self, now: Instant, demand: Demand) -> bool {
         let slots = self.settings.concurrency;
         let prospects = self
             .places
