@@ -1,6 +1,7 @@
 //! Runtimes that do not fork: programs that poll the Lambda Runtime API, HTTP servers, Node.js; and what is left of a use
 //! when the next one comes: nothing.
 
+mod commands;
 mod crash;
 mod http;
 mod leftovers;

@@ -79,6 +79,9 @@ pub(crate) fn add_paths(version: &Version, variables: &mut BTreeMap<String, Stri
             "NODE_PATH",
             NODE_MODULES_INSIDE.to_owned(),
         );
+    } else {
+        // Packages that came with the code, if any did: they are found from there, their commands by this alone.
+        path.push(format!("{CODE_INSIDE}/node_modules/.bin"));
     }
     path.extend(
         environment

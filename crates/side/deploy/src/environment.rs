@@ -27,7 +27,7 @@ mod part;
 pub(crate) mod program;
 mod python;
 
-pub(crate) use self::node::PackageError;
+pub(crate) use self::node::{PackageError, link_commands};
 pub(crate) use self::python::{RequirementsError, compile};
 
 /// How environments are built.

@@ -128,6 +128,7 @@ impl Inner {
             make_dir(&code).map_err(disk)?;
             let unpacked = archive::unpack(&archive, &code, &self.limits)
                 .map_err(|error| errors::from_archive(&error))?;
+            environment::link_commands(&code).map_err(disk)?;
             Ok(Staged {
                 stage,
                 code,

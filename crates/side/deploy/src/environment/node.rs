@@ -21,11 +21,13 @@ use crate::blocking::blocking;
 use crate::hash::Fields;
 use crate::process::{self, Ended};
 
+mod commands;
 mod interpreter;
 mod npm;
 mod package;
 mod tree;
 
+pub(crate) use self::commands::link_commands;
 pub(crate) use self::package::PackageError;
 
 /// What a function wants of Node.js.

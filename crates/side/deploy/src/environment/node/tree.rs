@@ -54,14 +54,14 @@ pub(super) fn make_whole(work: &Path, place: &Path) -> io::Result<Option<Link>> 
 }
 
 /// The folders of all packages at the top, those of scopes included. Hidden ones are npm's own.
-fn packages(modules: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn packages(modules: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(modules)? {
         let path = entry?.path();
         let first = path.file_name().and_then(|name| name.to_str());
         match first.and_then(|name| name.chars().next()) {
             Some('.') => {}
-            Some('@') if !path.is_symlink() => {
+            Some('@') if path.is_dir() && !path.is_symlink() => {
                 for entry in fs::read_dir(&path)? {
                     found.push(entry?.path());
                 }

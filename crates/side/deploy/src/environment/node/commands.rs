@@ -1,0 +1,163 @@
+//! The commands of a `node_modules` that came with the code. npm makes each a link to a program of its package; an archive has no
+//! links, and a copy does not find what its program requires beside itself. So such copies become links again.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+
+use super::package::{NODE_MODULES, PACKAGE_JSON};
+use super::tree::packages;
+
+/// Replaces the files in `node_modules/.bin` that are copies of what their packages' manifests name so. All others stay as they are.
+pub(crate) fn link_commands(code: &Path) -> io::Result<()> {
+    let modules = code.join(NODE_MODULES);
+    let bin = modules.join(BIN);
+    if !bin.is_dir() {
+        return Ok(());
+    }
+    for package in packages(&modules)? {
+        let inside = package.strip_prefix(&modules).unwrap_or(&package);
+        for (name, program) in commands(&package) {
+            let copy = bin.join(name);
+            if is_copy(&copy, &package.join(&program))? {
+                fs::remove_file(&copy)?;
+                symlink(Path::new("..").join(inside).join(program), &copy)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a package's `bin` names: a command's file name, and the program's path in the package. A text instead of an object is the
+/// program of the package's own name. What leads out of the folders is left out.
+fn commands(package: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let text = fs::read(package.join(PACKAGE_JSON)).unwrap_or_default();
+    let manifest: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let named: Vec<(&str, &str)> = match &manifest["bin"] {
+        Value::String(program) => {
+            let own = manifest["name"].as_str().unwrap_or_default();
+            vec![(own, program.as_str())]
+        }
+        Value::Object(programs) => programs
+            .iter()
+            .filter_map(|(name, program)| Some((name.as_str(), program.as_str()?)))
+            .collect(),
+        _ => Vec::new(),
+    };
+    named
+        .into_iter()
+        .filter_map(|(name, program)| {
+            // Without the scope, as npm has it.
+            let name = Path::new(name).file_name()?;
+            Some((PathBuf::from(name), below(program)?))
+        })
+        .collect()
+}
+
+/// The path with plain components alone; `None`: it leads elsewhere.
+fn below(path: &str) -> Option<PathBuf> {
+    Path::new(path)
+        .components()
+        .filter(|component| *component != Component::CurDir)
+        .map(|component| match component {
+            Component::Normal(part) => Some(part),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Whether two files are alike in content and mode.
+fn is_copy(copy: &Path, program: &Path) -> io::Result<bool> {
+    let shape = |path: &Path| {
+        let metadata = path.symlink_metadata().ok()?;
+        let small = metadata.is_file() && metadata.len() <= PROGRAM_BYTES_MAX;
+        small.then(|| (metadata.len(), metadata.permissions().mode()))
+    };
+    match (shape(copy), shape(program)) {
+        (Some(one), Some(other)) if one == other => Ok(fs::read(copy)? == fs::read(program)?),
+        _ => Ok(false),
+    }
+}
+
+const BIN: &str = ".bin";
+/// Scripts are a few lines or a bundle; what is larger is a binary, which needs nothing beside itself.
+const PROGRAM_BYTES_MAX: u64 = 16 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Code with these files, all of them executable.
+    fn code(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        link_commands(folder.path()).unwrap();
+        folder
+    }
+
+    fn target(code: &tempfile::TempDir, command: &str) -> Option<PathBuf> {
+        fs::read_link(code.path().join("node_modules/.bin").join(command)).ok()
+    }
+
+    #[test]
+    fn copies_of_packages_programs_are_links_again() {
+        let code = code(&[
+            (
+                "node_modules/a/package.json",
+                r#"{"name": "a", "bin": {"one": "./bin/one.js", "two": "two"}}"#,
+            ),
+            ("node_modules/a/bin/one.js", "1"),
+            ("node_modules/a/two", "2"),
+            (
+                "node_modules/@own/b/package.json",
+                r#"{"name": "@own/b", "bin": "cli.js"}"#,
+            ),
+            ("node_modules/@own/b/cli.js", "b"),
+            ("node_modules/.bin/one", "1"),
+            ("node_modules/.bin/two", "2"),
+            ("node_modules/.bin/b", "b"),
+        ]);
+        for (command, program) in [
+            ("one", "../a/bin/one.js"),
+            ("two", "../a/two"),
+            ("b", "../@own/b/cli.js"),
+        ] {
+            assert_eq!(target(&code, command), Some(program.into()));
+            assert!(
+                code.path()
+                    .join("node_modules/.bin")
+                    .join(command)
+                    .is_file()
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_copy_stays_as_it_is() {
+        let code = code(&[
+            (
+                "node_modules/a/package.json",
+                r#"{"name": "a", "bin": {"own": "own.js", "out": "../../app.js", "..": "own.js", "gone": "gone.js", "odd": 1}}"#,
+            ),
+            ("node_modules/a/own.js", "theirs"),
+            ("node_modules/b/package.json", "not JSON"),
+            ("node_modules/@file", ""),
+            ("node_modules/.bin/own", "mine"),
+            ("node_modules/.bin/out", "app"),
+            ("node_modules/.bin/gone", ""),
+            ("app.js", "app"),
+        ]);
+        for command in ["own", "out", "gone"] {
+            assert_eq!(target(&code, command), None, "{command}");
+        }
+        assert!(code.path().join("node_modules").is_dir());
+    }
+}
