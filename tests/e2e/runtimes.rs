@@ -3,6 +3,7 @@
 
 mod commands;
 mod crash;
+mod extensions;
 mod http;
 mod leftovers;
 mod node;

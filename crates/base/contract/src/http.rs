@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use self::connection::{Connection, Sent};
 use self::passed::PassedBody;
 use crate::life::Life;
-use crate::{Held, Instance, Reach, Retire, Start};
+use crate::{Awaited, Held, Instance, Reach, Retire, Start};
 
 /// A worker that is an HTTP server. Dropped, it is let go at once.
 #[derive(Debug)]
@@ -275,6 +275,7 @@ impl Worker for HttpWorker {
     fn retire(&self) {
         self.site.life.retire(|| Retire::Gracefully {
             grace: TERMINATION_TIME_MAX,
+            awaited: Awaited::MainProcess,
             held: Held::default(),
         });
         // A server that ends waits for its connections.

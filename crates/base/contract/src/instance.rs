@@ -60,9 +60,20 @@ pub enum Retire {
     Gracefully {
         /// Longest that it may take.
         grace: Duration,
+        /// Whose end is the end: the rest is ended then.
+        awaited: Awaited,
         /// What it may want to talk to meanwhile. To be dropped once it has ended, not before.
         held: Held,
     },
+}
+
+/// Whose end an instance that is let go gracefully is given the time for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// Its main process alone.
+    MainProcess,
+    /// Every process in it: others than the main one were told to end, too.
+    Everything,
 }
 
 /// Whatever must live until an instance has ended. Opaque: keep it, then drop it.

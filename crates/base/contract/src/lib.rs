@@ -15,7 +15,7 @@ mod start;
 mod testing;
 
 pub use http::HttpWorker;
-pub use instance::{End, Held, Instance, Reach, Retire};
+pub use instance::{Awaited, End, Held, Instance, Reach, Retire};
 pub use provided::ProvidedWorker;
 pub use start::Start;
 

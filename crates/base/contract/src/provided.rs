@@ -14,6 +14,8 @@
 //! | answers more than 6 MiB in one piece | 413, and `Function.ResponseSizeTooLarge` for the caller |
 //! | answers what is no JSON | passed on as it is, as Lambda does: whoever reads it decides |
 //! | posts an error that is no JSON object | made the message of one |
+//! | has an extension that registers and never asks for an event | it does not come up, and the error names the extension |
+//! | has an extension that does not ask for the next event | the next call waits, up to the deadline of the one before |
 
 mod api;
 mod desk;
@@ -28,7 +30,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use pilot_model::calendar::unix_ms;
@@ -43,13 +44,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use self::desk::{CameUp, Desk, Event, Heard, Refused, Times};
+use self::desk::{CameUp, Desk, Event, Heard, OutOfTurn, Refused, Taken, Times};
 use self::extensions::{Extensions, invoke_notice};
 use self::stream::{Beginning, Piece, Streamed};
 use crate::error_body::{error_body, truncated};
 use crate::life::Life;
 use crate::start::output_text;
-use crate::{Held, Instance, Retire, Start};
+use crate::{Awaited, Held, Instance, Retire, Start};
 
 /// A worker that polls the Lambda Runtime API. Dropped, it is let go as if by [`Worker::retire`].
 #[derive(Debug)]
@@ -70,6 +71,20 @@ struct Worksite {
     life: Life,
     desk: Desk,
     extensions: Extensions,
+}
+
+impl Worksite {
+    /// Waits for an event for the runtime: until the extensions have come up, and after that until they are done with the one before.
+    /// Where several are worked on at a time nobody can tell which is done.
+    async fn poll(&self) -> Result<Taken, OutOfTurn> {
+        self.desk.ask()?;
+        if !self.desk.is_up() {
+            self.extensions.at_rest().await;
+        } else if self.version.config.concurrency == 1 {
+            self.extensions.done_with_the_last().await;
+        }
+        self.desk.poll().await
+    }
 }
 
 /// What the daemon says of an invocation: `InvokeMeta` of the wire protocol.
@@ -122,7 +137,12 @@ impl ProvidedWorker {
     }
 
     async fn initialised(&self, start: &Start) -> Result<Instant, StartError> {
-        let Worksite { life, desk, .. } = &*self.site;
+        let Worksite {
+            life,
+            desk,
+            extensions,
+            ..
+        } = &*self.site;
         // The server tells of an end only after it has read what came before it.
         let over = async {
             tokio::select! {
@@ -138,7 +158,14 @@ impl ProvidedWorker {
                 output: output_text(life),
             }),
             Ok(Err(end)) => Err(start.ended(end, "polled the Runtime API", HINT, life)),
-            Err(_) => Err(start.too_slow("did not poll the Runtime API", HINT, life)),
+            Err(_) => Err(match extensions.working() {
+                Some(name) if desk.was_asked() => start.too_slow(
+                    &format!("polled, but its extension {name:?} did not ask for its first event"),
+                    EXTENSION_HINT,
+                    life,
+                ),
+                _ => start.too_slow("did not poll the Runtime API", HINT, life),
+            }),
         }
     }
 
@@ -206,12 +233,10 @@ impl ProvidedWorker {
             }
         }
         headers.insert(&names::DEADLINE, HeaderValue::from(meta.deadline_ms));
-        let notice = if self.site.extensions.is_empty() {
-            Bytes::new()
-        } else {
+        let notice = (!self.site.extensions.is_empty()).then(|| {
             let trace = meta.trace.as_deref();
             invoke_notice(&meta.id, &meta.arn, meta.deadline_ms, trace)
-        };
+        });
         Ok(Event {
             id: meta.id.into(),
             headers,
@@ -287,16 +312,24 @@ impl ProvidedWorker {
         }
     }
 
-    /// With extensions it gets Lambda's two seconds to end; without, nobody would use them.
+    /// With extensions it gets Lambda's two seconds to end; without, nobody would use them. An extension may be a process of its own,
+    /// which has them although the runtime ends at once.
     fn how_to_retire(&self) -> Retire {
-        if self.site.extensions.is_empty() {
+        let extensions = &self.site.extensions;
+        if extensions.is_empty() {
             return Retire::AtOnce;
         }
+        let awaited = if extensions.awaits_shutdown() {
+            Awaited::Everything
+        } else {
+            Awaited::MainProcess
+        };
         let deadline = SystemTime::now() + SHUTDOWN_TIME_MAX;
-        self.site.extensions.tell_of_shutdown(unix_ms(deadline));
+        extensions.tell_of_shutdown(unix_ms(deadline));
         let server = std::mem::take(&mut *self.tasks.lock());
         Retire::Gracefully {
             grace: SHUTDOWN_TIME_MAX,
+            awaited,
             held: Held::new(server),
         }
     }
@@ -368,6 +401,8 @@ const HEADERS_LEN: usize = 8;
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(2);
 
 const HINT: &str = "Does it poll http://$AWS_LAMBDA_RUNTIME_API/2018-06-01/runtime/invocation/next, as a Lambda runtime client does?";
+
+const EXTENSION_HINT: &str = "Does it ask for http://$AWS_LAMBDA_RUNTIME_API/2020-01-01/extension/event/next once it has registered?";
 
 #[cfg(test)]
 mod tests;

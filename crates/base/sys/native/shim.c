@@ -39,7 +39,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PROTOCOL 1
+#define PROTOCOL 2
 #define PROCESSES_MAX 1024  // that were asked for and run at the same time
 #define WORDS_MAX 4096      // arguments and variables of one program, together
 #define BACKLOG 1024
@@ -71,6 +71,9 @@ struct process {
 static int daemon_fd;
 static int signals_fd;
 static struct process processes[PROCESSES_MAX];
+// Whether the daemon waits to hear that nothing runs any more, and by which request.
+static int rest_is_awaited;
+static uint64_t rest_id;
 
 uint8_t message[MESSAGE_MAX];
 size_t message_len;
@@ -336,6 +339,13 @@ static void op_kill(uint64_t id) {
     else done(id);
 }
 
+// Answered by the loop.
+static void op_rest(uint64_t id) {
+    if (rest_is_awaited) return failed(id, EBUSY, "rest");
+    rest_is_awaited = 1;
+    rest_id = id;
+}
+
 // ---- sockets --------------------------------------------------------------------------------------------------------
 
 static void op_socket(uint64_t id, uint32_t port, int listens) {
@@ -400,6 +410,7 @@ static void answer(void) {
     case OP_CLEAN: op_clean(head.id); break;
     case OP_SEAL: op_seal(head.id); break;
     case OP_USER: op_user(head.id); break;
+    case OP_REST: op_rest(head.id); break;
     default: failed(head.id, ENOSYS, "request");
     }
     close_fds();
@@ -439,6 +450,11 @@ int main(int count, char **arguments) {
         if (ready[0].revents) {
             if (!receive()) _exit(0);
             answer();
+        }
+        // Whoever lost its parent is a child of process 1: no child is nobody.
+        if (rest_is_awaited && !reap()) {
+            rest_is_awaited = 0;
+            done(rest_id);
         }
     }
 }

@@ -19,6 +19,7 @@ enum op {
     OP_CLEAN,
     OP_SEAL,
     OP_USER,
+    OP_REST,
     OP_HELLO = 100,
     OP_DONE,
     OP_FAILED,

@@ -15,7 +15,7 @@ use nix::sys::socket::{
 pub const BINARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shim"));
 
 /// What is said to the shim and by it has this number; another one is another program.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// A listening message socket (`SOCK_SEQPACKET`) at `folder`/`name`, non-blocking and close-on-exec, for one caller. The folder's path
 /// may be longer than a socket's may be (unix(7): 107 bytes).

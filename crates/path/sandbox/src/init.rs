@@ -75,12 +75,13 @@ pub(crate) fn run(
                 control,
                 filters,
                 programs: Vec::new(),
+                resting: Vec::new(),
             };
             // An error here is the control socket's: nobody is left to tell.
             i32::from(init.serve().is_err())
         }
         Err(problem) => {
-            let _ = reply(control.as_fd(), &InitReply::Failed { problem }, &[]);
+            let _ = reply(control.as_fd(), &failed(problem), &[]);
             1
         }
     };
@@ -130,6 +131,8 @@ struct Init<'a> {
     filters: &'a Filters,
     /// The programs started by `Exec` that run, and where their end is told.
     programs: Vec<(Pid, OwnedFd)>,
+    /// Where it is told that nothing runs any more.
+    resting: Vec<OwnedFd>,
 }
 
 impl Init<'_> {
@@ -195,18 +198,25 @@ impl Init<'_> {
                     socket = made;
                     (InitReply::Socket, Some(socket.as_fd()))
                 }
-                Err(error) => (failed(error), None),
+                Err(error) => (failed_call(&error), None),
             },
             InitRequest::Connect { port } => match sockets::connect(port) {
                 Ok(made) => {
                     socket = made;
                     (InitReply::Socket, Some(socket.as_fd()))
                 }
-                Err(error) => (failed(error), None),
+                Err(error) => (failed_call(&error), None),
             },
+            InitRequest::Rest => {
+                self.resting.push(first);
+                // There may be nobody left whose end would be told. Should it fail, the next end tells.
+                let _ = self.reap();
+                return;
+            }
             InitRequest::Clean { tmp_bytes_max } => {
                 // They are to end here, and nobody is to hear how.
                 self.programs.clear();
+                self.resting.clear();
                 let answer = match clean(tmp_bytes_max) {
                     Ok(()) => InitReply::Clean,
                     Err(leftover) => InitReply::Dirty { leftover },
@@ -324,7 +334,14 @@ impl Init<'_> {
             let (pid, code, ended_by) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(pid, code)) => (pid, Some(code), None),
                 Ok(WaitStatus::Signaled(pid, ended_by, _)) => (pid, None, Some(ended_by as i32)),
-                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return Ok(()),
+                Ok(WaitStatus::StillAlive) => return Ok(()),
+                Err(Errno::ECHILD) => {
+                    for heard_by in self.resting.drain(..) {
+                        // Whoever asked may have gone.
+                        let _ = reply(heard_by.as_fd(), &InitReply::Done, &[]);
+                    }
+                    return Ok(());
+                }
                 Ok(_) | Err(Errno::EINTR) => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -416,6 +433,15 @@ fn show(inside: &Path, tree: Option<OwnedFd>) -> InitReply {
 fn failed(error: impl std::fmt::Display) -> InitReply {
     InitReply::Failed {
         problem: error.to_string(),
+        errno: None,
+    }
+}
+
+/// With the kernel's number: a server that does not listen yet is told from everything else by it.
+fn failed_call(error: &io::Error) -> InitReply {
+    InitReply::Failed {
+        problem: error.to_string(),
+        errno: error.raw_os_error(),
     }
 }
 

@@ -91,6 +91,8 @@ pub(crate) enum InitRequest {
         /// Where to.
         port: u16,
     },
+    /// Say [`InitReply::Done`] once no process runs but the init: no program, and nothing that one has left.
+    Rest,
     /// Make the sandbox as new: no process, no file, no IPC object of the use before.
     Clean {
         /// Size limit of `/tmp`, bytes.
@@ -127,6 +129,8 @@ pub(crate) enum InitReply {
     Failed {
         /// Which step and why.
         problem: String,
+        /// The kernel's number for it (errno(3)), where whoever asked decides by it.
+        errno: Option<i32>,
     },
     /// The program runs.
     Started,

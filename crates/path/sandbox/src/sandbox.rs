@@ -224,20 +224,41 @@ impl Control {
 
     /// A socket that listens on 127.0.0.1 in the sandbox; port 0: one that is free. It does not block.
     pub(crate) async fn listen(&self, port: u16) -> Result<OwnedFd, StartError> {
-        self.socket(&InitRequest::Listen { port }).await
+        let made = self.socket(&InitRequest::Listen { port }).await?;
+        made.map_err(|reply| unexpected(&reply))
     }
 
     /// A socket that begins to connect to 127.0.0.1 in the sandbox. It does not block.
-    pub(crate) async fn connect(&self, port: u16) -> Result<OwnedFd, StartError> {
-        self.socket(&InitRequest::Connect { port }).await
+    ///
+    /// # Errors
+    /// As connect(2) in the sandbox: `ConnectionRefused` as long as nobody listens.
+    pub(crate) async fn connect(&self, port: u16) -> io::Result<OwnedFd> {
+        let asked = self.socket(&InitRequest::Connect { port }).await;
+        match asked.map_err(io::Error::other)? {
+            Ok(socket) => Ok(socket),
+            Err(InitReply::Failed {
+                errno: Some(errno), ..
+            }) => Err(io::Error::from_raw_os_error(errno)),
+            Err(other) => Err(io::Error::other(unexpected(&other))),
+        }
     }
 
-    async fn socket(&self, request: &InitRequest) -> Result<OwnedFd, StartError> {
+    /// Waits until nothing runs in the sandbox any more but its init; for as long as an answer of it is waited for.
+    pub(crate) async fn at_rest(&self) {
+        // An init that does not answer has gone, and everything with it; or whoever cleans it is told.
+        drop(self.command(&InitRequest::Rest, &[]).await);
+    }
+
+    /// A socket that the init has made; or its answer, if it has not.
+    async fn socket(
+        &self,
+        request: &InitRequest,
+    ) -> Result<Result<OwnedFd, InitReply>, StartError> {
         let (mut reply, _) = self.ask(request, &[]).await?;
-        match (&reply.what, reply.fds.pop()) {
+        Ok(match (reply.what, reply.fds.pop()) {
             (InitReply::Socket, Some(socket)) => Ok(socket),
-            (other, _) => Err(unexpected(other)),
-        }
+            (other, _) => Err(other),
+        })
     }
 
     async fn command(
@@ -301,7 +322,7 @@ async fn answer(control: &Channel) -> Result<(InitReply, Vec<OwnedFd>), StartErr
 fn unexpected(reply: &InitReply) -> StartError {
     StartError::Sandbox {
         problem: match reply {
-            InitReply::Failed { problem } => problem.clone(),
+            InitReply::Failed { problem, .. } => problem.clone(),
             InitReply::Dirty { leftover } => format!("cannot be cleaned of {leftover}"),
             other => format!("the sandbox's init answered {other:?}"),
         },
@@ -311,5 +332,39 @@ fn unexpected(reply: &InitReply) -> StartError {
 fn refused(step: &'static str) -> impl Fn(io::Error) -> StartError {
     move |error| StartError::Sandbox {
         problem: format!("{step}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilot_sys::seqpacket;
+
+    use super::*;
+
+    /// What a connection attempt comes to when the init answers this.
+    async fn connected(answer: InitReply) -> io::Error {
+        let (channel, init) = Channel::pair().unwrap();
+        let init = std::thread::spawn(move || {
+            let asked = seqpacket::receive(&init).unwrap().unwrap();
+            let answer = serde_json::to_vec(&answer).unwrap();
+            seqpacket::send(asked.fds[0].as_fd(), &answer, &[]).unwrap();
+        });
+        let error = Control { channel }.connect(8080).await.unwrap_err();
+        init.join().unwrap();
+        error
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_refused_is_told_by_its_number_and_not_by_words() {
+        let refused = connected(InitReply::Failed {
+            problem: "in whatever words".to_owned(),
+            errno: Some(nix::errno::Errno::ECONNREFUSED as i32),
+        });
+        assert_eq!(refused.await.kind(), io::ErrorKind::ConnectionRefused);
+        let other = connected(InitReply::Failed {
+            problem: "it is refused: ECONNREFUSED".to_owned(),
+            errno: None,
+        });
+        assert_ne!(other.await.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

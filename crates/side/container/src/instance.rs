@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use pilot_contract::{End, Instance, Reach, Retire};
+use pilot_contract::{Awaited, End, Instance, Reach, Retire};
 use pilot_model::BoxFuture;
 use pilot_model::ports::WorkerMemory;
 use tokio::net::TcpStream;
@@ -111,7 +111,12 @@ impl Instance for ContainerInstance {
         if self.usage.let_go.swap(true, Ordering::Relaxed) {
             return;
         }
-        let Retire::Gracefully { grace, held } = how else {
+        let Retire::Gracefully {
+            grace,
+            awaited,
+            held,
+        } = how
+        else {
             self.container.shim.kill_all_soon();
             return self.usage.settle();
         };
@@ -119,8 +124,15 @@ impl Instance for ContainerInstance {
         shim.signal(&self.usage.process, SIGTERM, Whom::Process);
         let (container, usage) = (Arc::clone(&self.container), Arc::clone(&self.usage));
         self.container.spawn(async move {
+            let ended = async {
+                usage.process.ended().await;
+                if awaited == Awaited::Everything {
+                    // Whatever is left in the end is ended.
+                    drop(container.shim.at_rest(grace).await);
+                }
+            };
             tokio::select! {
-                _ = timeout(grace, usage.process.ended()) => {}
+                _ = timeout(grace, ended) => {}
                 () = async { usage.settled.wait().await; } => {}
             }
             container.shim.kill_all_soon();

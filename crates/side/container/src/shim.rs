@@ -1,5 +1,5 @@
-//! The other end of `base/sys/native/shim.c`: the connection to one container's process 1. Requests are answered in order; ends of
-//! processes come by themselves.
+//! The other end of `base/sys/native/shim.c`: the connection to one container's process 1. Requests are answered in order, but the
+//! one that waits for the container's rest; ends of processes come by themselves.
 //!
 //! Invariants: a request is one message and gets one answer; whoever waits for an answer is told when the connection ends. Letting
 //! go of the last reference closes it, which ends the container.
@@ -174,6 +174,14 @@ impl Shim {
         self.ask(&Request::Clean { within }, within + ANSWER_TIME_MAX)
             .await
             .map(drop)
+    }
+
+    /// Waits until nothing runs in the container any more but the shim; for at most so long.
+    ///
+    /// # Errors
+    /// Something runs still, or somebody else waits; or the container has ended.
+    pub(crate) async fn at_rest(&self, within: Duration) -> Result<(), ShimError> {
+        self.ask(&Request::Rest, within).await.map(drop)
     }
 
     /// Remembers what a new container is like. `places`: the folders that [`Shim::clean`] empties; none: those of before.

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::Worksite;
 use super::desk::Answering;
-use super::extensions::Extension;
+use super::extensions::{Extension, Registers};
 use super::reply::{self, Reply};
 use super::socket::Socket;
 use super::stream::{ERROR_TYPE, Over, Streamed, has_prelude, raised};
@@ -88,11 +88,13 @@ async fn next(site: &Worksite, socket: &Socket) -> Reply {
     let taken = tokio::select! {
         biased;
         () = socket.closed() => return reply::truncated(),
-        taken = site.desk.poll() => taken,
+        taken = site.poll() => taken,
     };
     match taken {
         Ok(taken) => {
-            site.extensions.tell_of_invocation(&taken.notice);
+            if let Some(notice) = &taken.notice {
+                site.extensions.tell_of_invocation(notice);
+            }
             let mut reply = reply::event(taken.body);
             reply.headers_mut().extend(taken.headers);
             reply
@@ -236,7 +238,12 @@ async fn register(site: &Worksite, request: Request<Incoming>) -> Reply {
             "the body cannot be read, or is too long",
         );
     };
-    match site.extensions.register(name, &body) {
+    let when = if site.desk.is_up() {
+        Registers::Late
+    } else {
+        Registers::InTime
+    };
+    match site.extensions.register(name, &body, when) {
         Ok(extension) => {
             let Version { config, number, .. } = &*site.version;
             let registered = Registered {
@@ -287,6 +294,7 @@ fn extension_error(site: &Worksite, request: &Request<Incoming>) -> Reply {
                 worker = %site.id, function = %site.version.config.name, ?extension, ?kind,
                 "an extension reports an error and goes; the function is served without it"
             );
+            extension.goes();
             reply::accepted()
         }
         Err(reply) => *reply,

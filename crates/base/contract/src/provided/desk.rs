@@ -4,6 +4,7 @@
 //! after [`Desk::close`] nothing waits and nobody who asks is left hanging.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -12,6 +13,7 @@ use pilot_model::Instant;
 use pilot_sys::clock::monotonic_ns;
 use tokio::sync::{Notify, SetOnce, oneshot};
 
+use super::extensions::Notice;
 use super::stream::Streamed;
 
 /// One worker's desk.
@@ -23,6 +25,8 @@ pub(super) struct Desk {
     state: Mutex<State>,
     /// Polls that wait for an event. Whoever takes one and leaves more behind wakes the next.
     polls: Notify,
+    /// The runtime has asked for an event.
+    polled: AtomicBool,
     came_up: SetOnce<CameUp>,
     closed: SetOnce<()>,
 }
@@ -50,8 +54,8 @@ pub(super) struct Event {
     pub(super) headers: HeaderMap,
     /// The event.
     pub(super) body: Bytes,
-    /// What extensions are told of it.
-    pub(super) notice: Bytes,
+    /// What extensions are told of it, if there are any.
+    pub(super) notice: Option<Notice>,
     /// Who waits for the answer.
     pub(super) caller: oneshot::Sender<Heard>,
 }
@@ -61,7 +65,7 @@ pub(super) struct Event {
 pub(super) struct Taken {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    pub(super) notice: Bytes,
+    pub(super) notice: Option<Notice>,
 }
 
 /// What became of an invocation.
@@ -123,6 +127,7 @@ impl Desk {
             concurrency: concurrency as usize,
             state: Mutex::default(),
             polls: Notify::new(),
+            polled: AtomicBool::new(false),
             came_up: SetOnce::new(),
             closed: SetOnce::new(),
         }
@@ -149,14 +154,26 @@ impl Desk {
         Ok(())
     }
 
-    /// Waits for an event. The first poll of all ends the initialisation.
+    /// The runtime asks for an event.
     ///
     /// With a concurrency of 1, whoever has not answered must not poll, as in Lambda. With more, a poll cannot be told from
     /// another one's, and waits.
-    pub(super) async fn poll(&self) -> Result<Taken, OutOfTurn> {
+    pub(super) fn ask(&self) -> Result<(), OutOfTurn> {
         if self.concurrency == 1 && !self.state.lock().open.is_empty() {
             return Err(OutOfTurn);
         }
+        self.polled.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the runtime has ever asked for an event.
+    pub(super) fn was_asked(&self) -> bool {
+        self.polled.load(Ordering::Relaxed)
+    }
+
+    /// Waits for an event. The first time of all ends the initialisation.
+    pub(super) async fn poll(&self) -> Result<Taken, OutOfTurn> {
+        self.ask()?;
         self.note_came_up(|| CameUp::Ready(now()));
         loop {
             // One permit may stand for several events: `take` passes on what it leaves.

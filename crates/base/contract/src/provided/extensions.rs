@@ -1,16 +1,21 @@
-//! The Extensions API (`2020-01-01`), as far as extensions need it to run: they register, wait for events and get them.
+//! The Extensions API (`2020-01-01`): extensions register, wait for events and get them.
 //!
-//! Unlike Lambda, nobody waits for an extension: a worker is ready when its runtime polls, and free when it has answered. Events
-//! wait for the extension, up to a bound. Extensions may register at any time.
+//! As in Lambda the initialisation lasts until each of them has asked for its first event, and an invocation until each that was told
+//! of it has asked for the next. What the runtime answers is held back by neither: the event after it is. An extension that takes
+//! longer than the invocation may is not waited for again before it asks. Unlike in Lambda they may register at any time; those that
+//! come after the initialisation are told of what happens from then on.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use pilot_model::calendar::unix_ms;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// One worker's extensions.
 #[derive(Debug, Default)]
@@ -19,6 +24,10 @@ pub(super) struct Extensions {
     registered: Mutex<Vec<Arc<Extension>>>,
     /// Numbers events.
     events: AtomicU64,
+    /// When the invocation that they were told of last must be over (Unix time, ms).
+    deadline_ms: AtomicU64,
+    /// One of them is no longer working.
+    rested: Arc<Notify>,
 }
 
 /// An extension that has registered.
@@ -28,9 +37,47 @@ pub(super) struct Extension {
     pub(super) id: String,
     name: String,
     subscribed: Subscribed,
-    /// Events that it has not fetched; the oldest goes when there are more than [`EVENTS_MAX`].
-    queue: Mutex<VecDeque<Bytes>>,
+    /// Held for a look-up.
+    inbox: Mutex<Inbox>,
     fetch: Notify,
+    /// That of all: see [`Extensions::rested`].
+    rested: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Inbox {
+    /// Events that it has not fetched; the oldest goes when there are more than [`EVENTS_MAX`].
+    events: VecDeque<Bytes>,
+    stance: Stance,
+}
+
+/// What an extension is at, as far as somebody may have to wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stance {
+    /// It initialises itself, or works on an invocation.
+    Working,
+    /// It has asked for the next event.
+    AtRest,
+    /// It came after the initialisation, or was waited for in vain: nobody waits for it until it has asked again.
+    Behind,
+    /// It has said that it goes: it is told nothing more.
+    Gone,
+}
+
+/// When an extension registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Registers {
+    /// While the worker is initialised, which is not over before the extension asks for its first event.
+    InTime,
+    /// When that is over.
+    Late,
+}
+
+/// What extensions are told of an invocation.
+#[derive(Debug, Clone)]
+pub(super) struct Notice {
+    event: Bytes,
+    deadline_ms: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,7 +126,12 @@ struct Shutdown {
 
 impl Extensions {
     /// Takes an extension in. `body` is `{"events": ["INVOKE", "SHUTDOWN"]}`.
-    pub(super) fn register(&self, name: &str, body: &[u8]) -> Result<Arc<Extension>, Rejected> {
+    pub(super) fn register(
+        &self,
+        name: &str,
+        body: &[u8],
+        when: Registers,
+    ) -> Result<Arc<Extension>, Rejected> {
         let reject = |kind, message: String| Err(Rejected { kind, message });
         if name.is_empty() {
             return reject(
@@ -115,8 +167,15 @@ impl Extensions {
             id: identifier(registered.len() as u64 + 1),
             name: name.to_owned(),
             subscribed,
-            queue: Mutex::default(),
+            inbox: Mutex::new(Inbox {
+                events: VecDeque::new(),
+                stance: match when {
+                    Registers::InTime => Stance::Working,
+                    Registers::Late => Stance::Behind,
+                },
+            }),
             fetch: Notify::new(),
+            rested: Arc::clone(&self.rested),
         });
         registered.push(Arc::clone(&extension));
         Ok(extension)
@@ -136,16 +195,67 @@ impl Extensions {
         identifier(self.events.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// An invocation was given to the runtime. `notice` is as of [`invoke_notice`].
-    pub(super) fn tell_of_invocation(&self, notice: &Bytes) {
-        if notice.is_empty() {
+    /// An invocation was given to the runtime.
+    pub(super) fn tell_of_invocation(&self, notice: &Notice) {
+        self.deadline_ms
+            .store(notice.deadline_ms, Ordering::Relaxed);
+        for extension in self.registered.lock().iter() {
+            if extension.subscribed.invoke {
+                extension.push(notice.event.clone(), Told::ToWork);
+            }
+        }
+    }
+
+    /// Waits until none is working. As long as it takes: whoever initialises the worker has a bound.
+    pub(super) async fn at_rest(&self) {
+        loop {
+            // Made before the look, so that it hears of whoever rests after it (Notify::notify_waiters).
+            let rested = self.rested.notified();
+            if self.working().is_none() {
+                return;
+            }
+            rested.await;
+        }
+    }
+
+    /// Waits until they are done with the last invocation, but not beyond its deadline.
+    pub(super) async fn done_with_the_last(&self) {
+        if self.working().is_none() {
+            return;
+        }
+        let now_ms = unix_ms(SystemTime::now());
+        let left_ms = self
+            .deadline_ms
+            .load(Ordering::Relaxed)
+            .saturating_sub(now_ms);
+        let rest = timeout(Duration::from_millis(left_ms), self.at_rest());
+        if rest.await.is_ok() {
             return;
         }
         for extension in self.registered.lock().iter() {
-            if extension.subscribed.invoke {
-                extension.push(notice.clone());
+            if extension.fall_behind() {
+                tracing::warn!(
+                    extension = %extension.name,
+                    "an extension has not asked for its next event when the invocation before had to be over; it is not waited for \
+                     until it does"
+                );
             }
         }
+    }
+
+    /// The name of one that is working, if there is one.
+    pub(super) fn working(&self) -> Option<String> {
+        let registered = self.registered.lock();
+        let mut working = registered.iter().filter(|one| one.is_working());
+        working.next().map(|one| one.name.clone())
+    }
+
+    /// Whether one is to be told of the end.
+    pub(super) fn awaits_shutdown(&self) -> bool {
+        let registered = self.registered.lock();
+        registered
+            .iter()
+            .any(|one| one.subscribed.shutdown && !one.is_gone())
     }
 
     /// The worker is let go; it ends at `deadline_ms` (Unix time) at the latest.
@@ -157,45 +267,87 @@ impl Extensions {
         });
         for extension in self.registered.lock().iter() {
             if extension.subscribed.shutdown {
-                extension.push(notice.clone());
+                extension.push(notice.clone(), Told::ToEnd);
             }
         }
     }
 }
 
+/// What an event asks of an extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// To ask for the next when it is done.
+    ToWork,
+    /// To end.
+    ToEnd,
+}
+
 impl Extension {
-    /// Waits for the next event.
+    /// Waits for the next event. Who asks when there is none is done with those before.
     pub(super) async fn next(&self) -> Bytes {
         loop {
             {
-                let mut queue = self.queue.lock();
-                if let Some(event) = queue.pop_front() {
-                    if !queue.is_empty() {
+                let mut inbox = self.inbox.lock();
+                if let Some(event) = inbox.events.pop_front() {
+                    if !inbox.events.is_empty() {
                         self.fetch.notify_one();
                     }
                     return event;
                 }
+                if inbox.stance != Stance::Gone {
+                    inbox.stance = Stance::AtRest;
+                }
             }
+            self.rested.notify_waiters();
             self.fetch.notified().await;
         }
     }
 
-    fn push(&self, event: Bytes) {
+    /// It reports that it cannot go on.
+    pub(super) fn goes(&self) {
+        self.inbox.lock().stance = Stance::Gone;
+        self.rested.notify_waiters();
+    }
+
+    fn is_working(&self) -> bool {
+        self.inbox.lock().stance == Stance::Working
+    }
+
+    fn is_gone(&self) -> bool {
+        self.inbox.lock().stance == Stance::Gone
+    }
+
+    /// Nobody waits for it any more. False: nobody had to.
+    fn fall_behind(&self) -> bool {
+        let mut inbox = self.inbox.lock();
+        let was_working = inbox.stance == Stance::Working;
+        if was_working {
+            inbox.stance = Stance::Behind;
+        }
+        was_working
+    }
+
+    fn push(&self, event: Bytes, told: Told) {
         {
-            let mut queue = self.queue.lock();
-            if queue.len() >= EVENTS_MAX {
-                queue.pop_front();
+            let mut inbox = self.inbox.lock();
+            inbox.stance = match (inbox.stance, told) {
+                (Stance::Gone, _) => return,
+                (Stance::AtRest, Told::ToWork) => Stance::Working,
+                (stance, _) => stance,
+            };
+            if inbox.events.len() >= EVENTS_MAX {
+                inbox.events.pop_front();
                 tracing::debug!(extension = %self.name, "an extension does not fetch its events; the oldest is dropped");
             }
-            queue.push_back(event);
+            inbox.events.push_back(event);
         }
         self.fetch.notify_one();
     }
 }
 
 /// What extensions are told of an invocation.
-pub(super) fn invoke_notice(id: &str, arn: &str, deadline_ms: u64, trace: Option<&str>) -> Bytes {
-    to_json(&Invoke {
+pub(super) fn invoke_notice(id: &str, arn: &str, deadline_ms: u64, trace: Option<&str>) -> Notice {
+    let event = to_json(&Invoke {
         event_type: "INVOKE",
         deadline_ms,
         request_id: id,
@@ -204,7 +356,8 @@ pub(super) fn invoke_notice(id: &str, arn: &str, deadline_ms: u64, trace: Option
             r#type: "X-Amzn-Trace-Id",
             value,
         }),
-    })
+    });
+    Notice { event, deadline_ms }
 }
 
 fn to_json(notice: &impl Serialize) -> Bytes {
@@ -234,10 +387,16 @@ mod tests {
     fn an_extension_gets_the_events_that_it_asked_for_in_order() {
         let extensions = Extensions::default();
         let both = extensions
-            .register("both", br#"{"events": ["INVOKE", "SHUTDOWN"]}"#)
+            .register(
+                "both",
+                br#"{"events": ["INVOKE", "SHUTDOWN"]}"#,
+                Registers::InTime,
+            )
             .unwrap();
-        let none = extensions.register("none", br#"{"events": []}"#).unwrap();
-        let null = extensions.register("null", br#"{"events":null}"#).unwrap();
+        let register =
+            |name: &str, body: &[u8]| extensions.register(name, body, Registers::InTime).unwrap();
+        let none = register("none", br#"{"events": []}"#);
+        let null = register("null", br#"{"events":null}"#);
         extensions.tell_of_invocation(&invoke_notice("id", "arn", 7, Some("Root=1")));
         extensions.tell_of_shutdown(9);
         let first = both.next().now_or_never().unwrap();
@@ -259,7 +418,7 @@ mod tests {
     fn the_oldest_events_go_when_nobody_fetches_them() {
         let extensions = Extensions::default();
         let slow = extensions
-            .register("slow", br#"{"events": ["INVOKE"]}"#)
+            .register("slow", br#"{"events": ["INVOKE"]}"#, Registers::Late)
             .unwrap();
         for number in 0..=EVENTS_MAX as u64 {
             extensions.tell_of_invocation(&invoke_notice("id", "arn", number, None));
@@ -268,10 +427,79 @@ mod tests {
         assert!(first.windows(14).any(|text| text == b"\"deadlineMs\":1"));
     }
 
+    fn registered(extensions: &Extensions, name: &str, when: Registers) -> Arc<Extension> {
+        let body = br#"{"events": ["INVOKE", "SHUTDOWN"]}"#;
+        extensions.register(name, body, when).unwrap()
+    }
+
+    #[test]
+    fn what_they_are_at_is_over_when_each_has_asked_for_more() {
+        let extensions = Extensions::default();
+        let stays = registered(&extensions, "stays", Registers::InTime);
+        let goes = registered(&extensions, "goes", Registers::InTime);
+        assert!(extensions.at_rest().now_or_never().is_none());
+        assert!(stays.next().now_or_never().is_none());
+        assert_eq!(extensions.working().as_deref(), Some("goes"));
+        goes.goes();
+        assert!(extensions.at_rest().now_or_never().is_some());
+
+        extensions.tell_of_invocation(&invoke_notice("id", "arn", u64::MAX, None));
+        assert_eq!(extensions.working().as_deref(), Some("stays"));
+        assert!(stays.next().now_or_never().is_some());
+        assert_eq!(extensions.working().as_deref(), Some("stays"));
+        assert!(stays.next().now_or_never().is_none());
+        assert_eq!(extensions.working(), None);
+    }
+
+    #[test]
+    fn whoever_waits_for_them_is_told_when_the_last_has_asked() {
+        let extensions = Extensions::default();
+        let slow = registered(&extensions, "slow", Registers::InTime);
+        let mut rest = Box::pin(extensions.at_rest());
+        assert!((&mut rest).now_or_never().is_none());
+        assert!(slow.next().now_or_never().is_none());
+        assert!(rest.now_or_never().is_some());
+    }
+
+    #[test]
+    fn one_that_registers_late_is_waited_for_once_it_has_asked() {
+        let extensions = Extensions::default();
+        let late = registered(&extensions, "late", Registers::Late);
+        extensions.tell_of_invocation(&invoke_notice("1", "arn", u64::MAX, None));
+        assert_eq!(extensions.working(), None);
+        assert!(late.next().now_or_never().is_some());
+        assert!(late.next().now_or_never().is_none());
+        extensions.tell_of_invocation(&invoke_notice("2", "arn", u64::MAX, None));
+        assert_eq!(extensions.working().as_deref(), Some("late"));
+    }
+
+    #[tokio::test]
+    async fn one_that_takes_longer_than_its_invocation_may_is_not_waited_for_until_it_asks() {
+        let extensions = Extensions::default();
+        let slow = registered(&extensions, "slow", Registers::InTime);
+        assert!(slow.next().now_or_never().is_none());
+        // Its deadline is long past.
+        extensions.tell_of_invocation(&invoke_notice("1", "arn", 1, None));
+        assert!(extensions.working().is_some());
+        extensions.done_with_the_last().await;
+        extensions.tell_of_invocation(&invoke_notice("2", "arn", u64::MAX, None));
+        assert_eq!(extensions.working(), None);
+        for _ in 0..2 {
+            assert!(slow.next().now_or_never().is_some());
+        }
+        assert!(slow.next().now_or_never().is_none());
+        extensions.tell_of_invocation(&invoke_notice("3", "arn", u64::MAX, None));
+        assert!(extensions.working().is_some());
+    }
+
     #[test]
     fn what_cannot_register_is_told_why() {
         let extensions = Extensions::default();
-        let kind = |name: &str, body: &str| match extensions.register(name, body.as_bytes()) {
+        let kind = |name: &str, body: &str| match extensions.register(
+            name,
+            body.as_bytes(),
+            Registers::InTime,
+        ) {
             Ok(_) => "",
             Err(rejected) => rejected.kind,
         };

@@ -1,5 +1,6 @@
 //! The listener inside the worker's network: accepts, and runs a connection until it ends. When the main process has ended,
-//! what it wrote last is read before its callers are told.
+//! what it wrote last is read before its callers are told. Of a worker that was let go its extensions are served on, which may be
+//! processes of their own, until whoever ends it drops this.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,14 +20,39 @@ use super::{Worksite, api};
 /// Serves the worker until it has ended, and then closes its desk. Dropping the future closes every connection.
 pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {
     let mut connections = JoinSet::new();
+    tokio::select! {
+        _ = site.life.watch() => {}
+        never = take_in(&site, &listener, &mut connections) => match never {},
+    }
+    if site.life.was_let_go() {
+        site.desk.close();
+        match take_in(&site, &listener, &mut connections).await {}
+    }
+    let drained = async {
+        // The runtime hears of a connection when it next looks at its sockets, which is while this yields.
+        yield_now().await;
+        while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
+            connections.spawn(connection(Arc::clone(&site), stream));
+        }
+        while connections.join_next().await.is_some() {}
+    };
+    // What is still open after that belongs to others than the main process.
+    drop(timeout(DRAIN_TIME_MAX, drained).await);
+    site.desk.close();
+}
+
+/// Accepts connections and runs them, for ever.
+async fn take_in(
+    site: &Arc<Worksite>,
+    listener: &TcpListener,
+    connections: &mut JoinSet<()>,
+) -> Infallible {
     let connections_max = site.version.config.concurrency as usize + CONNECTIONS_SPARE;
-    let mut ended = std::pin::pin!(site.life.watch());
     loop {
         tokio::select! {
-            _ = &mut ended => break,
             accepted = listener.accept(), if connections.len() < connections_max => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(Arc::clone(&site), stream));
+                    connections.spawn(connection(Arc::clone(site), stream));
                 }
                 Err(error) => {
                     tracing::warn!(worker = %site.id, %error, "a worker's connection cannot be accepted");
@@ -36,19 +62,6 @@ pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {
             Some(_) = connections.join_next() => {}
         }
     }
-    if !site.life.was_let_go() {
-        let drained = async {
-            // The runtime hears of a connection when it next looks at its sockets, which is while this yields.
-            yield_now().await;
-            while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
-                connections.spawn(connection(Arc::clone(&site), stream));
-            }
-            while connections.join_next().await.is_some() {}
-        };
-        // What is still open after that belongs to others than the main process.
-        drop(timeout(DRAIN_TIME_MAX, drained).await);
-    }
-    site.desk.close();
 }
 
 async fn connection(site: Arc<Worksite>, stream: TcpStream) {

@@ -8,6 +8,7 @@ mod streaming;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pilot_model::FunctionConfig;
 
 use super::*;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::TcpStream as StdTcpStream;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -10,13 +9,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_contract::{End, Instance, Reach, Retire};
 use pilot_model::BoxFuture;
-use pilot_model::ports::{StartError, WorkerMemory};
+use pilot_model::ports::WorkerMemory;
 use tokio::net::TcpStream;
 use tokio::sync::SetOnce;
 use tokio::task::AbortHandle;
 use tokio::time::Instant as Deadline;
 
-use super::runtime::{Left, NativeRuntime};
+use super::runtime::{Grace, Left, NativeRuntime};
 use crate::cgroup::Cgroup;
 use crate::memory;
 use crate::sandbox::Control;
@@ -61,10 +60,10 @@ impl NativeInstance {
         }
     }
 
-    fn let_go(&self, polite_until: Option<(Deadline, pilot_contract::Held)>) {
+    fn let_go(&self, grace: Option<Grace>) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(body) = self.body.lock().take() {
-            self.runtime.take_back(Left { body, polite_until });
+            self.runtime.take_back(Left { body, grace });
         }
     }
 }
@@ -111,11 +110,19 @@ impl Instance for NativeInstance {
     fn retire(&self, how: Retire) {
         match how {
             Retire::AtOnce => self.let_go(None),
-            Retire::Gracefully { grace, held } => {
+            Retire::Gracefully {
+                grace,
+                awaited,
+                held,
+            } => {
                 if let Some(body) = self.body.lock().as_ref() {
                     body.sandbox.control().tell_signal(SIGTERM);
                 }
-                self.let_go(Some((Deadline::now() + grace, held)));
+                self.let_go(Some(Grace {
+                    until: Deadline::now() + grace,
+                    awaited,
+                    held,
+                }));
             }
         }
     }
@@ -154,8 +161,8 @@ impl Reach for NativeReach {
         let control = self.control.upgrade();
         Box::pin(async move {
             let control = control.ok_or(io::ErrorKind::NotConnected)?;
-            let socket = control.connect(port).await.map_err(not_reached)?;
-            let stream = stream(socket)?;
+            let socket = control.connect(port).await?;
+            let stream = TcpStream::from_std(StdTcpStream::from(socket))?;
             // connect(2): writable once it is connected, or has failed.
             stream.writable().await?;
             match stream.take_error()? {
@@ -164,19 +171,4 @@ impl Reach for NativeReach {
             }
         })
     }
-}
-
-fn stream(socket: OwnedFd) -> io::Result<TcpStream> {
-    TcpStream::from_std(StdTcpStream::from(socket))
-}
-
-/// The init tells what the kernel said in words; a server that does not listen yet is the usual case.
-fn not_reached(error: StartError) -> io::Error {
-    let StartError::Sandbox { problem } = error else {
-        return io::Error::other(error.to_string());
-    };
-    if problem.contains("ECONNREFUSED") || problem.contains("refused") {
-        return io::Error::new(io::ErrorKind::ConnectionRefused, problem);
-    }
-    io::Error::other(problem)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pilot_contract::{Held, HttpWorker, ProvidedWorker, Start};
+use pilot_contract::{Awaited, Held, HttpWorker, ProvidedWorker, Start};
 use pilot_model::ports::{BoxFuture, GenericRuntime, StartError, Worker};
 use pilot_model::runtime_key::{Base, Limits as KeyLimits, Mount, RuntimeKey};
 use pilot_model::timeline::Instant;
@@ -69,8 +69,18 @@ struct Generic {
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) body: Body,
-    /// It was told to end, has until then, and may need this meanwhile.
-    pub(super) polite_until: Option<(Deadline, Held)>,
+    /// It was told to end, and has this time.
+    pub(super) grace: Option<Grace>,
+}
+
+/// The time that whatever was told to end still has.
+#[derive(Debug)]
+pub(super) struct Grace {
+    pub(super) until: Deadline,
+    /// Whose end is the end of it.
+    pub(super) awaited: Awaited,
+    /// What it may need meanwhile.
+    pub(super) held: Held,
 }
 
 /// Longest that a program may take until it is ready.
@@ -234,8 +244,7 @@ impl NativeRuntime {
 
 impl Home for NativeRuntime {
     fn take_back(&self, body: Body) {
-        let polite_until = None;
-        Self::take_back(self, Left { body, polite_until });
+        Self::take_back(self, Left { body, grace: None });
     }
 
     fn lost(&self) {
@@ -393,13 +402,25 @@ impl NativeRuntime {
 }
 
 impl Left {
-    /// The sandbox, once its program had the time it was given.
+    /// The sandbox, once what ran in it had the time it was given.
     async fn vacated(self) -> Sandbox {
-        if let Some((until, held)) = self.polite_until {
-            let _ = timeout_at(until, self.body.process.end()).await;
+        let Self { body, grace } = self;
+        if let Some(Grace {
+            until,
+            awaited,
+            held,
+        }) = grace
+        {
+            let ended = async {
+                body.process.end().await;
+                if awaited == Awaited::Everything {
+                    body.sandbox.control().at_rest().await;
+                }
+            };
+            let _ = timeout_at(until, ended).await;
             drop(held);
         }
-        self.body.sandbox
+        body.sandbox
     }
 }
 

@@ -230,6 +230,7 @@ fn make_user_namespace(wanted: UserNamespace) -> io::Result<Option<OwnedFd>> {
 fn fail(control: &OwnedFd, problem: &str) {
     let reply = InitReply::Failed {
         problem: problem.to_owned(),
+        errno: None,
     };
     // The daemon sees the closed socket where even this fails.
     if let Ok(bytes) = serde_json::to_vec(&reply) {

@@ -151,6 +151,31 @@ async fn a_cleaning_ends_everything_and_empties_the_places() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rest_is_when_the_last_that_a_program_left_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let test = "rest_is_when_the_last_that_a_program_left_has_ended";
+    let Some(started) = started(dir.path(), test).await else {
+        return;
+    };
+    let (shim, within) = (&started.shim, Duration::from_secs(20));
+    shim.at_rest(within).await.unwrap();
+    let leave = "setsid sleep 1000 >/dev/null 2>&1 & echo $!";
+    let (process, output) = run(shim, 0, leave).await.unwrap();
+    assert_eq!(process.ended().await, Ended::Exited(0));
+    let mut rest = std::pin::pin!(shim.at_rest(within));
+    // Asked for by now, and not answered.
+    assert!(
+        tokio::time::timeout(Duration::from_millis(50), &mut rest)
+            .await
+            .is_err()
+    );
+    let kill = format!("kill {}", printed(output));
+    let (killer, _output) = run(shim, 0, &kill).await.unwrap();
+    rest.await.unwrap();
+    assert_eq!(killer.end(), Some(Ended::Exited(0)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_ends_with_the_connection_and_takes_everything_along() {
     let dir = tempfile::tempdir().unwrap();
     let test = "it_ends_with_the_connection_and_takes_everything_along";

@@ -58,6 +58,7 @@ pub(super) enum Request<'a> {
     User {
         spec: &'a str,
     },
+    Rest,
 }
 
 /// From the shim.
@@ -84,6 +85,7 @@ impl Request<'_> {
             Self::Clean { within } => (6, millis(*within)),
             Self::Seal { .. } => (7, 0),
             Self::User { .. } => (8, 0),
+            Self::Rest => (9, 0),
         };
         let mut message = Vec::with_capacity(64);
         put(&mut message, op);
@@ -102,8 +104,11 @@ impl Request<'_> {
                 }
             }
             Self::User { spec } => message.extend(spec.as_bytes()),
-            Self::Listen { .. } | Self::Connect { .. } | Self::Kill { .. } | Self::Clean { .. } => {
-            }
+            Self::Listen { .. }
+            | Self::Connect { .. }
+            | Self::Kill { .. }
+            | Self::Clean { .. }
+            | Self::Rest => {}
         }
         if message.len() > MESSAGE_LEN_MAX {
             return Err(ShimError::TooLarge(format!(

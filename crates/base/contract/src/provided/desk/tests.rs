@@ -8,7 +8,7 @@ fn event(id: &str) -> (Event, oneshot::Receiver<Heard>) {
         id: id.into(),
         headers: HeaderMap::new(),
         body: Bytes::from(id.to_owned()),
-        notice: Bytes::new(),
+        notice: None,
         caller,
     };
     (event, heard)

@@ -1,6 +1,12 @@
 //! What is asked beside invocations: extensions, restore, telemetry, and what nobody should ask.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
 use super::*;
+use crate::End;
 
 const EXTENSION: &str = "/2020-01-01/extension";
 
@@ -54,6 +60,153 @@ async fn an_extension_is_told_of_invocations_and_of_the_end() {
         .exchange("POST", &format!("{EXTENSION}/exit/error"), &id, "{}")
         .await;
     assert_eq!(goes.status(), 202);
+}
+
+/// A call that has a minute.
+fn long_call(rig: &Rig, id: &str) -> tokio::task::JoinHandle<Result<Answer, WorkerFault>> {
+    let deadline_ms = unix_ms(SystemTime::now()) + 60_000;
+    let mut call = call(id, "{}");
+    let meta = format!(
+        r#"{{"id": "{id}", "arn": "arn:x", "version": "3", "deadline_ms": {deadline_ms}}}"#
+    );
+    call.meta = meta.into();
+    let worker = Arc::clone(&rig.worker);
+    tokio::spawn(async move { worker.call(call).await })
+}
+
+/// A worker that is up, with an extension of this name that was there before: it has asked for its first event.
+async fn rig_with_extension() -> (Rig, Peer, String) {
+    let (listener, address) = listener().await;
+    let instance = FakeInstance::new();
+    let (mut runtime, mut extension) = (Peer::connect(address).await, Peer::connect(address).await);
+    let dynamic: Arc<dyn Instance> = Arc::clone(&instance) as _;
+    let come_up = ProvidedWorker::come_up(start(|_| ()), listener, dynamic);
+    let has_asked = AtomicBool::new(false);
+    let script = async {
+        let answer = extension
+            .exchange(
+                "POST",
+                &format!("{EXTENSION}/register"),
+                "Lambda-Extension-Name: sidecar\r\n",
+                r#"{"events": ["INVOKE", "SHUTDOWN"]}"#,
+            )
+            .await;
+        let id = answer.header("Lambda-Extension-Identifier").unwrap();
+        let id = format!("Lambda-Extension-Identifier: {id}\r\n");
+        runtime.poll().await;
+        pinged(address).await;
+        has_asked.store(true, Ordering::SeqCst);
+        extension
+            .ask("GET", &format!("{EXTENSION}/event/next"), &id, "")
+            .await;
+        id
+    };
+    let up = async {
+        let worker = come_up.await.unwrap();
+        assert!(
+            has_asked.load(Ordering::SeqCst),
+            "it was up before its extension"
+        );
+        worker
+    };
+    let (worker, id) = tokio::join!(up, script);
+    let rig = Rig {
+        worker: Arc::new(worker),
+        instance,
+        address,
+        runtime,
+    };
+    (rig, extension, id)
+}
+
+/// The worker has answered somebody, and so had the time to answer others.
+async fn pinged(address: SocketAddr) {
+    let mut other = Peer::connect(address).await;
+    let pong = other.exchange("GET", "/2018-06-01/ping", "", "").await;
+    assert_eq!(pong.text(), "pong");
+}
+
+fn event_of(told: &Message) -> serde_json::Value {
+    serde_json::from_slice(&told.body).unwrap()
+}
+
+#[tokio::test]
+async fn an_initialisation_lasts_until_each_extension_has_asked_for_its_first_event() {
+    let (rig, _extension, _) = rig_with_extension().await;
+    assert!(rig.worker.is_alive());
+}
+
+#[tokio::test]
+async fn an_answer_is_not_held_back_by_an_extension_and_the_next_event_is() {
+    let (mut rig, mut extension, id) = rig_with_extension().await;
+    let first = long_call(&rig, "1");
+    rig.runtime.event().await;
+    rig.runtime.respond("1", "", "1").await;
+    assert_eq!(result(first.await), "1");
+    let second = long_call(&rig, "2");
+    rig.runtime.poll().await;
+    assert_eq!(event_of(&extension.read().await)["requestId"], "1");
+    pinged(rig.address).await;
+    assert!(rig.runtime.event().now_or_never().is_none());
+    extension
+        .ask("GET", &format!("{EXTENSION}/event/next"), &id, "")
+        .await;
+    assert_eq!(rig.runtime.event().await, "2");
+    rig.runtime.respond("2", "", "2").await;
+    assert_eq!(result(second.await), "2");
+    assert_eq!(event_of(&extension.read().await)["requestId"], "2");
+}
+
+#[tokio::test]
+async fn an_extension_that_never_asks_is_named_by_the_start_that_failed() {
+    let (listener, address) = listener().await;
+    let mut both = Peer::connect(address).await;
+    // One after the other on one connection: the runtime polls when the extension has registered.
+    let headers = "Lambda-Extension-Name: sidecar\r\n";
+    both.ask("POST", &format!("{EXTENSION}/register"), headers, "{}")
+        .await;
+    both.poll().await;
+    let mut start = start(|_| ());
+    start.come_up_max = Duration::from_millis(500);
+    let error = ProvidedWorker::come_up(start, listener, FakeInstance::new())
+        .await
+        .unwrap_err();
+    let StartError::Runtime { problem, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert!(problem.contains("its extension \"sidecar\""), "{problem}");
+}
+
+#[tokio::test]
+async fn an_extension_that_gives_up_is_not_waited_for() {
+    let (mut rig, mut extension, id) = rig_with_extension().await;
+    let first = long_call(&rig, "1");
+    rig.runtime.event().await;
+    rig.runtime.respond("1", "", "1").await;
+    assert_eq!(result(first.await), "1");
+    extension.read().await;
+    let path = format!("{EXTENSION}/exit/error");
+    extension.exchange("POST", &path, &id, "{}").await;
+    let second = long_call(&rig, "2");
+    rig.runtime.poll().await;
+    assert_eq!(rig.runtime.event().await, "2");
+    rig.runtime.respond("2", "", "2").await;
+    assert_eq!(result(second.await), "2");
+}
+
+#[tokio::test]
+async fn an_extension_of_a_process_of_its_own_hears_of_the_end_after_the_runtime_has_ended() {
+    let (rig, mut extension, id) = rig_with_extension().await;
+    let first = long_call(&rig, "1");
+    extension.read().await;
+    rig.worker.retire();
+    rig.instance.end(End::Signalled(15));
+    drop(rig.runtime);
+    assert!(first.await.unwrap().is_err());
+    let next = format!("{EXTENSION}/event/next");
+    let told = extension.exchange("GET", &next, &id, "").await;
+    assert_eq!(event_of(&told)["eventType"], "SHUTDOWN");
+    pinged(rig.address).await;
 }
 
 #[tokio::test]
