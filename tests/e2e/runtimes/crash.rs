@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use pilot_harness::{Daemon, DaemonOptions, descendants, eventually, is_gone, needs_root};
+use pilot_testkit::namespaces;
 use serde_json::json;
 
 use super::provided;
@@ -15,7 +16,7 @@ use crate::{answer, daemon_with};
 
 const CODE: &str = "import os\ndef handler(event, headers):\n    open('/tmp/x', 'w').write('x' * 100000)\n    if os.fork() == 0:\n        import time; time.sleep(100)\n    return 1\n";
 
-/// The machine's network namespaces, mounts and control groups, as far as they can be ours.
+/// The machine's mounts and network devices, as far as they can be ours. Its network namespaces are counted apart: they have no names.
 fn remains() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
@@ -64,7 +65,8 @@ fn invoke_until_it_ends(address: SocketAddr, name: &str) {
     }
 }
 
-fn kill_after(daemon: &mut Daemon, busy_for: Duration) {
+/// `namespaces_before`: how many network namespaces there were without the daemon.
+fn kill_after(daemon: &mut Daemon, busy_for: Duration, namespaces_before: usize) {
     let pid = daemon.pid();
     thread::scope(|scope| {
         for name in ["lab", "other"] {
@@ -80,15 +82,24 @@ fn kill_after(daemon: &mut Daemon, busy_for: Duration) {
             });
         }
     });
+    no_more_namespaces_than(namespaces_before);
     daemon.resume();
     let left = groups_of(pid);
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[track_caller]
+fn no_more_namespaces_than(before: usize) {
+    eventually("no network namespace is left", || {
+        (namespaces::network().len() <= before).then_some(())
+    });
 }
 
 #[test]
 fn a_daemon_killed_at_any_step_leaves_nothing() {
     needs_root!();
     let before = remains();
+    let namespaces_before = namespaces::network().len();
     // So few are kept that most are evicted.
     let mut daemon = daemon_with(DaemonOptions {
         config: Some("[limits]\nruntimes = 3\n".to_owned()),
@@ -100,8 +111,11 @@ fn a_daemon_killed_at_any_step_leaves_nothing() {
     }
     for round in 0..8_u64 {
         // What it is at differs from round to round: a start takes some 50 ms, cleaning a few.
-        kill_after(&mut daemon, Duration::from_millis(3 + 17 * round));
+        let busy_for = Duration::from_millis(3 + 17 * round);
+        kill_after(&mut daemon, busy_for, namespaces_before);
         assert_eq!(answer(&daemon, "lab", json!({})), 1);
+        // Those of a daemon that runs are seen.
+        assert!(namespaces::network().len() > namespaces_before);
     }
     daemon.stop();
     let after = eventually("no mount and no device is left", || {
@@ -109,4 +123,5 @@ fn a_daemon_killed_at_any_step_leaves_nothing() {
         after.is_subset(&before).then_some(after)
     });
     assert!(after.is_subset(&before));
+    no_more_namespaces_than(namespaces_before);
 }

@@ -1,4 +1,4 @@
-//! Fakes for the ports, clocks, a fixture version, capability probes; for tests only.
+//! Fakes for the ports, clocks, a fixture version, capability probes, what a machine has; for tests only.
 //!
 //! [`FakeEngine`] and [`FakeHost`] start [`FakeWorker`]s in tokio's time, so that a test with a paused clock decides when anything happens.
 
@@ -6,6 +6,7 @@ mod clock;
 mod engine;
 mod fixture;
 mod host;
+pub mod namespaces;
 pub mod probe;
 mod sink;
 mod worker;

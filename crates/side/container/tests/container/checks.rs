@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use crate::support::Stage;
-use crate::{cleaning, contracts, ends, times};
+use crate::{cleaning, contracts, ends, kills, times};
 
 pub(crate) type Check = fn(Stage) -> Pin<Box<dyn Future<Output = ()>>>;
 
@@ -41,6 +41,9 @@ pub(crate) fn all() -> Vec<(&'static str, Check)> {
         ends::what_a_killed_daemon_left_is_swept_and_nothing_else,
         ends::containers_of_a_replaced_image_are_given_up,
         ends::an_engine_that_goes_away_and_comes_back_needs_no_restart,
+        kills::a_daemon_killed_while_it_starts_a_container_leaves_nothing,
+        kills::a_daemon_killed_while_it_cleans_a_container_leaves_nothing,
+        kills::a_daemon_killed_while_it_evicts_a_container_leaves_nothing,
         times::a_cleaned_container_is_handed_over_in_time,
     ]
 }

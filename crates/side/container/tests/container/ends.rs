@@ -5,11 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use pilot_model::ports::RuntimeHost as _;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use crate::support::{
-    BUSYBOX, Stage, answer, call, fault, generic, host, problem, shell, specialise,
-};
+use crate::daemon::Daemon;
+use crate::support::{BUSYBOX, Stage, answer, call, fault, generic, problem, shell, specialise};
 
 /// Longest that anything here may take.
 const TIME_MAX: Duration = Duration::from_secs(20);
@@ -77,44 +75,9 @@ pub(crate) async fn a_container_killed_behind_the_daemons_back_is_noticed(stage:
     assert!(runtime.is_alive());
 }
 
-/// A daemon's part: a container, then nothing, until it is killed.
-pub(crate) async fn child(dir: &Path) {
-    let engine = std::env::var("PILOT_TEST_ENGINE").unwrap();
-    let host = host(dir, &engine);
-    let config = pilot_model::FunctionSpec {
-        runtime: Some("container".to_owned()),
-        image: Some(BUSYBOX.to_owned()),
-        ..Default::default()
-    };
-    let version = pilot_model::Version {
-        id: pilot_model::VersionId::from_hex("0"),
-        number: 1,
-        config: config.check(&"child".parse().unwrap()).unwrap(),
-        code_dir: dir.to_owned(),
-        environment: pilot_model::Environment {
-            id: pilot_model::EnvironmentId::from_hex("0"),
-            python: None,
-            packages_dir: None,
-            imports: Vec::new(),
-            node: None,
-        },
-    };
-    let runtime = generic(&host, &std::sync::Arc::new(version)).await.unwrap();
-    println!("up");
-    std::future::pending::<()>().await;
-    drop(runtime);
-}
-
 pub(crate) async fn containers_of_a_killed_daemon_are_gone(stage: Stage) {
-    let mut daemon = tokio::process::Command::new(std::env::current_exe().unwrap())
-        .env("PILOT_TEST_CHILD", stage.dir.path())
-        .env("PILOT_TEST_ENGINE", stage.address())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("up"));
+    let mut daemon = Daemon::begin(&stage, &stage.address());
+    daemon.does("start").await;
     let name = stage.containers();
     assert_eq!(name.lines().count(), 1, "{name}");
     let removed = Command::new("docker")
@@ -123,7 +86,7 @@ pub(crate) async fn containers_of_a_killed_daemon_are_gone(stage: Stage) {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    daemon.kill().await.unwrap();
+    daemon.dies().await;
     // By itself: nobody asks the engine to.
     tokio::task::spawn_blocking(move || removed.unwrap().wait().unwrap())
         .await

@@ -9,7 +9,11 @@
 mod checks;
 mod cleaning;
 mod contracts;
+mod daemon;
 mod ends;
+mod gate;
+mod kills;
+mod remains;
 mod support;
 mod times;
 
@@ -25,9 +29,8 @@ fn main() {
         .enable_all()
         .build()
         .unwrap();
-    // The part of a daemon that is killed: see `ends`.
-    if let Some(dir) = std::env::var_os("PILOT_TEST_CHILD") {
-        runtime.block_on(ends::child(dir.as_ref()));
+    if let Some(dir) = std::env::var_os(daemon::DIR) {
+        runtime.block_on(daemon::run(dir.as_ref()));
         return;
     }
     let only: Vec<String> = std::env::args()

@@ -60,6 +60,11 @@ impl TestEngine {
         assert!(self.script("halt", &["KILL"]).status.success());
     }
 
+    /// Everything of it lies there.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn script(&self, verb: &str, more: &[&str]) -> Output {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/dockerd");
         Command::new(script)
@@ -133,37 +138,7 @@ impl Stage {
 
     /// A version as a deployment leaves it.
     pub(crate) fn version(&self, name: &str, spec: &Spec<'_>) -> Arc<Version> {
-        let code_dir = self.dir.path().join("code").join(name);
-        std::fs::create_dir_all(&code_dir).unwrap();
-        for (file, code) in spec.code {
-            std::fs::write(code_dir.join(file), code).unwrap();
-        }
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        let config = FunctionSpec {
-            runtime: Some("container".to_owned()),
-            image: Some(spec.image.to_owned()),
-            contract: Some(spec.contract.to_owned()),
-            command: (!spec.command.is_empty()).then(|| words(spec.command)),
-            ready: spec.ready.map(str::to_owned),
-            memory_mb: spec.memory_mb,
-            network: spec.network.map(str::to_owned),
-            owner: Some("owner".to_owned()),
-            environment: [("OWN".to_owned(), "own value".to_owned())].into(),
-            ..FunctionSpec::default()
-        };
-        Arc::new(Version {
-            id: VersionId::from_hex(name),
-            number: 7,
-            config: config.check(&name.parse().unwrap()).unwrap(),
-            code_dir,
-            environment: Environment {
-                id: EnvironmentId::from_hex("none"),
-                python: None,
-                packages_dir: None,
-                imports: Vec::new(),
-                node: None,
-            },
-        })
+        version(self.dir.path(), name, spec)
     }
 
     /// Names of containers that the engine has of this stage, in any state.
@@ -182,6 +157,41 @@ impl Stage {
             .filter(|name| name != "shim")
             .collect()
     }
+}
+
+/// A version as a deployment leaves it in this data directory.
+pub(crate) fn version(dir: &Path, name: &str, spec: &Spec<'_>) -> Arc<Version> {
+    let code_dir = dir.join("code").join(name);
+    std::fs::create_dir_all(&code_dir).unwrap();
+    for (file, code) in spec.code {
+        std::fs::write(code_dir.join(file), code).unwrap();
+    }
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let config = FunctionSpec {
+        runtime: Some("container".to_owned()),
+        image: Some(spec.image.to_owned()),
+        contract: Some(spec.contract.to_owned()),
+        command: (!spec.command.is_empty()).then(|| words(spec.command)),
+        ready: spec.ready.map(str::to_owned),
+        memory_mb: spec.memory_mb,
+        network: spec.network.map(str::to_owned),
+        owner: Some("owner".to_owned()),
+        environment: [("OWN".to_owned(), "own value".to_owned())].into(),
+        ..FunctionSpec::default()
+    };
+    Arc::new(Version {
+        id: VersionId::from_hex(name),
+        number: 7,
+        config: config.check(&name.parse().unwrap()).unwrap(),
+        code_dir,
+        environment: Environment {
+            id: EnvironmentId::from_hex("none"),
+            python: None,
+            packages_dir: None,
+            imports: Vec::new(),
+            node: None,
+        },
+    })
 }
 
 /// What a function is, where it is not the default.
