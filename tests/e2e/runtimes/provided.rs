@@ -53,6 +53,23 @@ fn it_finds_the_headers_and_variables_of_lambda() {
 }
 
 #[test]
+fn a_variable_of_lambdas_that_the_function_sets_is_its_own_but_for_how_it_is_spoken_to() {
+    needs_root!();
+    let code = "import os\ndef handler(event, headers):\n    return [os.environ[name] for name in event]\n";
+    let daemon = provided_lab(
+        code,
+        "environment.AWS_LAMBDA_FUNCTION_NAME = \"mine\"\nenvironment.AWS_REGION = \"here\"\nenvironment.AWS_LAMBDA_RUNTIME_API = \"nowhere:1\"",
+    );
+    let names = json!([
+        "AWS_LAMBDA_FUNCTION_NAME",
+        "AWS_REGION",
+        "AWS_LAMBDA_RUNTIME_API"
+    ]);
+    let seen = answer(&daemon, "lab", names);
+    assert_eq!(seen, json!(["mine", "here", "127.0.0.1:9001"]));
+}
+
+#[test]
 fn what_it_raises_is_the_functions_error() {
     needs_root!();
     let daemon = provided_lab(
