@@ -1,14 +1,15 @@
 //! One exchange with a leased worker: send, wait no longer than the timeout, and make of whatever comes back an answer.
 //!
 //! The timeout counts from the call, as in Lambda: a start before it has its own bound, and so has the queue. A worker that
-//! timed out is killed at once; with `concurrency` above 1 it is killed once the invocations beside this one are over.
+//! timed out is killed at once; with `concurrency` above 1 it is killed once the invocations beside this one are over. So is one whose
+//! caller has gone away, unless it is an HTTP server: that hears of it, for its connection closes, and serves on.
 
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use pilot_model::Outcome;
 use pilot_model::calendar::unix_ms;
 use pilot_model::ports::{Answer, Call, CallKind, Done, HttpHead, WorkerFault};
+use pilot_model::{Interface, Outcome};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
@@ -49,6 +50,9 @@ pub(crate) async fn exchange(
         }
     };
     let stream = lease.begin();
+    if config.interface == Interface::Http {
+        lease.outlives_exchange();
+    }
     let call = Call {
         stream,
         kind,

@@ -1,7 +1,7 @@
 //! A lease: the right to use one slot of a worker for one invocation, and the wait for one.
 //!
 //! A lease cannot be lost: dropped before it was used, the worker goes back; dropped in the middle of an exchange (the
-//! client hung up), the worker is ended.
+//! client hung up), the worker is ended, unless it is one that learns of that and serves on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -86,6 +86,11 @@ impl Lease {
                 return stream;
             }
         }
+    }
+
+    /// The worker learns by itself when the exchange that has begun is given up, and serves on: dropping the lease gives it back.
+    pub fn outlives_exchange(&mut self) {
+        self.ending = Some(Ending::Reusable);
     }
 
     /// The worker.

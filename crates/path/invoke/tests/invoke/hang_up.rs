@@ -1,9 +1,13 @@
 //! A client that hangs up.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pilot_model::Outcome;
 use pilot_testkit::Deed;
 
 use crate::house::{House, ms, pass};
+use crate::passing::server;
 
 #[tokio::test(start_paused = true)]
 async fn in_the_queue_it_frees_its_place() {
@@ -52,4 +56,42 @@ async fn in_the_middle_of_its_call_the_worker_is_ended_and_counts_are_right() {
     assert_eq!(house.engine.alive(), 0);
     assert_eq!(house.sink.ended()[0].1, "cancelled");
     assert_eq!(house.sink.records()[0].outcome, Outcome::Cancelled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_the_middle_of_its_call_an_http_server_serves_on() {
+    let house = House::new();
+    let hangs = Arc::new(AtomicBool::new(true));
+    let first_hangs = Arc::clone(&hangs);
+    house
+        .engine
+        .serve(move |_| match first_hangs.swap(false, Ordering::SeqCst) {
+            true => Deed::Hang,
+            false => Deed::after(ms(50)),
+        });
+    house.deploy(|config| {
+        server(config);
+        config.concurrency = 2;
+        config.scale.max = 1;
+    });
+    let leaver = house.begin();
+    pass(ms(1)).await;
+    let other = house.begin();
+    pass(ms(1)).await;
+    assert_eq!(house.workers().busy, 1);
+    leaver.abort();
+    pass(ms(1)).await;
+    assert_eq!(house.workers().busy, 1);
+    assert_eq!(house.sink.records()[0].outcome, Outcome::Cancelled);
+    assert_eq!(other.await.unwrap().unwrap().outcome, Outcome::Ok);
+    // Alone on it, too.
+    hangs.store(true, Ordering::SeqCst);
+    let leaver = house.begin();
+    pass(ms(1)).await;
+    leaver.abort();
+    pass(ms(1)).await;
+    assert_eq!(house.workers().idle, 1);
+    assert!(house.call().await.is_ok());
+    assert_eq!((house.engine.starts(), house.engine.alive()), (1, 1));
+    assert!(house.sink.ended().is_empty());
 }
