@@ -83,12 +83,29 @@ function line(error) {
   const { errorType, errorMessage, frames } = describe(error);
   const stack = [heading(errorType, errorMessage), ...frames];
   try {
-    const own = isError(error) && !(error instanceof Fault) ? Object.entries(error) : [];
     const { code } = /** @type {{code?: unknown}} */ (isError(error) ? error : {});
-    return JSON.stringify({ errorType, errorMessage, code, ...Object.fromEntries(own), stack, cause: causes(error) });
+    return JSON.stringify({ errorType, errorMessage, code, ...attached(error), stack, cause: causes(error) });
   } catch {
     return JSON.stringify({ errorType, errorMessage, stack }); // what was attached cannot be written as JSON
   }
+}
+
+/**
+ * The same for a line that is an object: the stack with its first line.
+ * @param {unknown} error
+ */
+function fields(error) {
+  const { errorType, errorMessage, frames } = describe(error);
+  return { errorType, errorMessage, stackTrace: [heading(errorType, errorMessage), ...frames] };
+}
+
+/**
+ * What the user attached to an error. Its getters may throw.
+ * @param {unknown} error
+ * @returns {Record<string, unknown>}
+ */
+function attached(error) {
+  return isError(error) && !(error instanceof Fault) ? { ...error } : {};
 }
 
 /**
@@ -145,4 +162,4 @@ function causes(error) {
   return lines.length > 0 ? lines : undefined;
 }
 
-module.exports = { Fault, body, describe, frames, line, unhandledRejection };
+module.exports = { Fault, attached, body, describe, fields, frames, isError, line, unhandledRejection };

@@ -2,7 +2,7 @@
 //
 // Node's own stdout on a pipe sets it non-blocking and queues what does not fit. Here every write is done when it
 // returns, and a full pipe is waited for: the daemon always reads. `console` writes Lambda's lines (time, request,
-// level, text).
+// level, text), or with AWS_LAMBDA_LOG_FORMAT=JSON an object per line, from AWS_LAMBDA_LOG_LEVEL on.
 'use strict';
 
 const { AsyncLocalStorage } = require('node:async_hooks');
@@ -23,18 +23,36 @@ const NO_REQUEST = '-';
 const requests = new AsyncLocalStorage();
 let current = NO_REQUEST;
 
+/** Lambda's, the least important first. */
+const LEVELS = ['TRACE', 'DEBUG', 'INFO', 'WARN', 'ERROR', 'FATAL'];
+const DEFAULT_LEVEL = 'INFO';
+let isJson = false;
+/** The first of LEVELS that is written. */
+let lowest = 0;
+
 /** Replaces `process.stdout`, `process.stderr` and the console's methods; once, before user code. */
 function prepare() {
   replaceStream('stdout', new Log(1));
   replaceStream('stderr', new Log(2));
-  console.trace = (...values) => write(2, entry('TRACE', values));
-  console.debug = (...values) => write(1, entry('DEBUG', values));
-  console.info = (...values) => write(1, entry('INFO', values));
+  console.trace = (...values) => log(2, 'TRACE', values);
+  console.debug = (...values) => log(1, 'DEBUG', values);
+  console.info = (...values) => log(1, 'INFO', values);
   console.log = console.info;
-  console.warn = (...values) => write(2, entry('WARN', values));
-  console.error = (...values) => write(2, entry('ERROR', values));
+  console.warn = (...values) => log(2, 'WARN', values);
+  console.error = (...values) => log(2, 'ERROR', values);
   const more = /** @type {{fatal?: (...values: unknown[]) => void}} */ (console);
-  more.fatal = (...values) => write(2, entry('FATAL', values)); // Lambda's own addition
+  more.fatal = (...values) => log(2, 'FATAL', values); // Lambda's own addition
+}
+
+/**
+ * The form of the lines from now on, as these variables say. Levels are left out of JSON alone, as in Lambda.
+ * @param {Record<string, string>} environment
+ */
+function configure(environment) {
+  isJson = environment.AWS_LAMBDA_LOG_FORMAT?.toUpperCase() === 'JSON';
+  const named = environment.AWS_LAMBDA_LOG_LEVEL?.toUpperCase() ?? '';
+  const level = LEVELS.includes(named) ? named : DEFAULT_LEVEL;
+  lowest = isJson ? LEVELS.indexOf(level) : 0;
 }
 
 /**
@@ -60,7 +78,11 @@ function withRequest(requestId, action) {
  * @param {unknown} problem
  */
 function error(what, problem) {
-  write(2, entry('ERROR', [`${what}\t${errors.line(problem)}`]));
+  if (isJson) {
+    log(2, 'ERROR', [errors.isError(problem) ? problem : errors.fields(problem)]);
+  } else {
+    log(2, 'ERROR', [`${what}\t${errors.line(problem)}`]);
+  }
 }
 
 /**
@@ -85,11 +107,60 @@ function write(fd, data) {
 }
 
 /**
+ * @param {number} fd
  * @param {string} level
  * @param {unknown[]} values
  */
-function entry(level, values) {
+function log(fd, level, values) {
+  if (LEVELS.indexOf(level) >= lowest) {
+    write(fd, isJson ? json(level, values) : text(level, values));
+  }
+}
+
+/**
+ * @param {string} level
+ * @param {unknown[]} values
+ */
+function text(level, values) {
   return `${new Date().toISOString()}\t${requests.getStore() ?? current}\t${level}\t${format(...values)}\n`;
+}
+
+/**
+ * Lambda's object: `message` is the one value as it is, or the text of several, then with what the first error among
+ * them is beside it.
+ * @param {string} level
+ * @param {unknown[]} values
+ */
+function json(level, values) {
+  const requestId = requests.getStore() ?? current;
+  const timestamp = new Date().toISOString();
+  const head = requestId === NO_REQUEST ? { timestamp, level } : { timestamp, level, requestId };
+  if (values.length === 1) {
+    try {
+      return `${JSON.stringify({ ...head, message: values[0] }, withErrors())}\n`;
+    } catch {
+      // A circle, a BigInt, or a user's `toJSON`.
+    }
+  }
+  const found = values.length > 1 ? values.find(errors.isError) : undefined;
+  const problem = found === undefined ? {} : errors.fields(found);
+  return `${JSON.stringify({ ...head, message: format(...values), ...problem })}\n`;
+}
+
+/**
+ * For JSON.stringify: an error with what Lambda says of it, and with what the user attached to it. The second time
+ * without that, for it may lead back to the error.
+ */
+function withErrors() {
+  const seen = new Set();
+  return (/** @type {string} */ _key, /** @type {unknown} */ value) => {
+    if (!errors.isError(value)) {
+      return value;
+    }
+    const attached = seen.has(value) ? {} : errors.attached(value);
+    seen.add(value);
+    return { ...errors.fields(value), ...attached };
+  };
 }
 
 /** A standard stream that is never ahead of the kernel. */
@@ -132,4 +203,4 @@ function replaceStream(name, stream) {
   Object.defineProperty(process, name, { configurable: true, enumerable: true, get: () => stream });
 }
 
-module.exports = { NO_REQUEST, error, prepare, setRequest, withRequest, write };
+module.exports = { NO_REQUEST, configure, error, prepare, setRequest, withRequest, write };

@@ -1,7 +1,7 @@
 // Turns the generic process into one of a specification: environment, working directory, module search, memory.
 //
-// What Node reads only when it starts cannot be given late (its flags, NODE_EXTRA_CA_CERTS): README.md lists it. It
-// loads no user code, but what NODE_OPTIONS asks for.
+// What Node reads only when it starts (most flags, NODE_EXTRA_CA_CERTS) the process was started with: the daemon sees
+// to that. It loads no user code, but what NODE_OPTIONS asks for.
 'use strict';
 
 const Module = require('node:module');
@@ -20,17 +20,13 @@ const GROWTH_PERCENT_MAX = 200;
 // Up to this much memory, the space of young objects, which may come to 50 to 100 MiB, stays as small as it begins.
 const SMALL_MB = 256;
 
-// Before Node 22 the rehearsal has started libuv's threads.
-const [MAJOR] = process.versions.node.split('.').map(Number);
-const READ_AT_START = ['NODE_EXTRA_CA_CERTS', 'NODE_ICU_DATA', ...(MAJOR < 22 ? ['UV_THREADPOOL_SIZE'] : [])];
-
 /**
  * In this order: everything that user code could look at is in place before any of it runs.
  * @param {Specification} specification
  */
 async function specialise(specification) {
-  nameWhatIsLate(specification.environment);
   setEnvironment(specification.environment);
+  output.configure(specification.environment);
   process.chdir(specification.cwd);
   bound(specification.memory_mb);
   // Reads NODE_PATH again. It is what `node:module` has for this; without it NODE_PATH would be that of the generic
@@ -39,20 +35,6 @@ async function specialise(specification) {
   keepCompiled(specification.environment.NODE_COMPILE_CACHE);
   if (specification.environment.NODE_OPTIONS) {
     await applyOptions(specification.environment.NODE_OPTIONS, specification.cwd);
-  }
-}
-
-/**
- * Says which variables cannot have the effect that they would have had at the start.
- * @param {Record<string, string>} environment
- */
-function nameWhatIsLate(environment) {
-  for (const name of READ_AT_START) {
-    const value = environment[name];
-    if (value !== undefined && value !== process.env[name]) {
-      const problem = 'this variable is read when Node.js starts, it has no effect on one that runs already';
-      output.write(2, `${name}: ${problem}\n`);
-    }
   }
 }
 
@@ -103,26 +85,34 @@ function keepCompiled(folder) {
 }
 
 /**
- * Those of Node's options that can still be had.
+ * Those of Node's options that need not be there at the start; it was started with the others.
  * @param {string} text
  * @param {string} cwd
  */
 async function applyOptions(text, cwd) {
-  const words = text.split(/\s+/).filter((word) => word !== '');
+  const rest = words(text);
   const require = Module.createRequire(path.join(cwd, 'noop.js'));
-  for (let word = words.shift(); word !== undefined; word = words.shift()) {
+  for (let word = rest.shift(); word !== undefined; word = rest.shift()) {
     const [name, inline] = word.split(/=(.*)/s, 2);
     if (name === '--enable-source-maps') {
       process.setSourceMapsEnabled(true);
     } else if (name === '--require' || name === '-r') {
-      require(inline ?? words.shift() ?? '');
+      require(inline ?? rest.shift() ?? '');
     } else if (name === '--import') {
-      await import(specifier(inline ?? words.shift() ?? '', require));
-    } else {
-      const problem = 'this option cannot be given to a Node.js that runs already, it has no effect';
-      output.write(2, `NODE_OPTIONS: ${name}: ${problem}\n`);
+      await import(specifier(inline ?? rest.shift() ?? '', require));
     }
   }
+}
+
+/**
+ * As Node reads NODE_OPTIONS: parted by spaces, but within double quotes, where a backslash stands for the next
+ * character.
+ * @param {string} text
+ */
+function words(text) {
+  const found = text.match(/(?:[^ "]|"(?:[^"\\]|\\.)*(?:"|$))+/gs) ?? [];
+  const unquoted = (/** @type {string} */ _, /** @type {string} */ quoted) => quoted.replace(/\\(.)/gs, '$1');
+  return found.map((word) => word.replace(/"((?:[^"\\]|\\.)*)(?:"|$)/gs, unquoted));
 }
 
 /**

@@ -78,6 +78,99 @@ test('a log that nobody reads any more is no error', async () => {
   );
 });
 
+/** @param {Record<string, string>} environment */
+const inJson = (environment = {}) => serving(RUN, { environment: { AWS_LAMBDA_LOG_FORMAT: 'JSON', ...environment } });
+
+/** @param {{log: () => string}} worker */
+function lines(worker) {
+  const texts = worker.log().split('\n');
+  assert.strictEqual(texts.pop(), '');
+  return texts.map((text) => {
+    const { timestamp, ...line } = JSON.parse(text);
+    assert.match(timestamp, new RegExp(`^${TIME}$`));
+    return line;
+  });
+}
+
+test("with AWS_LAMBDA_LOG_FORMAT=JSON the console writes Lambda's objects, from INFO on", async () => {
+  const worker = await inJson();
+  await worker.result({
+    run: `console.log("a %s", "b", 3); console.info({ c: [1] }); console.warn("one\\ntwo"); console.error(5n);
+      console.debug("d"); console.trace("t"); console.fatal("f"); console.log(); console.log(null);`,
+  });
+  const expected = [
+    ['INFO', 'a b 3'],
+    ['INFO', { c: [1] }],
+    ['WARN', 'one\ntwo'],
+    ['ERROR', '5n'],
+    ['FATAL', 'f'],
+    ['INFO', ''],
+    ['INFO', null],
+  ];
+  assert.deepStrictEqual(
+    lines(worker),
+    expected.map(([level, message]) => ({ level, requestId: REQUEST_ID, message })),
+  );
+});
+
+for (const [level, written] of /** @type {Array<[string, string]>} */ ([
+  ['TRACE', 'tdiwef'],
+  ['debug', 'diwef'],
+  ['WARN', 'wef'],
+  ['ERROR', 'ef'],
+  ['FATAL', 'f'],
+  ['LOUD', 'iwef'],
+])) {
+  test(`AWS_LAMBDA_LOG_LEVEL=${level} leaves out what is less`, async () => {
+    const worker = await inJson({ AWS_LAMBDA_LOG_LEVEL: level });
+    const run = `for (const how of ["trace", "debug", "info", "warn", "error", "fatal"]) console[how](how[0]);
+      process.stdout.write(JSON.stringify({ timestamp: new Date(), message: "-" }) + "\\n");`;
+    await worker.result({ run });
+    const messages = lines(worker).map(({ message }) => message);
+    assert.strictEqual(messages.join(''), `${written}-`);
+  });
+}
+
+test('AWS_LAMBDA_LOG_LEVEL has no effect on text', async () => {
+  const worker = await serving(RUN, { environment: { AWS_LAMBDA_LOG_LEVEL: 'ERROR' } });
+  await worker.result({ run: 'console.debug("d");' });
+  assert.match(worker.log(), /\tDEBUG\td\n$/);
+});
+
+test("in JSON an error is an object, alone and within; beside other values its fields are the line's", async () => {
+  const worker = await inJson();
+  await worker.result({
+    run: `const e = new RangeError("far"); e.code = "E_FAR"; e.self = e;
+      console.error(e); console.log({ e }); console.log("it was", new TypeError("type"), new Error("second"));`,
+  });
+  const [alone, within, beside] = lines(worker);
+  const { stackTrace, self, ...rest } = alone.message;
+  assert.deepStrictEqual(rest, { errorType: 'RangeError', errorMessage: 'far', code: 'E_FAR' });
+  assert.match(stackTrace.join('\n'), /^RangeError: far\n    at /);
+  assert.strictEqual(self.errorMessage, 'far');
+  assert.deepStrictEqual(within.message.e.stackTrace, stackTrace);
+  assert.match(beside.message, /^it was TypeError: type\n/);
+  assert.deepStrictEqual([beside.errorType, beside.errorMessage], ['TypeError', 'type']);
+  assert.strictEqual(beside.stackTrace[0], 'TypeError: type');
+});
+
+test('in JSON what ends an invocation or the worker is an object; before a request it is of none', async () => {
+  const worker = await inJson();
+  await worker.error({ run: 'throw new RangeError("far")' });
+  await worker.error({ run: 'throw "text"' });
+  await worker.error({ run: 'Promise.reject(new RangeError("lost")); await new Promise(() => {})' });
+  const told = lines(worker).map(({ level, message }) => [level, message.errorType, message.errorMessage]);
+  assert.deepStrictEqual(told, [
+    ['ERROR', 'RangeError', 'far'],
+    ['ERROR', 'string', 'text'],
+    ['ERROR', 'Runtime.UnhandledPromiseRejection', 'RangeError: lost'],
+  ]);
+  const early = await serving('console.log("loading"); exports.handler = async () => 1;', {
+    environment: { AWS_LAMBDA_LOG_FORMAT: 'json' },
+  });
+  assert.deepStrictEqual(lines(early), [{ level: 'INFO', message: 'loading' }]);
+});
+
 test('an error has what Lambda says of it and what the protocol asks for', async () => {
   const code =
     'exports.handler = async () => {\n  const error = new RangeError("too far");\n  error.code = "E_FAR";\n' +
