@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import asdict, dataclass
 
-from rig.proc import busy_share, cpu_times, memory, trees
+from rig.proc import cpu_s, memory, trees
 from rig.report import Bar, Report
 
 from . import apps, paper
@@ -18,8 +18,8 @@ MB = 1e6
 @dataclass(frozen=True)
 class Point:
     """`live` is how many there are, free and generic ones among them; `pss` of the daemon with everything below it and, of containers, the engine's shims with everything below those; `interpreters`
-    the part of it that are processes of that name; `used` what of the machine's memory is not available, all MB. `cpu` is a share
-    of all CPUs."""
+    the part of it that are processes of that name; `used` what of the machine's memory is not available, all MB. `cpu` is the
+    share of all CPUs that those processes used, of containers the engine with them."""
 
     kind: str
     app: str
@@ -101,11 +101,12 @@ def keep(one: Served, live: int) -> int:
 
 
 def measure(bench: Bench, one: Served, live: int, interpreter: str) -> Point:
-    before = cpu_times()
-    time.sleep(bench.effort.window_s)
-    cpu = busy_share(before, cpu_times())
-    roots = {one.daemon.pid} | ({pid for pid in processes("containerd-shim")} if one.app.kind == "container" else set())
+    engine = processes("dockerd") | processes("containerd") if one.app.kind == "container" else set()
+    roots = {one.daemon.pid} | (processes("containerd-shim") if engine else set())
     pids = {pid for members in trees(roots).values() for pid in members} | roots
+    before = cpu_s(pids | engine)
+    time.sleep(bench.effort.window_s)
+    cpu = (cpu_s(pids | engine) - before) / bench.effort.window_s / (os.cpu_count() or 1)
     named = processes(interpreter) if interpreter else set()
     return Point(
         kind=one.app.kind,

@@ -110,8 +110,10 @@ def memory(report: Report) -> Any:
         cpu = axis.twinx()
         cpu.plot(live, [100 * point["cpu"] for point in points], marker=".", color=COLOURS["cleaned"], label="CPU, %")
         cpu.set_ylim(0, 100)
+        cpu.set_ylabel("CPU, %", fontsize=8)
         axis.set_xlabel("live runtimes")
-        axis.legend(fontsize=7)
+        axis.set_ylabel("MB")
+        axis.legend(handles=[*axis.get_lines(), *cpu.get_lines()], fontsize=7)
     return figure
 
 
