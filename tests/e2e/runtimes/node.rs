@@ -1,7 +1,7 @@
 //! `runtime = "node"`: handlers in Node.js, specialised from a process that is up.
 
-use pilot_harness::{Project, needs_root};
-use serde_json::json;
+use pilot_harness::{Project, eventually, needs_root};
+use serde_json::{Value, json};
 
 use super::node_lab;
 use crate::{answer, daemon, failure};
@@ -87,6 +87,114 @@ fn what_it_prints_is_in_the_log_of_its_invocation() {
     let (response, tail) = daemon.invoke_tail("lab", &json!({"n": 7}));
     response.ok();
     assert!(tail.contains("printed 7"), "{tail}");
+}
+
+#[test]
+fn what_node_reads_at_its_start_is_there_when_it_starts() {
+    needs_root!();
+    // Who loaded it: a worker's own code is loaded late, and so would be this.
+    let loader = "export async function resolve(name, context, next) {\n  return name === 'made:up' ? { url: 'data:text/javascript,export default 42', shortCircuit: true } : next(name, context);\n}\n";
+    let code = "import made from 'made:up';\nexport const handler = async () => ({ made, limit: Error.stackTraceLimit, options: process.env.NODE_OPTIONS, threads: process.env.UV_THREADPOOL_SIZE, late: globalThis.late });\n";
+    let options = "--stack-trace-limit=7 --no-warnings --experimental-loader ./loader.mjs --import ./late.mjs";
+    let daemon = daemon();
+    daemon.deploy(
+        &Project::empty()
+            .file("loader.mjs", loader)
+            .file("late.mjs", "globalThis.late = true;\n")
+            .file("index.mjs", code)
+            .manifest(
+                "lab",
+                &format!(
+                    "runtime = \"node\"\nenvironment.NODE_OPTIONS = \"{options}\"\nenvironment.UV_THREADPOOL_SIZE = \"2\""
+                ),
+            ),
+    );
+    let seen = json!({"made": 42, "limit": 7, "options": options, "threads": "2", "late": true});
+    for _ in 0..2 {
+        assert_eq!(answer(&daemon, "lab", json!({})), seen);
+        // The next worker comes from one that is kept.
+        daemon.scale("lab", 0);
+        eventually("a Node.js waits", || {
+            let runtimes = daemon.describe("lab")["runtimes"].clone();
+            (runtimes["stem"]["available"].as_u64() >= Some(1)).then_some(())
+        });
+    }
+    let line = daemon.describe("lab")["runtimes"]["line"].to_string();
+    assert!(
+        line.contains("started with NODE_OPTIONS and UV_THREADPOOL_SIZE"),
+        "{line}"
+    );
+    assert_eq!(daemon.logs("lab").matches("no effect").count(), 0);
+}
+
+#[test]
+fn no_other_function_gets_a_node_that_was_started_with_options() {
+    needs_root!();
+    let daemon = daemon();
+    let code = "exports.handler = async () => Error.stackTraceLimit;\n";
+    for (name, options) in [
+        ("seven", "--stack-trace-limit=7"),
+        ("plain", ""),
+        ("nine", "--stack-trace-limit=9"),
+    ] {
+        let keys = format!(
+            "runtime = \"node\"\nowner = \"team\"\nreuse = \"once\"\nenvironment.NODE_OPTIONS = \"{options}\""
+        );
+        daemon.deploy(
+            &Project::empty()
+                .file("index.js", code)
+                .manifest(name, &keys),
+        );
+    }
+    for _ in 0..4 {
+        for (name, limit) in [("seven", 7), ("plain", 10), ("nine", 9)] {
+            assert_eq!(answer(&daemon, name, json!({})), limit, "{name}");
+        }
+    }
+}
+
+#[test]
+fn options_that_node_refuses_are_told_by_the_deployment() {
+    needs_root!();
+    let told = daemon().deploy_fails(
+        &Project::empty()
+            .file("index.js", "exports.handler = async () => 1;\n")
+            .manifest(
+                "lab",
+                "runtime = \"node\"\nenvironment.NODE_OPTIONS = \"--no-such-option\"",
+            ),
+    );
+    assert!(told.contains("--no-such-option"), "{told}");
+}
+
+#[test]
+fn its_log_is_json_where_the_function_says_so() {
+    needs_root!();
+    let daemon = node_lab(
+        "exports.handler = async (event) => {\n  console.log('a', 1); console.debug('unseen'); console.error(new RangeError('far'));\n  if (event.fail) throw new TypeError('wrong');\n};\n",
+        "environment.AWS_LAMBDA_LOG_FORMAT = \"JSON\"",
+    );
+    let (response, tail) = daemon.invoke_tail("lab", &json!({}));
+    let id = response.ok().header("x-amzn-requestid").unwrap().to_owned();
+    let lines = json_lines(&tail);
+    assert_eq!(lines.len(), 2, "{tail}");
+    assert_eq!(lines[0]["level"], "INFO");
+    assert_eq!(lines[0]["message"], "a 1");
+    assert_eq!(lines[0]["requestId"], id.as_str());
+    assert!(lines[0]["timestamp"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(lines[1]["level"], "ERROR");
+    assert_eq!(lines[1]["message"]["errorType"], "RangeError");
+    assert_eq!(lines[1]["message"]["errorMessage"], "far");
+    assert_eq!(lines[1]["message"]["stackTrace"][0], "RangeError: far");
+    let (_, tail) = daemon.invoke_tail("lab", &json!({"fail": true}));
+    assert_eq!(json_lines(&tail)[2]["message"]["errorType"], "TypeError");
+}
+
+/// The lines of a log that are JSON.
+fn json_lines(log: &str) -> Vec<Value> {
+    log.lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect()
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub struct RuntimeSpec {
     pub working_dir: String,
     /// Environment variables; of a name that is there twice the last one counts.
     pub environment: Vec<(String, String)>,
+    /// Execution options: variables that the base's interpreter reads when it starts, and never again. As above.
+    pub execution: Vec<(String, String)>,
     /// Host folders and files shown in it; of two at one place the last one counts.
     pub mounts: Vec<Mount>,
     /// Most memory, CPU and processes.
@@ -113,6 +115,7 @@ pub struct RuntimeKey {
     command: Vec<String>,
     working_dir: String,
     environment: BTreeMap<String, String>,
+    execution: BTreeMap<String, String>,
     mounts: BTreeMap<PathBuf, (PathBuf, Access)>,
     limits: Limits,
     user: Option<u32>,
@@ -187,6 +190,7 @@ impl RuntimeSpec {
                 dir => normal(Path::new(dir)).display().to_string(),
             },
             environment: self.environment.into_iter().collect(),
+            execution: self.execution.into_iter().collect(),
             mounts: self
                 .mounts
                 .into_iter()
@@ -247,6 +251,12 @@ impl RuntimeKey {
         &self.environment
     }
 
+    /// Execution options: variables that its interpreter was started with.
+    #[must_use]
+    pub fn execution(&self) -> &BTreeMap<String, String> {
+        &self.execution
+    }
+
     /// Host folders and files shown in it, by place.
     pub fn mounts(&self) -> impl Iterator<Item = Mount> + '_ {
         self.mounts.iter().map(|(inside, (host, access))| Mount {
@@ -269,12 +279,19 @@ impl RuntimeKey {
     }
 
     /// The generic runtime this one can be made from: nobody's, without code, variables and command, in no network. What a
-    /// runtime has from its birth is the stem's as well: base, IPC namespace, the host's network, a fixed user.
+    /// runtime has from its birth is the stem's as well: base, IPC namespace, the host's network, a fixed user, and execution
+    /// options. With those the mounts and the owner, for an interpreter may read files of the code as it starts
+    /// (`NODE_EXTRA_CA_CERTS`), and run them.
     #[must_use]
     pub fn stem(&self) -> Self {
+        let is_born_so = !self.execution.is_empty();
+        let (owner, mounts) = match is_born_so {
+            true => (self.owner.clone(), self.mounts.clone()),
+            false => (None, BTreeMap::new()),
+        };
         Self {
             base: self.base.clone(),
-            owner: None,
+            owner,
             network: match self.network {
                 Network::Host => Network::Host,
                 Network::None | Network::Outbound => Network::None,
@@ -284,7 +301,8 @@ impl RuntimeKey {
             command: Vec::new(),
             working_dir: String::new(),
             environment: BTreeMap::new(),
-            mounts: BTreeMap::new(),
+            execution: self.execution.clone(),
+            mounts,
             limits: Limits::default(),
             user: self.user,
         }
@@ -303,12 +321,15 @@ impl RuntimeKey {
     /// keys are equal.
     ///
     /// Never across owners: a runtime that somebody has used stays theirs. What a process has from its birth (base, IPC
-    /// namespace, the host's network, a fixed user) cannot be changed.
+    /// namespace, the host's network, a fixed user, execution options) cannot be changed, nor, where there are execution options, the
+    /// mounts and the owner.
     #[must_use]
     pub fn adaptation(&self, to: &Self) -> Option<Vec<Difference>> {
         let same_owner = self.owner == to.owner;
         let fixed = self.base == to.base
             && self.ipc == to.ipc
+            && self.execution == to.execution
+            && (self.execution.is_empty() || (same_owner && self.mounts == to.mounts))
             && (same_owner || self.owner.is_none())
             && self.user == to.user
             && (self.network == to.network
@@ -337,7 +358,7 @@ impl RuntimeKey {
     }
 }
 
-/// One line for people. Of variables and mounts only how many: values may be secrets.
+/// One line for people. Of variables and mounts only how many, of execution options the names: values may be secrets.
 impl fmt::Display for RuntimeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.base {
@@ -379,6 +400,10 @@ impl fmt::Display for RuntimeKey {
                 let plural = if count == 1 { "" } else { "s" };
                 write!(f, ", {count} {word}{plural}")?;
             }
+        }
+        if !self.execution.is_empty() {
+            let names: Vec<&str> = self.execution.keys().map(String::as_str).collect();
+            write!(f, ", started with {}", names.join(" and "))?;
         }
         Ok(())
     }

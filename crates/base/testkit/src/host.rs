@@ -161,7 +161,7 @@ impl FakeHost {
             .count()
     }
 
-    /// The key that [`RuntimeHost::key`] gives.
+    /// The key that [`RuntimeHost::key`] gives. `UV_THREADPOOL_SIZE` is an execution option.
     ///
     /// # Panics
     /// If the configuration has no key, which this host never says.
@@ -192,6 +192,12 @@ impl FakeHost {
             environment: config
                 .environment
                 .iter()
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+            execution: config
+                .environment
+                .iter()
+                .filter(|(name, _)| *name == "UV_THREADPOOL_SIZE")
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
             mounts: vec![Mount {

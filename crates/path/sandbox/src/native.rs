@@ -8,6 +8,7 @@
 //! Code, packages and the resolver's file are shown in a sandbox that is up (`Control::show`), so that a generic one can become
 //! anybody's.
 
+mod execution;
 mod house;
 mod instance;
 mod node;
@@ -86,6 +87,11 @@ impl RuntimeHost for NativeHost {
             command,
             working_dir: CODE_INSIDE.to_owned(),
             environment: config.environment.clone().into_iter().collect(),
+            execution: match &config.runtime {
+                Runtime::Node { .. } => execution::of_node(&config.environment),
+                // Nothing runs in it before its program does, with all of its variables.
+                _ => Vec::new(),
+            },
             mounts: self.mounts(version)?,
             limits: Limits {
                 memory_bytes: config.memory_bytes,

@@ -115,6 +115,8 @@ impl RuntimeHost for ContainerHost {
             command: command.clone().unwrap_or_default(),
             working_dir: String::new(),
             environment: config.environment.clone().into_iter().collect(),
+            // Whatever runs in it is started for its worker, with all of its variables.
+            execution: Vec::new(),
             // The code is the container's affair: it comes and goes with the version.
             mounts: Vec::new(),
             limits: Limits {

@@ -19,6 +19,10 @@ fn spec() -> impl Strategy<Value = RuntimeSpec> {
             prop::collection::vec("[a-z./-]{1,6}", 0..3),
             select(vec!["", "/srv", "/srv/app"]),
             prop::collection::btree_map("[A-C]", "[x-z]{0,2}", 0..3),
+            prop_oneof![
+                2 => Just(BTreeMap::new()),
+                1 => prop::collection::btree_map("[E-F]", "[x-y]", 0..3),
+            ],
             prop::collection::btree_map(
                 select(vec!["/var/task", "/opt", "/data/in"]),
                 (select(vec!["/code/1", "/code/2"]), access()),
@@ -31,7 +35,7 @@ fn spec() -> impl Strategy<Value = RuntimeSpec> {
         .prop_map(
             |(
                 (base, owner, network, host_name, ipc),
-                (command, dir, variables, mounts, limits, user),
+                (command, dir, variables, execution, mounts, limits, user),
             )| RuntimeSpec {
                 base,
                 owner,
@@ -41,6 +45,7 @@ fn spec() -> impl Strategy<Value = RuntimeSpec> {
                 command,
                 working_dir: dir.to_owned(),
                 environment: variables.into_iter().collect(),
+                execution: execution.into_iter().collect(),
                 mounts: mounts
                     .into_iter()
                     .map(|(inside, (host, access))| Mount {
@@ -181,6 +186,7 @@ impl Spelling {
             }
         };
         let mut environment = self.shuffled(spec.environment.clone());
+        let execution = self.shuffled(spec.execution.clone());
         let mounts = spec.mounts.iter().map(|mount| Mount {
             inside: self.path(&mount.inside),
             host: self.path(&mount.host),
@@ -215,6 +221,7 @@ impl Spelling {
                 dir => self.path(Path::new(dir)).to_str().unwrap().to_owned(),
             },
             environment,
+            execution,
             mounts,
             ..spec.clone()
         }
@@ -241,6 +248,7 @@ proptest! {
         prop_assert_eq!(key.base(), &spec.base);
         prop_assert_eq!(key.owner(), spec.owner.as_deref());
         prop_assert_eq!(key.environment().clone().into_iter().collect::<Vec<_>>(), spec.environment);
+        prop_assert_eq!(key.execution().clone().into_iter().collect::<Vec<_>>(), spec.execution);
         let mut mounts = spec.mounts;
         mounts.sort();
         prop_assert_eq!(key.mounts().collect::<Vec<_>>(), mounts);
@@ -266,7 +274,7 @@ proptest! {
         let key = spec.canonical();
         let stem = key.stem();
         prop_assert!(stem.adaptation(&key).is_some());
-        prop_assert_eq!(stem.owner(), None);
+        prop_assert_eq!(stem.owner(), key.owner().filter(|_| !key.execution().is_empty()));
         prop_assert_eq!(stem.stem(), stem);
     }
 
@@ -287,21 +295,25 @@ fn relative() -> impl Strategy<Value = RuntimeKey> {
         prop::option::of(select(vec![1000_u32])),
         0..2_u64,
         select(vec!["", "web"]),
+        prop::collection::vec(Just(("E".to_owned(), "1".to_owned())), 0..2),
     )
-        .prop_map(|(owner, network, user, memory_bytes, host_name)| {
-            RuntimeSpec {
-                owner: owner.map(str::to_owned),
-                network,
-                user,
-                host_name: host_name.to_owned(),
-                limits: Limits {
-                    memory_bytes,
-                    ..Limits::default()
-                },
-                ..plain()
-            }
-            .canonical()
-        })
+        .prop_map(
+            |(owner, network, user, memory_bytes, host_name, execution)| {
+                RuntimeSpec {
+                    owner: owner.map(str::to_owned),
+                    network,
+                    user,
+                    host_name: host_name.to_owned(),
+                    execution,
+                    limits: Limits {
+                        memory_bytes,
+                        ..Limits::default()
+                    },
+                    ..plain()
+                }
+                .canonical()
+            },
+        )
 }
 
 fn plain() -> RuntimeSpec {
@@ -317,6 +329,7 @@ fn plain() -> RuntimeSpec {
         command: vec![],
         working_dir: String::new(),
         environment: vec![],
+        execution: vec![],
         mounts: vec![],
         limits: Limits::default(),
         user: None,
@@ -415,6 +428,41 @@ fn what_a_runtime_has_from_its_birth_stays() {
 }
 
 #[test]
+fn what_was_started_with_execution_options_is_for_equal_ones_of_its_owner_and_code_alone() {
+    let of = |owner: &str, value: &str, code: &str| RuntimeSpec {
+        owner: Some(owner.to_owned()),
+        environment: vec![("A".to_owned(), "1".to_owned())],
+        execution: vec![("UV_THREADPOOL_SIZE".to_owned(), value.to_owned())],
+        mounts: vec![Mount {
+            inside: "/var/task".into(),
+            host: code.into(),
+            access: Access::Read,
+        }],
+        ..plain()
+    };
+    let key = of("ann", "8", "/code/1").canonical();
+    let stem = key.stem();
+    assert_eq!(stem.owner(), Some("ann"));
+    assert_eq!(stem.mounts().count(), 1);
+    assert_eq!(stem.adaptation(&key), Some(vec![Difference::Environment]));
+    let mut without = of("ann", "8", "/code/1");
+    without.execution.clear();
+    let others = [
+        of("bob", "8", "/code/1"),
+        of("ann", "9", "/code/1"),
+        of("ann", "8", "/code/2"),
+        without,
+        plain(),
+    ];
+    for other in others {
+        let other = other.canonical();
+        assert_eq!(key.adaptation(&other), None, "{other}");
+        assert_eq!(stem.adaptation(&other), None, "{other}");
+        assert_eq!(other.adaptation(&key), None, "{other}");
+    }
+}
+
+#[test]
 fn images_are_read_as_the_engine_reads_them() {
     for (full, others) in IMAGES {
         assert_eq!(full_image(full), *full);
@@ -456,4 +504,15 @@ fn the_line_for_people_has_no_values_of_variables() {
     );
     assert_eq!(key.short().len(), 8);
     assert_ne!(key.short(), key.stem().short());
+    let options = RuntimeSpec {
+        execution: vec![
+            ("NODE_OPTIONS".to_owned(), "--title=hunter2".to_owned()),
+            ("UV_THREADPOOL_SIZE".to_owned(), "8".to_owned()),
+        ],
+        ..plain()
+    };
+    assert_eq!(
+        options.canonical().to_string(),
+        "sandbox, nobody's, network none, started with NODE_OPTIONS and UV_THREADPOOL_SIZE"
+    );
 }

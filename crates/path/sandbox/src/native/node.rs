@@ -60,9 +60,11 @@ struct Specification {
 }
 
 impl WaitingNode {
+    /// With execution options it begins in the code's folder, which is shown by then: what they name may lie there.
     pub(super) async fn start(
         sandbox: &Sandbox,
         node: &Path,
+        execution: &BTreeMap<String, String>,
         user: Option<u32>,
     ) -> Result<Self, StartError> {
         let (channel, theirs) = seqpacket::stream_pair().map_err(no_sandbox("a socket pair"))?;
@@ -72,14 +74,20 @@ impl WaitingNode {
         crate::channel::set_nonblocking(&control).map_err(no_sandbox("a socket pair"))?;
         let (output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
         let null = dev_null()?;
+        let mut environment = variables::base();
+        environment.extend(execution.clone());
         let spec = ExecSpec {
             path: node.display().to_string(),
             arguments: vec![
                 format!("{NODE_WORKER_INSIDE}/worker.js"),
                 "generic".to_owned(),
             ],
-            environment: variables::base().into_iter().collect(),
-            cwd: PathBuf::from("/"),
+            environment: environment.into_iter().collect(),
+            cwd: PathBuf::from(if execution.is_empty() {
+                "/"
+            } else {
+                CODE_INSIDE
+            }),
             user,
             cgroup_files: 0,
             template: false,

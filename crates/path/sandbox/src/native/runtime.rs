@@ -434,7 +434,7 @@ async fn furnish(
         Base::Native {
             interpreter: Some(node),
             ..
-        } => Some(WaitingNode::start(&sandbox, node, user).await?),
+        } => Some(WaitingNode::start(&sandbox, node, key.execution(), user).await?),
         Base::Native { .. } | Base::Container { .. } => None,
     };
     Ok(Generic { sandbox, waiting })

@@ -188,6 +188,7 @@ mod tests {
             command: Vec::new(),
             working_dir: String::new(),
             environment: Vec::new(),
+            execution: Vec::new(),
             mounts: Vec::new(),
             limits,
             user: None,

@@ -131,7 +131,7 @@ impl<R> Machine<R> {
             if surplus == 0 {
                 continue;
             }
-            let mut old = self.available_longer(now, account, keep);
+            let mut old = self.available_longer(now, &stem, keep);
             old.sort_unstable();
             let mut left = surplus;
             for (_, id, is_generic) in old {
@@ -192,15 +192,16 @@ impl<R> Machine<R> {
     fn available_longer(
         &self,
         now: Instant,
-        account: &StemAccount,
+        stem: &Arc<RuntimeKey>,
         keep: Duration,
     ) -> Vec<(Instant, RuntimeId, bool)> {
+        let account = self.stems.get(stem);
         let keys = account
-            .keys
-            .iter()
+            .into_iter()
+            .flat_map(|account| &account.keys)
             .filter_map(|key| self.keys.get_key_value(key));
         let ids = keys.flat_map(|(key, account)| {
-            let is_generic = key.owner().is_none();
+            let is_generic = key == stem;
             account.available.iter().map(move |id| (*id, is_generic))
         });
         ids.filter_map(|(id, is_generic)| match self.runtimes.get(&id)?.state {

@@ -37,6 +37,7 @@ fn spec(interpreter: &str, owner: &str) -> RuntimeSpec {
         command: vec![],
         working_dir: String::new(),
         environment: vec![],
+        execution: vec![],
         mounts: vec![],
         limits: RuntimeLimits::default(),
         user: None,

@@ -1,0 +1,234 @@
+//! Node's execution options: what of a function's environment a Node.js reads when it starts, and never again. A process that
+//! waits for its function has read it before it knows which, so these are settings of the runtime
+//! ([`RuntimeSpec::execution`](pilot_model::runtime_key::RuntimeSpec::execution)), and it is started with them.
+//!
+//! What the worker can still apply to a process that is up (`node/lib/specialise.js`: `TZ`, `NODE_PATH`, `NODE_COMPILE_CACHE`, and the
+//! options of [`LATE`]) is none of them: functions that differ in those alone share what is kept.
+
+use std::collections::BTreeMap;
+
+use crate::variables;
+
+/// Variables that are read at the start: of Node ("Environment variables" of its command line documentation), libuv, OpenSSL, ICU, the
+/// C library and the dynamic linker.
+const READ_AT_START: [&str; 22] = [
+    "GLIBC_TUNABLES",
+    "LANG",
+    "LC_ALL",
+    "LC_MESSAGES",
+    "NODE_DEBUG",
+    "NODE_DEBUG_NATIVE",
+    "NODE_EXTRA_CA_CERTS",
+    "NODE_ICU_DATA",
+    "NODE_NO_WARNINGS",
+    "NODE_PENDING_DEPRECATION",
+    "NODE_PRESERVE_SYMLINKS",
+    "NODE_PRESERVE_SYMLINKS_MAIN",
+    "NODE_REDIRECT_WARNINGS",
+    USE_PROXY,
+    "NODE_USE_SYSTEM_CA",
+    "NODE_V8_COVERAGE",
+    "OPENSSL_CONF",
+    "OPENSSL_MODULES",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "UV_THREADPOOL_SIZE",
+    "UV_USE_IO_URING",
+];
+
+/// Those that begin so: of the dynamic linker, and of the C library's allocator and others.
+const READ_AT_START_ALL: [&str; 2] = ["LD_", "MALLOC_"];
+
+/// Its options are a variable, too, of which [`LATE`] ones are left out.
+const OPTIONS: &str = "NODE_OPTIONS";
+
+/// Options that are applied late; those with an argument take the next word where it is not behind a `=`.
+const LATE: [(&str, Argument); 4] = [
+    ("--enable-source-maps", Argument::None),
+    ("--import", Argument::One),
+    ("--require", Argument::One),
+    ("-r", Argument::One),
+];
+
+/// With this, or its option, `fetch` and `http` read these variables at the start.
+const USE_PROXY: &str = "NODE_USE_ENV_PROXY";
+const USE_PROXY_OPTION: &str = "--use-env-proxy";
+const PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Argument {
+    None,
+    One,
+}
+
+/// What of these variables a Node.js has to be started with, beyond what every one is. An empty value says nothing, and is left out.
+pub(super) fn of_node(environment: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    let base = variables::base();
+    let options = environment.get(OPTIONS).map(|text| at_start(text));
+    let options = options.filter(|options| !options.is_empty());
+    let uses_proxy = environment.get(USE_PROXY).is_some_and(|value| value == "1")
+        || options.as_ref().is_some_and(|options| {
+            words(options)
+                .iter()
+                .any(|word| word.text == USE_PROXY_OPTION)
+        });
+    let set = environment.iter();
+    let set = set.filter(|(name, value)| !value.is_empty() && base.get(*name) != Some(*value));
+    let mut execution: Vec<_> = set
+        .filter(|(name, _)| {
+            let is_prefixed = READ_AT_START_ALL
+                .iter()
+                .any(|prefix| name.starts_with(prefix));
+            let is_proxy = || PROXIES.iter().any(|proxy| name.eq_ignore_ascii_case(proxy));
+            READ_AT_START.contains(&name.as_str()) || is_prefixed || (uses_proxy && is_proxy())
+        })
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    execution.extend(options.map(|options| (OPTIONS.to_owned(), options)));
+    execution
+}
+
+/// These options without the late ones, as they were written.
+fn at_start(options: &str) -> String {
+    let mut kept = Vec::new();
+    let mut words = words(options).into_iter();
+    while let Some(word) = words.next() {
+        let (name, has_argument) = match word.text.split_once('=') {
+            Some((name, _)) => (name, true),
+            None => (word.text.as_str(), false),
+        };
+        match LATE.iter().find(|(late, _)| *late == name) {
+            Some((_, Argument::One)) if !has_argument => drop(words.next()),
+            Some(_) => {}
+            None => kept.push(word.written),
+        }
+    }
+    kept.join(" ")
+}
+
+/// A word of `NODE_OPTIONS`.
+struct Word<'a> {
+    /// What it means.
+    text: String,
+    /// What stands there.
+    written: &'a str,
+}
+
+/// As Node reads them: parted by spaces, but within double quotes, where a backslash stands for the next character. Quotes that
+/// are never closed are Node's to complain of.
+fn words(options: &str) -> Vec<Word<'_>> {
+    let mut words = Vec::new();
+    let mut begin = None;
+    let mut text = String::new();
+    let mut is_quoted = false;
+    let mut letters = options.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        if letter == ' ' && !is_quoted {
+            if let Some(begin) = begin.take() {
+                words.push(Word {
+                    text: std::mem::take(&mut text),
+                    written: &options[begin..at],
+                });
+            }
+            continue;
+        }
+        begin.get_or_insert(at);
+        match letter {
+            '"' => is_quoted = !is_quoted,
+            '\\' if is_quoted => text.extend(letters.next().map(|(_, escaped)| escaped)),
+            _ => text.push(letter),
+        }
+    }
+    if let Some(begin) = begin {
+        words.push(Word {
+            text,
+            written: &options[begin..],
+        });
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn execution(variables: &[(&str, &str)]) -> Vec<(String, String)> {
+        let owned = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        of_node(&owned.collect())
+    }
+
+    fn options(text: &str) -> Option<String> {
+        let mut execution = execution(&[("NODE_OPTIONS", text)]);
+        assert!(execution.len() < 2);
+        execution.pop().map(|(_, value)| value)
+    }
+
+    #[test]
+    fn what_node_reads_at_its_start_is_an_execution_option_and_nothing_else_is() {
+        let variables = [
+            ("AWS_LAMBDA_LOG_FORMAT", "JSON"),
+            ("HTTP_PROXY", "http://proxy:1"),
+            ("LANG", "C.UTF-8"),
+            ("LC_ALL", "de_DE.UTF-8"),
+            ("LD_PRELOAD", "/var/task/lib.so"),
+            ("MALLOC_ARENA_MAX", "2"),
+            ("NODE_EXTRA_CA_CERTS", "/var/task/ca.pem"),
+            ("NODE_ICU_DATA", ""),
+            ("NODE_PATH", "/var/task/lib"),
+            ("TABLE", "orders"),
+            ("TZ", "Asia/Tokyo"),
+            ("UV_THREADPOOL_SIZE", "8"),
+        ];
+        let execution = execution(&variables);
+        let names: Vec<_> = execution.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "LC_ALL",
+                "LD_PRELOAD",
+                "MALLOC_ARENA_MAX",
+                "NODE_EXTRA_CA_CERTS",
+                "UV_THREADPOOL_SIZE"
+            ]
+        );
+        assert_eq!(execution[4].1, "8");
+    }
+
+    #[test]
+    fn options_that_are_applied_late_are_not_among_them() {
+        assert_eq!(options(""), None);
+        assert_eq!(options("  "), None);
+        assert_eq!(
+            options(
+                "--enable-source-maps --require ./a.js -r \"./b c.js\" --import=./d.mjs --require=e"
+            ),
+            None
+        );
+        assert_eq!(
+            options(
+                " --max-old-space-size=100 -r ./a.js --title \"a \\\" b\"  --enable-source-maps --no-warnings"
+            )
+            .as_deref(),
+            Some("--max-old-space-size=100 --title \"a \\\" b\" --no-warnings")
+        );
+        // Quotes that are never closed: as they are.
+        assert_eq!(options("--title \"a b").as_deref(), Some("--title \"a b"));
+        // Quotes within a name are no part of it.
+        assert_eq!(options("\"--require\" ./a.js"), None);
+    }
+
+    #[test]
+    fn proxies_are_read_at_the_start_where_node_is_to_use_them() {
+        let proxies = [("HTTPS_PROXY", "http://proxy:1"), ("no_proxy", "localhost")];
+        assert!(execution(&proxies).is_empty());
+        for switch in [
+            ("NODE_USE_ENV_PROXY", "1"),
+            ("NODE_OPTIONS", "--use-env-proxy"),
+        ] {
+            let execution = execution(&[proxies[0], proxies[1], switch]);
+            assert_eq!(execution.len(), 3, "{execution:?}");
+        }
+    }
+}
