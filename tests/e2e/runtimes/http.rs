@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use pilot_harness::{Request, needs_root};
+use pilot_harness::{Request, eventually, needs_root};
 use serde_json::json;
 
 use super::{server, server_lab};
@@ -45,6 +45,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         if self.path == "/teapot": return self.answer(418, b"short and stout", X_Kind="teapot")
         if self.path == "/exit": os._exit(4)
+        if self.path.startswith("/say?"): print("asked for " + self.path.split("=")[1], flush=True)
         seen = {"path": self.path, "headers": {k.lower(): v for k, v in self.headers.items()}, "env": dict(os.environ), "pid": os.getpid()}
         self.answer(200, json.dumps(seen).encode(), Content_Type="application/json")
     do_HEAD = do_GET
@@ -134,6 +135,65 @@ fn the_invoke_api_posts_the_event() {
     needs_root!();
     let daemon = server_lab(SERVER, "");
     assert_eq!(answer(&daemon, "lab", json!({"a": 1})), "got 7");
+}
+
+/// `hang` is never answered; `wait` is, once whoever asked that has gone away. `GET /` waits until somebody hangs.
+const DESERTED: &str = r#"
+import http.server, json, os, threading
+
+hanging, gone = threading.Event(), threading.Event()
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *_): pass
+    def answer(self):
+        body = json.dumps(os.getpid()).encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        hanging.wait(20)
+        self.answer()
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if asked == "hang":
+            hanging.set()
+            self.connection.recv(1)
+            gone.set()
+            self.close_connection = True
+            return
+        if asked == "wait": gone.wait(20)
+        self.answer()
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"#;
+
+#[test]
+fn a_caller_that_hangs_up_closes_its_connection_to_the_server_which_serves_on() {
+    needs_root!();
+    let daemon = server_lab(DESERTED, "concurrency = 3\nscale.max = 1");
+    let pid = answer(&daemon, "lab", json!("who"));
+    let invoke = |event: &str| {
+        Request::new("POST", "/2015-03-31/functions/lab/invocations").body(format!("\"{event}\""))
+    };
+    let mut leaver = daemon.connect();
+    leaver.send(&invoke("hang"));
+    assert_eq!(daemon.get("/fn/lab/").ok().json(), pid, "somebody hangs");
+    let mut other = daemon.connect();
+    other.send(&invoke("wait"));
+    leaver.hang_up();
+    assert_eq!(other.receive("POST").ok().json(), pid);
+    let again = daemon.invoke("lab", &json!("who")).ok();
+    assert_eq!((again.start_kind(), again.json()), ("warm", pid));
+}
+
+#[test]
+fn what_it_prints_is_in_its_log() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "");
+    daemon.get("/fn/lab/say?word=xyzzy").ok();
+    eventually("it is logged", || {
+        daemon.logs("lab").contains("asked for xyzzy").then_some(())
+    });
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! Which runtime a worker gets, as `pilot describe` tells it.
 
-use pilot_harness::{eventually, needs_root};
+use std::fs;
+use std::time::Duration;
+
+use pilot_harness::{
+    DaemonOptions, Project, descendants, eventually, eventually_within, needs_root,
+};
 use serde_json::json;
 
 use super::{all_clean, node_lab, provided, provided_lab};
-use crate::{answer, daemon};
+use crate::{answer, daemon, daemon_with};
 
 /// Where it runs: the sandbox's network namespace, which no two sandboxes that live at the same time share.
 const WHERE: &str =
@@ -87,4 +92,38 @@ fn a_node_worker_comes_from_one_that_was_kept() {
             || runtimes["totals"]["adapted"].as_u64() >= Some(1),
         "{runtimes}"
     );
+}
+
+#[test]
+fn over_the_memory_budget_neither_idle_workers_nor_their_runtimes_are_kept() {
+    needs_root!();
+    let daemon = daemon_with(DaemonOptions {
+        config: Some("[limits]\nmemory_mb = 10\n".to_owned()),
+        ..DaemonOptions::default()
+    });
+    let code = "exports.handler = async () => 'there';\n";
+    daemon.deploy(
+        &Project::empty()
+            .file("index.js", code)
+            .manifest("lab", "runtime = \"node\""),
+    );
+    assert_eq!(answer(&daemon, "lab", json!({})), "there");
+    let of_node = |pid: &i32| {
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        command.contains("worker.js")
+    };
+    // Memory is measured every five seconds.
+    eventually_within(Duration::from_secs(40), "no Node.js is left", || {
+        let left = descendants(daemon.pid()).into_iter().filter(of_node);
+        (left.count() == 0).then_some(())
+    });
+    assert_eq!(daemon.workers("lab", "idle"), 0);
+    let runtimes = &daemon.describe("lab")["runtimes"];
+    assert_eq!(runtimes["stem"]["available"], 0, "{runtimes}");
+    assert!(
+        runtimes["totals"]["evicted"].as_u64() >= Some(1),
+        "{runtimes}"
+    );
+    let again = daemon.invoke("lab", &json!({})).ok();
+    assert_eq!((again.start_kind(), again.json()), ("cold", json!("there")));
 }

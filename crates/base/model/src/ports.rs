@@ -58,6 +58,13 @@ pub trait Engine: Send + Sync + Debug {
     /// What the daemon's templates use, for the memory budget.
     fn templates(&self) -> Vec<TemplateMemory>;
 
+    /// Ends what it keeps ready and nobody uses, the oldest first, until that had `bytes`, or nothing is left: the memory budget is
+    /// exceeded. Templates are not meant, they go by [`Engine::forget`]. Says how many bytes it had. Not for the path.
+    fn relieve(&self, bytes: u64) -> u64 {
+        let _ = bytes;
+        0
+    }
+
     /// What is kept for a version that does not fork. `None`: it forks, or nothing is known of it.
     fn runtimes(&self, version: &Version) -> Option<RuntimeStatus> {
         let _ = version;
@@ -75,7 +82,8 @@ pub trait Worker: Send + Sync + Debug {
 
     /// One exchange: sends `call`, resolves at the whole answer, or at the head of a streamed one. With a
     /// concurrency of 1 the caller must not call again before the exchange is over. Dropping the future mid-way leaves
-    /// the worker unusable: [`Worker::kill`] it.
+    /// the worker unusable: [`Worker::kill`] it. Those of versions with [`Interface::Http`](crate::Interface::Http) serve on, as with
+    /// [`Worker::pass`].
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>>;
 
     /// The next part of a streamed answer.
@@ -109,6 +117,11 @@ pub trait Worker: Send + Sync + Debug {
     /// Lets it go between invocations: it ends soon, and what it leaves may be cleaned and used again. The caller drops it.
     fn retire(&self) {
         self.kill();
+    }
+
+    /// Lets it go as [`Worker::retire`] does, and nothing of what it leaves is kept: its memory is wanted.
+    fn discard(&self) {
+        self.retire();
     }
 
     /// Memory in use and its peak; reads `/proc` and the cgroup, so not for the path.

@@ -88,7 +88,8 @@ impl FakeEngine {
         self.script.lock().pss = pss;
     }
 
-    /// What [`Engine::templates`] says, until the template of a version is forgotten (by its id as name).
+    /// What [`Engine::templates`] says, until the template of a version is forgotten (by its id as name), or one of level `generic`
+    /// goes for its memory.
     pub fn templates_are(&self, templates: Vec<TemplateMemory>) {
         self.script.lock().templates = templates;
     }
@@ -191,6 +192,17 @@ impl Engine for FakeEngine {
             });
             Ok(worker as Arc<dyn Worker>)
         })
+    }
+
+    fn relieve(&self, bytes: u64) -> u64 {
+        let mut script = self.script.lock();
+        let mut relieved = 0;
+        script.templates.retain(|template| {
+            let goes = template.level == "generic" && relieved < bytes;
+            relieved += if goes { template.memory_bytes } else { 0 };
+            !goes
+        });
+        relieved
     }
 
     fn forget(&self, version: &Arc<Version>) {

@@ -51,6 +51,11 @@ impl Engine for ByRuntime {
         templates
     }
 
+    fn relieve(&self, bytes: u64) -> u64 {
+        let relieved = self.keyed.relieve(bytes);
+        relieved + self.forking.relieve(bytes.saturating_sub(relieved))
+    }
+
     fn runtimes(&self, version: &Version) -> Option<RuntimeStatus> {
         self.engine(version).runtimes(version)
     }

@@ -15,6 +15,7 @@ mod shell;
 #[cfg(test)]
 mod tests;
 mod ticking;
+mod waiting;
 mod worker;
 
 use std::fmt;
@@ -192,6 +193,11 @@ impl Engine for KeyedPool {
 
     fn templates(&self) -> Vec<TemplateMemory> {
         self.shared.templates()
+    }
+
+    /// Nothing is started ahead for a while, either.
+    fn relieve(&self, bytes: u64) -> u64 {
+        self.shared.evict(self.shared.now(), bytes).bytes
     }
 
     fn runtimes(&self, version: &Version) -> Option<RuntimeStatus> {

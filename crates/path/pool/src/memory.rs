@@ -1,5 +1,6 @@
-//! The memory of workers and templates: sampled every few seconds off the path, and kept below the budget by evicting
-//! idle workers, then templates of functions without workers, the coldest first. Never a leased worker.
+//! The memory of workers, templates and kept runtimes: sampled every few seconds off the path, and kept below the budget by
+//! evicting runtimes that no worker has, then idle workers, then templates of functions without workers, the coldest first. Never a
+//! leased worker. An evicted worker's runtime is not kept.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -40,11 +41,20 @@ pub(crate) async fn sample(shared: Weak<Shared>, every: Duration) {
             continue;
         };
         pools.iter().for_each(|pool| pool.note_memory());
-        if let (Some(budget), Some(templates)) = (budget, templates)
-            && !relieve(&pools, workers, &templates, budget)
-        {
-            shared.stir();
+        let (Some(budget), Some(templates)) = (budget, templates) else {
+            continue;
+        };
+        let over = bytes_over(workers, &templates, budget);
+        if over == 0 {
+            continue;
         }
+        let engine = Arc::clone(&shared.engine);
+        // Ending takes time, and so does measuring what ends.
+        let kept = tokio::task::spawn_blocking(move || engine.relieve(over)).await;
+        relieve(&pools, over.saturating_sub(kept.unwrap_or(0)), &templates);
+        // Whether it fits now is for the next sample to say, for the pages that a worker shared with its template are the template's
+        // alone when it has gone.
+        shared.stir();
     }
 }
 
@@ -61,19 +71,22 @@ fn measure(seat: &Seat) -> u64 {
     memory.pss
 }
 
-/// Evicts until what is left should fit the budget, by what was measured. False: it was over the budget. Whether it fits now is for
-/// the next sample to say, for the pages that a worker shared with its template are the template's alone when it has gone.
-fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budget: u64) -> bool {
+/// By how much it is over the budget.
+fn bytes_over(workers: u64, templates: &[TemplateMemory], budget: u64) -> u64 {
     let in_templates: u64 = templates.iter().map(|template| template.memory_bytes).sum();
-    let mut over = workers.saturating_add(in_templates).saturating_sub(budget);
-    if over == 0 {
-        return true;
+    let over = workers.saturating_add(in_templates).saturating_sub(budget);
+    if over > 0 {
+        tracing::warn!(
+            bytes_over = over,
+            bytes_max = budget,
+            "memory is over its budget: evicting what is idle"
+        );
     }
-    tracing::warn!(
-        bytes_over = over,
-        bytes_max = budget,
-        "memory is over its budget: evicting what is idle"
-    );
+    over
+}
+
+/// Evicts idle workers, then templates, that had so many bytes, by what was measured.
+fn relieve(pools: &[Arc<Pool>], mut over: u64, templates: &[TemplateMemory]) {
     let mut idle: Vec<_> = pools
         .iter()
         .flat_map(|pool| pool.idle_seats().into_iter().map(move |seat| (pool, seat)))
@@ -81,7 +94,7 @@ fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budg
     idle.sort_by_key(|(_, (_, touched, _))| *touched);
     for (pool, (key, _, bytes)) in idle {
         if over == 0 {
-            return false;
+            return;
         }
         if pool.evict(key) {
             over = over.saturating_sub(bytes);
@@ -99,7 +112,6 @@ fn relieve(pools: &[Arc<Pool>], workers: u64, templates: &[TemplateMemory], budg
         pool.forget_template();
         over = over.saturating_sub(template_bytes(pool, templates));
     }
-    false
 }
 
 /// What giving up this pool's template frees. Templates of functions are named after the function or the version.

@@ -419,7 +419,8 @@ impl Pool {
                         reason,
                     });
                     self.shared.chore(match reason {
-                        "idle" | "once" | "pressure" | "retired" | "scaled" => Chore::Retire(seat),
+                        "idle" | "once" | "retired" | "scaled" => Chore::Retire(seat),
+                        "pressure" => Chore::Discard(seat),
                         // Mid-way through something, or nobody knows through what.
                         _ => Chore::Kill(seat),
                     });

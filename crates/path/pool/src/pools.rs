@@ -65,6 +65,8 @@ pub(crate) enum Chore {
     Kill(Arc<Seat>),
     /// Lets a worker go.
     Retire(Arc<Seat>),
+    /// Lets a worker go, and what it leaves with it.
+    Discard(Arc<Seat>),
     /// Give a version's template up.
     Forget(Arc<Version>),
     /// The task of a start was ended.
@@ -162,8 +164,9 @@ impl Shared {
 
     /// Leaves something to the task off the path; does it here if that has ended.
     pub(crate) fn chore(&self, chore: Chore) {
-        if let Err(mpsc::error::SendError(Chore::Kill(seat) | Chore::Retire(seat))) =
-            self.chores.send(chore)
+        if let Err(mpsc::error::SendError(
+            Chore::Kill(seat) | Chore::Retire(seat) | Chore::Discard(seat),
+        )) = self.chores.send(chore)
         {
             seat.worker.kill();
         }
@@ -210,6 +213,7 @@ async fn do_chores(mut inbox: mpsc::UnboundedReceiver<Chore>, shared: Weak<Share
         match chore {
             Chore::Kill(seat) => seat.worker.kill(),
             Chore::Retire(seat) => seat.worker.retire(),
+            Chore::Discard(seat) => seat.worker.discard(),
             Chore::Forget(version) => {
                 if let Some(shared) = shared.upgrade() {
                     shared.engine.forget(&version);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pilot_invoke::Limits;
-use pilot_model::ports::{Platform, TemplateMemory};
+use pilot_model::ports::{Engine, Platform, TemplateMemory};
 use pilot_model::{Reuse, StartKind};
 use pilot_testkit::Deed;
 
@@ -158,6 +158,27 @@ async fn over_the_memory_budget_the_coldest_idle_goes_first_and_the_leased_never
     assert_eq!(house.workers().memory_bytes, 20 << 20);
     let record = running.await.unwrap().unwrap();
     assert_eq!(record.outcome, pilot_model::Outcome::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_and_has_no_worker_goes_before_idle_workers() {
+    let house = House::with(Limits {
+        memory_bytes_max: Some(25 << 20),
+        memory_sample_every: Duration::from_secs(5),
+        ..Limits::default()
+    });
+    house.engine.workers_use(10 << 20);
+    house.deploy(|_| ());
+    house.engine.templates_are(vec![TemplateMemory {
+        level: "generic".to_owned(),
+        name: "a kept runtime".to_owned(),
+        memory_bytes: 10 << 20,
+    }]);
+    house.invoker.scale(&"f".parse().unwrap(), to(2)).unwrap();
+    pass(Duration::from_secs(20)).await;
+    assert!(house.engine.templates().is_empty());
+    assert!(house.sink.ended().is_empty());
+    assert_eq!(house.workers().idle, 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -48,6 +48,7 @@ impl Claim {
             .lock()
             .machine
             .started_ahead(now, self.id, runtime, &mut gone);
+        self.shared.settled.notify_waiters();
     }
 }
 
@@ -56,6 +57,7 @@ impl Drop for Claim {
         if self.open {
             let now = self.shared.now();
             self.shared.books.lock().machine.start_failed(now, self.id);
+            self.shared.settled.notify_waiters();
         }
     }
 }
@@ -66,6 +68,7 @@ pub(super) struct Hold {
     shared: Arc<Shared>,
     id: RuntimeId,
     runtime: Arc<dyn GenericRuntime>,
+    /// The machine does not know yet what became of it.
     open: bool,
 }
 
@@ -117,6 +120,29 @@ impl Hold {
         settled
     }
 
+    /// Gives it up, for memory is short: it ends, once what its worker has left has had the time that it was promised.
+    pub(super) fn give_up(mut self) {
+        let now = self.shared.now();
+        let is_closed = {
+            let machine = &mut self.shared.books.lock().machine;
+            machine.release(now, self.id);
+            machine.end(self.id, End::Evicted);
+            machine.is_closed()
+        };
+        self.open = false;
+        self.shared.settled.notify_waiters();
+        if !is_closed && self.runtime.is_alive() {
+            let shared = Arc::clone(&self.shared);
+            shared.tasks.spawn(async move { self.vacate().await });
+        }
+    }
+
+    /// Out of time or not, it ends when this is dropped.
+    async fn vacate(self) {
+        let bound = self.shared.settings.clean_max;
+        let _ = timeout(bound, self.runtime.vacate()).await;
+    }
+
     /// The use is over. `None`: there is nothing to clean any more.
     fn release(self) -> Option<Self> {
         let now = self.shared.now();
@@ -129,12 +155,10 @@ impl Hold {
     }
 
     async fn clean(mut self) {
-        let bound = self.shared.settings.clean_max;
         if !self.shared.books.lock().machine.keeps() {
-            // Out of time or not, it ends when this is dropped.
-            let _ = timeout(bound, self.runtime.vacate()).await;
-            return;
+            return self.vacate().await;
         }
+        let bound = self.shared.settings.clean_max;
         let problem = match timeout(bound, self.runtime.clean()).await {
             Ok(Ok(())) => {
                 self.open = false;
@@ -142,7 +166,7 @@ impl Hold {
                 let mut gone = Vec::new();
                 let machine = &mut self.shared.books.lock().machine;
                 machine.cleaned(now, self.id, runtime, &mut gone);
-                self.shared.cleaned.notify_waiters();
+                self.shared.settled.notify_waiters();
                 return;
             }
             Ok(Err(error)) => error.to_string(),
@@ -160,6 +184,7 @@ impl Drop for Hold {
                 .lock()
                 .machine
                 .end(self.id, End::Destroyed);
+            self.shared.settled.notify_waiters();
         }
     }
 }

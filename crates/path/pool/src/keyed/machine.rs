@@ -18,18 +18,19 @@
 //!
 //! Invariants, property-tested in `machine/tests.rs`: whoever holds a runtime holds it alone, for the machine has the handles of
 //! those that are available and of no others; only those are evicted; a runtime that somebody has used is given to its owner
-//! alone; the counts by key and by stem are those of the runtimes; beyond the limit there is nothing available.
+//! alone; the counts by key and by stem are those of the runtimes; beyond the limit there is nothing available; no more requests
+//! wait for what is under way than that is.
 
 mod account;
 mod keeping;
 mod nearest;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use pilot_model::Instant;
 use pilot_model::api::{Availability, RuntimeCounts, RuntimeTotals};
@@ -37,7 +38,7 @@ use pilot_model::runtime_key::RuntimeKey;
 
 use account::{KeyAccount, StemAccount};
 pub(super) use nearest::Near;
-pub(super) use words::{Acquired, Cause, End, Limits, Look, RuntimeId};
+pub(super) use words::{Acquired, Awaited, Cause, End, Limits, Look, RuntimeId, Wait};
 
 /// All runtimes of all keys. `R` is the handle: whoever has it keeps the runtime up.
 #[derive(Debug)]
@@ -99,7 +100,8 @@ impl<R> Machine<R> {
 
     /// Algorithm 1: a runtime for a worker. Of those with the key, the one that became available last ("the first available",
     /// in the paper): its memory is the likeliest to be in the caches, and the others age until `keep` lets them go. Else the
-    /// nearest that can be adapted. Else one of the key that is being cleaned, if that is worth waiting for. Else a new one, for which the oldest available makes room where there are too many.
+    /// nearest that can be adapted. Else one that is under way, if that is worth waiting for (`waiting.rs`). Else a new one, for
+    /// which the oldest available makes room where there are too many.
     ///
     /// Where all are leased a new one is started all the same: the limit is on what is kept. How many workers there may be is
     /// the business of each function's `scale.max`; a request is not refused because others are busy.
@@ -113,6 +115,9 @@ impl<R> Machine<R> {
         is_alive: impl Fn(&R) -> bool,
         gone: &mut Vec<R>,
     ) -> Option<Acquired<R>> {
+        if let Look::Waiting(on) = look {
+            self.waited(key, on);
+        }
         if self.closed {
             return None;
         }
@@ -142,35 +147,12 @@ impl<R> Machine<R> {
                 self.enter(key);
             }
         }
-        if look == Look::First
-            && let Some(patience) = self.worth_waiting(key)
-        {
-            return Some(Acquired::Wait(patience));
+        if let Some(wait) = self.wait(now, key, look) {
+            return Some(Acquired::Wait(wait));
         }
         self.make_room(gone);
         let cause = Cause::Request;
         Some(Acquired::Start(self.begin(now, key, cause)))
-    }
-
-    /// Whether one of the key that is being cleaned, and for which nobody waits, is likely to be clean long before a new one is up.
-    /// Then the caller is one who waits.
-    fn worth_waiting(&mut self, key: &Arc<RuntimeKey>) -> Option<Duration> {
-        let stem = self.stem_of(key);
-        let (clean, start) = (stem.clean.value()?, stem.start.value()?);
-        let patience = clean.saturating_mul(2);
-        let account = self.keys.get_mut(key)?;
-        let pays = account.counts.cleaning > account.waiting && patience < start;
-        pays.then(|| {
-            account.waiting += 1;
-            patience
-        })
-    }
-
-    /// A wait is over, whatever came of it.
-    pub(super) fn waited(&mut self, key: &RuntimeKey) {
-        if let Some(account) = self.keys.get_mut(key) {
-            account.waiting = account.waiting.saturating_sub(1);
-        }
     }
 
     /// A runtime that was started for a request is up; the caller has it.

@@ -5,17 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::api::{Availability, RuntimeCounts, RuntimeStart, RuntimeStatus};
+use pilot_model::api::{RuntimeCounts, RuntimeStart, RuntimeStatus};
 use pilot_model::ports::{GenericRuntime, RuntimeHost, StartError, TemplateMemory};
 use pilot_model::runtime_key::{Base, RuntimeKey};
 use pilot_model::{Event, FunctionName, Instant, Runtime, Version, VersionId, WorkerId};
 use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
-use tokio::time::timeout;
 
 use super::hold::{Claim, Hold};
 use super::machine::{Acquired, Limits, Look, Machine, Near};
 use super::ticking::Forecasts;
+use super::waiting::Waiting;
 use super::worker::KeyedWorker;
 use super::{KeyedParts, KeyedSettings};
 use crate::tasks::Tasks;
@@ -37,8 +36,8 @@ pub(super) struct Shared {
     pub(super) forecasts: Mutex<Forecasts>,
     /// The timer is to look: there may be a new stem.
     pub(super) wake: Arc<Notify>,
-    /// A runtime has become clean.
-    pub(super) cleaned: Notify,
+    /// A runtime has become available, or come to nothing: whoever waits looks again.
+    pub(super) settled: Notify,
     /// What was published last. Guards nothing else.
     pub(super) told: Mutex<RuntimeCounts>,
 }
@@ -82,7 +81,7 @@ impl Shared {
             }),
             forecasts: Mutex::default(),
             wake: Arc::new(Notify::new()),
-            cleaned: Notify::new(),
+            settled: Notify::new(),
             told: Mutex::default(),
         }
     }
@@ -279,9 +278,10 @@ impl Shared {
         let asked = self.now();
         let mut look = Look::First;
         let mut failures = 0;
+        let mut waiting: Option<Waiting<'_>> = None;
         loop {
-            // Before the look: what is clean from here on is heard of.
-            let cleaned = self.cleaned.notified();
+            // Before the look: what is settled from here on is heard of.
+            let settled = self.settled.notified();
             let mut gone = Vec::new();
             let acquired = {
                 let machine = &mut self.books.lock().machine;
@@ -289,6 +289,11 @@ impl Shared {
                 machine.acquire(self.now(), key, look, is_alive, &mut gone)
             };
             self.bury(gone);
+            if !matches!(acquired, Some(Acquired::Wait(_)))
+                && let Some(waiting) = waiting.take()
+            {
+                waiting.answered();
+            }
             let (hold, origin) = match acquired {
                 None => return Err(closed()),
                 Some(Acquired::Reused(id, runtime)) => {
@@ -308,10 +313,12 @@ impl Shared {
                     hold.adapted();
                     (hold, Origin::Adapted(near))
                 }
-                Some(Acquired::Wait(patience)) => {
-                    let wait = Wait { shared: self, key };
-                    let _ = timeout(patience, wait.for_one(cleaned)).await;
-                    look = Look::Again;
+                Some(Acquired::Wait(wait)) => {
+                    let waits = waiting.get_or_insert_with(|| Waiting::new(self, key, wait));
+                    look = waits.for_change(settled).await;
+                    if look == Look::Again {
+                        waiting = None;
+                    }
                     continue;
                 }
                 Some(Acquired::Start(id)) => {
@@ -354,32 +361,6 @@ impl Shared {
             how: origin.word(),
             took,
         });
-    }
-}
-
-/// A request that waits for a runtime that is being cleaned.
-struct Wait<'a> {
-    shared: &'a Shared,
-    key: &'a RuntimeKey,
-}
-
-impl Wait<'_> {
-    /// Until one of the key is available. Somebody else may take it first.
-    async fn for_one(&self, mut cleaned: Notified<'_>) {
-        loop {
-            cleaned.await;
-            cleaned = self.shared.cleaned.notified();
-            let availability = self.shared.books.lock().machine.availability(self.key);
-            if availability == Availability::Available {
-                return;
-            }
-        }
-    }
-}
-
-impl Drop for Wait<'_> {
-    fn drop(&mut self) {
-        self.shared.books.lock().machine.waited(self.key);
     }
 }
 

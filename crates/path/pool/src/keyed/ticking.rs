@@ -45,6 +45,13 @@ impl Forecasts {
     }
 }
 
+/// What was ended for want of memory.
+#[derive(Debug, Default)]
+pub(super) struct Evicted {
+    pub(super) runtimes: u32,
+    pub(super) bytes: u64,
+}
+
 /// Ticks until the pool is gone.
 pub(super) async fn watch(shared: Weak<Shared>) {
     loop {
@@ -97,24 +104,30 @@ impl Shared {
         let Some(memory) = (self.parts.memory)() else {
             return;
         };
-        let mut over = memory.over(self.settings.memory_percent_max);
+        let over = memory.over(self.settings.memory_percent_max);
         if over == 0 {
             return;
         }
-        let mut evicted = 0;
-        while over > 0 {
-            let oldest = self.books.lock().machine.evict_oldest(now);
-            let Some(runtime) = oldest else { break };
-            over = over.saturating_sub(runtime.memory_bytes().max(FREED_BYTES_MIN));
-            evicted += 1;
-        }
-        if evicted > 0 {
+        let Evicted { runtimes, .. } = self.evict(now, over);
+        if runtimes > 0 {
             tracing::warn!(
-                evicted,
+                evicted = runtimes,
                 percent_max = self.settings.memory_percent_max,
                 "the machine's memory is short: kept runtimes were ended"
             );
         }
+    }
+
+    /// Evicts the oldest available runtimes until they had so many bytes, by what they say. Reads `/proc`.
+    pub(super) fn evict(&self, now: Instant, bytes: u64) -> Evicted {
+        let mut evicted = Evicted::default();
+        while evicted.bytes < bytes {
+            let oldest = self.books.lock().machine.evict_oldest(now);
+            let Some(runtime) = oldest else { break };
+            evicted.bytes += runtime.memory_bytes().max(FREED_BYTES_MIN);
+            evicted.runtimes += 1;
+        }
+        evicted
     }
 
     /// Ticks the forecasters that are due and starts what they want. When the next one is due.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
     Answer, Call, Part, PassedRequest, PassedResponse, StartStamps, Worker, WorkerFault,
@@ -68,6 +69,10 @@ impl Worker for KeyedWorker {
         self.inner.pass(request)
     }
 
+    fn take_output(&self) -> Bytes {
+        self.inner.take_output()
+    }
+
     fn is_alive(&self) -> bool {
         self.inner.is_alive()
     }
@@ -80,6 +85,14 @@ impl Worker for KeyedWorker {
     fn retire(&self) {
         self.inner.retire();
         self.give_back();
+    }
+
+    fn discard(&self) {
+        self.inner.retire();
+        let hold = self.hold.lock().take();
+        if let Some(hold) = hold {
+            hold.give_up();
+        }
     }
 
     fn memory(&self) -> WorkerMemory {

@@ -20,10 +20,18 @@ pub(super) struct KeyAccount {
     pub(super) users: u32,
     /// Those available; the one that became so last at the end.
     pub(super) available: Vec<RuntimeId>,
-    /// Requests that wait for one that is being cleaned.
-    pub(super) waiting: u32,
+    pub(super) waiting: Waiting,
     pub(super) counts: RuntimeCounts,
     pub(super) totals: RuntimeTotals,
+}
+
+/// Requests that wait, by what they wait for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// For one of the key that is being cleaned.
+    pub(super) cleaning: u32,
+    /// For one of the stem that is being started ahead of demand.
+    pub(super) ahead: u32,
 }
 
 /// A stem's, over all its keys.
@@ -36,6 +44,8 @@ pub(super) struct StemAccount {
     pub(super) counts: RuntimeCounts,
     /// Of those that start: ahead of demand.
     pub(super) ahead: u32,
+    /// Requests that wait for one of those.
+    pub(super) waiting: u32,
     /// From asking for a fresh runtime to its being up.
     pub(super) start: Mean,
     /// From giving one back to its being clean, the end of the use included.
@@ -157,7 +167,7 @@ impl<R> Machine<R> {
                 stem,
                 users: 0,
                 available: Vec::new(),
-                waiting: 0,
+                waiting: Waiting::default(),
                 counts: RuntimeCounts::default(),
                 totals: RuntimeTotals::default(),
             },
@@ -169,7 +179,9 @@ impl<R> Machine<R> {
         let Some(account) = self.keys.get(key) else {
             return;
         };
-        if account.users > 0 || account.counts != RuntimeCounts::default() {
+        let is_idle =
+            account.counts == RuntimeCounts::default() && account.waiting == Waiting::default();
+        if account.users > 0 || !is_idle {
             return;
         }
         let stem = Arc::clone(&account.stem);

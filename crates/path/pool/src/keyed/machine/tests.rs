@@ -96,6 +96,15 @@ impl Story {
         acquired.expect("the machine is not closed")
     }
 
+    /// Of one who waits.
+    fn look_again(&mut self, key: &Arc<RuntimeKey>, on: Awaited) -> Acquired<Handle> {
+        let look = Look::Waiting(on);
+        let acquired = self
+            .machine
+            .acquire(self.now, key, look, |_| true, &mut self.gone);
+        acquired.expect("the machine is not closed")
+    }
+
     /// A handle for a runtime that has come up.
     fn handle(&mut self) -> Handle {
         self.made += 1;
@@ -292,19 +301,120 @@ fn one_that_is_being_cleaned_is_waited_for_by_one_request_if_that_is_quicker_tha
     story.machine.cleaned(story.now, id, handle, gone);
     let held = story.lease(&key);
     story.machine.release(story.now, held.0);
-    let Acquired::Wait(patience) = story.acquire(&key) else {
-        panic!("it is worth waiting");
+    let wait = Wait {
+        on: Awaited::Cleaning,
+        patience: SECOND / 5,
     };
-    assert_eq!(patience, SECOND / 5);
+    assert!(matches!(story.acquire(&key), Acquired::Wait(said) if said == wait));
     assert!(
         matches!(story.acquire(&key), Acquired::Start(_)),
         "somebody waits for it"
     );
-    story.machine.waited(&key);
+    story.machine.waited(&key, Awaited::Cleaning);
     assert!(
         matches!(story.acquire(&key), Acquired::Wait(_)),
         "nobody does any more"
     );
+}
+
+/// With one that is leased, whose start took a second, and one that is being started ahead.
+fn one_ahead(key: &Arc<RuntimeKey>) -> (Story, RuntimeId) {
+    let mut story = Story::of(10, &[key]);
+    let Acquired::Start(id) = story.acquire(key) else {
+        panic!("there was none");
+    };
+    story.pass(SECOND);
+    story.machine.started(story.now, id);
+    story.made += 1;
+    story.aim(2);
+    let ahead = story.refill();
+    assert_eq!(ahead.len(), 1);
+    (story, ahead[0])
+}
+
+#[test]
+fn one_that_is_being_started_ahead_is_waited_for_by_one_request() {
+    let key = key("ann", "1");
+    let (mut story, ahead) = one_ahead(&key);
+    story.pass(SECOND / 4);
+    let wait = Wait {
+        on: Awaited::Ahead,
+        patience: SECOND,
+    };
+    assert!(matches!(story.acquire(&key), Acquired::Wait(said) if said == wait));
+    assert!(
+        matches!(story.acquire(&key), Acquired::Start(_)),
+        "somebody waits for it"
+    );
+    assert!(
+        matches!(story.look_again(&key, Awaited::Ahead), Acquired::Wait(_)),
+        "it is not up yet"
+    );
+    story.pass(SECOND * 3 / 4);
+    let handle = story.handle();
+    let gone = &mut story.gone;
+    story.machine.started_ahead(story.now, ahead, handle, gone);
+    let Acquired::Near(near, _) = story.look_again(&key, Awaited::Ahead) else {
+        panic!("it is up, and nobody else has taken it");
+    };
+    assert_eq!(near.id, ahead);
+}
+
+#[test]
+fn whoever_waited_for_a_start_that_failed_has_one_started() {
+    let key = key("ann", "1");
+    let (mut story, ahead) = one_ahead(&key);
+    assert!(matches!(story.acquire(&key), Acquired::Wait(_)));
+    story.machine.start_failed(story.now, ahead);
+    let again = story.look_again(&key, Awaited::Ahead);
+    assert!(matches!(again, Acquired::Start(_)));
+}
+
+#[test]
+fn a_start_that_takes_twice_as_long_as_others_is_not_waited_for() {
+    let key = key("ann", "1");
+    let (mut story, _) = one_ahead(&key);
+    story.pass(SECOND * 7 / 4);
+    let Acquired::Wait(wait) = story.acquire(&key) else {
+        panic!("it is late, and likely to be up before a new one");
+    };
+    assert_eq!(wait.patience, SECOND / 4);
+    story.machine.waited(&key, Awaited::Ahead);
+    story.pass(SECOND / 4);
+    assert!(matches!(story.acquire(&key), Acquired::Start(_)));
+}
+
+#[test]
+fn what_has_execution_options_is_started_ahead_for_its_owner_and_kept() {
+    let own = Arc::new(
+        RuntimeSpec {
+            execution: vec![("UV_THREADPOOL_SIZE".to_owned(), "8".to_owned())],
+            environment: vec![("V".to_owned(), "1".to_owned())],
+            ..spec("/bin/node", "ann")
+        }
+        .canonical(),
+    );
+    let (other, stem) = (key("ann", "1"), Arc::new(own.stem()));
+    let mut story = Story::of(10, &[&own, &other]);
+    let target = Target {
+        workers: 2,
+        idle: None,
+    };
+    story.machine.aim(&stem, target);
+    for id in story.machine.refill(story.now, &stem) {
+        let handle = story.handle();
+        let gone = &mut story.gone;
+        story.machine.started_ahead(story.now, id, handle, gone);
+    }
+    assert_eq!(story.kept(), [1, 2]);
+    assert!(matches!(story.acquire(&other), Acquired::Start(_)));
+    let Acquired::Near(near, Handle(2)) = story.acquire(&own) else {
+        panic!("it has its options");
+    };
+    assert_eq!(near.differences, [Difference::Environment]);
+    story.pass(1000 * SECOND);
+    story.machine.let_go(story.now, &mut story.gone);
+    assert_eq!(story.kept(), [1], "one more is wanted");
 }
 
 #[test]

@@ -26,9 +26,27 @@ pub(in crate::keyed) enum Acquired<R> {
     Near(Near, R),
     /// It is to be started.
     Start(RuntimeId),
-    /// One of its key is being cleaned, which takes less than a start: to be waited for, for so long at most. The wait ends with
-    /// [`Machine::waited`](super::Machine::waited).
-    Wait(Duration),
+    /// One is under way, which is likely to be there before a new one would be up.
+    Wait(Wait),
+}
+
+/// To be asked again, with [`Look::Waiting`], whenever a runtime has become available or has come to nothing. Whoever gives it up
+/// before says so ([`Machine::waited`](super::Machine::waited)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::keyed) struct Wait {
+    /// What is waited for.
+    pub(in crate::keyed) on: Awaited,
+    /// Longest that it is worth it, from the first time on that this was said.
+    pub(in crate::keyed) patience: Duration,
+}
+
+/// What a request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::keyed) enum Awaited {
+    /// One of its key that is being cleaned.
+    Cleaning,
+    /// One of its stem that is being started ahead of demand.
+    Ahead,
 }
 
 /// How hard to look for a runtime that is there already.
@@ -36,8 +54,10 @@ pub(in crate::keyed) enum Acquired<R> {
 pub(in crate::keyed) enum Look {
     /// For a new request.
     First,
-    /// For one that was here before: what it was given could not be adapted, or it has waited.
+    /// For one that was here before: what it was given could not be adapted, or it has waited in vain.
     Again,
+    /// For one that waits: it goes on if there is none yet.
+    Waiting(Awaited),
     /// Not at all: start one.
     Nowhere,
 }

@@ -195,6 +195,38 @@ async fn when_memory_is_short_the_oldest_go_but_none_that_a_worker_has() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_discarded_worker_leaves_is_ended_and_not_kept() {
+    let bench = Bench::new();
+    let version = node("web", 1, "a");
+    let worker = bench.start(&version).await;
+    worker.discard();
+    worker.retire();
+    drop(worker);
+    assert_eq!(bench.counts(&version), RuntimeCounts::default());
+    eventually(|| bench.host.up() == 0).await;
+    assert_eq!(bench.host.runtimes()[0].cleanings(), 0);
+    assert_eq!(bench.status(&version).totals.evicted, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_that_is_wanted_is_had_from_what_is_kept_the_oldest_first() {
+    let bench = Bench::new();
+    bench.host.runtimes_use(60 << 20);
+    let version = node("web", 1, "a");
+    let leased = bench.start(&version).await;
+    let others = [bench.start(&version).await, bench.start(&version).await];
+    others.iter().for_each(|worker| worker.retire());
+    eventually(|| bench.counts(&version).available == 2).await;
+    assert_eq!(bench.pool.relieve(1), 60 << 20);
+    let runtimes = bench.host.runtimes();
+    let up: Vec<_> = runtimes.iter().map(|runtime| runtime.is_up()).collect();
+    assert_eq!(up, [true, false, true]);
+    assert_eq!(bench.pool.relieve(u64::MAX), 60 << 20, "there is one left");
+    assert!(leased.is_alive());
+    assert_eq!(bench.status(&version).totals.evicted, 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_nobody_wanted_for_long_is_let_go() {
     let bench = Bench::with(|settings| settings.keep = Duration::from_secs(5));
     let version = node("web", 1, "a");

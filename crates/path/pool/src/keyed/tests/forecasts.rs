@@ -100,6 +100,70 @@ async fn what_is_started_ahead_is_not_taken_for_demand() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn requests_take_over_what_is_being_started_ahead() {
+    let bench = Bench::forecasting(three, |_| ());
+    let ms = Duration::from_millis;
+    bench.host.starts_take(ms(500));
+    let version = node("web", 1, "a");
+    let _first = bench.start(&version).await;
+    bench.host.starts_take(ms(400));
+    eventually(|| bench.status(&version).stem.starting == 2).await;
+    assert_eq!(bench.host.starts(), 3);
+    let begun = tokio::time::Instant::now();
+    // Whoever gives up leaves the place to the next.
+    let given_up = tokio::time::timeout(ms(50), bench.try_start(&version));
+    assert!(given_up.await.is_err());
+    let _both = tokio::join!(bench.start(&version), bench.start(&version));
+    assert!(begun.elapsed() <= ms(400));
+    assert_eq!(bench.host.starts(), 3);
+    assert_eq!(bench.status(&version).totals.adapted, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_what_it_waits_for_fails_a_request_has_its_own_started() {
+    let bench = Bench::forecasting(|_| Some(Box::new(Fixed(2))), |_| ());
+    let ms = Duration::from_millis;
+    bench.host.starts_take(ms(500));
+    let version = node("web", 1, "a");
+    let _first = bench.start(&version).await;
+    bench.host.starts_take(ms(200));
+    bench.host.fail_starts([no_sandbox()]);
+    eventually(|| bench.status(&version).stem.starting == 1).await;
+    let begun = tokio::time::Instant::now();
+    let _second = bench.start(&version).await;
+    let took = begun.elapsed();
+    assert!(
+        took > ms(300) && took <= ms(450),
+        "as soon as it has failed: {took:?}"
+    );
+    assert_eq!(bench.last_start(&version), "started");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_started_with_execution_options_is_for_its_function_alone() {
+    let bench = Bench::forecasting(three, |_| ());
+    let of = |name, value: &str| {
+        let value = value.to_owned();
+        version_of(name, 1, |config| {
+            "team".clone_into(&mut config.owner);
+            let name = "UV_THREADPOOL_SIZE".to_owned();
+            config.environment.insert(name, value);
+        })
+    };
+    let (eight, nine) = (of("eight", "8"), of("nine", "9"));
+    bench.use_once(&eight).await;
+    eventually(|| bench.status(&eight).stem.available == 3).await;
+    let stem = Arc::new(FakeHost::key_of(&eight).stem());
+    assert_eq!(bench.deeds(2), [RuntimeDeed::Started(Arc::clone(&stem))]);
+    let starts = bench.host.starts();
+    let _nines = bench.start(&nine).await;
+    assert_eq!(bench.last_start(&nine), "started");
+    assert_eq!(bench.host.starts(), starts + 1);
+    let _eights = [bench.start(&eight).await, bench.start(&eight).await];
+    assert!(bench.last_start(&eight).starts_with("adapted from"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn starts_ahead_that_fail_are_tried_again_ever_later() {
     let bench = Bench::forecasting(three, |_| ());
     let version = node("web", 1, "a");

@@ -9,6 +9,8 @@ use super::*;
 #[derive(Debug, Clone)]
 enum Step {
     Acquire(usize, Look),
+    LookAgain(usize),
+    GiveUp(usize),
     Started(usize),
     StartFailed(usize),
     Adapted(usize),
@@ -38,6 +40,8 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     prop_oneof![
         30 => (at(), look).prop_map(|(at, look)| Step::Acquire(at, look)),
+        15 => at().prop_map(Step::LookAgain),
+        2 => at().prop_map(Step::GiveUp),
         20 => at().prop_map(Step::Started),
         3 => at().prop_map(Step::StartFailed),
         10 => at().prop_map(Step::Adapted),
@@ -94,6 +98,7 @@ struct World {
     now: Instant,
     made: u64,
     dropped: u64,
+    waiting: Vec<(Arc<RuntimeKey>, Awaited)>,
     starting: Vec<(RuntimeId, Arc<RuntimeKey>, Cause)>,
     adapting: Vec<Held>,
     leased: Vec<Held>,
@@ -126,6 +131,7 @@ impl World {
             now: Instant(1_000_000_000),
             made: 0,
             dropped: 0,
+            waiting: Vec::new(),
             starting: Vec::new(),
             adapting: Vec::new(),
             leased: Vec::new(),
@@ -196,15 +202,28 @@ impl World {
                 assert_eq!(equal, None, "an equal one was there");
                 self.adapting.push((near.id, handle, Arc::clone(key)));
             }
-            Some(Acquired::Wait(_)) => {
-                assert!(look == Look::First && !was_there, "nothing to wait for");
-                assert!(
-                    self.cleaning.iter().any(|(_, _, cleaned)| cleaned == key),
-                    "none of its key is being cleaned"
-                );
-                // Its patience is over at once.
-                self.machine.waited(key);
-                self.acquire(key, Look::Again);
+            Some(Acquired::Wait(wait)) => {
+                match look {
+                    Look::First => {}
+                    Look::Waiting(on) => assert_eq!(wait.on, on),
+                    Look::Again | Look::Nowhere => panic!("it was not to wait"),
+                }
+                assert!(!was_there, "one was there");
+                self.waiting.push((Arc::clone(key), wait.on));
+                let under_way = match wait.on {
+                    Awaited::Cleaning => {
+                        let of_key = |(_, _, other): &&Held| other == key;
+                        self.cleaning.iter().filter(of_key).count()
+                    }
+                    Awaited::Ahead => {
+                        let stem = key.stem();
+                        let ahead = self.starting.iter();
+                        let ahead = ahead
+                            .filter(|(_, other, cause)| **other == stem && *cause == Cause::Ahead);
+                        ahead.count()
+                    }
+                };
+                assert!(self.waits(key, wait.on) <= under_way);
             }
             Some(Acquired::Start(id)) => {
                 assert!(look == Look::Nowhere || !was_there, "one was there");
@@ -225,6 +244,14 @@ impl World {
             Step::Acquire(at, look) => {
                 let key = Arc::clone(&self.keys[at % self.keys.len()]);
                 self.acquire(&key, look);
+            }
+            Step::LookAgain(at) if !self.waiting.is_empty() => {
+                let (key, on) = self.waiting.swap_remove(at % self.waiting.len());
+                self.acquire(&key, Look::Waiting(on));
+            }
+            Step::GiveUp(at) if !self.waiting.is_empty() => {
+                let (key, on) = self.waiting.swap_remove(at % self.waiting.len());
+                self.machine.waited(&key, on);
             }
             Step::Started(at) if !self.starting.is_empty() => {
                 let (id, key, cause) = self.starting.swap_remove(at % self.starting.len());
@@ -338,6 +365,16 @@ impl World {
         }
     }
 
+    /// How many wait as one of this key does.
+    fn waits(&self, key: &RuntimeKey, on: Awaited) -> usize {
+        let stem = key.stem();
+        let alike = self.waiting.iter().filter(|(other, what)| match on {
+            Awaited::Cleaning => *what == on && **other == *key,
+            Awaited::Ahead => *what == on && other.stem() == stem,
+        });
+        alike.count()
+    }
+
     /// Whoever has it drops it.
     fn lose(&mut self, id: RuntimeId) {
         assert_eq!(self.machine.end(id, End::Destroyed), None);
@@ -368,10 +405,18 @@ impl World {
             };
             assert_eq!(self.machine.availability(&key), availability);
             add(stems.entry(key.stem()).or_default(), counts);
+            let account = self.machine.keys.get(&key);
+            let waiting = account.map_or(0, |account| account.waiting.cleaning);
+            let waiting = usize::try_from(waiting).unwrap();
+            assert_eq!(self.waits(&key, Awaited::Cleaning), waiting);
         }
         let mut all = RuntimeCounts::default();
         for (stem, counts) in stems {
             assert_eq!(self.machine.of_stem(&stem), counts);
+            let account = self.machine.stems.get(&stem);
+            let waiting = account.map_or(0, |account| account.waiting);
+            let waiting = usize::try_from(waiting).unwrap();
+            assert_eq!(self.waits(&stem, Awaited::Ahead), waiting);
             add(&mut all, counts);
         }
         assert_eq!(self.machine.counts(), all);
@@ -395,6 +440,9 @@ impl World {
 
     /// Everything ends.
     fn wind_up(&mut self) {
+        while !self.waiting.is_empty() {
+            self.perform(Step::GiveUp(0));
+        }
         while !self.starting.is_empty() {
             self.perform(Step::Started(0));
         }

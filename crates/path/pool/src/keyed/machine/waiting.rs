@@ -1,0 +1,106 @@
+//! Waiting for what is under way: a runtime of the key that is being cleaned, or one of the stem that is being started ahead of
+//! demand. Another start beside it would be up later, and would take its time from it.
+//!
+//! As many wait as there are under way. What becomes available is anybody's: whoever waited and finds it gone waits on, or has
+//! one started.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilot_model::Instant;
+use pilot_model::runtime_key::RuntimeKey;
+
+use super::words::{Awaited, Cause, Look, Wait};
+use super::{Machine, Runtime, State};
+
+impl<R> Machine<R> {
+    /// Whether the caller is one who waits, from now on or still.
+    pub(super) fn wait(&mut self, now: Instant, key: &Arc<RuntimeKey>, look: Look) -> Option<Wait> {
+        let wait = match look {
+            Look::First => {
+                let cleaning = self.worth_cleaning(key);
+                cleaning.or_else(|| self.worth_start(now, key))?
+            }
+            // For how long is for the caller to know, who was told the first time.
+            Look::Waiting(on) if self.is_free(key, on) => Wait {
+                on,
+                patience: Duration::MAX,
+            },
+            Look::Waiting(_) | Look::Again | Look::Nowhere => return None,
+        };
+        let account = self.keys.get_mut(key)?;
+        match wait.on {
+            Awaited::Cleaning => account.waiting.cleaning += 1,
+            Awaited::Ahead => {
+                account.waiting.ahead += 1;
+                self.stem_of(key).waiting += 1;
+            }
+        }
+        Some(wait)
+    }
+
+    /// A wait is over, whatever came of it.
+    pub(in crate::keyed) fn waited(&mut self, key: &Arc<RuntimeKey>, on: Awaited) {
+        let Some(account) = self.keys.get_mut(key) else {
+            return;
+        };
+        match on {
+            Awaited::Cleaning => account.waiting.cleaning -= 1,
+            Awaited::Ahead => {
+                account.waiting.ahead -= 1;
+                self.stem_of(key).waiting -= 1;
+            }
+        }
+        self.tidy(key);
+    }
+
+    /// Whether more are under way than are waited for.
+    fn is_free(&self, key: &RuntimeKey, on: Awaited) -> bool {
+        let Some(account) = self.keys.get(key) else {
+            return false;
+        };
+        match on {
+            Awaited::Cleaning => account.counts.cleaning > account.waiting.cleaning,
+            Awaited::Ahead => {
+                let stem = self.stems.get(&account.stem);
+                stem.is_some_and(|stem| stem.ahead > stem.waiting)
+            }
+        }
+    }
+
+    /// One that is being cleaned is likely to be clean long before a new one is up.
+    fn worth_cleaning(&self, key: &RuntimeKey) -> Option<Wait> {
+        let stem = self.stems.get(&self.keys.get(key)?.stem)?;
+        let (clean, start) = (stem.clean.value()?, stem.start.value()?);
+        let patience = clean.saturating_mul(2);
+        let on = Awaited::Cleaning;
+        (patience < start && self.is_free(key, on)).then_some(Wait { on, patience })
+    }
+
+    /// One that is being started was begun before a new one would be: unless it takes twice as long as others did it is up first.
+    /// Waiting for it costs no more than what a start takes.
+    fn worth_start(&self, now: Instant, key: &RuntimeKey) -> Option<Wait> {
+        let on = Awaited::Ahead;
+        if !self.is_free(key, on) {
+            return None;
+        }
+        let (stem_key, stem) = self.stems.get_key_value(&self.keys.get(key)?.stem)?;
+        let start = stem.start.value()?;
+        let begun = self.runtimes.values().filter_map(|runtime| match runtime {
+            Runtime {
+                key,
+                state:
+                    State::Starting {
+                        cause: Cause::Ahead,
+                        asked,
+                    },
+            } if key == stem_key => Some(*asked),
+            _ => None,
+        });
+        // Whoever came before has those that were begun before.
+        let mut begun = begun.skip(stem.waiting as usize);
+        let ago = now.since(begun.next()?);
+        let patience = start.saturating_mul(2).saturating_sub(ago).min(start);
+        (!patience.is_zero()).then_some(Wait { on, patience })
+    }
+}

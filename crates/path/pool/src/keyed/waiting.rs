@@ -1,0 +1,54 @@
+//! A request that waits for a runtime that is under way, instead of having another one started.
+
+use std::sync::Arc;
+
+use pilot_model::runtime_key::RuntimeKey;
+use tokio::sync::futures::Notified;
+use tokio::time::{Instant as Deadline, timeout_at};
+
+use super::machine::{Awaited, Look, Wait};
+use super::shell::Shared;
+
+/// See the module. Dropped, the request waits no longer, and the machine hears of it.
+#[derive(Debug)]
+pub(super) struct Waiting<'a> {
+    shared: &'a Shared,
+    key: &'a Arc<RuntimeKey>,
+    on: Awaited,
+    until: Deadline,
+    open: bool,
+}
+
+impl<'a> Waiting<'a> {
+    pub(super) fn new(shared: &'a Shared, key: &'a Arc<RuntimeKey>, wait: Wait) -> Self {
+        Self {
+            shared,
+            key,
+            on: wait.on,
+            until: Deadline::now() + wait.patience,
+            open: true,
+        }
+    }
+
+    /// How to look again, once something may have changed. With [`Look::Again`] it was in vain: drop it first.
+    pub(super) async fn for_change(&self, settled: Notified<'_>) -> Look {
+        match timeout_at(self.until, settled).await {
+            Ok(()) => Look::Waiting(self.on),
+            Err(_) => Look::Again,
+        }
+    }
+
+    /// The machine has said what to do instead.
+    pub(super) fn answered(mut self) {
+        self.open = false;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            let machine = &mut self.shared.books.lock().machine;
+            machine.waited(self.key, self.on);
+        }
+    }
+}
