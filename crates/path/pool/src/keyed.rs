@@ -12,6 +12,7 @@ mod hold;
 mod machine;
 mod memory;
 mod shell;
+mod start;
 #[cfg(test)]
 mod tests;
 mod ticking;

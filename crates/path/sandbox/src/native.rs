@@ -13,6 +13,7 @@ mod house;
 mod instance;
 mod node;
 mod runtime;
+mod turns;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_
 use crate::slots::Slots;
 use house::{House, HouseKey};
 use runtime::NativeRuntime;
+use turns::Turns;
 
 /// Makes sandboxes for runtimes that are kept.
 #[derive(Debug)]
@@ -37,6 +39,7 @@ pub struct NativeHost {
 struct Shared {
     machine: Arc<Machine>,
     houses: Slots<HouseKey, House>,
+    turns: Turns,
 }
 
 impl NativeHost {
@@ -47,6 +50,7 @@ impl NativeHost {
             shared: Arc::new(Shared {
                 machine,
                 houses: Slots::default(),
+                turns: Turns::new(),
             }),
         }
     }

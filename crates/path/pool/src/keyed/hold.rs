@@ -62,6 +62,22 @@ impl Drop for Claim {
     }
 }
 
+impl Shared {
+    /// Turns a runtime into one of another key, within the bound. `Err`: why not; it is to be dropped then.
+    pub(super) async fn adapt(
+        &self,
+        runtime: &Arc<dyn GenericRuntime>,
+        to: &Arc<RuntimeKey>,
+    ) -> Result<(), String> {
+        let bound = self.settings.adapt_max;
+        match timeout(bound, runtime.adapt(to)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("it takes longer than {} s", bound.as_secs_f64())),
+        }
+    }
+}
+
 /// A runtime that is up and somebody's.
 #[derive(Debug)]
 pub(super) struct Hold {
@@ -92,12 +108,7 @@ impl Hold {
 
     /// Turns it into a runtime of another key, within the bound. `Err`: why not; drop it then.
     pub(super) async fn adapt(&self, to: &Arc<RuntimeKey>) -> Result<(), String> {
-        let bound = self.shared.settings.adapt_max;
-        match timeout(bound, self.runtime.adapt(to)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("it takes longer than {} s", bound.as_secs_f64())),
-        }
+        self.shared.adapt(&self.runtime, to).await
     }
 
     /// The machine hears that it was adapted.

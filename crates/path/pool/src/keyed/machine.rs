@@ -126,16 +126,8 @@ impl<R> Machine<R> {
             self.stem_of(key).arrived(now);
         }
         if look != Look::Nowhere {
-            while let Some(id) = self.newest(key) {
-                let runtime = self.take(id, key, State::Leased { since: now })?;
-                if is_alive(&runtime) {
-                    self.totals(key).reused += 1;
-                    return Some(Acquired::Reused(id, runtime));
-                }
-                gone.push(runtime);
-                self.end(id, End::Destroyed);
-                // Ending the last one of a key may have taken its account along.
-                self.enter(key);
+            if let Some((id, runtime)) = self.reuse(now, key, &is_alive, gone) {
+                return Some(Acquired::Reused(id, runtime));
             }
             while let Some(near) = self.nearest(key) {
                 let runtime = self.take(near.id, key, State::Adapting)?;
@@ -153,6 +145,28 @@ impl<R> Machine<R> {
         self.make_room(gone);
         let cause = Cause::Request;
         Some(Acquired::Start(self.begin(now, key, cause)))
+    }
+
+    /// One of this key that is available: for a request that has waited for its own since [`Machine::acquire`] said so.
+    pub(super) fn reuse(
+        &mut self,
+        now: Instant,
+        key: &Arc<RuntimeKey>,
+        is_alive: impl Fn(&R) -> bool,
+        gone: &mut Vec<R>,
+    ) -> Option<(RuntimeId, R)> {
+        while let Some(id) = self.newest(key) {
+            let runtime = self.take(id, key, State::Leased { since: now })?;
+            if is_alive(&runtime) {
+                self.totals(key).reused += 1;
+                return Some((id, runtime));
+            }
+            gone.push(runtime);
+            self.end(id, End::Destroyed);
+            // Ending the last one of a key may have taken its account along.
+            self.enter(key);
+        }
+        None
     }
 
     /// A runtime that was started for a request is up; the caller has it.

@@ -58,7 +58,7 @@ struct Known {
 
 /// Where a worker's runtime came from.
 #[derive(Debug)]
-enum Origin {
+pub(super) enum Origin {
     Reused,
     Adapted(Near),
     Started,
@@ -321,16 +321,11 @@ impl Shared {
                     }
                     continue;
                 }
-                Some(Acquired::Start(id)) => {
-                    let claim = Claim::new(self, id);
-                    let hold = claim.up(host.start(key).await?);
-                    // A host may start the stem alone.
-                    if hold.runtime().key() != *key {
-                        let adapted = hold.adapt(key).await;
-                        adapted.map_err(|problem| StartError::Sandbox { problem })?;
-                    }
-                    (hold, Origin::Started)
+                // What was there has not done: it is to be its own.
+                Some(Acquired::Start(id)) if look == Look::Nowhere => {
+                    self.start_own(id, host, key).await?
                 }
+                Some(Acquired::Start(id)) => self.start_or_find(id, host, key).await?,
             };
             self.note(version, key, &origin, asked);
             return Ok(hold);

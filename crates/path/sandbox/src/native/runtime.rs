@@ -112,7 +112,7 @@ impl NativeRuntime {
             show(&shared, &sandbox, &mount).await?;
         }
         let user = machine.user();
-        let generic = furnish(&key, sandbox, user).await?;
+        let generic = furnish(&shared, &key, sandbox, user).await?;
         Ok(Self {
             _house: house,
             user,
@@ -315,7 +315,7 @@ impl GenericRuntime for NativeRuntime {
             // All counters begin anew with a group of its own.
             let limits = limits(&self.shared, key.limits());
             sandbox.set_cgroup(self.shared.machine.cgroup(&limits)?);
-            let generic = furnish(&key, sandbox, self.user).await?;
+            let generic = furnish(&self.shared, &key, sandbox, self.user).await?;
             self.state.lock().phase = Phase::Generic(generic);
             Ok(())
         })
@@ -426,6 +426,7 @@ impl Left {
 
 /// Starts the interpreter that the key wants to be up.
 async fn furnish(
+    shared: &Shared,
     key: &RuntimeKey,
     sandbox: Sandbox,
     user: Option<u32>,
@@ -434,7 +435,10 @@ async fn furnish(
         Base::Native {
             interpreter: Some(node),
             ..
-        } => Some(WaitingNode::start(&sandbox, node, key.execution(), user).await?),
+        } => {
+            let up = WaitingNode::start(&sandbox, node, key.execution(), user);
+            Some(shared.turns.take(up).await?)
+        }
         Base::Native { .. } | Base::Container { .. } => None,
     };
     Ok(Generic { sandbox, waiting })

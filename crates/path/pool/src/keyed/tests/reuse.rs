@@ -305,3 +305,43 @@ async fn a_pool_whose_workers_serve_once_runs_on_one_runtime() {
     bench.pool.close().await;
     assert_eq!(bench.host.up(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_takes_what_is_given_back_while_its_own_comes_up_and_its_own_is_kept() {
+    let bench = Bench::new();
+    let version = node("web", 1, "a");
+    let first = bench.start(&version).await;
+    bench.host.starts_take(Duration::from_secs(1));
+    let asked = tokio::time::Instant::now();
+    let (second, ()) = tokio::join!(bench.start(&version), async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        first.retire();
+        drop(first);
+    });
+    assert!(asked.elapsed() < Duration::from_millis(20));
+    assert_eq!(bench.last_start(&version), "reused");
+    eventually(|| bench.counts(&version).available == 1).await;
+    assert_eq!((bench.host.starts(), bench.host.up()), (2, 2));
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_comes_up_when_nobody_waits_for_it_any_more_is_kept_as_what_was_asked_for() {
+    let bench = Bench::new();
+    let version = node("web", 1, "a");
+    let first = bench.start(&version).await;
+    bench.host.start_stems_only();
+    bench.host.starts_take(Duration::from_secs(1));
+    let (_second, ()) = tokio::join!(bench.start(&version), async {
+        first.retire();
+        drop(first);
+    });
+    eventually(|| bench.counts(&version).available == 1).await;
+    bench.start(&version).await;
+    assert_eq!(
+        (bench.host.starts(), bench.last_start(&version)),
+        (2, "reused".to_owned())
+    );
+    let adapted = RuntimeDeed::Adapted(Arc::new(FakeHost::key_of(&version)));
+    assert!(bench.deeds(2).contains(&adapted));
+}

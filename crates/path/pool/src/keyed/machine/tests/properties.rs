@@ -12,6 +12,7 @@ enum Step {
     LookAgain(usize),
     GiveUp(usize),
     Started(usize),
+    Overtake(usize),
     StartFailed(usize),
     Adapted(usize),
     AdaptFailed(usize),
@@ -43,6 +44,7 @@ fn step() -> impl Strategy<Value = Step> {
         15 => at().prop_map(Step::LookAgain),
         2 => at().prop_map(Step::GiveUp),
         20 => at().prop_map(Step::Started),
+        6 => at().prop_map(Step::Overtake),
         3 => at().prop_map(Step::StartFailed),
         10 => at().prop_map(Step::Adapted),
         2 => at().prop_map(Step::AdaptFailed),
@@ -100,6 +102,8 @@ struct World {
     dropped: u64,
     waiting: Vec<(Arc<RuntimeKey>, Awaited)>,
     starting: Vec<(RuntimeId, Arc<RuntimeKey>, Cause)>,
+    /// Those whose request has got another one.
+    overtaken: BTreeSet<RuntimeId>,
     adapting: Vec<Held>,
     leased: Vec<Held>,
     cleaning: Vec<Held>,
@@ -133,6 +137,7 @@ impl World {
             dropped: 0,
             waiting: Vec::new(),
             starting: Vec::new(),
+            overtaken: BTreeSet::new(),
             adapting: Vec::new(),
             leased: Vec::new(),
             cleaning: Vec::new(),
@@ -257,13 +262,27 @@ impl World {
                 let (id, key, cause) = self.starting.swap_remove(at % self.starting.len());
                 let handle = self.handle();
                 match cause {
-                    Cause::Request => {
+                    Cause::Request if !self.overtaken.remove(&id) => {
                         self.machine.started(self.now, id);
                         self.lease(id, handle, key);
                     }
-                    Cause::Ahead => {
+                    Cause::Request | Cause::Ahead => {
                         self.kept.insert(id, (handle.0, key));
                         self.machine.started_ahead(self.now, id, handle, &mut gone);
+                    }
+                }
+            }
+            Step::Overtake(at) if !self.starting.is_empty() => {
+                let (id, key, cause) = self.starting[at % self.starting.len()].clone();
+                if cause == Cause::Request && !self.overtaken.contains(&id) {
+                    let dead = self.dead.clone();
+                    let is_alive = |handle: &Handle| !dead.contains(&handle.0);
+                    let found = self.machine.reuse(self.now, &key, is_alive, &mut gone);
+                    if let Some((other, handle)) = found {
+                        let (known, from) = self.kept.remove(&other).expect("it was available");
+                        assert_eq!((known, &from), (handle.0, &key));
+                        self.lease(other, handle, from);
+                        self.overtaken.insert(id);
                     }
                 }
             }
