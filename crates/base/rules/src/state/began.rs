@@ -157,11 +157,11 @@ mod tests {
                     began.end(Key(key));
                     model[key as usize] = None;
                 }
-                prop_assert_eq!(began.len() as usize, model.iter().flatten().count());
+                prop_assert_eq!(began.len(), model.iter().flatten().count() as u64);
             }
             let ages = from..=from + span;
             let plainly = model.iter().flatten().filter(|since| ages.contains(&now.saturating_sub(**since))).count();
-            prop_assert_eq!(began.aged(Instant(now), ages) as usize, plainly);
+            prop_assert_eq!(began.aged(Instant(now), ages), plainly as u64);
         }
     }
 
