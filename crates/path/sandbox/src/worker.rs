@@ -288,13 +288,19 @@ impl Worker for ForkedWorker {
     }
 
     fn memory(&self) -> WorkerMemory {
-        let body = self.body.lock();
-        let Some(cgroup) = body.as_ref().and_then(|body| body.sandbox.cgroup()) else {
+        let seen = {
+            let body = self.body.lock();
+            let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
+            cgroup.map(|cgroup| (cgroup.processes(), cgroup.peak_bytes()))
+        };
+        let Some((processes, peak)) = seen else {
             return WorkerMemory::default();
         };
+        // Not under the lock, which whoever ends the worker needs: a look at a process that forks waits until it has forked, and that
+        // may be for memory, for many seconds.
         WorkerMemory {
-            pss: cgroup.processes().into_iter().map(memory::pss_bytes).sum(),
-            peak: cgroup.peak_bytes(),
+            pss: processes.into_iter().map(memory::pss_bytes).sum(),
+            peak,
         }
     }
 }
