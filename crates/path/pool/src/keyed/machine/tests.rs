@@ -303,7 +303,7 @@ fn one_that_is_being_cleaned_is_waited_for_by_one_request_if_that_is_quicker_tha
     story.machine.release(story.now, held.0);
     let wait = Wait {
         on: Awaited::Cleaning,
-        patience: SECOND / 5,
+        patience: SECOND / 2,
     };
     assert!(matches!(story.acquire(&key), Acquired::Wait(said) if said == wait));
     assert!(

@@ -68,13 +68,17 @@ impl<R> Machine<R> {
         }
     }
 
-    /// One that is being cleaned is likely to be clean long before a new one is up.
+    /// One that is being cleaned is likely to be clean long before a new one is up. Worth half of what that takes: on a busy machine
+    /// cleaning takes longer than usual, and a start beside it would make it busier still.
     fn worth_cleaning(&self, key: &RuntimeKey) -> Option<Wait> {
         let stem = self.stems.get(&self.keys.get(key)?.stem)?;
         let (clean, start) = (stem.clean.value()?, stem.start.value()?);
-        let patience = clean.saturating_mul(2);
-        let on = Awaited::Cleaning;
-        (patience < start && self.is_free(key, on)).then_some(Wait { on, patience })
+        let usual = clean.saturating_mul(2);
+        let wait = Wait {
+            on: Awaited::Cleaning,
+            patience: usual.max(start / 2),
+        };
+        (usual < start && self.is_free(key, wait.on)).then_some(wait)
     }
 
     /// One that is being started was begun before a new one would be: unless it takes twice as long as others did it is up first.
