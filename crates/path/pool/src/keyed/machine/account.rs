@@ -25,6 +25,13 @@ pub(super) struct KeyAccount {
     pub(super) totals: RuntimeTotals,
 }
 
+impl KeyAccount {
+    /// Whether a request waits for one that is being cleaned.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting.cleaning > 0
+    }
+}
+
 /// Requests that wait, by what they wait for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Waiting {

@@ -7,7 +7,7 @@ use pilot_model::Instant;
 use pilot_model::forecast::{Target, Tick};
 use pilot_model::runtime_key::RuntimeKey;
 
-use super::account::StemAccount;
+use super::account::{KeyAccount, StemAccount};
 use super::words::{Cause, End, RuntimeId};
 use super::{Machine, State};
 
@@ -98,7 +98,9 @@ impl<R> Machine<R> {
         let hold_until = self
             .hold_until
             .max(account.hold_until.unwrap_or(self.hold_until));
-        if self.closed || now < hold_until {
+        // Whoever waits goes first: a start would take its time from the cleaning that they wait for. The next look is soon.
+        let somebody_waits = self.keys.values().any(KeyAccount::is_waited_for);
+        if self.closed || now < hold_until || somebody_waits {
             return Vec::new();
         }
         let wanted = account.wanted();
