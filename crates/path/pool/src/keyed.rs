@@ -120,9 +120,8 @@ impl KeyedPool {
         self.shared.status(version)
     }
 
-    /// Ends everything that is kept or being started ahead, and waits until it has ended; what a worker has just left has the time that
-    /// it was promised. What workers still have
-    /// ends with them; end those first. Nothing is started any more.
+    /// Ends everything that is kept or being started ahead, and waits until it has ended; what a worker has just left has the time
+    /// that it was promised. What workers still have ends with them; end those first. Nothing is started any more.
     pub async fn close(&self) {
         drop(self.shared.close());
         self.timer.end().await;

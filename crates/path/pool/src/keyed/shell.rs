@@ -321,11 +321,7 @@ impl Shared {
                     }
                     continue;
                 }
-                // What was there has not done: it is to be its own.
-                Some(Acquired::Start(id)) if look == Look::Nowhere => {
-                    self.start_own(id, host, key).await?
-                }
-                Some(Acquired::Start(id)) => self.start_or_find(id, host, key).await?,
+                Some(Acquired::Start(id)) => self.start_or_find(id, host, key, look).await?,
             };
             self.note(version, key, &origin, asked);
             return Ok(hold);

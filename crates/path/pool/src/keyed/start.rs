@@ -9,37 +9,29 @@ use pilot_model::ports::{GenericRuntime, RuntimeHost, StartError};
 use pilot_model::runtime_key::RuntimeKey;
 
 use super::hold::{Claim, Hold};
-use super::machine::RuntimeId;
+use super::machine::{Look, RuntimeId};
 use super::shell::{Origin, Shared};
 
 type Start = Pin<Box<dyn Future<Output = Result<Arc<dyn GenericRuntime>, StartError>> + Send>>;
 
 impl Shared {
-    /// The runtime that the machine wants started. Dropped, the start is given up.
-    pub(super) async fn start_own(
-        self: &Arc<Self>,
-        id: RuntimeId,
-        host: &Arc<dyn RuntimeHost>,
-        key: &Arc<RuntimeKey>,
-    ) -> Result<(Hold, Origin), StartError> {
-        let claim = Claim::new(self, id);
-        let runtime = self.begin(host, key).await?;
-        Ok((claim.up(runtime), Origin::Started))
-    }
-
-    /// The same, or one that becomes available before it is up.
+    /// The runtime that the machine wants started, or one that becomes available before it is up; with [`Look::Nowhere`] its own in
+    /// any case, for what was there has not done. Dropped, the start is given up.
     pub(super) async fn start_or_find(
         self: &Arc<Self>,
         id: RuntimeId,
         host: &Arc<dyn RuntimeHost>,
         key: &Arc<RuntimeKey>,
+        look: Look,
     ) -> Result<(Hold, Origin), StartError> {
         let claim = Claim::new(self, id);
         let mut start = self.begin(host, key);
         loop {
             // Before the look: what is settled from here on is heard of.
             let settled = self.settled.notified();
-            if let Some(hold) = self.find(key) {
+            if look != Look::Nowhere
+                && let Some(hold) = self.find(key)
+            {
                 self.go_on(claim, start);
                 return Ok((hold, Origin::Reused));
             }

@@ -317,6 +317,35 @@ fn one_that_is_being_cleaned_is_waited_for_by_one_request_if_that_is_quicker_tha
     );
 }
 
+#[test]
+fn nothing_is_started_ahead_while_a_request_waits_for_one_that_is_being_cleaned() {
+    let key = key("ann", "1");
+    let mut story = Story::of(10, &[&key]);
+    let Acquired::Start(id) = story.acquire(&key) else {
+        panic!("there was none");
+    };
+    story.pass(SECOND);
+    story.machine.started(story.now, id);
+    let handle = story.handle();
+    story.machine.release(story.now, id);
+    story.pass(SECOND / 10);
+    story
+        .machine
+        .cleaned(story.now, id, handle, &mut story.gone);
+    let held = story.lease(&key);
+    story.machine.release(story.now, held.0);
+    let stem = Arc::new(key.stem());
+    let two = Target {
+        workers: 2,
+        ..Target::default()
+    };
+    story.machine.aim(&stem, two);
+    assert!(matches!(story.acquire(&key), Acquired::Wait(_)));
+    assert_eq!(story.machine.refill(story.now, &stem), []);
+    story.machine.waited(&key, Awaited::Cleaning);
+    assert!(!story.machine.refill(story.now, &stem).is_empty());
+}
+
 /// With one that is leased, whose start took a second, and one that is being started ahead.
 fn one_ahead(key: &Arc<RuntimeKey>) -> (Story, RuntimeId) {
     let mut story = Story::of(10, &[key]);
