@@ -88,9 +88,10 @@ def main() -> int:
     asked = run.options
     chosen = SMOKE if asked.smoke else {name: EXPERIMENTS[name] for name in asked.only or EXPERIMENTS}
     kept = run.folder / "trials.jsonl"
-    if not asked.reuse and not asked.plan:
-        kept.unlink(missing_ok=True)
     cells = [cell for experiment in chosen.values() for cell in experiment.plan if wanted(cell, asked)]
+    # Experiments that run nothing on the daemon leave alone what others have measured there.
+    if cells and not asked.reuse and not asked.plan:
+        kept.unlink(missing_ok=True)
     work = runner.plan(cells, 1 if asked.smoke else asked.trials)
     if asked.reuse:
         work = runner.without(work, kept, asked.busy_max)
