@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_contract::{HttpWorker, Instance, ProvidedWorker, Start};
 use pilot_model::ports::{BoxFuture, GenericRuntime, StartError, Worker, WorkerMemory};
 use pilot_model::runtime_key::{Difference, RuntimeKey};
 use pilot_model::{Contract, Instant, Network, Runtime, Version, VersionId, WorkerId};
+use pilot_protocols::{HttpWorker, Instance, ProvidedWorker, Start};
 
 use crate::cgroup::Counters;
 use crate::folder::{CODE_INSIDE, Folder};

@@ -1,4 +1,4 @@
-//! One use of a container by a server of its own, as `base/contract` sees it: the main process's end and output, and the way to its
+//! One use of a container by a server of its own, as `base/protocols` sees it: the main process's end and output, and the way to its
 //! network.
 
 use std::io;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use pilot_contract::{Awaited, End, Instance, Reach, Retire};
 use pilot_model::BoxFuture;
 use pilot_model::ports::WorkerMemory;
+use pilot_protocols::{Awaited, End, Instance, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::SetOnce;
 use tokio::time::timeout;

@@ -6,7 +6,7 @@
 //! make and remove containers and change their limits and network; nothing that happens per invocation, and nothing on the
 //! way from a cleaned container to a function's worker, needs the engine.
 //!
-//! Not here: which container to use, keep or give up (`path/pool`); what is said to workers by HTTP (`base/contract`).
+//! Not here: which container to use, keep or give up (`path/pool`); what is said to workers by HTTP (`base/protocols`).
 
 mod cgroup;
 mod container;

@@ -1,4 +1,4 @@
-//! A sandbox with a program in it, as the contracts see it: how it ends, what it prints, and the way into its network.
+//! A sandbox with a program in it, as the worker protocols see it: how it ends, what it prints, and the way into its network.
 
 use std::io;
 use std::net::TcpStream as StdTcpStream;
@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_contract::{End, Instance, Reach, Retire};
 use pilot_model::BoxFuture;
 use pilot_model::ports::WorkerMemory;
+use pilot_protocols::{End, Instance, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::SetOnce;
 use tokio::task::AbortHandle;

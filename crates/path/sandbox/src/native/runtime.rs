@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pilot_contract::{Awaited, Held, HttpWorker, ProvidedWorker, Start};
 use pilot_model::ports::{BoxFuture, GenericRuntime, StartError, Worker};
 use pilot_model::runtime_key::{Base, Limits as KeyLimits, Mount, RuntimeKey};
 use pilot_model::timeline::Instant;
 use pilot_model::{Network, Runtime, Version, WorkerId};
+use pilot_protocols::{Awaited, Held, HttpWorker, ProvidedWorker, Start};
 use pilot_sys::clock::monotonic_ns;
 use tokio::time::{Duration, Instant as Deadline, timeout_at};
 
