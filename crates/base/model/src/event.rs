@@ -1,126 +1,12 @@
 //! What the path tells whoever listens. Subscribers never hold it up.
 
-use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-
-use crate::api::RuntimeCounts;
-use crate::ids::{InvocationId, WorkerId};
-use crate::timeline::{StartKind, Timeline};
+use crate::ids::WorkerId;
+use crate::invocation::InvocationRecord;
+use crate::status::RuntimeCounts;
 use crate::version::Version;
-
-/// How an invocation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// The handler returned.
-    Ok,
-    /// The handler raised.
-    FunctionError,
-    /// It took longer than `timeout_s`.
-    Timeout,
-    /// The worker ended: exit, signal.
-    Crash,
-    /// The worker was killed for using more than `memory_mb`.
-    OutOfMemory,
-    /// The handler could not be imported, or the worker could not be started.
-    InitError,
-    /// The queue was full or the deadline passed in it.
-    Throttled,
-    /// The client hung up.
-    Cancelled,
-}
-
-impl Outcome {
-    /// The word used in metrics, logs and JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::FunctionError => "function_error",
-            Self::Timeout => "timeout",
-            Self::Crash => "crash",
-            Self::OutOfMemory => "out_of_memory",
-            Self::InitError => "init_error",
-            Self::Throttled => "throttled",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// One ended invocation.
-#[derive(Debug, Clone)]
-pub struct InvocationRecord {
-    /// Its request id.
-    pub id: InvocationId,
-    /// What was invoked.
-    pub version: Arc<Version>,
-    /// Who served it.
-    pub worker: Option<WorkerId>,
-    /// Cold or warm.
-    pub start: StartKind,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// Phase by phase.
-    pub timeline: Timeline,
-    /// Most memory its worker has used so far, bytes; `None` where it was not measured for this one.
-    pub memory_bytes_max: Option<u64>,
-    /// Request and response bodies, bytes.
-    pub bytes_in: u64,
-    /// See `bytes_in`.
-    pub bytes_out: u64,
-    /// What it printed, bounded.
-    pub output: Bytes,
-}
-
-impl InvocationRecord {
-    /// Lambda's REPORT line, without a line break. Init Duration stands on cold ones only.
-    #[must_use]
-    pub fn report_line(&self) -> String {
-        let handler = self.timeline.handler().unwrap_or_default();
-        let billed_ms =
-            handler.as_secs() * 1_000 + u64::from(handler.subsec_nanos().div_ceil(1_000_000));
-        let handler = Millis(handler);
-        let limit_mb = self.version.config.memory_bytes >> 20;
-        let mut line = format!(
-            "REPORT RequestId: {}\tDuration: {handler} ms\tBilled Duration: {billed_ms} ms\tMemory Size: {limit_mb} MB",
-            self.id,
-        );
-        if let Some(bytes) = self.memory_bytes_max {
-            let _ = write!(line, "\tMax Memory Used: {} MB", bytes.div_ceil(1 << 20));
-        }
-        if self.start != StartKind::Warm {
-            let init = self
-                .timeline
-                .initialised
-                .map_or(Duration::ZERO, |at| at.since(self.timeline.received));
-            let _ = write!(line, "\tInit Duration: {} ms", Millis(init));
-        }
-        let _ = write!(
-            line,
-            "\tStart: {}\tTotal: {} ms\tStatus: {}",
-            self.start.as_str(),
-            Millis(self.timeline.total().unwrap_or_default()),
-            self.outcome.as_str(),
-        );
-        line
-    }
-}
-
-/// A duration in milliseconds with two places. Integers only: every invocation has its line.
-struct Millis(Duration);
-
-impl fmt::Display for Millis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
-        let hundredths = micros.saturating_add(5) / 10;
-        write!(f, "{}.{:02}", hundredths / 100, hundredths % 100)
-    }
-}
 
 /// What happens on the path.
 #[derive(Debug, Clone)]

@@ -6,9 +6,11 @@
 pub mod api;
 pub mod calendar;
 pub mod config;
+pub mod deployment;
 pub mod event;
 pub mod forecast;
 pub mod ids;
+pub mod invocation;
 pub mod manifest;
 pub mod nearest;
 pub mod policy;
@@ -17,14 +19,16 @@ pub mod runtime_key;
 mod seconds;
 pub mod size;
 pub mod spec;
+pub mod status;
 pub mod timeline;
 pub mod version;
 
 pub use config::{
     Contract, FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
 };
-pub use event::{Event, InvocationRecord, Outcome};
+pub use event::Event;
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
+pub use invocation::{InvocationRecord, Outcome};
 pub use policy::Policy;
 pub use ports::BoxFuture;
 pub use spec::FunctionSpec;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use pilot_model::api::{PoolStatus, RuntimeCounts};
 use pilot_model::ports::TemplateMemory;
+use pilot_model::status::{PoolStatus, RuntimeCounts};
 use pilot_model::{FunctionName, InvocationRecord, Outcome, StartKind};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pilot_model::deployment::TemplateReport;
 use pilot_model::ports::{
-    Call, Clock, Engine, PassedRequest, StartError, StartStamps, TemplateMemory, TemplateReport,
-    Worker,
+    Call, Clock, Engine, PassedRequest, StartError, StartStamps, TemplateMemory, Worker,
 };
 use pilot_model::{BoxFuture, Version, VersionId, WorkerId};
 

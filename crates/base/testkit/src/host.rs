@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::ports::{
-    Clock, GenericRuntime, RuntimeHost, StartError, StartStamps, TemplateReport, Worker,
-};
+use pilot_model::deployment::TemplateReport;
+use pilot_model::ports::{Clock, GenericRuntime, RuntimeHost, StartError, StartStamps, Worker};
 use pilot_model::runtime_key::{Access, Base, Ipc, Limits, Mount, RuntimeKey, RuntimeSpec};
 use pilot_model::{BoxFuture, FunctionName, Instant, Runtime, Version, WorkerId};
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::api::{ForecastStatus, PoolStatus, RuntimeStatus};
+use pilot_model::deployment::TemplateReport;
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, Engine, EventSink, Platform, Scaling, StartError, TemplateReport};
+use pilot_model::ports::{Clock, Engine, EventSink, Platform, Scaling, StartError};
+use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
 use pilot_model::{
     BoxFuture, Event, FunctionName, Instant, Outcome, ScaleConfig, StartKind, Version,
 };

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use pilot_model::api::RuntimeStatus;
-use pilot_model::ports::{Engine, StartError, TemplateMemory, TemplateReport, Worker};
+use pilot_model::deployment::TemplateReport;
+use pilot_model::ports::{Engine, StartError, TemplateMemory, Worker};
+use pilot_model::status::RuntimeStatus;
 use pilot_model::{BoxFuture, Version, WorkerId};
 
 /// Sends each version to its engine.

@@ -23,12 +23,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilot_model::api::RuntimeStatus;
+use pilot_model::deployment::TemplateReport;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::policy::SmoothingMarkovPolicy;
 use pilot_model::ports::{
-    Clock, Engine, EventSink, RuntimeHost, StartError, TemplateMemory, TemplateReport, Worker,
+    Clock, Engine, EventSink, RuntimeHost, StartError, TemplateMemory, Worker,
 };
+use pilot_model::status::RuntimeStatus;
 use pilot_model::{BoxFuture, Policy, Version, WorkerId};
 use tokio::time::timeout;
 

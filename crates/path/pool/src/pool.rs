@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::api::{ForecastStatus, PoolStatus};
 use pilot_model::forecast::{Forecaster, Target};
 use pilot_model::ports::{StartError, Worker};
+use pilot_model::status::{ForecastStatus, PoolStatus};
 use pilot_model::{Event, Instant, ScaleConfig, StartKind, Version};
 use tokio::sync::oneshot;
 

@@ -14,7 +14,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pilot_model::ports::{BoxFuture, Engine, StartError, TemplateMemory, TemplateReport, Worker};
+use pilot_model::deployment::TemplateReport;
+use pilot_model::ports::{BoxFuture, Engine, StartError, TemplateMemory, Worker};
 use pilot_model::timeline::Instant;
 use pilot_model::{EnvironmentId, Version, VersionId, WorkerId};
 use pilot_sys::clock::monotonic_ns;

@@ -18,7 +18,8 @@ mod turns;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pilot_model::ports::{BoxFuture, GenericRuntime, RuntimeHost, StartError, TemplateReport};
+use pilot_model::deployment::TemplateReport;
+use pilot_model::ports::{BoxFuture, GenericRuntime, RuntimeHost, StartError};
 use pilot_model::runtime_key::{Access, Base, Ipc, Limits, Mount, RuntimeKey, RuntimeSpec};
 use pilot_model::{Runtime, Version};
 

@@ -4,7 +4,8 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use pilot_model::FunctionName;
-use pilot_model::api::{ApiError, DeployError};
+use pilot_model::api::ApiError;
+use pilot_model::deployment::DeployError;
 
 /// An error answer.
 #[derive(Debug)]

@@ -13,8 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
-use pilot_model::api::{InvocationSummary, Totals};
+use pilot_model::invocation::InvocationSummary;
 use pilot_model::ports::{Clock, EventSink, Observation, Observed};
+use pilot_model::status::Totals;
 use pilot_model::{
     Event, FunctionName, InvocationId, InvocationRecord, Outcome, StartKind, Timeline,
 };

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::ports::{BoxFuture, GenericRuntime, RuntimeHost, StartError, TemplateReport};
+use pilot_model::deployment::TemplateReport;
+use pilot_model::ports::{BoxFuture, GenericRuntime, RuntimeHost, StartError};
 use pilot_model::runtime_key::{Base, Ipc, Limits, RuntimeKey, RuntimeSpec};
 use pilot_model::{Instant, Runtime, Version};
 use tokio::runtime::Handle;

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::api::{
-    DeployError, DeployReport, FunctionDescription, FunctionSummary, PoolStatus, Progress,
+use pilot_model::deployment::{
+    DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress,
 };
 use pilot_model::ports::{ControlPlane, Observation, Observed, Platform, Scaling};
+use pilot_model::status::PoolStatus;
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec, Runtime};
 
 use crate::archive::ArchiveLimits;

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use pilot_model::api::DeployError;
+use pilot_model::deployment::DeployError;
 use pilot_model::ports::StartError;
 use pilot_model::spec::SpecError;
 use pilot_model::{FunctionConfig, Runtime};

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::ports::TemplateReport;
+use pilot_model::deployment::TemplateReport;
 use pilot_model::{FunctionConfig, FunctionName, FunctionSpec, Version, VersionId};
 use rusqlite::{Connection, Row, params};
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use pilot_model::ports::TemplateReport;
+use pilot_model::deployment::TemplateReport;
 use pilot_model::{FunctionName, Version};
 
 /// A version in the registry.

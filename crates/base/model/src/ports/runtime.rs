@@ -7,7 +7,8 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::{BoxFuture, StartError, TemplateReport, Worker};
+use super::{BoxFuture, StartError, Worker};
+use crate::deployment::TemplateReport;
 use crate::ids::WorkerId;
 use crate::runtime_key::RuntimeKey;
 use crate::timeline::Instant;

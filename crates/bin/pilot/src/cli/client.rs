@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use pilot_model::FunctionName;
-use pilot_model::api::{ApiError, FunctionSummary};
+use pilot_model::api::ApiError;
+use pilot_model::deployment::FunctionSummary;
 use pilot_model::nearest::nearest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

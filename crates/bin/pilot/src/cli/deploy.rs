@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use pilot_model::FunctionName;
-use pilot_model::api::{ApiError, DeployEvent, DeployReport, FunctionSummary};
+use pilot_model::api::{ApiError, DeployEvent};
+use pilot_model::deployment::{DeployReport, FunctionSummary};
 use pilot_model::size::Size;
 use serde_json::json;
 

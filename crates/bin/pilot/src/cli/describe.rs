@@ -5,7 +5,9 @@ mod runtimes;
 use std::fmt::Write as _;
 
 use clap::Args;
-use pilot_model::api::{ForecastStatus, FunctionDescription, InvocationSummary};
+use pilot_model::deployment::FunctionDescription;
+use pilot_model::invocation::InvocationSummary;
+use pilot_model::status::ForecastStatus;
 use pilot_model::{FunctionConfig, FunctionName, Reuse, Runtime, StartKind, TemplateMode};
 
 use super::client::Client;
@@ -232,7 +234,7 @@ fn seconds(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pilot_model::api::FunctionDescription;
+    use pilot_model::deployment::FunctionDescription;
     use pilot_model::{FunctionSpec, Instant, Outcome, Timeline};
 
     use super::super::{list, report};

@@ -10,7 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use pilot_model::FunctionName;
-use pilot_model::api::{ApiError, FunctionDescription, FunctionSummary};
+use pilot_model::api::ApiError;
+use pilot_model::deployment::{FunctionDescription, FunctionSummary};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

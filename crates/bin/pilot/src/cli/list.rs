@@ -1,7 +1,7 @@
 //! `pilot list`: all functions, a line each.
 
 use clap::Args;
-use pilot_model::api::FunctionSummary;
+use pilot_model::deployment::FunctionSummary;
 
 use super::client::{Client, FUNCTIONS};
 use super::output::{self, Align, BAD, Table};
@@ -88,7 +88,7 @@ const WHAT_CHARS_MAX: usize = 24;
 #[cfg(test)]
 pub(super) mod tests {
     use pilot_model::VersionId;
-    use pilot_model::api::{PoolStatus, Totals};
+    use pilot_model::status::{PoolStatus, Totals};
 
     use super::*;
 

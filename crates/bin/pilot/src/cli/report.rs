@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pilot_model::api::DeployReport;
-use pilot_model::ports::TemplateReport;
+use pilot_model::deployment::DeployReport;
+use pilot_model::deployment::TemplateReport;
 
 use super::output::{self, DIM, GOOD, STRONG, WARN};
 use super::phases;
@@ -123,7 +123,7 @@ const SHOWN_MS_MIN: f64 = 0.5;
 #[cfg(test)]
 pub(super) mod tests {
     use pilot_model::VersionId;
-    use pilot_model::ports::{FailedImport, ImportTime};
+    use pilot_model::deployment::{FailedImport, ImportTime};
 
     use super::*;
 

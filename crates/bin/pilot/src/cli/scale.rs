@@ -3,8 +3,9 @@
 use clap::{ArgGroup, Args};
 use pilot_model::FunctionName;
 use pilot_model::Policy;
-use pilot_model::api::{PoolStatus, ScaleRequest};
+use pilot_model::api::ScaleRequest;
 use pilot_model::policy::PolicySpec;
+use pilot_model::status::PoolStatus;
 
 use super::client::Client;
 use super::output;

@@ -112,7 +112,7 @@ impl House {
         self.invoker.invoke(request).await
     }
 
-    pub(crate) fn workers(&self) -> pilot_model::api::PoolStatus {
+    pub(crate) fn workers(&self) -> pilot_model::status::PoolStatus {
         self.invoker.status(&"f".parse().unwrap()).unwrap()
     }
 }

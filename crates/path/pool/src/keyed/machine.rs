@@ -33,8 +33,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use pilot_model::Instant;
-use pilot_model::api::{Availability, RuntimeCounts, RuntimeTotals};
 use pilot_model::runtime_key::RuntimeKey;
+use pilot_model::status::{Availability, RuntimeCounts, RuntimeTotals};
 
 use account::{KeyAccount, StemAccount};
 pub(super) use nearest::Near;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::api::{RuntimeCounts, RuntimeStart, RuntimeStatus};
 use pilot_model::ports::{GenericRuntime, RuntimeHost, StartError, TemplateMemory};
 use pilot_model::runtime_key::{Base, RuntimeKey};
+use pilot_model::status::{RuntimeCounts, RuntimeStart, RuntimeStatus};
 use pilot_model::{Event, FunctionName, Instant, Runtime, Version, VersionId, WorkerId};
 use tokio::sync::Notify;
 

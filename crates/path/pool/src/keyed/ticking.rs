@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use pilot_model::api::{ForecastStatus, RuntimeCounts};
 use pilot_model::forecast::{Forecaster, Target};
 use pilot_model::runtime_key::RuntimeKey;
+use pilot_model::status::{ForecastStatus, RuntimeCounts};
 use pilot_model::{Event, Instant, ScaleConfig};
 
 use super::KeyedSettings;

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant as WallInstant;
 
 use parking_lot::Mutex;
-use pilot_model::ports::{FailedImport, ImportTime, StartError, TemplateMemory, TemplateReport};
+use pilot_model::deployment::{FailedImport, ImportTime, TemplateReport};
+use pilot_model::ports::{StartError, TemplateMemory};
 use pilot_model::{Environment, Network, Python, TemplateMode, Version};
 use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
 

@@ -6,11 +6,13 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body_util::BodyExt;
-use pilot_model::api::{
-    ApiError, DeployError, DeployEvent, DeployReport, FunctionDescription, FunctionSummary,
-    PoolStatus, Progress, Totals,
+use pilot_model::api::{ApiError, DeployEvent};
+use pilot_model::deployment::TemplateReport;
+use pilot_model::deployment::{
+    DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress,
 };
-use pilot_model::ports::{Observed, Scaling, TemplateReport};
+use pilot_model::ports::{Observed, Scaling};
+use pilot_model::status::{PoolStatus, Totals};
 use pilot_model::{BoxFuture, FunctionName, FunctionSpec, VersionId};
 use pilot_testkit::ManualClock;
 use tokio::sync::{Semaphore, mpsc};

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use pilot_model::api::RuntimeCounts;
+use pilot_model::status::RuntimeCounts;
 use pilot_model::{Instant, Version, WorkerId};
 use pilot_testkit::ManualClock;
 

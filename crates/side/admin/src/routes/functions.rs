@@ -6,8 +6,10 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
-use pilot_model::api::{ApiError, FunctionDescription, FunctionSummary, PoolStatus, ScaleRequest};
+use pilot_model::api::{ApiError, ScaleRequest};
+use pilot_model::deployment::{FunctionDescription, FunctionSummary};
 use pilot_model::ports::Scaling;
+use pilot_model::status::PoolStatus;
 
 use super::function_name;
 use crate::admin::Admin;

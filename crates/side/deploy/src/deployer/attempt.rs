@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use pilot_model::api::{DeployError, DeployReport, Progress};
-use pilot_model::ports::TemplateReport;
+use pilot_model::deployment::TemplateReport;
+use pilot_model::deployment::{DeployError, DeployReport, Progress};
 use pilot_model::size::Size;
 use pilot_model::{
     EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, Runtime, Version, VersionId,

@@ -8,8 +8,10 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use parking_lot::Mutex;
-use pilot_model::api::{DeployError, DeployReport, ForecastStatus, Progress};
-use pilot_model::ports::{Scaling, StartError, TemplateReport};
+use pilot_model::deployment::TemplateReport;
+use pilot_model::deployment::{DeployError, DeployReport, Progress};
+use pilot_model::ports::{Scaling, StartError};
+use pilot_model::status::ForecastStatus;
 use pilot_model::{Version, VersionId};
 use tokio::sync::Semaphore;
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use pilot_model::api::{Availability, RuntimeCounts, RuntimeStart, RuntimeStatus};
+use pilot_model::status::{Availability, RuntimeCounts, RuntimeStart, RuntimeStatus};
 
 use super::super::output::{self, STRONG};
 
@@ -107,7 +107,7 @@ const WIDTH: usize = 80 - 15;
 
 #[cfg(test)]
 mod tests {
-    use pilot_model::api::{ForecastStatus, RuntimeTotals};
+    use pilot_model::status::{ForecastStatus, RuntimeTotals};
 
     use super::*;
 

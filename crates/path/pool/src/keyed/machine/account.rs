@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilot_model::Instant;
-use pilot_model::api::{RuntimeCounts, RuntimeTotals};
 use pilot_model::forecast::{Target, Tick};
 use pilot_model::runtime_key::RuntimeKey;
+use pilot_model::status::{RuntimeCounts, RuntimeTotals};
 
 use super::words::{Cause, RuntimeId};
 use super::{Machine, Runtime, State};

@@ -1,0 +1,165 @@
+//! A deployment: its progress, its result, what a template found, and the description of a deployed function. The control API
+//! serves these as JSON.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::FunctionConfig;
+use crate::ids::{FunctionName, VersionId};
+use crate::invocation::InvocationSummary;
+use crate::status::{ForecastStatus, PoolStatus, RuntimeStatus, Totals};
+
+/// What a deployment is at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Progress {
+    /// `unpack`, `environment`, `template`, `activate`.
+    pub stage: String,
+    /// For people.
+    pub message: String,
+}
+
+/// A deployment that went well.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DeployReport {
+    /// Which function.
+    pub name: FunctionName,
+    /// Its version.
+    pub version: VersionId,
+    /// The version's number.
+    pub number: u32,
+    /// False: equal to the one that was live; nothing was done.
+    pub changed: bool,
+    /// How its code is run: `python3.11`, `node`, `http` … Empty: the daemon is older than other runtimes.
+    #[serde(default)]
+    pub runtime: String,
+    /// Whether the environment was there already.
+    pub environment_reused: bool,
+    /// What is in the environment, for people: `Node 20.20.2, 3 packages`. Empty: nothing.
+    #[serde(default)]
+    pub environment_has: String,
+    /// What the try in the sandbox found.
+    pub template: TemplateReport,
+    /// The function URL's path.
+    pub url_path: String,
+}
+
+/// Why a deployment changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeployError {
+    /// The request does not do: configuration, archive, requirement, handler. For the user to mend.
+    #[error("{message}")]
+    Invalid {
+        /// Stable word, e.g. `bad_archive`, `bad_config`, `requirement_failed`, `import_failed`, `too_large`.
+        code: &'static str,
+        /// What is wrong and what to change, naming file, key or function.
+        message: String,
+        /// Traceback or installer output, may be empty.
+        detail: String,
+    },
+    /// The machine failed: disk, registry, sandbox.
+    #[error("{message}")]
+    Internal {
+        /// What failed.
+        message: String,
+    },
+}
+
+/// One line of `pilot list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FunctionSummary {
+    /// Its name.
+    pub name: FunctionName,
+    /// The live version.
+    pub version: VersionId,
+    /// Its number.
+    pub number: u32,
+    /// `python`, `python3.11`, `node`, `provided`, `http`, `container IMAGE`.
+    pub runtime: String,
+    /// `module.attribute`; the command, where there is no handler.
+    pub handler: String,
+    /// When it was deployed, Unix seconds.
+    pub deployed_unix_s: u64,
+    /// Workers by state.
+    pub workers: PoolStatus,
+    /// Counts since the daemon's start.
+    pub totals: Totals,
+    /// Why it cannot be invoked (its files are gone or damaged) and what to do; `None`: it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// `pilot describe`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FunctionDescription {
+    /// As in the list.
+    #[serde(flatten)]
+    pub summary: FunctionSummary,
+    /// The configuration in force, every key.
+    pub config: FunctionConfig,
+    /// The environment's id.
+    pub environment: String,
+    /// What the deployment found.
+    pub template: TemplateReport,
+    /// The function URL's path.
+    pub url_path: String,
+    /// The newest cold invocation.
+    pub last_cold: Option<InvocationSummary>,
+    /// The newest invocation.
+    pub last: Option<InvocationSummary>,
+    /// Older versions that are still kept, newest first.
+    pub versions: Vec<u32>,
+    /// What its forecaster says; `None`: nothing is predicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<ForecastStatus>,
+    /// The runtimes that are kept for it; `None`: its workers are forked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtimes: Option<RuntimeStatus>,
+}
+
+/// What a template found when it came up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TemplateReport {
+    /// The interpreter's version, e.g. `3.11.7`; empty where there is none.
+    pub python: String,
+    /// Slowest imports first.
+    pub imports: Vec<ImportTime>,
+    /// Declared packages that could not be imported in the template; the handler may still import them.
+    #[serde(default)]
+    pub failed_imports: Vec<FailedImport>,
+    /// Memory of the function's template, PSS, bytes.
+    pub memory_bytes: u64,
+    /// Whether workers are forked from the function's own template.
+    pub forkable: bool,
+    /// If not, why, and what is done instead.
+    pub reason: Option<String>,
+    /// How long the template took to come up.
+    #[serde(rename = "took_s", with = "crate::seconds")]
+    #[cfg_attr(feature = "openapi", schema(value_type = f64))]
+    pub took: Duration,
+}
+
+/// One import.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ImportTime {
+    /// Module.
+    pub module: String,
+    /// Time with everything it imports, ms.
+    pub ms: f64,
+}
+
+/// An import that failed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FailedImport {
+    /// Module.
+    pub module: String,
+    /// The exception, one line.
+    pub error: String,
+}

@@ -1,0 +1,85 @@
+//! An engine starts the workers of one kind of runtime.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use super::{BoxFuture, Worker};
+use crate::deployment::TemplateReport;
+use crate::ids::WorkerId;
+use crate::status::RuntimeStatus;
+use crate::version::Version;
+
+/// Starts workers of one kind of runtime: forked Python now, containers and WASM later.
+pub trait Engine: Send + Sync + Debug {
+    /// Brings up whatever makes later starts fast (the template), starts and ends one worker to see whether one comes of it, and
+    /// says what it found. Concurrent calls for one version share one build.
+    fn prepare(
+        &self,
+        version: &Arc<Version>,
+    ) -> BoxFuture<'static, Result<TemplateReport, StartError>>;
+
+    /// Starts a worker. Resolves when it is ready to be called. Dropping the future, or the worker, ends the process.
+    fn start(
+        &self,
+        version: &Arc<Version>,
+        id: WorkerId,
+    ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>>;
+
+    /// Gives up what [`Engine::prepare`] made for this version: it will not be started again soon. Its workers are
+    /// gone by then.
+    fn forget(&self, version: &Arc<Version>);
+
+    /// What the daemon's templates use, for the memory budget.
+    fn templates(&self) -> Vec<TemplateMemory>;
+
+    /// Ends what it keeps ready and nobody uses, the oldest first, until that had `bytes`, or nothing is left: the memory budget is
+    /// exceeded. Templates are not meant, they go by [`Engine::forget`]. Says how many bytes it had. Not for the path.
+    fn relieve(&self, bytes: u64) -> u64 {
+        let _ = bytes;
+        0
+    }
+
+    /// What is kept for a version that does not fork. `None`: it forks, or nothing is known of it.
+    fn runtimes(&self, version: &Version) -> Option<RuntimeStatus> {
+        let _ = version;
+        None
+    }
+}
+
+/// Why a worker or template did not come up.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// User code failed while it was imported; `body` is Lambda's error body, JSON.
+    #[error("the handler could not be imported: {body}")]
+    Import {
+        /// `{"errorType", "errorMessage", "stackTrace"}`.
+        body: String,
+        /// What it printed.
+        output: String,
+    },
+    /// It ended, or did not answer in time, before it was ready.
+    #[error("the runtime did not come up: {problem}")]
+    Runtime {
+        /// What happened.
+        problem: String,
+        /// What it printed.
+        output: String,
+    },
+    /// The machine refused a sandbox.
+    #[error("no sandbox: {problem}")]
+    Sandbox {
+        /// Which step and why.
+        problem: String,
+    },
+}
+
+/// A template's memory.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct TemplateMemory {
+    /// `interpreter`, `environment` or `function`; `generic`: a runtime that is kept and has no function.
+    pub level: String,
+    /// What it is the template of.
+    pub name: String,
+    /// PSS, bytes.
+    pub memory_bytes: u64,
+}

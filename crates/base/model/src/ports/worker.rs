@@ -1,0 +1,198 @@
+//! A worker: one exchange at a time or several, its end, its memory.
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+
+use super::{BoxFuture, PassedRequest, PassedResponse};
+use crate::ids::WorkerId;
+use crate::size::Size;
+use crate::timeline::Instant;
+
+/// A process (or instance) that serves one version. Dropping the last reference ends it.
+pub trait Worker: Send + Sync + Debug {
+    /// Which.
+    fn id(&self) -> WorkerId;
+
+    /// How it came up.
+    fn stamps(&self) -> StartStamps;
+
+    /// One exchange: sends `call`, resolves at the whole answer, or at the head of a streamed one. With a
+    /// concurrency of 1 the caller must not call again before the exchange is over. Dropping the future mid-way leaves
+    /// the worker unusable: [`Worker::kill`] it. Those of versions with [`Interface::Http`](crate::Interface::Http) serve on, as with
+    /// [`Worker::pass`].
+    fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>>;
+
+    /// The next part of a streamed answer.
+    fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>>;
+
+    /// Passes a request through to the function's own server and resolves at the response's head. Only workers of versions
+    /// with [`Interface::Http`](crate::Interface::Http) can. Dropping the future, or the response's body, tells the server that nobody
+    /// waits any more, by closing the connection; the worker serves on.
+    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
+        drop(request);
+        Box::pin(std::future::ready(Err(WorkerFault::Protocol {
+            problem: "this worker is no HTTP server".to_owned(),
+            output: Bytes::new(),
+        })))
+    }
+
+    /// What it printed since it was asked last, bounded. Asked at the end of each passed request, whose answer does not say it: must
+    /// not wait.
+    fn take_output(&self) -> Bytes {
+        Bytes::new()
+    }
+
+    /// False once it is known to have ended. Asked on the path before each lease: a look at a flag, not at the kernel.
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    /// Ends the process, and everything it started, at once.
+    fn kill(&self);
+
+    /// Lets it go between invocations: it ends soon, and what it leaves may be cleaned and used again. The caller drops it.
+    fn retire(&self) {
+        self.kill();
+    }
+
+    /// Lets it go as [`Worker::retire`] does, and nothing of what it leaves is kept: its memory is wanted.
+    fn discard(&self) {
+        self.retire();
+    }
+
+    /// Memory in use and its peak; reads `/proc` and the cgroup, so not for the path.
+    fn memory(&self) -> WorkerMemory;
+}
+
+/// What one exchange sends.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// Chosen by the caller, not in use on this worker; never 0.
+    pub stream: u32,
+    /// `INVOKE` or `HTTP`.
+    pub kind: CallKind,
+    /// `InvokeMeta` or `HttpMeta` of the wire protocol, JSON.
+    pub meta: Bytes,
+    /// The event, or the request's body.
+    pub body: Bytes,
+}
+
+/// Which frame begins the exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallKind {
+    /// `handler(event, context)`.
+    Event,
+    /// An ASGI or WSGI application.
+    Http,
+}
+
+/// What an exchange gives back.
+#[derive(Debug)]
+pub enum Answer {
+    /// The handler returned this JSON.
+    Result(Bytes, Done),
+    /// The handler raised: Lambda's error body, JSON.
+    Error(Bytes, Done),
+    /// An HTTP response begins.
+    Http {
+        /// Status and headers.
+        head: HttpHead,
+        /// First bytes of the body.
+        first: Bytes,
+        /// Present when that was all of it; otherwise go on with [`Worker::next`].
+        done: Option<Done>,
+    },
+}
+
+/// Head of an application's response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpHead {
+    /// 100-599.
+    pub status: u16,
+    /// Names and values, as sent.
+    pub headers: Vec<(String, String)>,
+}
+
+/// A part of a streamed answer.
+#[derive(Debug)]
+pub enum Part {
+    /// More body.
+    Chunk(Bytes),
+    /// The last of it, may be empty.
+    End(Bytes, Done),
+    /// The application raised, and there is no more: Lambda's error body, JSON. The worker serves on.
+    Error(Bytes, Done),
+}
+
+/// What is known once an exchange is over.
+#[derive(Debug, Clone)]
+pub struct Done {
+    /// The handler was called.
+    pub started: Instant,
+    /// The handler returned.
+    pub returned: Instant,
+    /// The answer's first byte reached the daemon.
+    pub first_byte: Instant,
+    /// What the invocation printed (stdout and stderr, in order), bounded.
+    pub output: Bytes,
+}
+
+/// When a worker's start reached what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartStamps {
+    /// The decision to start it.
+    pub asked: Instant,
+    /// First instruction.
+    pub forked: Instant,
+    /// Isolated.
+    pub sandboxed: Instant,
+    /// Initialised.
+    pub initialised: Instant,
+}
+
+/// Why an exchange did not end with an answer. The worker is dead or to be killed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WorkerFault {
+    /// It ended by itself.
+    #[error("the worker exited with status {code}")]
+    Exited {
+        /// Exit status.
+        code: i32,
+        /// What it printed.
+        output: Bytes,
+    },
+    /// A signal ended it.
+    #[error("the worker was ended by signal {signal}")]
+    Signalled {
+        /// Signal number.
+        signal: i32,
+        /// What it printed.
+        output: Bytes,
+    },
+    /// The kernel killed it at its memory limit.
+    #[error("the worker used more memory than its limit of {}", Size(*.limit_bytes))]
+    OutOfMemory {
+        /// The limit, bytes.
+        limit_bytes: u64,
+        /// What it printed.
+        output: Bytes,
+    },
+    /// It did not keep to the protocol.
+    #[error("the worker sent what it must not: {problem}")]
+    Protocol {
+        /// What.
+        problem: String,
+        /// What it printed.
+        output: Bytes,
+    },
+}
+
+/// A worker's memory, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WorkerMemory {
+    /// Proportional set size (smaps_rollup): shared pages are counted once over all who share them.
+    pub pss: u64,
+    /// The cgroup's highest charge so far; `None` without a memory cgroup.
+    pub peak: Option<u64>,
+}
