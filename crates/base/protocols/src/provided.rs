@@ -1,5 +1,5 @@
 //! A worker that polls the Lambda Runtime API (`2018-06-01`): the daemon serves the API on a listener inside the worker's
-//! network, and a call waits at the desk for the next poll.
+//! network, and a call waits in the queue for the next poll.
 //!
 //! Who does not keep to the API gets Lambda's error and harms only itself:
 //!
@@ -18,9 +18,9 @@
 //! | has an extension that does not ask for the next event | the next call waits, up to the deadline of the one before |
 
 mod api;
-mod desk;
 mod extensions;
 mod prelude;
+mod queue;
 mod reply;
 mod server;
 mod socket;
@@ -44,8 +44,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use self::desk::{CameUp, Desk, Event, Heard, OutOfTurn, Refused, Taken, Times};
 use self::extensions::{Extensions, invoke_notice};
+use self::queue::{CameUp, Event, Heard, InvocationQueue, OutOfTurn, Refused, Taken, Times};
 use self::stream::{Beginning, Piece, Streamed};
 use crate::error_body::{error_body, truncated};
 use crate::life::Life;
@@ -69,7 +69,7 @@ struct Worksite {
     id: WorkerId,
     version: Arc<Version>,
     life: Life,
-    desk: Desk,
+    queue: InvocationQueue,
     extensions: Extensions,
 }
 
@@ -77,13 +77,13 @@ impl Worksite {
     /// Waits for an event for the runtime: until the extensions have come up, and after that until they are done with the one before.
     /// Where several are worked on at a time nobody can tell which is done.
     async fn poll(&self) -> Result<Taken, OutOfTurn> {
-        self.desk.ask()?;
-        if !self.desk.is_up() {
+        self.queue.ask()?;
+        if !self.queue.is_up() {
             self.extensions.at_rest().await;
         } else if self.version.config.concurrency == 1 {
             self.extensions.done_with_the_last().await;
         }
-        self.desk.poll().await
+        self.queue.poll().await
     }
 }
 
@@ -113,7 +113,7 @@ impl ProvidedWorker {
             id: start.id,
             version: Arc::clone(&start.version),
             life: Life::new(instance),
-            desk: Desk::new(start.version.config.concurrency),
+            queue: InvocationQueue::new(start.version.config.concurrency),
             extensions: Extensions::default(),
         });
         let mut tasks = JoinSet::new();
@@ -139,7 +139,7 @@ impl ProvidedWorker {
     async fn initialised(&self, start: &Start) -> Result<Instant, StartError> {
         let Worksite {
             life,
-            desk,
+            queue,
             extensions,
             ..
         } = &*self.site;
@@ -147,8 +147,8 @@ impl ProvidedWorker {
         let over = async {
             tokio::select! {
                 biased;
-                came_up = desk.came_up() => Ok(came_up),
-                () = desk.closed() => Err(life.ended().await),
+                came_up = queue.came_up() => Ok(came_up),
+                () = queue.closed() => Err(life.ended().await),
             }
         };
         match timeout(start.come_up_max, over).await {
@@ -159,7 +159,7 @@ impl ProvidedWorker {
             }),
             Ok(Err(end)) => Err(start.ended(end, "polled the Runtime API", HINT, life)),
             Err(_) => Err(match extensions.working() {
-                Some(name) if desk.was_asked() => start.too_slow(
+                Some(name) if queue.was_asked() => start.too_slow(
                     &format!("polled, but its extension {name:?} did not ask for its first event"),
                     EXTENSION_HINT,
                     life,
@@ -170,7 +170,7 @@ impl ProvidedWorker {
     }
 
     async fn exchange(&self, call: Call) -> Result<Answer, WorkerFault> {
-        let Worksite { life, desk, .. } = &*self.site;
+        let Worksite { life, queue, .. } = &*self.site;
         if call.kind != CallKind::Event {
             return Err(life.fault("the Lambda Runtime API takes events, not HTTP requests"));
         }
@@ -184,7 +184,7 @@ impl ProvidedWorker {
         let event = self
             .event(&call, caller)
             .map_err(|problem| life.fault(problem))?;
-        match desk.submit(event) {
+        match queue.submit(event) {
             Ok(()) => {}
             Err(Refused::Closed) => return Err(life.fault_of(life.ended().await)),
             Err(Refused::IdInUse) => {

@@ -1,4 +1,4 @@
-//! The Runtime API (`2018-06-01`) and what extensions ask beside it: which request means what. The state is the desk's and
+//! The Runtime API (`2018-06-01`) and what extensions ask beside it: which request means what. The state is the queue's and
 //! [`Extensions`](super::extensions::Extensions)'.
 //!
 //! Every request has a defined answer; none can hurt the daemon. Bodies are bounded: an answer in one piece by
@@ -17,8 +17,8 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::Worksite;
-use super::desk::Answering;
 use super::extensions::{Extension, Registers};
+use super::queue::Answering;
 use super::reply::{self, Reply};
 use super::socket::Socket;
 use super::stream::{ERROR_TYPE, Over, Streamed, has_prelude, raised};
@@ -106,7 +106,7 @@ async fn next(site: &Worksite, socket: &Socket) -> Reply {
 }
 
 async fn response(site: &Worksite, id: &str, request: Request<Incoming>) -> Reply {
-    let Some(answering) = site.desk.begin_answer(id) else {
+    let Some(answering) = site.queue.begin_answer(id) else {
         return reply::invalid_request_id();
     };
     match request
@@ -138,7 +138,7 @@ async fn response(site: &Worksite, id: &str, request: Request<Incoming>) -> Repl
 }
 
 async fn error(site: &Worksite, id: &str, request: Request<Incoming>) -> Reply {
-    let Some(answering) = site.desk.begin_answer(id) else {
+    let Some(answering) = site.queue.begin_answer(id) else {
         return reply::invalid_request_id();
     };
     let kind = error_type(request.headers());
@@ -194,14 +194,14 @@ async fn stream(answering: Answering, request: Request<Incoming>) -> Reply {
 }
 
 async fn init_error(site: &Worksite, request: Request<Incoming>, default: &str) -> Reply {
-    if site.desk.is_up() {
+    if site.queue.is_up() {
         return reply::invalid_state("the initialisation is over: the runtime has polled");
     }
     let kind = error_type(request.headers()).unwrap_or_else(|| default.to_owned());
     let mut body = request.into_body();
     // What cannot be read is an error all the same.
     let sent = read(&mut body, SMALL_LEN_MAX).await.unwrap_or_default();
-    if site.desk.fail_init(as_error_body(sent, Some(&kind))) {
+    if site.queue.fail_init(as_error_body(sent, Some(&kind))) {
         reply::accepted()
     } else {
         reply::invalid_state("the initialisation is over")
@@ -238,7 +238,7 @@ async fn register(site: &Worksite, request: Request<Incoming>) -> Reply {
             "the body cannot be read, or is too long",
         );
     };
-    let when = if site.desk.is_up() {
+    let when = if site.queue.is_up() {
         Registers::Late
     } else {
         Registers::InTime

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::socket::Socket;
 use super::{Worksite, api};
 
-/// Serves the worker until it has ended, and then closes its desk. Dropping the future closes every connection.
+/// Serves the worker until it has ended, and then closes its queue. Dropping the future closes every connection.
 pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {
     let mut connections = JoinSet::new();
     tokio::select! {
@@ -25,7 +25,7 @@ pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {
         never = take_in(&site, &listener, &mut connections) => match never {},
     }
     if site.life.was_let_go() {
-        site.desk.close();
+        site.queue.close();
         match take_in(&site, &listener, &mut connections).await {}
     }
     let drained = async {
@@ -38,7 +38,7 @@ pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {
     };
     // What is still open after that belongs to others than the main process.
     drop(timeout(DRAIN_TIME_MAX, drained).await);
-    site.desk.close();
+    site.queue.close();
 }
 
 /// Accepts connections and runs them, for ever.

@@ -14,8 +14,8 @@ use hyper::body::Incoming;
 use pilot_model::ports::HttpHead;
 use tokio::sync::oneshot;
 
-use super::desk::Times;
 use super::prelude::{self, Prelude, PreludeError};
+use super::queue::Times;
 use crate::error_body::as_error_body;
 
 /// A response under way.

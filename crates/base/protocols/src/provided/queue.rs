@@ -1,7 +1,7 @@
 //! Where calls and polls meet: calls wait here until a poll takes them, and what was taken is noted until it is answered.
 //!
 //! Pure bookkeeping; no sockets. Invariants: an invocation is either waiting or open, under one id; it is answered once;
-//! after [`Desk::close`] nothing waits and nobody who asks is left hanging.
+//! after [`InvocationQueue::close`] nothing waits and nobody who asks is left hanging.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +16,9 @@ use tokio::sync::{Notify, SetOnce, oneshot};
 use super::extensions::Notice;
 use super::stream::Streamed;
 
-/// One worker's desk.
+/// One worker's queue.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct InvocationQueue {
     /// Most invocations at a time.
     concurrency: usize,
     /// Guards what waits and what is open; held for a look-up.
@@ -121,7 +121,7 @@ pub(super) struct Answering {
     times: Times,
 }
 
-impl Desk {
+impl InvocationQueue {
     pub(super) fn new(concurrency: u32) -> Self {
         Self {
             concurrency: concurrency as usize,
