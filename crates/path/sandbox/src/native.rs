@@ -2,14 +2,14 @@
 //! become a function's worker late, are cleaned afterwards and used again. Which one, the keyed pool decides (`path/pool`).
 //!
 //! ```text
-//! house: a sandbox with a root, nothing in it ── nest ──▶ sandbox of a runtime: its own network, limits, code, /tmp
-//!   one per set of folders shown                          └─ node (waiting) | bootstrap | server
+//! base sandbox: a sandbox with a root, nothing in it ── nest ──▶ sandbox of a runtime: its own network, limits, code, /tmp
+//!   one per set of folders shown                                 └─ node (waiting) | bootstrap | server
 //! ```
 //! Code, packages and the resolver's file are shown in a sandbox that is up (`Control::show`), so that a generic one can become
 //! anybody's.
 
+mod base_sandbox;
 mod execution;
-mod house;
 mod instance;
 mod node;
 mod runtime;
@@ -26,7 +26,7 @@ use pilot_model::{Runtime, Version};
 use crate::machine::Machine;
 use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE};
 use crate::slots::Slots;
-use house::{House, HouseKey};
+use base_sandbox::{BaseSandbox, BaseSandboxKey};
 use runtime::NativeRuntime;
 use turns::Turns;
 
@@ -39,7 +39,7 @@ pub struct NativeHost {
 #[derive(Debug)]
 struct Shared {
     machine: Arc<Machine>,
-    houses: Slots<HouseKey, House>,
+    base_sandboxes: Slots<BaseSandboxKey, BaseSandbox>,
     turns: Turns,
 }
 
@@ -50,15 +50,15 @@ impl NativeHost {
         Self {
             shared: Arc::new(Shared {
                 machine,
-                houses: Slots::default(),
+                base_sandboxes: Slots::default(),
                 turns: Turns::new(),
             }),
         }
     }
 
-    /// Ends every house. The runtimes must be gone by then. See [`Machine::vacated`].
+    /// Ends every base sandbox. The runtimes must be gone by then. See [`Machine::vacated`].
     pub fn close(&self) {
-        self.shared.houses.clear();
+        self.shared.base_sandboxes.clear();
     }
 }
 

@@ -14,7 +14,7 @@ use pilot_sys::clock::monotonic_ns;
 use tokio::time::{Duration, Instant as Deadline, timeout_at};
 
 use super::Shared;
-use super::house::{House, HouseKey};
+use super::base_sandbox::{BaseSandbox, BaseSandboxKey};
 use super::instance::{NativeInstance, NativeReach};
 use super::node::WaitingNode;
 use crate::cgroup::{Cgroup, Limits};
@@ -32,7 +32,7 @@ use crate::worker::{Body, Home, Output};
 pub(super) struct NativeRuntime {
     shared: Arc<Shared>,
     /// Its sandbox is nested in it.
-    _house: Arc<House>,
+    _base: Arc<BaseSandbox>,
     user: Option<u32>,
     /// Guards what it is just now; never held across an await.
     state: Mutex<State>,
@@ -95,7 +95,7 @@ impl NativeRuntime {
         shared: Arc<Shared>,
         key: Arc<RuntimeKey>,
     ) -> Result<Self, StartError> {
-        let house = shared.house(&HouseKey::of(&key)?).await?;
+        let base = shared.base_sandbox(&BaseSandboxKey::of(&key)?).await?;
         let machine = &shared.machine;
         let cgroup = machine.cgroup(&limits(&shared, key.limits()))?;
         let network = match key.network() {
@@ -103,7 +103,7 @@ impl NativeRuntime {
             Network::None | Network::Outbound => NestNetwork::Own,
         };
         let tmp_bytes_max = machine.config.tmp_bytes_max;
-        let sandbox = house.sandbox.nest(network, cgroup, tmp_bytes_max).await?;
+        let sandbox = base.sandbox.nest(network, cgroup, tmp_bytes_max).await?;
         let link = match key.network() {
             Network::Outbound => Some(machine.outbound.connect(&machine.spawner, &sandbox).await?),
             Network::None | Network::Host => None,
@@ -114,7 +114,7 @@ impl NativeRuntime {
         let user = machine.user();
         let generic = furnish(&shared, &key, sandbox, user).await?;
         Ok(Self {
-            _house: house,
+            _base: base,
             user,
             state: Mutex::new(State {
                 key,

@@ -13,14 +13,14 @@ use crate::rootfs::RootSpec;
 use crate::runtime_files::NODE_WORKER_INSIDE;
 use crate::sandbox::Sandbox;
 
-/// What houses differ in.
+/// What base sandboxes differ in.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct HouseKey {
+pub(super) struct BaseSandboxKey {
     shown: Vec<PathBuf>,
     host_network: bool,
 }
 
-impl HouseKey {
+impl BaseSandboxKey {
     pub(super) fn of(key: &RuntimeKey) -> Result<Self, StartError> {
         match key.base() {
             Base::Native { shown, .. } => Ok(Self {
@@ -36,7 +36,7 @@ impl HouseKey {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct House {
+pub(super) struct BaseSandbox {
     pub(super) sandbox: Sandbox,
 }
 
@@ -44,14 +44,17 @@ pub(super) struct House {
 const USER_SHOWN: u32 = 1000;
 
 impl Shared {
-    pub(super) async fn house(&self, key: &HouseKey) -> Result<std::sync::Arc<House>, StartError> {
-        // An init that has ended takes its house along: the next request to it fails, and the runtime is given up.
-        self.houses
-            .find_or_build(key, |_| true, || self.build_house(key))
+    pub(super) async fn base_sandbox(
+        &self,
+        key: &BaseSandboxKey,
+    ) -> Result<std::sync::Arc<BaseSandbox>, StartError> {
+        // An init that has ended takes its base sandbox along: the next request to it fails, and the runtime is given up.
+        self.base_sandboxes
+            .find_or_build(key, |_| true, || self.build_base_sandbox(key))
             .await
     }
 
-    async fn build_house(&self, key: &HouseKey) -> Result<House, StartError> {
+    async fn build_base_sandbox(&self, key: &BaseSandboxKey) -> Result<BaseSandbox, StartError> {
         let machine = &self.machine;
         let mut shown = vec![(
             machine.files.node().to_owned(),
@@ -76,6 +79,6 @@ impl Shared {
             tmp_bytes_max: machine.config.tmp_bytes_max,
         };
         let sandbox = Sandbox::with_root(&machine.spawner, request, None, None).await?;
-        Ok(House { sandbox })
+        Ok(BaseSandbox { sandbox })
     }
 }
