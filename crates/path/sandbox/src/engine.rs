@@ -1,10 +1,10 @@
 //! The `Engine` port for runtimes that fork: keeps the tree of templates, hands out workers.
 //!
 //! A node of the tree is built when it is first needed, once however many ask ([`Slots`]), and built again when its process
-//! has ended. A function's node also keeps a few sandboxes ready, made and cleaned off the path by the [`keeper`].
+//! has ended. A function's node also keeps a few sandboxes ready, made and cleaned off the path by the [`prewarmer`].
 
-mod keeper;
 mod nodes;
+mod prewarmer;
 mod specs;
 mod trial;
 
@@ -22,8 +22,8 @@ use pilot_sys::clock::monotonic_ns;
 use pilot_sys::seqpacket;
 use pilot_wire::control::Role;
 
-use crate::engine::keeper::Keeper;
 use crate::engine::nodes::{Base, BaseKey, Function};
+use crate::engine::prewarmer::SandboxPrewarmer;
 use crate::machine::{Machine, dev_null, no_sandbox};
 use crate::slots::Slots;
 use crate::template::Child;
@@ -35,14 +35,14 @@ pub struct ForkEngine {
     shared: Arc<Shared>,
 }
 
-/// What nodes, workers and the keeper share.
+/// What nodes, workers and the pre-warmer share.
 #[derive(Debug)]
 struct Shared {
     machine: Arc<Machine>,
     interpreters: Slots<BaseKey<PathBuf>, Base>,
     environments: Slots<BaseKey<EnvironmentId>, Base>,
     functions: Slots<VersionId, Function>,
-    keeper: Keeper,
+    prewarmer: SandboxPrewarmer,
 }
 
 impl ForkEngine {
@@ -54,7 +54,7 @@ impl ForkEngine {
             interpreters: Slots::default(),
             environments: Slots::default(),
             functions: Slots::default(),
-            keeper: Keeper::start(),
+            prewarmer: SandboxPrewarmer::start(),
         };
         Self {
             shared: Arc::new(shared),
@@ -99,7 +99,7 @@ impl Engine for ForkEngine {
         Box::pin(async move {
             let function = shared.function(&version).await?;
             let worker = shared.start(&function, id, asked).await?;
-            shared.keeper.refill(&shared, &function);
+            shared.prewarmer.refill(&shared, &function);
             Ok(Arc::new(worker) as Arc<dyn Worker>)
         })
     }
@@ -148,7 +148,7 @@ impl Shared {
         };
         // Closed here before the worker's end is waited for, or it would never be seen.
         drop((theirs, log));
-        let home = self.keeper.home(function);
+        let home = self.prewarmer.home(function);
         let config = &function.version().config;
         let body = Body { sandbox, process };
         ForkedWorker::come_up(id, asked, config, channel, output, body, home).await

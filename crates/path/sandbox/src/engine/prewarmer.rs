@@ -27,7 +27,7 @@ const WAITING_MAX: usize = 1024;
 
 /// The task that does it.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct SandboxPrewarmer {
     work: mpsc::Sender<Work>,
     task: JoinHandle<()>,
 }
@@ -37,7 +37,7 @@ enum Work {
     Recycle(Weak<Function>, Box<Body>),
 }
 
-impl Keeper {
+impl SandboxPrewarmer {
     pub(super) fn start() -> Self {
         let (sender, work) = mpsc::channel(WAITING_MAX);
         Self {
@@ -66,7 +66,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for SandboxPrewarmer {
     fn drop(&mut self) {
         self.task.abort();
     }
