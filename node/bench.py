@@ -3,7 +3,7 @@
     python3 bench.py [--node PATH] [--rounds N] [--flags="…"] [--module]
 
 Medians of one run on the machine as it is; they mean something only next to another run on the same machine. "fresh node" is
-the same interpreter started for one line of JavaScript: what a cold start costs at least that has no generic process.
+the same interpreter started for one line of JavaScript: what a cold start costs at least that has no pre-warmed process.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ HELLO = {
 
 
 class Worker:
-    """A generic worker, and the daemon's ends of its two sockets."""
+    """A pre-warmed worker, and the daemon's ends of its two sockets."""
 
     def __init__(self, node: str, flags: list[str]) -> None:
         self.channel, theirs = socket.socketpair()
         self.control, their_control = socket.socketpair()
         self.began_ns = time.monotonic_ns()
         self.process = subprocess.Popen(
-            [node, *flags, str(WORKER), "generic"],
+            [node, *flags, str(WORKER), "prewarmed"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             close_fds=False,

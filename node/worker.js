@@ -1,7 +1,7 @@
-// The Node worker: a generic process that is up before anybody needs it, becomes one function's late, and serves it
+// The Node worker: a pre-warmed process that is up before anybody needs it, becomes one function's late, and serves it
 // until the daemon closes the channel.
 //
-//     node [flags] worker.js generic      descriptor 3: the invocation channel, descriptor 4: the control socket
+//     node [flags] worker.js prewarmed      descriptor 3: the invocation channel, descriptor 4: the control socket
 //
 // This file is the life of the process, and what ends it. PROTOCOL.md, sections 1 and 4, is what it keeps to.
 'use strict';
@@ -25,7 +25,7 @@ const CONTROL_FD = 4;
 const SPECIFICATION_LEN_MAX = 1024 * 1024;
 const READ_LEN = 64 * 1024;
 
-const USAGE = 'usage: node [flags] worker.js generic   (started by the daemon; see PROTOCOL.md)\n';
+const USAGE = 'usage: node [flags] worker.js prewarmed   (started by the daemon; see PROTOCOL.md)\n';
 const NEVER_LOADED =
   'the module has not finished loading and nothing is left that it could wait for: a top-level await of a ' +
   'promise that is never settled';
@@ -52,7 +52,7 @@ let phase = {
 
 /** @param {string[]} args */
 async function main(args) {
-  if (args.length !== 1 || args[0] !== 'generic') {
+  if (args.length !== 1 || args[0] !== 'prewarmed') {
     output.write(2, USAGE);
     process.exit(2);
   }
@@ -84,7 +84,7 @@ function watch() {
 
 /**
  * One line, without the end of it; null when the socket closed before there was one. It blocks: until it is told what
- * to be, a generic process has nothing else to do.
+ * to be, a pre-warmed process has nothing else to do.
  * @param {number} fd
  */
 function readLine(fd) {

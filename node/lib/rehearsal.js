@@ -1,4 +1,4 @@
-// A generic process plays through a start and some invocations before it says that it waits: what V8 compiles lazily
+// A pre-warmed process plays through a start and some invocations before it says that it waits: what V8 compiles lazily
 // and what Node loads lazily is then there when a function's first request needs it.
 //
 // Nothing of it leaves the process or stays in it: the answers are encoded and dropped, the module is forgotten.

@@ -1,4 +1,4 @@
-// The specification: what a generic worker has to become (PROTOCOL.md, section 4), checked.
+// The specification: what a pre-warmed worker has to become (PROTOCOL.md, section 4), checked.
 //
 // It only reads the document; `specialise.js` and `handler.js` act on it.
 'use strict';

@@ -1,4 +1,4 @@
-// Turns the generic process into one of a specification: environment, working directory, module search, memory.
+// Turns the pre-warmed process into one of a specification: environment, working directory, module search, memory.
 //
 // What Node reads only when it starts (most flags, NODE_EXTRA_CA_CERTS) the process was started with: the daemon sees
 // to that. It loads no user code, but what NODE_OPTIONS asks for.
@@ -29,7 +29,7 @@ async function specialise(specification) {
   output.configure(specification.environment);
   process.chdir(specification.cwd);
   bound(specification.memory_mb);
-  // Reads NODE_PATH again. It is what `node:module` has for this; without it NODE_PATH would be that of the generic
+  // Reads NODE_PATH again. It is what `node:module` has for this; without it NODE_PATH would be that of the pre-warmed
   // process.
   /** @type {any} */ (Module)._initPaths();
   keepCompiled(specification.environment.NODE_COMPILE_CACHE);

@@ -1,4 +1,4 @@
-// The function that a generic process plays (lib/rehearsal.js).
+// The function that a pre-warmed process plays (lib/rehearsal.js).
 'use strict';
 
 /**

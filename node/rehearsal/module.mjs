@@ -1,2 +1,2 @@
-// The ES module that a generic process loads (lib/rehearsal.js).
+// The ES module that a pre-warmed process loads (lib/rehearsal.js).
 export {};

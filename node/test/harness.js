@@ -17,7 +17,7 @@ const REQUEST_ID = '8f6e0a52-0d5a-4f0e-9c6b-0f9a1c2d3e4f';
 const PATIENCE_MS = 15_000;
 const ARN = 'arn:aws:lambda:local:000000000000:function:test';
 // What Node's own start wants of the environment, and nothing of the test runner's.
-const START_ENVIRONMENT = { PATH: process.env.PATH ?? '', LEFT_OVER: 'of the generic process' };
+const START_ENVIRONMENT = { PATH: process.env.PATH ?? '', LEFT_OVER: 'of the pre-warmed process' };
 
 /** @type {Worker[]} */
 const started = [];
@@ -33,11 +33,11 @@ class Worker {
   #next = 1;
 
   /**
-   * A generic process; `files` are the function's code.
+   * A pre-warmed process; `files` are the function's code.
    * @param {Files} files
    * @param {{args?: string[], stdout?: 'pipe', environment?: Record<string, string>}} [options]
    */
-  constructor(files = {}, { args = ['generic'], stdout, environment = {} } = {}) {
+  constructor(files = {}, { args = ['prewarmed'], stdout, environment = {} } = {}) {
     this.folder = fs.realpathSync(fs.mkdtempSync(path.join(os.tmpdir(), 'pilot-node-')));
     this.code = path.join(this.folder, 'task');
     fs.mkdirSync(this.code);

@@ -13,7 +13,7 @@ const ENVIRONMENT = 'exports.handler = async () => process.env;';
 
 afterEach(cleanUp);
 
-test('a generic worker says that it waits, with its version and process', async () => {
+test('a pre-warmed worker says that it waits, with its version and process', async () => {
   const worker = new Worker();
   const waiting = await worker.waiting();
   assert.strictEqual(waiting.op, 'waiting');
@@ -30,7 +30,7 @@ test('its two sockets are Unix sockets, which the tests get from spawn', async (
   }
 });
 
-test('a generic worker ends in order when its control socket closes', async () => {
+test('a pre-warmed worker ends in order when its control socket closes', async () => {
   const worker = new Worker();
   await worker.waiting();
   worker.control.destroy();
@@ -38,7 +38,7 @@ test('a generic worker ends in order when its control socket closes', async () =
   assert.strictEqual(worker.log(), '');
 });
 
-test('a generic worker ends in order when half a specification came', async () => {
+test('a pre-warmed worker ends in order when half a specification came', async () => {
   const worker = new Worker();
   await worker.waiting();
   worker.control.end('{"cwd": "/');
@@ -120,7 +120,7 @@ for (const [TZ, hours] of [
   });
 }
 
-test('TZ of the generic process is gone when the specification has none', async () => {
+test('TZ of the pre-warmed process is gone when the specification has none', async () => {
   const code = 'exports.handler = async () => new Date(0).getTimezoneOffset() + 0;';
   const [with_, without] = [
     await serving(code, { environment: {} }, { environment: { TZ: 'Asia/Tokyo' } }),
@@ -262,7 +262,7 @@ test('a working directory that is not there is an INIT_ERROR', async () => {
 });
 
 test('any other role is a usage error', async () => {
-  for (const args of [[], ['template'], ['generic', 'more']]) {
+  for (const args of [[], ['template'], ['prewarmed', 'more']]) {
     const worker = new Worker({}, { args });
     assert.strictEqual(await worker.ended, 2);
     assert.match(worker.log(), /^usage: /);

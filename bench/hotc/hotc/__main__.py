@@ -39,7 +39,7 @@ EXPERIMENTS = {
     "bursts": Experiment("Fig. 14b: ten times as many in every fourth round", patterns.bursts),
     "overhead": Experiment("Fig. 15a: memory and CPU of live runtimes", overhead.overhead),
     "handover": Experiment("a cleaned runtime against a new one", startup.handover),
-    "node": Experiment("Node from its generic pool", startup.node, containers=False),
+    "node": Experiment("Node from its pre-warmed pool", startup.node, containers=False),
     "serving": Experiment("what a way of serving adds", serving.serving, containers=False),
 }
 

@@ -91,7 +91,7 @@ def folder_files(folder: Path, below: str) -> dict[str, bytes]:
 
 
 def container(name: str, image: str, command: list[str], files: dict[str, bytes], event: Any) -> App:
-    """HotC's form: the code comes into a generic container of the image, and each event starts the command."""
+    """HotC's form: the code comes into a pre-warmed container of the image, and each event starts the command."""
     spec = {"runtime": "container", "contract": "shim", "command": command}
     return App(name, "container", files, spec, event=event, image=image)
 

@@ -17,7 +17,7 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Point:
-    """`live` is how many there are, free and generic ones among them; `pss` of the daemon with everything below it and, of containers, the engine's shims with everything below those; `interpreters`
+    """`live` is how many there are, free and pre-warmed ones among them; `pss` of the daemon with everything below it and, of containers, the engine's shims with everything below those; `interpreters`
     the part of it that are processes of that name; `used` what of the machine's memory is not available, all MB. `cpu` is the
     share of all CPUs that those processes used, of containers the engine with them."""
 
@@ -88,7 +88,7 @@ def ladder(bench: Bench, app: apps.App, interpreter: str) -> list[Point]:
 
 
 def keep(one: Served, live: int) -> int:
-    """So many runtimes that nobody uses: workers are started in them, and retired. How many there are then: a generic one may have been
+    """So many runtimes that nobody uses: workers are started in them, and retired. How many there are then: a pre-warmed one may have been
     started ahead."""
     if live:
         one.daemon.scale(one.name, live)

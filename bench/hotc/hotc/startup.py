@@ -1,5 +1,5 @@
 """What a start costs, and what is left of it when runtimes are reused: by language (Fig. 4b), by network (Fig. 4c), the hand-over
-alone, and Node from its generic pool."""
+alone, and Node from its pre-warmed pool."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def judge(report: Report, kind: str, found: dict[str, Handed]) -> None:
 
 
 def node(bench: Bench) -> Report:
-    report = Report("node", "Node: a hello handler cold from the generic pool, against node started for it; ms")
+    report = Report("node", "Node: a hello handler cold from the pre-warmed pool, against node started for it; ms")
     report.header = ["start", "n", "p50", "p99", "init phase p50", "how"]
     report.data = []
     served = {way.name: bench.serve(apps.node_hello(), way) for way in (NEW, CLEANED)}
@@ -217,7 +217,7 @@ def node(bench: Bench) -> Report:
             how[name][str(last.get("how", "unknown")).split(" ")[0]] += 1
             cold[name].append(answer)
     rows: list[tuple[str, list[float], str, str]] = [("node alone, no sandbox, no HTTP", bare, "", "")]
-    for name, label in (("new", "new sandbox and node"), ("cleaned", "generic pool")):
+    for name, label in (("new", "new sandbox and node"), ("cleaned", "pre-warmed pool")):
         init = ms(percentile([answer.phases.get("init", 0.0) for answer in cold[name]], 50))
         told = ", ".join(f"{word} {times}" for word, times in how[name].items())
         rows.append((label, [answer.ms for answer in cold[name]], init, told))
@@ -225,7 +225,7 @@ def node(bench: Bench) -> Report:
         report.rows.append([label, str(len(times)), ms(percentile(times, 50)), ms(percentile(times, 99)), init, told])
         report.data.append({"label": label, "ms": times})
     p50 = percentile(rows[2][1], 50)
-    report.bars.append(Bar("node: cold from the generic pool, first byte p50", "≤ 15 ms", f"{p50:.2f} ms", p50 <= 15))
+    report.bars.append(Bar("node: cold from the pre-warmed pool, first byte p50", "≤ 15 ms", f"{p50:.2f} ms", p50 <= 15))
     for what, times in (("starting node in a new sandbox", rows[1][1]), ("starting node, bare", bare)):
         ratio = percentile(times, 50) / p50
         report.bars.append(Bar(f"node: the same against {what}", "≥ 4×", f"{ratio:.1f}×", ratio >= 4))
@@ -234,11 +234,11 @@ def node(bench: Bench) -> Report:
 
 
 def ready(one: Served) -> dict[str, Any] | None:
-    """At rest; where runtimes are kept, with a generic or cleaned one that is free."""
+    """At rest; where runtimes are kept, with a pre-warmed or cleaned one that is free."""
     one.settle()
     if one.way is NEW:
         return None
-    return one.wait(lambda status: bool(status and status["stem"]["available"]), "given a generic runtime ahead")
+    return one.wait(lambda status: bool(status and status["stem"]["available"]), "given a pre-warmed runtime ahead")
 
 
 def bare_node() -> float:

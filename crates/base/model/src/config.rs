@@ -256,7 +256,7 @@ words! {
         Http = "http",
         /// It polls the Lambda Runtime API.
         Provided = "provided",
-        /// The deployed code is loaded into a generic container of the image; per invocation its command gets the event on
+        /// The deployed code is loaded into a pre-warmed container of the image; per invocation its command gets the event on
         /// standard input and writes the answer to standard output.
         Shim = "shim",
     }

@@ -16,7 +16,7 @@ use crate::timeline::Instant;
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling};
 pub use engine::{Engine, StartError, TemplateMemory};
 pub use http::{BodyError, PassedRequest, PassedResponse, StreamedBody};
-pub use runtime::{GenericRuntime, RuntimeHost};
+pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use worker::{
     Answer, Call, CallKind, Done, HttpHead, Part, StartStamps, Worker, WorkerFault, WorkerMemory,
 };

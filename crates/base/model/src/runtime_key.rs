@@ -278,7 +278,7 @@ impl RuntimeKey {
         self.user
     }
 
-    /// The generic runtime this one can be made from: nobody's, without code, variables and command, in no network. What a
+    /// The pre-warmed runtime this one can be made from: nobody's, without code, variables and command, in no network. What a
     /// runtime has from its birth is the stem's as well: base, IPC namespace, the host's network, a fixed user, and execution
     /// options. With those the mounts and the owner, for an interpreter may read files of the code as it starts
     /// (`NODE_EXTRA_CA_CERTS`), and run them.

@@ -476,7 +476,7 @@ const CAUSE_SHARED: &str = "shared";
 const PHASES: [&str; 8] = [
     "admit", "lease", "fork", "sandbox", "init", "start", "handler", "answer",
 ];
-const TEMPLATE_LEVELS: [&str; 4] = ["interpreter", "environment", "function", "generic"];
+const TEMPLATE_LEVELS: [&str; 4] = ["interpreter", "environment", "function", "prewarmed"];
 const RUNTIME_ORIGINS: [&str; 3] = ["reused", "adapted", "started"];
 const END_REASONS: [&str; 8] = [
     "idle",

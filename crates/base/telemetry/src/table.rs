@@ -71,7 +71,7 @@ table! {
     WORKER_MEMORY: Gauge "pilot_worker_memory_bytes" ["faas_name"]
         "Proportional set size of the function's workers, as last sampled.",
     TEMPLATE_MEMORY: Gauge "pilot_template_memory_bytes" ["level"]
-        "Proportional set size of the templates by level: interpreter, environment, function; generic is what is kept of runtimes that do not fork.",
+        "Proportional set size of the templates by level: interpreter, environment, function; prewarmed is what is kept of runtimes that do not fork.",
     TEMPLATES: Gauge "pilot_templates" ["level"]
         "Templates that are up, by level.",
     RUNTIMES: Gauge "pilot_runtimes" ["state"]

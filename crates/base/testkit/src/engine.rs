@@ -88,7 +88,7 @@ impl FakeEngine {
         self.script.lock().pss = pss;
     }
 
-    /// What [`Engine::templates`] says, until the template of a version is forgotten (by its id as name), or one of level `generic`
+    /// What [`Engine::templates`] says, until the template of a version is forgotten (by its id as name), or one of level `prewarmed`
     /// goes for its memory.
     pub fn templates_are(&self, templates: Vec<TemplateMemory>) {
         self.script.lock().templates = templates;
@@ -198,7 +198,7 @@ impl Engine for FakeEngine {
         let mut script = self.script.lock();
         let mut relieved = 0;
         script.templates.retain(|template| {
-            let goes = template.level == "generic" && relieved < bytes;
+            let goes = template.level == "prewarmed" && relieved < bytes;
             relieved += if goes { template.memory_bytes } else { 0 };
             !goes
         });

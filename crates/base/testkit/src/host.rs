@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
-use pilot_model::ports::{Clock, GenericRuntime, RuntimeHost, StartError, StartStamps, Worker};
+use pilot_model::ports::{Clock, PrewarmedRuntime, RuntimeHost, StartError, StartStamps, Worker};
 use pilot_model::runtime_key::{Access, Base, Ipc, Limits, Mount, RuntimeKey, RuntimeSpec};
 use pilot_model::{BoxFuture, FunctionName, Instant, Runtime, Version, WorkerId};
 
@@ -283,7 +283,7 @@ impl RuntimeHost for FakeHost {
     fn start(
         &self,
         key: &Arc<RuntimeKey>,
-    ) -> BoxFuture<'static, Result<Arc<dyn GenericRuntime>, StartError>> {
+    ) -> BoxFuture<'static, Result<Arc<dyn PrewarmedRuntime>, StartError>> {
         let (inner, mut key) = (Arc::clone(&self.inner), Arc::clone(key));
         {
             let mut script = inner.script.lock();
@@ -310,7 +310,7 @@ impl RuntimeHost for FakeHost {
                 record,
                 inner,
                 key: Mutex::new(key),
-            }) as Arc<dyn GenericRuntime>)
+            }) as Arc<dyn PrewarmedRuntime>)
         })
     }
 
@@ -347,7 +347,7 @@ impl Drop for Up {
     }
 }
 
-impl GenericRuntime for Up {
+impl PrewarmedRuntime for Up {
     fn key(&self) -> Arc<RuntimeKey> {
         Arc::clone(&self.key.lock())
     }

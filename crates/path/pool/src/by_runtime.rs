@@ -79,7 +79,7 @@ mod tests {
             memory_bytes: 1,
         };
         forking.templates_are(vec![template("function")]);
-        keyed.templates_are(vec![template("generic")]);
+        keyed.templates_are(vec![template("prewarmed")]);
         let both = ByRuntime {
             forking: Arc::clone(&forking) as Arc<dyn Engine>,
             keyed: Arc::clone(&keyed) as Arc<dyn Engine>,
@@ -96,6 +96,6 @@ mod tests {
         assert_eq!(keyed.forgotten().first(), Some(&node.id));
         assert!(forking.forgotten().is_empty());
         let levels: Vec<_> = both.templates().into_iter().map(|one| one.level).collect();
-        assert_eq!(levels, ["function", "generic"]);
+        assert_eq!(levels, ["function", "prewarmed"]);
     }
 }

@@ -80,7 +80,7 @@ pub struct KeyedSettings {
     pub policy: Policy,
 }
 
-/// The paper's limits (section IV-B) and forecaster. Its forecast adds no margin; with one of 1 there is a generic runtime for
+/// The paper's limits (section IV-B) and forecaster. Its forecast adds no margin; with one of 1 there is a pre-warmed runtime for
 /// the first request as well.
 impl Default for KeyedSettings {
     fn default() -> Self {

@@ -5,7 +5,7 @@
 //! base sandbox: a sandbox with a root, nothing in it ── nest ──▶ sandbox of a runtime: its own network, limits, code, /tmp
 //!   one per set of folders shown                                 └─ node (waiting) | bootstrap | server
 //! ```
-//! Code, packages and the resolver's file are shown in a sandbox that is up (`Control::show`), so that a generic one can become
+//! Code, packages and the resolver's file are shown in a sandbox that is up (`Control::show`), so that a pre-warmed one can become
 //! anybody's.
 
 mod base_sandbox;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pilot_model::deployment::TemplateReport;
-use pilot_model::ports::{BoxFuture, GenericRuntime, RuntimeHost, StartError};
+use pilot_model::ports::{BoxFuture, PrewarmedRuntime, RuntimeHost, StartError};
 use pilot_model::runtime_key::{Access, Base, Ipc, Limits, Mount, RuntimeKey, RuntimeSpec};
 use pilot_model::{Runtime, Version};
 
@@ -111,11 +111,11 @@ impl RuntimeHost for NativeHost {
     fn start(
         &self,
         key: &Arc<RuntimeKey>,
-    ) -> BoxFuture<'static, Result<Arc<dyn GenericRuntime>, StartError>> {
+    ) -> BoxFuture<'static, Result<Arc<dyn PrewarmedRuntime>, StartError>> {
         let (shared, key) = (Arc::clone(&self.shared), Arc::clone(key));
         Box::pin(async move {
             let runtime = NativeRuntime::start(shared, key).await?;
-            Ok(Arc::new(runtime) as Arc<dyn GenericRuntime>)
+            Ok(Arc::new(runtime) as Arc<dyn PrewarmedRuntime>)
         })
     }
 

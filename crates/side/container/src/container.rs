@@ -1,4 +1,4 @@
-//! A container: generic once it is up, a function's once it is specialised, generic again once it is cleaned.
+//! A container: pre-warmed once it is up, a function's once it is specialised, pre-warmed again once it is cleaned.
 //!
 //! Invariants: only what is said to its shim runs in it. It ends when this is dropped, at the latest. It is cleaned only to what
 //! it was when it was new; anything else is an error, after which it is dropped.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::ports::{BoxFuture, GenericRuntime, StartError, Worker, WorkerMemory};
+use pilot_model::ports::{BoxFuture, PrewarmedRuntime, StartError, Worker, WorkerMemory};
 use pilot_model::runtime_key::{Difference, RuntimeKey};
 use pilot_model::{Contract, Instant, Network, Runtime, Version, VersionId, WorkerId};
 use pilot_protocols::{HttpWorker, Instance, ProvidedWorker, Start};
@@ -299,7 +299,7 @@ impl Container {
     }
 }
 
-impl GenericRuntime for Container {
+impl PrewarmedRuntime for Container {
     fn key(&self) -> Arc<RuntimeKey> {
         Arc::clone(&self.key.lock())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
-use pilot_model::ports::{BoxFuture, GenericRuntime, RuntimeHost, StartError};
+use pilot_model::ports::{BoxFuture, PrewarmedRuntime, RuntimeHost, StartError};
 use pilot_model::runtime_key::{Base, Ipc, Limits, RuntimeKey, RuntimeSpec};
 use pilot_model::{Instant, Runtime, Version};
 use tokio::runtime::Handle;
@@ -134,7 +134,7 @@ impl RuntimeHost for ContainerHost {
     fn start(
         &self,
         key: &Arc<RuntimeKey>,
-    ) -> BoxFuture<'static, Result<Arc<dyn GenericRuntime>, StartError>> {
+    ) -> BoxFuture<'static, Result<Arc<dyn PrewarmedRuntime>, StartError>> {
         let (parts, key) = (Arc::clone(&self.parts), Arc::clone(key));
         Box::pin(async move {
             let (tell, told) = oneshot::channel();
@@ -151,7 +151,7 @@ impl RuntimeHost for ContainerHost {
                     problem: "the daemon is shutting down".to_owned(),
                 })
             })?;
-            Ok(started as Arc<dyn GenericRuntime>)
+            Ok(started as Arc<dyn PrewarmedRuntime>)
         })
     }
 

@@ -1,7 +1,7 @@
 //! Containers through the Docker Engine API, as runtimes that are kept and reused (HotC): [`ContainerHost`] implements the port
 //! [`RuntimeHost`](pilot_model::ports::RuntimeHost).
 //!
-//! Process 1 of every container is a shim of ours (`base/sys/native/shim.c`), so that a container of an image is *generic* until a
+//! Process 1 of every container is a shim of ours (`base/sys/native/shim.c`), so that a container of an image is *pre-warmed* until a
 //! function is loaded into it: what the image itself would run is started, like everything else, through the shim. Engine calls
 //! make and remove containers and change their limits and network; nothing that happens per invocation, and nothing on the
 //! way from a cleaned container to a function's worker, needs the engine.

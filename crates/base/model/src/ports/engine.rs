@@ -76,7 +76,7 @@ pub enum StartError {
 /// A template's memory.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct TemplateMemory {
-    /// `interpreter`, `environment` or `function`; `generic`: a runtime that is kept and has no function.
+    /// `interpreter`, `environment` or `function`; `prewarmed`: a runtime that is kept and has no function.
     pub level: String,
     /// What it is the template of.
     pub name: String,

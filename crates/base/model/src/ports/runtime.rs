@@ -1,4 +1,4 @@
-//! Runtimes that cannot fork and are therefore kept: generic while nobody uses them, made a function's worker late, cleaned and
+//! Runtimes that cannot fork and are therefore kept: pre-warmed while nobody uses them, made a function's worker late, cleaned and
 //! kept again (HotC, sections IV-B and IV-C).
 //!
 //! A [`RuntimeHost`] makes them; the keyed pool (`path/pool`) decides which to reuse, adapt, start, clean and give up, and never
@@ -22,18 +22,18 @@ pub trait RuntimeHost: Send + Sync + Debug {
     /// What of the version's configuration this machine cannot give, in words.
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError>;
 
-    /// Starts a generic runtime: everything the key says is up, nothing of the user's has run in it.
+    /// Starts a pre-warmed runtime: everything the key says is up, nothing of the user's has run in it.
     fn start(
         &self,
         key: &Arc<RuntimeKey>,
-    ) -> BoxFuture<'static, Result<Arc<dyn GenericRuntime>, StartError>>;
+    ) -> BoxFuture<'static, Result<Arc<dyn PrewarmedRuntime>, StartError>>;
 
     /// What a deployment is to be told of a version that has been tried: versions of interpreters, size, remarks.
     fn report(&self, version: &Version) -> TemplateReport;
 }
 
 /// A runtime that is up. Dropping the last reference ends everything in it.
-pub trait GenericRuntime: Send + Sync + Debug {
+pub trait PrewarmedRuntime: Send + Sync + Debug {
     /// What it is.
     fn key(&self) -> Arc<RuntimeKey>;
 

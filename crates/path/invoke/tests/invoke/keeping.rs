@@ -170,7 +170,7 @@ async fn what_is_kept_and_has_no_worker_goes_before_idle_workers() {
     house.engine.workers_use(10 << 20);
     house.deploy(|_| ());
     house.engine.templates_are(vec![TemplateMemory {
-        level: "generic".to_owned(),
+        level: "prewarmed".to_owned(),
         name: "a kept runtime".to_owned(),
         memory_bytes: 10 << 20,
     }]);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use pilot_model::ports::GenericRuntime;
+use pilot_model::ports::PrewarmedRuntime;
 use pilot_model::runtime_key::RuntimeKey;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -31,7 +31,7 @@ impl Claim {
     }
 
     /// It is up, for who asked for it.
-    pub(super) fn up(mut self, runtime: Arc<dyn GenericRuntime>) -> Hold {
+    pub(super) fn up(mut self, runtime: Arc<dyn PrewarmedRuntime>) -> Hold {
         self.open = false;
         let now = self.shared.now();
         self.shared.books.lock().machine.started(now, self.id);
@@ -39,7 +39,7 @@ impl Claim {
     }
 
     /// It is up, ahead of demand.
-    pub(super) fn up_ahead(mut self, runtime: Arc<dyn GenericRuntime>) {
+    pub(super) fn up_ahead(mut self, runtime: Arc<dyn PrewarmedRuntime>) {
         self.open = false;
         let now = self.shared.now();
         let mut gone = Vec::new();
@@ -66,7 +66,7 @@ impl Shared {
     /// Turns a runtime into one of another key, within the bound. `Err`: why not; it is to be dropped then.
     pub(super) async fn adapt(
         &self,
-        runtime: &Arc<dyn GenericRuntime>,
+        runtime: &Arc<dyn PrewarmedRuntime>,
         to: &Arc<RuntimeKey>,
     ) -> Result<(), String> {
         let bound = self.settings.adapt_max;
@@ -83,7 +83,7 @@ impl Shared {
 pub(super) struct Hold {
     shared: Arc<Shared>,
     id: RuntimeId,
-    runtime: Arc<dyn GenericRuntime>,
+    runtime: Arc<dyn PrewarmedRuntime>,
     /// The machine does not know yet what became of it.
     open: bool,
 }
@@ -92,7 +92,7 @@ impl Hold {
     pub(super) fn new(
         shared: &Arc<Shared>,
         id: RuntimeId,
-        runtime: Arc<dyn GenericRuntime>,
+        runtime: Arc<dyn PrewarmedRuntime>,
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
@@ -102,7 +102,7 @@ impl Hold {
         }
     }
 
-    pub(super) fn runtime(&self) -> &Arc<dyn GenericRuntime> {
+    pub(super) fn runtime(&self) -> &Arc<dyn PrewarmedRuntime> {
         &self.runtime
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::ports::{GenericRuntime, RuntimeHost, StartError, TemplateMemory};
+use pilot_model::ports::{PrewarmedRuntime, RuntimeHost, StartError, TemplateMemory};
 use pilot_model::runtime_key::{Base, RuntimeKey};
 use pilot_model::status::{RuntimeCounts, RuntimeStart, RuntimeStatus};
 use pilot_model::{Event, FunctionName, Instant, Runtime, Version, VersionId, WorkerId};
@@ -19,7 +19,7 @@ use super::worker::KeyedWorker;
 use super::{KeyedParts, KeyedSettings};
 use crate::tasks::Tasks;
 
-type Handle = Arc<dyn GenericRuntime>;
+type Handle = Arc<dyn PrewarmedRuntime>;
 
 /// What the pool, its tasks and its workers share.
 #[derive(Debug)]
@@ -166,7 +166,7 @@ impl Shared {
                 .collect()
         };
         let measured = kept.into_iter().map(|(key, runtime)| TemplateMemory {
-            level: "generic".to_owned(),
+            level: "prewarmed".to_owned(),
             name: key.to_string(),
             memory_bytes: runtime.memory_bytes(),
         });

@@ -5,14 +5,14 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use pilot_model::ports::{GenericRuntime, RuntimeHost, StartError};
+use pilot_model::ports::{PrewarmedRuntime, RuntimeHost, StartError};
 use pilot_model::runtime_key::RuntimeKey;
 
 use super::hold::{Claim, Hold};
 use super::machine::{Look, RuntimeId};
 use super::shell::{Origin, Shared};
 
-type Start = Pin<Box<dyn Future<Output = Result<Arc<dyn GenericRuntime>, StartError>> + Send>>;
+type Start = Pin<Box<dyn Future<Output = Result<Arc<dyn PrewarmedRuntime>, StartError>> + Send>>;
 
 impl Shared {
     /// The runtime that the machine wants started, or one that becomes available before it is up; with [`Look::Nowhere`] its own in

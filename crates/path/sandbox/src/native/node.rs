@@ -80,7 +80,7 @@ impl WaitingNode {
             path: node.display().to_string(),
             arguments: vec![
                 format!("{NODE_WORKER_INSIDE}/worker.js"),
-                "generic".to_owned(),
+                "prewarmed".to_owned(),
             ],
             environment: environment.into_iter().collect(),
             cwd: PathBuf::from(if execution.is_empty() {

@@ -1,11 +1,11 @@
-//! One runtime: a sandbox that is generic, in use, left to be cleaned, or gone.
+//! One runtime: a sandbox that is pre-warmed, in use, left to be cleaned, or gone.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pilot_model::ports::{BoxFuture, GenericRuntime, StartError, Worker};
+use pilot_model::ports::{BoxFuture, PrewarmedRuntime, StartError, Worker};
 use pilot_model::runtime_key::{Base, Limits as KeyLimits, Mount, RuntimeKey};
 use pilot_model::timeline::Instant;
 use pilot_model::{Network, Runtime, Version, WorkerId};
@@ -49,7 +49,7 @@ struct State {
 #[derive(Debug)]
 enum Phase {
     /// Clean: nothing of the user's has run in it since.
-    Generic(Generic),
+    Prewarmed(Prewarmed),
     /// A worker has it, or somebody changes it.
     Taken,
     /// A worker has let it go.
@@ -59,7 +59,7 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Generic {
+struct Prewarmed {
     sandbox: Sandbox,
     /// The interpreter that is up in it.
     waiting: Option<WaitingNode>,
@@ -112,13 +112,13 @@ impl NativeRuntime {
             show(&shared, &sandbox, &mount).await?;
         }
         let user = machine.user();
-        let generic = furnish(&shared, &key, sandbox, user).await?;
+        let prewarmed = furnish(&shared, &key, sandbox, user).await?;
         Ok(Self {
             _base: base,
             user,
             state: Mutex::new(State {
                 key,
-                phase: Phase::Generic(generic),
+                phase: Phase::Prewarmed(prewarmed),
                 link,
             }),
             shared,
@@ -138,9 +138,9 @@ impl NativeRuntime {
         }
     }
 
-    fn take_generic(&self) -> Result<Generic, StartError> {
+    fn take_prewarmed(&self) -> Result<Prewarmed, StartError> {
         match self.take() {
-            Phase::Generic(generic) => Ok(generic),
+            Phase::Prewarmed(prewarmed) => Ok(prewarmed),
             other => {
                 self.state.lock().phase = other;
                 Err(unusable("it is not clean"))
@@ -184,12 +184,12 @@ impl NativeRuntime {
 
     async fn provided(
         self: Arc<Self>,
-        generic: Generic,
+        prewarmed: Prewarmed,
         command: &[String],
         version: &Arc<Version>,
         start: Start,
     ) -> Result<Arc<dyn Worker>, StartError> {
-        let sandbox = generic.sandbox;
+        let sandbox = prewarmed.sandbox;
         let socket = sandbox
             .control()
             .listen(self.port(RUNTIME_API_PORT))
@@ -211,13 +211,13 @@ impl NativeRuntime {
 
     async fn http(
         self: Arc<Self>,
-        generic: Generic,
+        prewarmed: Prewarmed,
         command: &[String],
         ready: Option<String>,
         version: &Arc<Version>,
         start: Start,
     ) -> Result<Arc<dyn Worker>, StartError> {
-        let sandbox = generic.sandbox;
+        let sandbox = prewarmed.sandbox;
         let port = match self.port(SERVER_PORT) {
             0 => free_port(&sandbox).await?,
             port => port,
@@ -252,7 +252,7 @@ impl Home for NativeRuntime {
     }
 }
 
-impl GenericRuntime for NativeRuntime {
+impl PrewarmedRuntime for NativeRuntime {
     fn key(&self) -> Arc<RuntimeKey> {
         Arc::clone(&self.state.lock().key)
     }
@@ -265,7 +265,7 @@ impl GenericRuntime for NativeRuntime {
     ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
         let version = Arc::clone(version);
         Box::pin(async move {
-            let generic = self.take_generic()?;
+            let prewarmed = self.take_prewarmed()?;
             let start = Start {
                 id,
                 version: Arc::clone(&version),
@@ -276,19 +276,19 @@ impl GenericRuntime for NativeRuntime {
             };
             match &version.config.runtime {
                 Runtime::Provided { command } => {
-                    self.provided(generic, command, &version, start).await
+                    self.provided(prewarmed, command, &version, start).await
                 }
                 Runtime::Http { command, ready } => {
                     let ready = ready.clone();
-                    self.http(generic, command, ready, &version, start).await
+                    self.http(prewarmed, command, ready, &version, start).await
                 }
                 Runtime::Node { .. } => {
-                    let Some(waiting) = generic.waiting else {
+                    let Some(waiting) = prewarmed.waiting else {
                         return Err(unusable("no Node.js is up in it"));
                     };
                     let home: Arc<dyn Home> = self;
                     let worker = waiting
-                        .specialise(generic.sandbox, &version, id, asked, home)
+                        .specialise(prewarmed.sandbox, &version, id, asked, home)
                         .await?;
                     Ok(Arc::new(worker) as Arc<dyn Worker>)
                 }
@@ -302,8 +302,8 @@ impl GenericRuntime for NativeRuntime {
     fn clean(&self) -> BoxFuture<'_, Result<(), StartError>> {
         Box::pin(async move {
             let mut sandbox = match self.take() {
-                generic @ Phase::Generic(_) => {
-                    self.state.lock().phase = generic;
+                prewarmed @ Phase::Prewarmed(_) => {
+                    self.state.lock().phase = prewarmed;
                     return Ok(());
                 }
                 Phase::Left(left) => left.vacated().await,
@@ -315,8 +315,8 @@ impl GenericRuntime for NativeRuntime {
             // All counters begin anew with a group of its own.
             let limits = limits(&self.shared, key.limits());
             sandbox.set_cgroup(self.shared.machine.cgroup(&limits)?);
-            let generic = furnish(&self.shared, &key, sandbox, self.user).await?;
-            self.state.lock().phase = Phase::Generic(generic);
+            let prewarmed = furnish(&self.shared, &key, sandbox, self.user).await?;
+            self.state.lock().phase = Phase::Prewarmed(prewarmed);
             Ok(())
         })
     }
@@ -336,19 +336,21 @@ impl GenericRuntime for NativeRuntime {
             if from.adaptation(&to).is_none() {
                 return Err(unusable("it cannot become what is wanted"));
             }
-            let generic = self.take_generic()?;
-            let link = self.adapt_sandbox(&from, &to, &generic).await?;
+            let prewarmed = self.take_prewarmed()?;
+            let link = self.adapt_sandbox(&from, &to, &prewarmed).await?;
             let mut state = self.state.lock();
             state.link = link.or(state.link.take());
             state.key = to;
-            state.phase = Phase::Generic(generic);
+            state.phase = Phase::Prewarmed(prewarmed);
             Ok(())
         })
     }
 
     fn is_alive(&self) -> bool {
         match &self.state.lock().phase {
-            Phase::Generic(generic) => generic.waiting.as_ref().is_none_or(WaitingNode::is_alive),
+            Phase::Prewarmed(prewarmed) => {
+                prewarmed.waiting.as_ref().is_none_or(WaitingNode::is_alive)
+            }
             Phase::Taken | Phase::Left(_) => true,
             Phase::Gone => false,
         }
@@ -358,7 +360,7 @@ impl GenericRuntime for NativeRuntime {
         let processes = {
             let state = self.state.lock();
             let sandbox = match &state.phase {
-                Phase::Generic(generic) => &generic.sandbox,
+                Phase::Prewarmed(prewarmed) => &prewarmed.sandbox,
                 Phase::Left(left) => &left.body.sandbox,
                 Phase::Taken | Phase::Gone => return 0,
             };
@@ -373,9 +375,9 @@ impl NativeRuntime {
         &self,
         from: &RuntimeKey,
         to: &RuntimeKey,
-        generic: &Generic,
+        prewarmed: &Prewarmed,
     ) -> Result<Option<Link>, StartError> {
-        let sandbox = &generic.sandbox;
+        let sandbox = &prewarmed.sandbox;
         if from.limits() != to.limits()
             && let Some(cgroup) = sandbox.cgroup()
         {
@@ -430,7 +432,7 @@ async fn furnish(
     key: &RuntimeKey,
     sandbox: Sandbox,
     user: Option<u32>,
-) -> Result<Generic, StartError> {
+) -> Result<Prewarmed, StartError> {
     let waiting = match key.base() {
         Base::Native {
             interpreter: Some(node),
@@ -441,7 +443,7 @@ async fn furnish(
         }
         Base::Native { .. } | Base::Container { .. } => None,
     };
-    Ok(Generic { sandbox, waiting })
+    Ok(Prewarmed { sandbox, waiting })
 }
 
 async fn show(shared: &Shared, sandbox: &Sandbox, mount: &Mount) -> Result<(), StartError> {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use pilot_model::FunctionSpec;
-use pilot_model::ports::{GenericRuntime, RuntimeHost};
+use pilot_model::ports::{PrewarmedRuntime, RuntimeHost};
 use pilot_model::runtime_key::RuntimeKey;
 
-use crate::support::{BUSYBOX, PYTHON, Spec, Stage, answer, generic, problem, shell, specialise};
+use crate::support::{BUSYBOX, PYTHON, Spec, Stage, answer, prewarmed, problem, shell, specialise};
 
 /// Leaves something behind in every way there is, when asked to; says what there is, otherwise.
 const LITTER: &str = r#"
@@ -74,7 +74,7 @@ fn litter() -> Spec<'static> {
 async fn litters_and_is_cleaned(stage: &Stage, spec: &Spec<'_>) {
     let host = stage.host();
     let version = stage.version("litter", spec);
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     for _ in 0..3 {
         let worker = specialise(&runtime, &version).await.unwrap();
         let (left, _) = answer(&worker, "\"leave\"").await;
@@ -125,7 +125,7 @@ pub(crate) async fn a_function_that_writes_to_its_image_is_not_reused_and_told_w
         ("removes", "rm /etc/group", "/etc"),
     ] {
         let version = stage.version(name, &shell(&[("handler.sh", script)]));
-        let runtime = generic(&host, &version).await.unwrap();
+        let runtime = prewarmed(&host, &version).await.unwrap();
         let worker = specialise(&runtime, &version).await.unwrap();
         answer(&worker, "").await;
         drop(worker);
@@ -152,7 +152,7 @@ esac
 "#;
     let host = stage.host();
     let version = stage.version("hostile", &shell(&[("handler.sh", script)]));
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     for (attempt, answers) in [
         ("kill", "\"alive\""),
@@ -167,7 +167,7 @@ esac
     runtime.clean().await.unwrap();
     // What it may do to process 1 and to the mounts of the engine is found when it is cleaned.
     for (attempt, names) in [("dev", "/dev"), ("hosts", "/etc/hosts")] {
-        let runtime = generic(&host, &version).await.unwrap();
+        let runtime = prewarmed(&host, &version).await.unwrap();
         let worker = specialise(&runtime, &version).await.unwrap();
         answer(&worker, attempt).await;
         drop(worker);
@@ -189,7 +189,7 @@ esac
         ..Spec::default()
     };
     let version = stage.version("limits", &spec);
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     answer(&worker, "").await;
     drop(worker);
@@ -204,7 +204,7 @@ pub(crate) async fn a_container_takes_another_versions_code(stage: Stage) {
         &shell(&[("handler.sh", "echo one; ls"), ("only-first", "")]),
     );
     let second = stage.version("second", &shell(&[("handler.sh", "echo two; ls")]));
-    let runtime = generic(&host, &first).await.unwrap();
+    let runtime = prewarmed(&host, &first).await.unwrap();
     for (version, says) in [
         (&first, "\"one\\nhandler.sh\\nonly-first\""),
         (&second, "\"two\\nhandler.sh\""),
@@ -226,7 +226,7 @@ pub(crate) async fn a_container_takes_another_versions_code(stage: Stage) {
     assert!(format!("{error:?}").contains("code:\\n"), "{error:?}");
 }
 
-async fn adapted(runtime: &Arc<dyn GenericRuntime>, to: &Arc<RuntimeKey>) {
+async fn adapted(runtime: &Arc<dyn PrewarmedRuntime>, to: &Arc<RuntimeKey>) {
     runtime.adapt(to).await.unwrap();
     assert_eq!(runtime.key(), *to);
 }
@@ -285,7 +285,7 @@ pub(crate) async fn an_images_volume_is_cleaned_or_prevents_reuse(stage: Stage) 
     let mut spec = shell(&[("handler.sh", "ls /data; echo x >/data/left")]);
     spec.image = "pilot-test/volume:1";
     let version = stage.version("volume", &spec);
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     for _ in 0..2 {
         let worker = specialise(&runtime, &version).await.unwrap();
         assert_eq!(answer(&worker, "").await.0, "null");
@@ -294,7 +294,7 @@ pub(crate) async fn an_images_volume_is_cleaned_or_prevents_reuse(stage: Stage) 
     }
     spec.image = "pilot-test/volume:2";
     let version = stage.version("full", &spec);
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     answer(&worker, "").await;
     drop(worker);

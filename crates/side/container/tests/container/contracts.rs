@@ -7,8 +7,8 @@ use http_body_util::{BodyExt as _, Full};
 use pilot_model::ports::{PassedRequest, StreamedBody, WorkerFault};
 
 use crate::support::{
-    BUSYBOX, PYTHON, Spec, Stage, answer, call, error, fault, generic, problem, shell, specialise,
-    text,
+    BUSYBOX, PYTHON, Spec, Stage, answer, call, error, fault, prewarmed, problem, shell,
+    specialise, text,
 };
 
 pub(crate) async fn an_image_that_is_not_there_is_named_with_what_to_do(stage: Stage) {
@@ -19,7 +19,7 @@ pub(crate) async fn an_image_that_is_not_there_is_named_with_what_to_do(stage: S
         ..Spec::default()
     };
     let version = stage.version("missing", &spec);
-    let error = problem(&generic(&host, &version).await.unwrap_err());
+    let error = problem(&prewarmed(&host, &version).await.unwrap_err());
     assert!(error.contains("'nobody/has-this:9'"), "{error}");
     assert!(error.contains("docker pull nobody/has-this:9"), "{error}");
     assert_eq!(stage.containers(), "");
@@ -36,7 +36,7 @@ esac
 "#;
     let host = stage.host();
     let version = stage.version("program", &shell(&[("handler.sh", script)]));
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
 
     let (body, output) = answer(&worker, r#"{"a": 1}"#).await;
@@ -69,7 +69,7 @@ pub(crate) async fn a_program_that_fails_is_an_error_with_its_last_words(stage: 
     let script = "echo first >&2; echo 'no such customer' >&2; echo half; exit 3";
     let host = stage.host();
     let version = stage.version("fails", &shell(&[("handler.sh", script)]));
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     let (body, done) = error(&worker, "{}").await;
     assert_eq!(body["errorType"], "Runtime.ExitError");
@@ -87,7 +87,7 @@ pub(crate) async fn a_program_that_is_not_there_is_named(stage: Stage) {
     let mut spec = shell(&[]);
     spec.command = &["./nothing-here"];
     let version = stage.version("absent", &spec);
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     let (body, _) = error(&worker, "{}").await;
     assert_eq!(body["errorType"], "Runtime.InvalidEntrypoint");
@@ -104,7 +104,7 @@ sleep 1000 & sleep 1000
 "#;
     let host = stage.host();
     let version = stage.version("slow", &shell(&[("handler.sh", script)]));
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     let waited = tokio::time::timeout(Duration::from_millis(300), worker.call(call("{}"))).await;
     assert!(waited.is_err());
@@ -120,7 +120,7 @@ pub(crate) async fn a_large_event_that_is_not_read_and_one_that_is_echoed(stage:
         r#"if [ -e /tmp/once ]; then cat; else touch /tmp/once; exec <&-; echo '"unread"'; fi"#;
     let host = stage.host();
     let version = stage.version("large", &shell(&[("handler.sh", script)]));
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     let event = format!("\"{}\"", "x".repeat(2 << 20));
     assert_eq!(answer(&worker, &event).await.0, "\"unread\"");
@@ -174,7 +174,7 @@ pub(crate) async fn a_server_is_reached_and_told_its_port(stage: Stage) {
         let mut spec = server();
         spec.network = Some(network);
         let version = stage.version(&format!("web-{network}"), &spec);
-        let runtime = generic(&host, &version).await.unwrap();
+        let runtime = prewarmed(&host, &version).await.unwrap();
         let worker = specialise(&runtime, &version).await.unwrap();
         let response = worker.pass(post("/a?b=c", "hello")).await.unwrap();
         assert_eq!(response.status(), 200);
@@ -190,7 +190,7 @@ pub(crate) async fn a_server_is_reached_and_told_its_port(stage: Stage) {
 pub(crate) async fn a_server_is_asked_to_end_and_waited_for(stage: Stage) {
     let host = stage.host();
     let version = stage.version("polite", &server());
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     let folder = stage.folders().remove(0);
     let volume = stage
@@ -239,7 +239,7 @@ pub(crate) async fn a_runtime_api_client_serves(stage: Stage) {
             ..Spec::default()
         };
         let version = stage.version(&format!("lambda-{network}"), &spec);
-        let runtime = generic(&host, &version).await.unwrap();
+        let runtime = prewarmed(&host, &version).await.unwrap();
         // Twice: the endpoint can be there again after a cleaning.
         for _ in 0..2 {
             let worker = specialise(&runtime, &version).await.unwrap();
@@ -262,7 +262,7 @@ pub(crate) async fn an_image_of_another_contract_fails_with_what_it_printed(stag
         ..Spec::default()
     };
     let version = stage.version("no-server", &spec);
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let error = specialise(&runtime, &version).await.unwrap_err();
     let told = format!("{error:?}");
     assert!(told.contains("status 4"), "{told}");
@@ -271,7 +271,7 @@ pub(crate) async fn an_image_of_another_contract_fails_with_what_it_printed(stag
     let mut spec = spec;
     spec.command = &[];
     let version = stage.version("no-command", &spec);
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let error = problem(&specialise(&runtime, &version).await.unwrap_err());
     assert!(error.contains("set command in the manifest"), "{error}");
 }
@@ -286,7 +286,7 @@ pub(crate) async fn memory_over_the_limit_is_out_of_memory(stage: Stage) {
         ..Spec::default()
     };
     let version = stage.version("hungry", &spec);
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     let fault = fault(&worker, "{}").await;
     assert!(
@@ -309,7 +309,7 @@ pub(crate) async fn a_container_sees_the_network_it_was_given(stage: Stage) {
         let mut spec = shell(&code);
         spec.network = Some(network);
         let version = stage.version(network, &spec);
-        let runtime = generic(&host, &version).await.unwrap();
+        let runtime = prewarmed(&host, &version).await.unwrap();
         let worker = specialise(&runtime, &version).await.unwrap();
         assert_eq!(answer(&worker, "").await.0, sees, "{network}");
     }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::support::{Stage, answer, generic, host, shell, specialise, version};
+use crate::support::{Stage, answer, host, prewarmed, shell, specialise, version};
 
 /// Environment variables of that process: its data directory, which says that it is one, and its engine.
 pub(crate) const DIR: &str = "PILOT_TEST_DAEMON";
@@ -22,7 +22,7 @@ pub(crate) async fn run(dir: &Path) {
     for order in std::io::stdin().lines() {
         let order = order.unwrap();
         match order.as_str() {
-            "start" => runtime = Some(generic(&host, &version).await.unwrap()),
+            "start" => runtime = Some(prewarmed(&host, &version).await.unwrap()),
             "use" => {
                 let worker = specialise(runtime.as_ref().unwrap(), &version)
                     .await

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pilot_model::ports::RuntimeHost as _;
 
 use crate::daemon::Daemon;
-use crate::support::{BUSYBOX, Stage, answer, call, fault, generic, problem, shell, specialise};
+use crate::support::{BUSYBOX, Stage, answer, call, fault, prewarmed, problem, shell, specialise};
 
 /// Longest that anything here may take.
 const TIME_MAX: Duration = Duration::from_secs(20);
@@ -15,7 +15,7 @@ const TIME_MAX: Duration = Duration::from_secs(20);
 pub(crate) async fn a_dropped_container_is_removed_with_its_folder(stage: Stage) {
     let host = stage.host();
     let version = stage.version("short", &shell(&[("handler.sh", "sleep 1000")]));
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     assert_eq!(stage.containers().lines().count(), 1);
     assert_eq!(stage.folders().len(), 1);
@@ -35,13 +35,13 @@ pub(crate) async fn a_start_that_nobody_waits_for_leaves_nothing(stage: Stage) {
     let host = stage.host();
     let version = stage.version("given-up", &shell(&[]));
     // The first start sweeps: a second one is what is given up at every moment of.
-    drop(generic(&host, &version).await.unwrap());
+    drop(prewarmed(&host, &version).await.unwrap());
     for after_ms in [0, 5, 20, 60, 120, 200] {
-        let start = generic(&host, &version);
+        let start = prewarmed(&host, &version);
         drop(tokio::time::timeout(Duration::from_millis(after_ms), start).await);
     }
     // One more, begun after them all, that is waited for: those before have been created by then, or are not going to be.
-    drop(generic(&host, &version).await.unwrap());
+    drop(prewarmed(&host, &version).await.unwrap());
     tokio::time::timeout(TIME_MAX, async {
         loop {
             host.settled().await;
@@ -58,7 +58,7 @@ pub(crate) async fn a_start_that_nobody_waits_for_leaves_nothing(stage: Stage) {
 pub(crate) async fn a_container_killed_behind_the_daemons_back_is_noticed(stage: Stage) {
     let host = stage.host();
     let version = stage.version("victim", &shell(&[("handler.sh", "sleep 1000")]));
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     let name = stage.containers();
     let kill = async {
@@ -71,7 +71,7 @@ pub(crate) async fn a_container_killed_behind_the_daemons_back_is_noticed(stage:
     assert!(!runtime.is_alive());
     assert!(runtime.clean().await.is_err());
     // The next one is another one.
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     assert!(runtime.is_alive());
 }
 
@@ -111,7 +111,7 @@ pub(crate) async fn what_a_killed_daemon_left_is_swept_and_nothing_else(stage: S
     assert_eq!(stage.containers(), "");
     assert_eq!(stage.folders(), [""; 0]);
     // Once: what it makes itself stays.
-    let runtime = generic(&host, &stage.version("f", &shell(&[])))
+    let runtime = prewarmed(&host, &stage.version("f", &shell(&[])))
         .await
         .unwrap();
     host.sweep().await.unwrap();
@@ -129,7 +129,7 @@ pub(crate) async fn containers_of_a_replaced_image_are_given_up(stage: Stage) {
     let mut spec = shell(&[("handler.sh", "echo $WHICH")]);
     spec.image = name;
     let version = stage.version("which", &spec);
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     assert_eq!(answer(&worker, "").await.0, "\"old\"");
     stage
@@ -142,7 +142,7 @@ pub(crate) async fn containers_of_a_replaced_image_are_given_up(stage: Stage) {
     })
     .await
     .unwrap();
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
     assert_eq!(answer(&worker, "").await.0, "\"new\"");
 }
@@ -150,15 +150,15 @@ pub(crate) async fn containers_of_a_replaced_image_are_given_up(stage: Stage) {
 pub(crate) async fn an_engine_that_goes_away_and_comes_back_needs_no_restart(stage: Stage) {
     let host = stage.host();
     let version = stage.version("patient", &shell(&[("handler.sh", "echo here")]));
-    let runtime = generic(&host, &version).await.unwrap();
+    let runtime = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();
-    let let_go = generic(&host, &version).await.unwrap();
+    let let_go = prewarmed(&host, &version).await.unwrap();
     stage.engine.crash();
 
     // What runs does not need it (this engine is one with --live-restore).
     assert_eq!(answer(&worker, "").await.0, "\"here\"");
     drop(worker);
-    let error = problem(&generic(&host, &version).await.unwrap_err());
+    let error = problem(&prewarmed(&host, &version).await.unwrap_err());
     assert!(error.contains("does not answer"), "{error}");
     assert!(error.contains(&stage.address()), "{error}");
     let error = problem(&runtime.clean().await.unwrap_err());
@@ -168,7 +168,7 @@ pub(crate) async fn an_engine_that_goes_away_and_comes_back_needs_no_restart(sta
     host.settled().await;
 
     stage.engine.up().unwrap();
-    let another = generic(&host, &version).await.unwrap();
+    let another = prewarmed(&host, &version).await.unwrap();
     let worker = specialise(&another, &version).await.unwrap();
     assert_eq!(answer(&worker, "").await.0, "\"here\"");
     drop(worker);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pilot_testkit::namespaces;
 
-use crate::support::{Stage, answer, generic, shell, specialise};
+use crate::support::{Stage, answer, prewarmed, shell, specialise};
 
 /// What there was before.
 pub(crate) struct Before {
@@ -23,7 +23,7 @@ impl Before {
     pub(crate) async fn look(stage: &Stage) -> Self {
         let host = stage.host();
         let version = stage.version("first", &shell(&[]));
-        let runtime = generic(&host, &version).await.unwrap();
+        let runtime = prewarmed(&host, &version).await.unwrap();
         let pid = pid_of(stage, &stage.containers());
         let own = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
         // `4:memory:/pilot-test-1/0123456789ab`
@@ -64,7 +64,7 @@ impl Before {
         assert_eq!(stage.containers(), "");
         assert_eq!(stage.folders(), [""; 0]);
         let version = stage.version("answers", &shell(&[("handler.sh", "echo here")]));
-        let runtime = generic(&host, &version).await.unwrap();
+        let runtime = prewarmed(&host, &version).await.unwrap();
         let worker = specialise(&runtime, &version).await.unwrap();
         assert_eq!(answer(&worker, "{}").await.0, "\"here\"");
         drop((worker, runtime));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilot_container::{ContainerConfig, ContainerHost};
 use pilot_model::ports::{
-    Answer, Call, CallKind, Done, GenericRuntime, RuntimeHost, StartError, Worker, WorkerFault,
+    Answer, Call, CallKind, Done, PrewarmedRuntime, RuntimeHost, StartError, Worker, WorkerFault,
 };
 use pilot_model::{
     Environment, EnvironmentId, FunctionSpec, Instant, Version, VersionId, WorkerId,
@@ -231,17 +231,17 @@ pub(crate) fn now() -> Instant {
     Instant(pilot_sys::clock::monotonic_ns())
 }
 
-/// A generic container for a version.
-pub(crate) async fn generic(
+/// A pre-warmed container for a version.
+pub(crate) async fn prewarmed(
     host: &ContainerHost,
     version: &Arc<Version>,
-) -> Result<Arc<dyn GenericRuntime>, StartError> {
+) -> Result<Arc<dyn PrewarmedRuntime>, StartError> {
     host.start(&Arc::new(host.key(version).unwrap())).await
 }
 
 /// A worker of a version in a container.
 pub(crate) async fn specialise(
-    runtime: &Arc<dyn GenericRuntime>,
+    runtime: &Arc<dyn PrewarmedRuntime>,
     version: &Arc<Version>,
 ) -> Result<Arc<dyn Worker>, StartError> {
     Arc::clone(runtime)

@@ -2,19 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{BUSYBOX, Spec, Stage, answer, generic, shell, specialise};
+use crate::support::{BUSYBOX, Spec, Stage, answer, prewarmed, shell, specialise};
 
 const ROUNDS: usize = 15;
 
 pub(crate) async fn a_cleaned_container_is_handed_over_in_time(stage: Stage) {
     let host = stage.host();
     let version = stage.version("timed", &shell(&[("handler.sh", "echo 1")]));
-    let kept = generic(&host, &version).await.unwrap();
+    let kept = prewarmed(&host, &version).await.unwrap();
     let (mut starts, mut hand_overs, mut cleanings, mut calls) = (vec![], vec![], vec![], vec![]);
     for round in 0..ROUNDS {
         if round % 3 == 0 {
             let began = Instant::now();
-            let new = generic(&host, &version).await.unwrap();
+            let new = prewarmed(&host, &version).await.unwrap();
             drop(specialise(&new, &version).await.unwrap());
             starts.push(began.elapsed());
         }
@@ -38,7 +38,7 @@ pub(crate) async fn a_cleaned_container_is_handed_over_in_time(stage: Stage) {
         ..Spec::default()
     };
     let server = stage.version("timed-server", &spec);
-    let kept = generic(&host, &server).await.unwrap();
+    let kept = prewarmed(&host, &server).await.unwrap();
     let mut servers = vec![];
     for _ in 0..ROUNDS {
         let began = Instant::now();

@@ -27,7 +27,7 @@ impl<R> Machine<R> {
     }
 
     /// A version that had this key is given up. What nobody can use any more goes: runtimes of its owner that can become none of
-    /// the keys still in use (the next version's mounts may differ, but its runtimes can be adapted), and generic ones when
+    /// the keys still in use (the next version's mounts may differ, but its runtimes can be adapted), and pre-warmed ones when
     /// the stem has no version left.
     pub(in crate::keyed) fn disuse_key(&mut self, key: &Arc<RuntimeKey>, gone: &mut Vec<R>) {
         let Some(account) = self.keys.get_mut(key) else {
@@ -76,9 +76,9 @@ impl<R> Machine<R> {
         }
     }
 
-    /// Algorithm 3: the generic runtimes of a stem that the caller is to start now.
+    /// Algorithm 3: the pre-warmed runtimes of a stem that the caller is to start now.
     ///
-    /// Per stem, not per key: since a runtime of a stem can be turned into any of its keys, a generic one that is kept for
+    /// Per stem, not per key: since a runtime of a stem can be turned into any of its keys, a pre-warmed one that is kept for
     /// one key serves all of them, and what several functions need at once is less than the sum of what each may need.
     ///
     /// The paper starts E − num_avail, on top of those in use. E forecasts how many will be in use, those of now among them; to add
@@ -105,10 +105,10 @@ impl<R> Machine<R> {
         }
         let wanted = account.wanted();
         let free = account.counts.available + account.ahead;
-        let generic = self.generic(stem) + account.ahead;
+        let prewarmed = self.prewarmed(stem) + account.ahead;
         let short = wanted
             .saturating_sub(free)
-            .max(u32::from(wanted > 0 && generic == 0));
+            .max(u32::from(wanted > 0 && prewarmed == 0));
         let room = self.limits.runtimes_max.saturating_sub(self.runtimes.len());
         let ahead: u32 = self.stems.values().map(|account| account.ahead).sum();
         let count = short
@@ -119,7 +119,7 @@ impl<R> Machine<R> {
     }
 
     /// Beyond the paper, which shrinks at its limits alone: lets go what has been available for longer than `keep` (or what the
-    /// forecast says instead) and is not forecast to be wanted. The longest available first; never a stem's last generic one
+    /// forecast says instead) and is not forecast to be wanted. The longest available first; never a stem's last pre-warmed one
     /// while any is wanted, which would only be started again.
     pub(in crate::keyed) fn let_go(&mut self, now: Instant, gone: &mut Vec<R>) {
         let stems: Vec<_> = self.stems.keys().map(Arc::clone).collect();
@@ -136,11 +136,11 @@ impl<R> Machine<R> {
             let mut old = self.available_longer(now, &stem, keep);
             old.sort_unstable();
             let mut left = surplus;
-            for (_, id, is_generic) in old {
+            for (_, id, is_prewarmed) in old {
                 if left == 0 {
                     break;
                 }
-                if is_generic && wanted > 0 && self.generic(&stem) <= 1 {
+                if is_prewarmed && wanted > 0 && self.prewarmed(&stem) <= 1 {
                     continue;
                 }
                 gone.extend(self.end(id, End::LetGo));
@@ -185,12 +185,12 @@ impl<R> Machine<R> {
     }
 
     /// Those nobody has used and that are available.
-    fn generic(&self, stem: &RuntimeKey) -> u32 {
+    fn prewarmed(&self, stem: &RuntimeKey) -> u32 {
         let account = self.keys.get(stem);
         account.map_or(0, |account| account.counts.available)
     }
 
-    /// Those of a stem that have been available for longer than `keep`: since when, which, and whether it is generic.
+    /// Those of a stem that have been available for longer than `keep`: since when, which, and whether it is pre-warmed.
     fn available_longer(
         &self,
         now: Instant,
@@ -203,12 +203,12 @@ impl<R> Machine<R> {
             .flat_map(|account| &account.keys)
             .filter_map(|key| self.keys.get_key_value(key));
         let ids = keys.flat_map(|(key, account)| {
-            let is_generic = key == stem;
-            account.available.iter().map(move |id| (*id, is_generic))
+            let is_prewarmed = key == stem;
+            account.available.iter().map(move |id| (*id, is_prewarmed))
         });
-        ids.filter_map(|(id, is_generic)| match self.runtimes.get(&id)?.state {
+        ids.filter_map(|(id, is_prewarmed)| match self.runtimes.get(&id)?.state {
             State::Available { since, .. } if now.since(since) > keep => {
-                Some((since, id, is_generic))
+                Some((since, id, is_prewarmed))
             }
             _ => None,
         })

@@ -262,7 +262,7 @@ fn of_equally_near_runtimes_the_owners_own_is_taken() {
     assert_eq!(found.from, plain);
     // Nobody's is next.
     let Acquired::Near(found, _) = story.acquire(&wanted) else {
-        panic!("a generic one is there");
+        panic!("a pre-warmed one is there");
     };
     assert_eq!(found.from, stem());
     assert_eq!(
@@ -453,7 +453,7 @@ fn what_could_not_be_adapted_is_followed_by_a_fresh_start() {
     story.aim(2);
     story.fill();
     let Acquired::Near(near, _) = story.acquire(&ann) else {
-        panic!("generic ones are there");
+        panic!("pre-warmed ones are there");
     };
     story.machine.end(near.id, End::Destroyed);
     let again = story
@@ -638,7 +638,7 @@ fn what_is_forecast_is_kept_however_old_it_is() {
 }
 
 #[test]
-fn the_last_generic_one_outlives_used_ones_that_are_younger() {
+fn the_last_prewarmed_one_outlives_used_ones_that_are_younger() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
     let own = story.lease(&ann);
@@ -685,7 +685,7 @@ fn an_old_versions_runtimes_are_kept_for_the_next_one() {
 }
 
 #[test]
-fn with_an_owners_last_version_go_its_runtimes_and_with_the_stems_last_the_generic_ones() {
+fn with_an_owners_last_version_go_its_runtimes_and_with_the_stems_last_the_prewarmed_ones() {
     let (ann, bob) = (key("ann", "1"), key("bob", "1"));
     let mut story = Story::of(10, &[&ann, &bob]);
     let (ones, others) = (story.lease(&ann), story.lease(&bob));

@@ -66,7 +66,7 @@ fn three(_: &ScaleConfig) -> Option<Box<dyn Forecaster>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn generic_runtimes_are_started_ahead_and_serve_any_key_of_the_stem() {
+async fn prewarmed_runtimes_are_started_ahead_and_serve_any_key_of_the_stem() {
     let bench = Bench::forecasting(three, |_| ());
     let (ann, bob) = (node("ann", 1, "a"), node("bob", 1, "b"));
     let _anns = bench.start(&ann).await;
@@ -87,7 +87,7 @@ async fn generic_runtimes_are_started_ahead_and_serve_any_key_of_the_stem() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(bench.host.starts(), 3);
     let kept = bench.pool.templates();
-    assert_eq!((kept.len(), kept[0].level.as_str()), (1, "generic"));
+    assert_eq!((kept.len(), kept[0].level.as_str()), (1, "prewarmed"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -412,8 +412,8 @@ impl World {
             "more than may be, and some of them idle"
         );
         let mut stems: BTreeMap<RuntimeKey, RuntimeCounts> = BTreeMap::new();
-        let generic = self.keys.iter().map(|key| Arc::new(key.stem()));
-        let all: BTreeSet<_> = self.keys.iter().map(Arc::clone).chain(generic).collect();
+        let prewarmed = self.keys.iter().map(|key| Arc::new(key.stem()));
+        let all: BTreeSet<_> = self.keys.iter().map(Arc::clone).chain(prewarmed).collect();
         for key in all {
             let counts = self.count(&key);
             assert_eq!(self.machine.of_key(&key).0, counts);
