@@ -13,7 +13,7 @@ mod execution;
 mod instance;
 mod node;
 mod runtime;
-mod turns;
+mod start_limiter;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_
 use crate::slots::Slots;
 use base_sandbox::{BaseSandbox, BaseSandboxKey};
 use runtime::NativeRuntime;
-use turns::Turns;
+use start_limiter::StartLimiter;
 
 /// Makes sandboxes for runtimes that are kept.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct NativeHost {
 struct Shared {
     machine: Arc<Machine>,
     base_sandboxes: Slots<BaseSandboxKey, BaseSandbox>,
-    turns: Turns,
+    start_limiter: StartLimiter,
 }
 
 impl NativeHost {
@@ -51,7 +51,7 @@ impl NativeHost {
             shared: Arc::new(Shared {
                 machine,
                 base_sandboxes: Slots::default(),
-                turns: Turns::new(),
+                start_limiter: StartLimiter::new(),
             }),
         }
     }

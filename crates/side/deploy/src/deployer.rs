@@ -21,7 +21,7 @@ use crate::blocking::blocking;
 use crate::data_dir::DataDir;
 use crate::environment::{EnvironmentConfig, Environments};
 use crate::errors;
-use crate::keyed::Keyed;
+use crate::keyed_locks::KeyedLocks;
 use crate::registry::{Registry, RegistryError, StoredFunction, StoredVersion};
 use crate::state::{Deployed, Function, State};
 
@@ -103,7 +103,7 @@ struct Inner {
     platform: Arc<dyn Platform>,
     observed: Arc<dyn Observed>,
     /// A lock per function.
-    turns: Keyed,
+    function_locks: KeyedLocks,
 }
 
 impl Deployer {
@@ -136,7 +136,7 @@ impl Deployer {
                 limits: config.archive,
                 platform,
                 observed,
-                turns: Keyed::default(),
+                function_locks: KeyedLocks::default(),
             }),
         })
     }
@@ -236,9 +236,9 @@ impl ControlPlane for Deployer {
     fn remove(&self, name: &FunctionName) -> BoxFuture<'static, Result<bool, DeployError>> {
         let (inner, name) = (Arc::clone(&self.inner), name.clone());
         Box::pin(async move {
-            let turn = inner.turns.lock(name.as_str()).await;
+            let function_lock = inner.function_locks.lock(name.as_str()).await;
             blocking(move || {
-                let _turn = turn;
+                let _function_lock = function_lock;
                 inner.remove(&name)
             })
             .await

@@ -16,7 +16,7 @@ mod data_dir;
 mod durable;
 mod errors;
 mod hash;
-mod keyed;
+mod keyed_locks;
 mod process;
 mod state;
 

@@ -439,7 +439,7 @@ async fn furnish(
             ..
         } => {
             let up = WaitingNode::start(&sandbox, node, key.execution(), user);
-            Some(shared.turns.take(up).await?)
+            Some(shared.start_limiter.run(up).await?)
         }
         Base::Native { .. } | Base::Container { .. } => None,
     };

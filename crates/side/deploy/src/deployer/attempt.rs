@@ -45,7 +45,7 @@ struct Parts {
 
 /// Everything that must not be let go of until the deployment is committed or given up.
 struct Claims {
-    _turn: OwnedMutexGuard<()>,
+    _function_lock: OwnedMutexGuard<()>,
     _folders: Vec<Reservation>,
 }
 
@@ -73,7 +73,7 @@ impl Inner {
         let config = spec
             .check(&name)
             .map_err(|error| errors::from_spec(&error))?;
-        let turn = self.turns.lock(name.as_str()).await;
+        let function_lock = self.function_locks.lock(name.as_str()).await;
         let staged = Arc::clone(&self).unpack(archive).await?;
         let Unpacked { files, bytes, .. } = staged.unpacked;
         let plural = if files == 1 { "" } else { "s" };
@@ -96,7 +96,7 @@ impl Inner {
         let parts = plan.folders().map(|part| environments.join(part));
         let code = self.data_dir.code().join(id.as_str());
         let claims = Claims {
-            _turn: turn,
+            _function_lock: function_lock,
             _folders: parts
                 .chain([code])
                 .map(|folder| self.state.reserve(folder))

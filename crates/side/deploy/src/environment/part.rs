@@ -17,13 +17,13 @@ use super::EnvironmentError;
 use crate::blocking::blocking;
 use crate::data_dir::{DataDir, make_dir};
 use crate::durable;
-use crate::keyed::Keyed;
+use crate::keyed_locks::KeyedLocks;
 
 /// All parts of a data directory.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) data_dir: Arc<DataDir>,
-    building: Keyed,
+    building: KeyedLocks,
 }
 
 /// A part that nobody else builds meanwhile.
@@ -45,7 +45,7 @@ impl Parts {
     pub(super) fn new(data_dir: Arc<DataDir>) -> Self {
         Self {
             data_dir,
-            building: Keyed::default(),
+            building: KeyedLocks::default(),
         }
     }
 

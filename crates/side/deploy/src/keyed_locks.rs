@@ -8,12 +8,12 @@ use tokio::sync::OwnedMutexGuard;
 
 /// Locks by key. Those nobody holds or waits for are dropped with the next call.
 #[derive(Debug, Default)]
-pub(crate) struct Keyed {
+pub(crate) struct KeyedLocks {
     /// Guards the map alone; never held across an await.
     locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-impl Keyed {
+impl KeyedLocks {
     /// Waits for the key's lock.
     pub(crate) async fn lock(&self, key: &str) -> OwnedMutexGuard<()> {
         let lock = {
@@ -31,10 +31,10 @@ mod tests {
 
     #[tokio::test]
     async fn one_key_excludes_and_two_do_not() {
-        let keyed = Keyed::default();
-        let held = keyed.lock("a").await;
-        let _other = keyed.lock("b").await;
-        let mut second = Box::pin(keyed.lock("a"));
+        let locks = KeyedLocks::default();
+        let held = locks.lock("a").await;
+        let _other = locks.lock("b").await;
+        let mut second = Box::pin(locks.lock("a"));
         let waited = futures_poll(second.as_mut());
         assert!(waited.is_pending());
         drop(held);
@@ -43,12 +43,12 @@ mod tests {
 
     #[tokio::test]
     async fn locks_that_nobody_holds_are_dropped() {
-        let keyed = Keyed::default();
+        let locks = KeyedLocks::default();
         for key in 0..100 {
-            drop(keyed.lock(&key.to_string()).await);
+            drop(locks.lock(&key.to_string()).await);
         }
-        drop(keyed.lock("last").await);
-        assert_eq!(keyed.locks.lock().len(), 1);
+        drop(locks.lock("last").await);
+        assert_eq!(locks.locks.lock().len(), 1);
     }
 
     fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {
