@@ -24,16 +24,16 @@ use crate::image::Image;
 use crate::instance::{ContainerInstance, Inside, Use};
 use crate::output::Output;
 use crate::program_worker::ProgramWorker;
+use crate::reaper::ContainerGuard;
 use crate::shim::{Program, Shim, ShimError, User};
-use crate::undertaker::Estate;
 use crate::{environment, host};
 
 /// A container that is up.
 #[derive(Debug)]
 pub(crate) struct Container {
-    /// Before the estate: fields are dropped in this order, and the connection's end ends what would still write there.
+    /// Before the guard: fields are dropped in this order, and the connection's end ends what would still write there.
     pub(crate) shim: Arc<Shim>,
-    estate: Estate,
+    guard: ContainerGuard,
     parts: Arc<Parts>,
     pub(crate) image: Arc<Image>,
     pub(crate) user: User,
@@ -213,7 +213,7 @@ impl Container {
         if *self.shown.lock() == wanted {
             return Ok(());
         }
-        let folder: Folder = self.estate.folder().clone();
+        let folder: Folder = self.guard.folder().clone();
         let code = version.map(|version| version.code_dir.clone());
         *self.shown.lock() = Shown::Unfinished;
         tokio::task::spawn_blocking(move || folder.show(code.as_deref()))
@@ -253,7 +253,7 @@ impl Container {
             .clean(CLEAN_TIME_MAX)
             .await
             .map_err(|error| error.to_string())?;
-        let changes = self.parts.engine.changes(self.estate.name());
+        let changes = self.parts.engine.changes(self.guard.name());
         let now = tokio::time::timeout(CLEAN_TIME_MAX, changes)
             .await
             .map_err(|_| "the engine takes too long to say what was changed".to_owned())?
@@ -276,7 +276,7 @@ impl Container {
         let differences = from
             .adaptation(to)
             .ok_or_else(|| cannot("image, owner or network"))?;
-        let (engine, name) = (&self.parts.engine, self.estate.name());
+        let (engine, name) = (&self.parts.engine, self.guard.name());
         for difference in differences {
             match difference {
                 // Given with each start.

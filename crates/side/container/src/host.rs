@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use crate::container::Container;
 use crate::engine::{Address, Engine};
 use crate::folder;
-use crate::undertaker::Undertaker;
+use crate::reaper::ContainerReaper;
 use crate::watch::Images;
 
 /// What containers are made with.
@@ -47,7 +47,7 @@ pub(crate) struct Parts {
     pub(crate) config: ContainerConfig,
     pub(crate) engine: Arc<Engine>,
     pub(crate) images: Images,
-    pub(crate) undertaker: Undertaker,
+    pub(crate) reaper: ContainerReaper,
     pub(crate) tasks: Tasks,
     /// Of this process, so that no sweep takes its containers.
     pub(crate) run: String,
@@ -69,7 +69,7 @@ impl ContainerHost {
         Self {
             parts: Arc::new(Parts {
                 images: Images::new(Arc::clone(&engine)),
-                undertaker: Undertaker::new(Arc::clone(&engine)),
+                reaper: ContainerReaper::new(Arc::clone(&engine)),
                 engine,
                 tasks: Tasks::new(),
                 run: format!("{:x}-{:x}", std::process::id(), now().0),
@@ -95,7 +95,7 @@ impl ContainerHost {
     /// Waits until every container that was let go is removed, with its folder: for the end of a daemon, which need not wait for it
     /// (the containers end with it; the next daemon removes the folders).
     pub async fn settled(&self) {
-        self.parts.undertaker.idle().await;
+        self.parts.reaper.idle().await;
     }
 }
 

@@ -18,8 +18,8 @@ mod image;
 mod instance;
 mod output;
 mod program_worker;
+mod reaper;
 mod shim;
-mod undertaker;
 mod watch;
 
 pub use host::{ContainerConfig, ContainerHost};

@@ -48,17 +48,17 @@ impl Container {
                 .and_then(|made| made)
                 .map_err(|error| sandbox("make a container's folder", error))?
         };
-        let estate = parts.undertaker.estate(name, folder);
-        let name = estate.name();
-        let door = pilot_sys::shim::door(&estate.folder().ours(), SOCKET)
+        let guard = parts.reaper.guard(name, folder);
+        let name = guard.name();
+        let door = pilot_sys::shim::door(&guard.folder().ours(), SOCKET)
             .and_then(|door| UnixListener::from_std(door.into()))
             .map_err(|error| sandbox("make a container's socket", error))?;
         let birth = Birth {
             name,
             image: &image.id,
             key: &key,
-            ours: &estate.folder().ours(),
-            volume: &estate.folder().volume(),
+            ours: &guard.folder().ours(),
+            volume: &guard.folder().volume(),
             daemon: &parts.config.data_dir.display().to_string(),
             run: &parts.run,
             tmp_bytes_max: parts.config.tmp_bytes_max,
@@ -100,7 +100,7 @@ impl Container {
         image.started_in(host::now().since(began));
         Ok(Arc::new(Self {
             shim: Arc::new(shim),
-            estate,
+            guard,
             parts,
             image,
             user,

@@ -1,0 +1,138 @@
+//! Removes containers that are no longer used: from the engine, and their folders from the disk.
+//!
+//! A container ends when the daemon's connection to its shim closes, and the engine then removes it by itself (`AutoRemove`). The
+//! reaper is for the rest: the folder, containers that were created and never ran, and engines that were unreachable.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::engine::Engine;
+use crate::folder::Folder;
+
+/// The task that removes containers. Ends with its host.
+#[derive(Debug)]
+pub(crate) struct ContainerReaper {
+    queue: RemovalQueue,
+    task: AbortHandle,
+}
+
+#[derive(Debug, Clone)]
+struct RemovalQueue {
+    // Unbounded: each container is in it once, and their number is bounded by who starts them.
+    sender: mpsc::UnboundedSender<Removal>,
+    /// How many are not removed yet.
+    pending: Arc<watch::Sender<usize>>,
+}
+
+/// Has the reaper remove a container and its folder when it is dropped.
+#[derive(Debug)]
+pub(crate) struct ContainerGuard {
+    /// Taken by the drop alone.
+    removal: Option<Removal>,
+    queue: RemovalQueue,
+}
+
+/// What is to be removed.
+#[derive(Debug)]
+struct Removal {
+    name: String,
+    folder: Folder,
+}
+
+impl ContainerReaper {
+    /// Must be called within a tokio runtime.
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        let (sender, removals) = mpsc::unbounded_channel();
+        let queue = RemovalQueue {
+            sender,
+            pending: Arc::new(watch::Sender::new(0)),
+        };
+        let task = tokio::spawn(reap(engine, removals, Arc::clone(&queue.pending))).abort_handle();
+        Self { queue, task }
+    }
+
+    /// Waits until every container whose guard was dropped is removed.
+    pub(crate) async fn idle(&self) {
+        // An error means that the sender is gone, and it is here.
+        drop(
+            self.queue
+                .pending
+                .subscribe()
+                .wait_for(|pending| *pending == 0)
+                .await,
+        );
+    }
+
+    /// Guards a container; called before it is created.
+    pub(crate) fn guard(&self, name: String, folder: Folder) -> ContainerGuard {
+        ContainerGuard {
+            removal: Some(Removal { name, folder }),
+            queue: self.queue.clone(),
+        }
+    }
+}
+
+impl Drop for ContainerReaper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl ContainerGuard {
+    pub(crate) fn name(&self) -> &str {
+        &self.removal().name
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.removal().folder
+    }
+
+    fn removal(&self) -> &Removal {
+        self.removal.as_ref().expect("the drop alone takes it")
+    }
+}
+
+impl Drop for ContainerGuard {
+    fn drop(&mut self) {
+        if let Some(removal) = self.removal.take() {
+            // An error means that the host is gone: the next daemon's sweep removes the container.
+            self.queue.pending.send_modify(|pending| *pending += 1);
+            drop(self.queue.sender.send(removal));
+        }
+    }
+}
+
+async fn reap(
+    engine: Arc<Engine>,
+    mut removals: mpsc::UnboundedReceiver<Removal>,
+    pending: Arc<watch::Sender<usize>>,
+) {
+    let mut jobs = JoinSet::new();
+    while let Some(removal) = removals.recv().await {
+        while jobs.len() >= REMOVALS_MAX {
+            jobs.join_next().await;
+        }
+        let (engine, pending) = (Arc::clone(&engine), Arc::clone(&pending));
+        jobs.spawn(async move {
+            remove(engine, removal).await;
+            pending.send_modify(|pending| *pending -= 1);
+        });
+    }
+    while jobs.join_next().await.is_some() {}
+}
+
+async fn remove(engine: Arc<Engine>, Removal { name, folder }: Removal) {
+    // The folder last: what runs in the container may write to it until it has ended.
+    if let Err(problem) = engine.remove(&name).await {
+        tracing::warn!(container = name, %problem, "a container was not removed");
+    }
+    let removed = tokio::task::spawn_blocking(move || folder.remove()).await;
+    if let Ok(Err(problem)) = removed {
+        tracing::warn!(container = name, %problem, "a container's folder was not removed");
+    }
+}
+
+/// Removals at the same time: they are not urgent, and leave the engine to those that start.
+const REMOVALS_MAX: usize = 4;
