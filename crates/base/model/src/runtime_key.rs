@@ -279,7 +279,7 @@ impl RuntimeKey {
     }
 
     /// The pre-warmed runtime this one can be made from: nobody's, without code, variables and command, in no network. What a
-    /// runtime has from its birth is the stem's as well: base, IPC namespace, the host's network, a fixed user, and execution
+    /// runtime has from its start is the stem's as well: base, IPC namespace, the host's network, a fixed user, and execution
     /// options. With those the mounts and the owner, for an interpreter may read files of the code as it starts
     /// (`NODE_EXTRA_CA_CERTS`), and run them.
     #[must_use]
@@ -320,7 +320,7 @@ impl RuntimeKey {
     /// What must be applied to a live, clean runtime of this key to make it one of `to`; `None`: it cannot become one. Empty: the
     /// keys are equal.
     ///
-    /// Never across owners: a runtime that somebody has used stays theirs. What a process has from its birth (base, IPC
+    /// Never across owners: a runtime that somebody has used stays theirs. What a process has from its start (base, IPC
     /// namespace, the host's network, a fixed user, execution options) cannot be changed, nor, where there are execution options, the
     /// mounts and the owner.
     #[must_use]

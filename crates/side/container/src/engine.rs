@@ -4,7 +4,7 @@
 //! that an engine that went away and came back needs nothing from here; images are never pulled.
 
 mod address;
-mod birth;
+mod create_options;
 mod error;
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ use pilot_model::runtime_key::Limits;
 use tokio::sync::Semaphore;
 
 pub(crate) use address::Address;
-pub(crate) use birth::{Birth, LABEL_DAEMON, LABEL_RUN, limits_of};
+pub(crate) use create_options::{CreateOptions, LABEL_DAEMON, LABEL_RUN, limits_of};
 pub(crate) use error::EngineError;
 
 /// An engine on this machine.
@@ -74,14 +74,14 @@ impl Engine {
     }
 
     /// Creates a container. It does not run yet.
-    pub(crate) async fn create(&self, birth: &Birth<'_>) -> Result<(), EngineError> {
-        let options = CreateContainerOptions {
-            name: Some(birth.name.to_owned()),
+    pub(crate) async fn create(&self, options: &CreateOptions<'_>) -> Result<(), EngineError> {
+        let parameters = CreateContainerOptions {
+            name: Some(options.name.to_owned()),
             ..Default::default()
         };
-        let body = birth.body();
+        let body = options.body();
         self.call("create a container", |docker| async move {
-            docker.create_container(Some(options), body).await
+            docker.create_container(Some(parameters), body).await
         })
         .await
         .map(drop)

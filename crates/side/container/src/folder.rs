@@ -52,7 +52,7 @@ impl Folder {
         make_dir(&folder.ours(), 0o755)?;
         make_dir(&folder.code(), 0o755)?;
         make_dir(&folder.volume(), 0o755)?;
-        // Not at birth: the daemon's umask would be taken off. As /tmp: any user of an image may write.
+        // Not when it is created: the daemon's umask would be taken off. As /tmp: any user of an image may write.
         named(
             &folder.volume(),
             fs::set_permissions(folder.volume(), Permissions::from_mode(0o1777)),

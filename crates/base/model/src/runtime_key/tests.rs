@@ -402,7 +402,7 @@ fn a_network_can_be_added_but_neither_taken_away_nor_changed_to_the_hosts() {
 }
 
 #[test]
-fn what_a_runtime_has_from_its_birth_stays() {
+fn what_a_runtime_has_from_its_start_stays() {
     let from = plain().canonical();
     let others = [
         RuntimeSpec {

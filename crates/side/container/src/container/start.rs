@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{Container, Shown};
 use crate::cgroup::Counters;
-use crate::engine::Birth;
+use crate::engine::CreateOptions;
 use crate::folder::{Folder, SOCKET, VOLUME_INSIDE};
 use crate::host::{self, Parts};
 use crate::image::Image;
@@ -53,7 +53,7 @@ impl Container {
         let door = pilot_sys::shim::door(&guard.folder().ours(), SOCKET)
             .and_then(|door| UnixListener::from_std(door.into()))
             .map_err(|error| sandbox("make a container's socket", error))?;
-        let birth = Birth {
+        let options = CreateOptions {
             name,
             image: &image.id,
             key: &key,
@@ -63,7 +63,7 @@ impl Container {
             run: &parts.run,
             tmp_bytes_max: parts.config.tmp_bytes_max,
         };
-        parts.engine.create(&birth).await?;
+        parts.engine.create(&options).await?;
         parts.engine.start(name).await?;
         let caller = caller(&parts, name, door).await?;
         // Absent, or 0, where it is in no PID namespace below the daemon's.

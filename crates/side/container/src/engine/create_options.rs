@@ -19,7 +19,7 @@ pub(crate) const LABEL_RUN: &str = "io.pilotlight.run";
 
 /// A container to be created.
 #[derive(Debug)]
-pub(crate) struct Birth<'a> {
+pub(crate) struct CreateOptions<'a> {
     pub(crate) name: &'a str,
     /// The image's id: what was looked at is what is run.
     pub(crate) image: &'a str,
@@ -51,7 +51,7 @@ pub(crate) fn limits_of(limits: Limits) -> EngineLimits {
     }
 }
 
-impl Birth<'_> {
+impl CreateOptions<'_> {
     /// The request's body.
     pub(super) fn body(&self) -> ContainerCreateBody {
         let key = self.key;
@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn host_config(key: &RuntimeKey) -> HostConfig {
-        let birth = Birth {
+        let options = CreateOptions {
             name: "n",
             image: "sha256:0",
             key,
@@ -207,7 +207,7 @@ mod tests {
             run: "1",
             tmp_bytes_max: 1 << 20,
         };
-        birth.body().host_config.unwrap()
+        options.body().host_config.unwrap()
     }
 
     #[test]
