@@ -13,7 +13,7 @@ const errors = require('./lib/errors.js');
 const { Invocations } = require('./lib/events.js');
 const handler = require('./lib/handler.js');
 const output = require('./lib/output.js');
-const { rehearse } = require('./lib/rehearsal.js');
+const { warmUp } = require('./lib/warmup.js');
 const { HttpResponseStream } = require('./lib/response.js');
 const spec = require('./lib/spec.js');
 const { specialise } = require('./lib/specialise.js');
@@ -61,7 +61,7 @@ async function main(args) {
   watch();
   Object.assign(globalThis, { awslambda: { streamifyResponse: handler.streamifyResponse, HttpResponseStream } });
   const channel = new Channel(CHANNEL_FD);
-  await rehearse();
+  await warmUp();
   // From here on to READY nothing is done that could have been done before.
   output.write(CONTROL_FD, `${JSON.stringify({ op: 'waiting', node: process.versions.node, pid: process.pid })}\n`);
   const line = readLine(CONTROL_FD);

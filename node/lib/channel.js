@@ -13,7 +13,7 @@ const wire = require('./wire.js');
 /** @typedef {import('./wire.js').OnFrame} OnFrame */
 
 /**
- * What answers are given to: the channel, and its stand-in when the worker rehearses.
+ * What answers are given to: the channel, and its stand-in during the warm-up.
  * @typedef {object} Sink
  * @property {(kind: number, stream: number, meta: string, body: string | Uint8Array) => boolean} send sends one frame;
  *   false when a part of it has to wait. ProtocolError when a part is longer than the protocol allows

@@ -134,9 +134,9 @@ test('the working directory is that of the specification', async () => {
   assert.strictEqual(await worker.result(null), worker.code);
 });
 
-test('a function sees none of our arguments, modules or rehearsal', async () => {
+test('a function sees none of our arguments, modules or warm-up', async () => {
   const code = `exports.handler = async () => {
-    const left = Object.keys(require.cache).filter((file) => file.includes('rehearsal/'));
+    const left = Object.keys(require.cache).filter((file) => file.includes('warmup/'));
     return [process.argv.length, left];
   };`;
   const worker = await serving(code);

@@ -17,7 +17,7 @@ import select
 import sys
 import time
 
-from . import entropy, errors, handler, hooks, imports, kernel, native, rehearsal, worker
+from . import entropy, errors, handler, hooks, imports, kernel, native, warmup, worker
 from .channel import Channel
 from .control import Control, ForkRequest, RequestError, close_all
 from .spec import SpecError, TemplateSpec
@@ -200,7 +200,7 @@ class Template:
             os.dup2(self._control.fileno(), native.CHANNEL_FD)
             self.prepared = worker.Prepared(Channel(native.CHANNEL_FD), self.function)
             os.close(native.CHANNEL_FD)
-            rehearsal.play(self.function)
+            warmup.run(self.function)
             if self.prepared.can_say_ready_at_once():
                 server.say_ready()
                 self.prepared.has_said_ready = True

@@ -10,7 +10,7 @@ import atexit
 import os
 import time
 
-from . import asgi, atfork, entropy, errors, events, fork, handler, hooks, imports, output, rehearsal, threads, wire, wsgi
+from . import asgi, atfork, entropy, errors, events, fork, handler, hooks, imports, output, threads, warmup, wire, wsgi
 from .channel import Channel, ChannelClosed
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ class Prepared:
         if not function.is_async and function.spec.concurrency == 1:
             self.call = _call(function, channel)
             # Nobody waits then: the pages of the first invocation are copied beforehand.
-            channel.when_idle = lambda: rehearsal.play(function, 1)
+            channel.when_idle = lambda: warmup.run(function, 1)
 
     def can_say_ready_at_once(self) -> bool:
         """Whether a worker is as good as initialised when it is forked: no hooks, no lifespan."""

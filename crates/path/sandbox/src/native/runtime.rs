@@ -112,7 +112,7 @@ impl NativeRuntime {
             show(&shared, &sandbox, &mount).await?;
         }
         let user = machine.user();
-        let prewarmed = furnish(&shared, &key, sandbox, user).await?;
+        let prewarmed = prepare(&shared, &key, sandbox, user).await?;
         Ok(Self {
             _base: base,
             user,
@@ -315,7 +315,7 @@ impl PrewarmedRuntime for NativeRuntime {
             // All counters begin anew with a group of its own.
             let limits = limits(&self.shared, key.limits());
             sandbox.set_cgroup(self.shared.machine.cgroup(&limits)?);
-            let prewarmed = furnish(&self.shared, &key, sandbox, self.user).await?;
+            let prewarmed = prepare(&self.shared, &key, sandbox, self.user).await?;
             self.state.lock().phase = Phase::Prewarmed(prewarmed);
             Ok(())
         })
@@ -427,7 +427,7 @@ impl Left {
 }
 
 /// Starts the interpreter that the key wants to be up.
-async fn furnish(
+async fn prepare(
     shared: &Shared,
     key: &RuntimeKey,
     sandbox: Sandbox,

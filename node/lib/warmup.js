@@ -1,7 +1,7 @@
-// A pre-warmed process plays through a start and some invocations before it says that it waits: what V8 compiles lazily
-// and what Node loads lazily is then there when a function's first request needs it.
+// The warm-up of a pre-warmed process: before it says that it waits, it runs through a start and some invocations. V8 compiles
+// and Node loads much only when it is first used; after the warm-up that is there for a function's first request.
 //
-// Nothing of it leaves the process or stays in it: the answers are encoded and dropped, the module is forgotten.
+// Nothing of it leaves the process or stays in it: the answers are encoded and dropped, and the module is removed from the cache.
 'use strict';
 
 const path = require('node:path');
@@ -16,11 +16,11 @@ const wire = require('./wire.js');
 
 /** @typedef {import('./channel.js').Sink} Sink */
 
-const FOLDER = path.join(path.dirname(__dirname), 'rehearsal');
+const FOLDER = path.join(path.dirname(__dirname), 'warmup');
 const ROUNDS = 8;
 const META = {
   id: '00000000-0000-0000-0000-000000000000',
-  arn: 'arn:aws:lambda:local:000000000000:function:rehearsal',
+  arn: 'arn:aws:lambda:local:000000000000:function:warmup',
   version: '1',
   deadline_ms: 0,
 };
@@ -37,8 +37,8 @@ const NOWHERE = {
   unref() {},
 };
 
-/** Ends as it began: same environment, same working directory. */
-async function rehearse() {
+/** Leaves the environment and the working directory as they were. */
+async function warmUp() {
   const cwd = process.cwd();
   const file = path.join(FOLDER, 'index.js');
   const document = {
@@ -47,7 +47,7 @@ async function rehearse() {
     environment: { ...process.env },
     memory_mb: 0,
     concurrency: 1,
-    function: { name: 'rehearsal', version: 1, memory_mb: 0, timeout_s: 1, arn: META.arn },
+    function: { name: 'warmup', version: 1, memory_mb: 0, timeout_s: 1, arn: META.arn },
   };
   const specification = new Specification(JSON.parse(JSON.stringify(document)));
   await specialise(specification);
@@ -68,4 +68,4 @@ async function rehearse() {
   await new Promise((resolve) => setImmediate(resolve));
 }
 
-module.exports = { rehearse };
+module.exports = { warmUp };

@@ -1,9 +1,9 @@
-"""A template plays a few invocations through before it is forked from, with a handler of our own in place of the user's.
+"""The warm-up: a template runs a few invocations of a handler of our own before it forks.
 
-CPython adapts itself as it runs: it specialises bytecode in place (PEP 659), fills method caches, interns, creates what it
-creates lazily. Done in the template, that is shared; done in a worker, each of it is a page copied during the first invocation.
-A worker that waits plays one round itself, so that its first invocation does not copy what a round copies.
-The user's code is not run: its effects are its own.
+CPython adapts itself as it runs: it specialises bytecode in place (PEP 659), fills method caches, interns strings, and creates
+objects lazily. Done in the template, the result is shared; done in a worker, each change copies a page during the first
+invocation. A worker that waits runs one round itself, so that its first invocation does not copy what a round copies.
+The user's code is not run, since it may have side effects.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _META = (
 )
 
 
-def play(function: Function, rounds: int = _ROUNDS) -> None:
-    """For functions that take events and are called in place; the others' loops are made in the worker."""
+def run(function: Function, rounds: int = _ROUNDS) -> None:
+    """Only for functions that take events and are called in place; the others' loops are made in the worker."""
     if function.is_async or function.spec.interface != "event" or function.spec.concurrency > 1:
         return
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-// The function that a pre-warmed process plays (lib/rehearsal.js).
+// The function that the warm-up of a pre-warmed process calls (lib/warmup.js).
 'use strict';
 
 /**

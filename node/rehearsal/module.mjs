@@ -1,2 +1,0 @@
-// The ES module that a pre-warmed process loads (lib/rehearsal.js).
-export {};
