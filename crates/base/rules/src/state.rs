@@ -84,8 +84,8 @@ enum Place<W> {
         leases: u32,
         /// Sum of when the current leases began, nanoseconds: their mean age is what the sizing rule wants.
         since_sum: u128,
-        /// Not to be leased again, and why.
-        doomed: Option<&'static str>,
+        /// Set once the worker is not leased again: why it ends.
+        draining: Option<&'static str>,
     },
 }
 
@@ -230,7 +230,7 @@ impl<W: Clone, Q> State<W, Q> {
             worker,
             leases: 0,
             since_sum: 0,
-            doomed: None,
+            draining: None,
         });
         if self.mode == Mode::Closed {
             self.retire(key, "retired", actions);
@@ -287,31 +287,31 @@ impl<W: Clone, Q> State<W, Q> {
         let Some(Place::Up {
             leases,
             since_sum,
-            doomed,
+            draining,
             ..
         }) = self.place_mut(key)
         else {
             return;
         };
         let was_full = *leases >= full_at;
-        let was_doomed = doomed.is_some();
+        let was_draining = draining.is_some();
         *leases = leases.saturating_sub(1);
         *since_sum = since_sum.saturating_sub(u128::from(since.0));
         match ending {
-            Ending::Lost(reason) => *doomed = Some(doomed.unwrap_or(reason)),
-            Ending::Reusable if once => *doomed = Some("once"),
+            Ending::Lost(reason) => *draining = Some(draining.unwrap_or(reason)),
+            Ending::Reusable if once => *draining = Some("once"),
             Ending::Reusable | Ending::Unused => {}
         }
-        let (unused, doomed) = (*leases == 0, *doomed);
+        let (unused, draining) = (*leases == 0, *draining);
         if unused {
             *since_sum = 0;
             self.began.end(key);
         }
         self.leased = self.leased.saturating_sub(1);
         self.sample(now, since, ending);
-        match doomed {
+        match draining {
             Some(reason) => {
-                if !was_full && !was_doomed {
+                if !was_full && !was_draining {
                     self.take_from_free(key);
                 }
                 if unused {

@@ -76,7 +76,7 @@ impl<W: Clone, Q> State<W, Q> {
                     slots,
                 }),
                 Place::Up {
-                    doomed: Some(_), ..
+                    draining: Some(_), ..
                 }
                 | Place::Up { leases: 0, .. } => None,
                 Place::Up {

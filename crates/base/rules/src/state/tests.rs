@@ -311,7 +311,7 @@ impl World {
         let free: BTreeSet<u32> = self.state.free.iter().map(|key| key.0).collect();
         assert_eq!(free.len(), self.state.free.len(), "free twice");
         for (at, place) in (0_u32..).zip(&self.state.places) {
-            let open = matches!(place, Some(Place::Up { leases, doomed: None, .. })
+            let open = matches!(place, Some(Place::Up { leases, draining: None, .. })
                 if *leases < self.settings.concurrency);
             assert_eq!(free.contains(&at), open);
             if let Some(Place::Up {
