@@ -1,7 +1,7 @@
 """Micro-measurements of the worker: fork to READY, one invocation, private memory. Run: python3 bench.py [site-packages].
 
-With a site-packages that has numpy and Pillow, those are imported by the template. Numbers are medians of one run and mean
-something only next to another run on the same machine.
+If the site-packages contain numpy and Pillow, the template imports them. The numbers are medians of one run. Compare them only
+with another run on the same machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""An ordinary FastAPI application. Nothing in it knows of Pilotlight: `uvicorn app:app` serves it as well.
+"""An ordinary FastAPI application. It contains nothing specific to Pilotlight; `uvicorn app:app` serves it too.
 
-Behind Pilotlight it lies under `/fn/fastapi/`.
+With Pilotlight, its path is `/fn/fastapi/`.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def article(name: str):
 
 @app.get("/count")
 async def count(to: int = 5, pause_ms: int = 20):
-    """One line at a time, each sent as soon as it is there."""
+    """Sends one line at a time, each as soon as it is ready."""
 
     async def lines():
         for number in range(1, min(to, 1000) + 1):

@@ -1,7 +1,7 @@
-"""An ordinary Flask application. Nothing in it knows of Pilotlight: `flask run` serves it as well.
+"""An ordinary Flask application. It contains nothing specific to Pilotlight; `flask run` serves it too.
 
-Behind Pilotlight it lies under `/fn/flask/`. Workers share nothing: what must last between requests is in the
-session cookie, as it would be with any number of servers.
+With Pilotlight, its path is `/fn/flask/`. Workers share no memory. State that must last between requests is in the session
+cookie, as with several servers.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ def index():
 
 @app.post("/upload")
 def upload():
-    """Takes files of a form and says what they are."""
+    """Describes the uploaded files of a form."""
     if not request.files:
         abort(400, "send at least one file: curl -F photo=@astronaut.jpg …")
     return jsonify(
@@ -39,7 +39,7 @@ def upload():
 
 @app.post("/echo")
 def echo():
-    """Gives the body back as it came, byte for byte."""
+    """Returns the body unchanged."""
     response = make_response(request.get_data())
     response.headers["content-type"] = request.headers.get("content-type", "application/octet-stream")
     return response
@@ -56,5 +56,5 @@ def visits():
 
 @app.get("/numbers")
 def numbers():
-    """A response that is made while it is sent."""
+    """A response that is created while it is sent."""
     return app.response_class((f"{number}\n" for number in range(1, 6)), mimetype="text/plain")

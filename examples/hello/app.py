@@ -1,4 +1,4 @@
-"""The smallest function: takes an event, returns an answer. It needs nothing but the standard library."""
+"""The smallest function: it gets an event and returns a response. It needs only the standard library."""
 
 import os
 

@@ -1,11 +1,11 @@
 """Inverts a photograph's colours and makes a thumbnail of it, with Pillow and numpy.
 
-Two ways to ask for it, one handler:
+One handler, two ways to call it:
 
-- by its function URL, the photograph as the request's body, the thumbnail as the response's:
+- with its function URL: the photograph is the request's body, and the thumbnail is the response's body:
       curl --data-binary @astronaut.jpg -H 'content-type: image/jpeg' \
            'http://127.0.0.1:8080/fn/image/?size=128' -o thumbnail.png
-- by Invoke, both as base64 inside JSON:
+- with the Invoke API: both are base64 in JSON:
       {"image": "<base64>", "size": 128, "format": "jpeg"}  ->
       {"image": "<base64>", "format": "jpeg", "width": 128, "height": 128}
 """
@@ -24,7 +24,7 @@ PIXELS_MAX = 50_000_000
 
 
 class BadRequest(ValueError):
-    """What the caller sent does not do; the message says why."""
+    """Invalid input. The message says why."""
 
 
 def handler(event, context):
@@ -74,7 +74,7 @@ def convert(photograph, size, name):
         raise BadRequest("the body is not a picture that Pillow can read") from None
     if picture.width * picture.height > PIXELS_MAX:
         raise BadRequest(f"the picture has more than {PIXELS_MAX} pixels")
-    picture.draft("RGB", (size, size))  # a JPEG is decoded at a fraction of its size
+    picture.draft("RGB", (size, size))  # decode a JPEG at a fraction of its size
     picture = picture.convert("RGB")
     picture.thumbnail((size, size))
     return Image.fromarray(255 - numpy.asarray(picture)), name

@@ -1,14 +1,14 @@
-"""Where `python3 -I -S …/pilot_worker template|worker` begins.
+"""The entry point of `python3 -I -S …/pilot_worker template|worker`.
 
-Python puts the executed directory itself on `sys.path`, which would make `fork` or `wire` importable by (and shadow) user
-code. So the directory is exchanged for its parent just long enough to import the package, and then taken off again.
+Python puts the executed directory itself on `sys.path`. User code could then import `fork` or `wire`, or these could shadow
+modules of the user. Therefore this file replaces the directory with its parent, imports the package, and removes the entry.
 """
 
 import time
 
 _started_ns = time.monotonic_ns()
 
-import os  # noqa: E402 - the stamp above is the process's first instruction
+import os  # noqa: E402 - the time above is taken by the first instruction of the process
 import sys  # noqa: E402
 
 sys.path[0] = os.path.dirname(os.path.abspath(sys.path[0]))

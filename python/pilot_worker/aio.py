@@ -1,7 +1,7 @@
 """The invocation channel on an asyncio loop: ASGI applications and `async def` handlers, one task per frame.
 
-The loop is made in the worker, never in a template: an epoll descriptor would be shared across forks. asyncio itself is
-imported by `handler.load`, in the template, and only for functions that need it.
+The loop is created in the worker and never in a template, because forks would share its epoll descriptor. `handler.load`
+imports asyncio itself, in the template, and only for functions that need it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     Call = Callable[[int, int, bytes, bytes], Coroutine[Any, Any, None]]
 
-# Kept: a new one per read would be mapped and unmapped by the C library each time.
+# Reused: the C library would map and unmap a new one for each read.
 _buffer = bytearray(128 * 1024)
 _view = memoryview(_buffer)
 
 
 def new_loop() -> Tuple[asyncio.AbstractEventLoop, Optional[FrameSelector]]:
-    """The loop that the function's event loop policy makes. One of asyncio's kind, which waits with the default selector, gets
-    ours in its place; to make a second loop just to hand it a selector would cost a cold start some 50 µs."""
+    """Creates the loop of the function's event loop policy. A loop of asyncio's own classes uses the default selector, which is
+    replaced with ours. Creating a second loop only to pass a selector would add about 50 µs to a cold start."""
     made: List[FrameSelector] = []
 
     def make() -> FrameSelector:
@@ -45,20 +45,20 @@ def new_loop() -> Tuple[asyncio.AbstractEventLoop, Optional[FrameSelector]]:
 
 
 class AsyncChannel:
-    """Reads and writes without blocking the loop. The socket itself stays blocking: MSG_DONTWAIT does it per call."""
+    """Reads and writes without blocking the loop. The socket itself stays blocking; each call uses MSG_DONTWAIT."""
 
     def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop, selector: Optional[FrameSelector] = None) -> None:
         self._socket = channel.socket
         self._loop = loop
         self._selector = selector
         self._decoder = wire.Decoder()
-        self._tasks: Set[asyncio.Task[None]] = set()  # that have not ended with their first step
+        self._tasks: Set[asyncio.Task[None]] = set()  # tasks that did not end in their first step
         self._closed: asyncio.Future[None] = loop.create_future()
-        self._blocked: Optional[asyncio.Future[None]] = None  # while a frame is only partly sent
+        self._blocked: Optional[asyncio.Future[None]] = None  # set while a frame is only partly sent
         self._rest = memoryview(b"")
 
     async def serve(self, call: Call) -> None:
-        """One task per frame, until the daemon closes the channel; tasks that are left are then cancelled."""
+        """Serves each frame in a task until the daemon closes the channel. Then the remaining tasks are cancelled."""
         self._call = call
         if self._selector is None:
             self._loop.add_reader(self._socket, self._readable)
@@ -75,7 +75,7 @@ class AsyncChannel:
                 task.cancel()
 
     def send(self, frames: bytes) -> Optional[Awaitable[None]]:
-        """None when the kernel has all of it; otherwise what to wait for: a slow reader thus slows the application down."""
+        """None if the kernel has taken all bytes; else a future to wait for. So a slow reader slows down the application."""
         if self._blocked is not None:
             return self._send_later(frames)
         sent = self._send(frames)
@@ -87,7 +87,7 @@ class AsyncChannel:
             self._loop.add_writer(self._socket, self._writable)
         else:
             self._selector.await_room()
-        return asyncio.shield(self._blocked)  # a cancelled task does not leave half a frame behind
+        return asyncio.shield(self._blocked)  # so that a cancelled task does not leave half a frame
 
     async def _send_later(self, frames: bytes) -> None:
         while self._blocked is not None:
@@ -125,7 +125,7 @@ class AsyncChannel:
         loop: Any = self._loop
         try:
             return not (loop._ready or loop._scheduled or loop._stopping)
-        except AttributeError:  # not public, though of all Pythons so far: a loop without them has its turn
+        except AttributeError:  # private, but in all Pythons so far. A loop without them gets an extra iteration
             return False
 
     def _start(self, frame: wire.Frame) -> None:
@@ -140,7 +140,7 @@ class AsyncChannel:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self._close(task.exception())  # a call reports its function's errors itself: this is the channel's or ours
+            self._close(task.exception())  # a call reports its function's errors; this is an error of the channel or ours
 
     def _close(self, error: Optional[BaseException]) -> None:
         if self._closed.done():

@@ -1,6 +1,6 @@
 """An HTTP response as frames: `HEAD`, `CHUNK`, `END`, or `ERROR`. Shared by `asgi.py` and `wsgi.py`.
 
-It does no I/O: each method returns the bytes to be sent, so a small complete response is one send.
+This file does no I/O. Each method returns the bytes to send, so a small complete response needs one send.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     Headers = List[Tuple[str, str]]
 
-PIECE_LEN_MAX = 1024 * 1024  # of a long body: other streams of the same worker come in between
+PIECE_LEN_MAX = 1024 * 1024  # long bodies are split, so that other streams of the worker can send in between
 
 
 class HttpAnswer:
-    """The response of one stream. It begins when the first body bytes (or the lack of any) are known."""
+    """The response of one stream. It begins when the first body bytes are known, or when it is known that there are none."""
 
     __slots__ = ("is_complete", "is_head_sent", "_stream", "_head", "_started_ns")
 
@@ -33,7 +33,7 @@ class HttpAnswer:
 
     @property
     def is_begun(self) -> bool:
-        """Status and headers are known, though perhaps not yet sent."""
+        """True when status and headers are known. They may not have been sent yet."""
         return self._head is not None
 
     def head(self, status: int, headers: Headers) -> None:
@@ -66,13 +66,13 @@ class HttpAnswer:
         return b"".join(frames)
 
     def _whole(self, data: bytes) -> bytes:
-        """One frame: a head that is known to be complete."""
+        """One frame with the complete response."""
         meta = self._head_meta(b',"finished_ns":%d' % time.monotonic_ns())
         self.is_head_sent = self.is_complete = True
         return wire.encode(wire.HEAD, self._stream, meta, data)
 
     def error(self, error: BaseException, request_id: str) -> bytes:
-        """Frames that end the stream with an error; nothing when the response is complete, then it is only logged."""
+        """Frames that end the stream with an error. If the response is already complete, the error is only logged."""
         text = errors.body(error, request_id)
         if self.is_complete:
             return b""

@@ -1,7 +1,7 @@
 """Calls an ASGI application (asgi.readthedocs.io, version 3): http scopes, and the lifespan of the worker.
 
-Lifespan startup runs in the worker, before READY: what an application opens there must not be shared across forks. An
-application without lifespan raises when it is called with that scope, which is no error.
+Lifespan startup runs in the worker, before READY, because forks must not share what an application opens there. An application
+without lifespan raises when it is called with that scope. That is not an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AsgiCall:
         self._info = function.info
         self._channel = channel
         self._state = state
-        # `server` of the last scope, and what it was made from: it hardly ever changes.
+        # The `server` of the last scope, and its source. It rarely changes.
         self._host = ("", "")
         self._server: Tuple[str, int] = ("", 0)
 
@@ -48,7 +48,7 @@ class AsgiCall:
                 raise errors.Fault("Runtime.IncompleteResponse", "the application returned without completing its response")
         except (SystemExit, ChannelClosed):
             raise
-        except BaseException as error:  # the application's error, whatever it is
+        except BaseException as error:  # every error of the application
             exchange.close()
             frames = exchange.error(error, meta["id"])
             output.flush()
@@ -87,7 +87,7 @@ class AsgiCall:
             "raw_path": raw_path,
             "query_string": meta.get("query", "").encode("latin-1", "replace"),
             "root_path": root_path,
-            # ASCII is the same in UTF-8, which is encoded faster than what has to be named.
+            # ASCII is the same in UTF-8, and UTF-8 is encoded faster because the codec needs no name.
             "headers": [
                 (name.encode(), value.encode() if value.isascii() else value.encode("latin-1", "replace"))
                 for name, value in pairs
@@ -150,7 +150,7 @@ class _Exchange(HttpAnswer):
 
 
 class Lifespan:
-    """The lifespan protocol, for an application that may not know it. `state` is copied into each request's scope."""
+    """The lifespan protocol, for an application that may not support it. `state` is copied into each request's scope."""
 
     def __init__(self, application: Any) -> None:
         import asyncio
@@ -164,7 +164,7 @@ class Lifespan:
         self._is_running = False
 
     async def start(self) -> None:
-        """Fault when the application says that its startup failed."""
+        """Raises Fault if the application says that its startup failed."""
         import asyncio
 
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -174,7 +174,7 @@ class Lifespan:
             raise errors.Fault("Runtime.LifespanStartupFailed", self._failure)
 
     async def stop(self) -> None:
-        """At most SHUTDOWN_S_MAX: the daemon may kill the worker at any moment anyway."""
+        """Waits at most SHUTDOWN_S_MAX. The daemon may kill the worker at any time anyway."""
         import asyncio
 
         if self._is_running and not self._task.done():
@@ -190,7 +190,7 @@ class Lifespan:
             await self._application(scope, self._inbox.get, self._send)
         except SystemExit:
             raise
-        except BaseException as error:  # before startup.complete: no lifespan, as other servers see it
+        except BaseException as error:  # before startup.complete: other servers also treat this as no lifespan
             if self._is_running:
                 errors.body(error)  # into the log
         finally:

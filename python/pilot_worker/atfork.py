@@ -1,10 +1,10 @@
-"""Leaves out of a template's forks what the standard library does after every fork for the sake of other threads.
+"""Skips work that the standard library does after every fork because of other threads, for the forks of a template.
 
-A template has one thread when it forks, so no lock is held and no thread has vanished: `threading._after_fork` and the locks
-of `logging` have nothing to mend, but cost a new worker some 150 page faults. `random` is given its new state by other means
-(`entropy.py`). In a worker they are registered when user code first forks there.
+A template has one thread when it forks, so no lock is held and no thread is lost. `threading._after_fork` and the locks of
+`logging` need no repair, but would cost a new worker about 150 page faults. `random` gets its new state in another way
+(`entropy.py`). In a worker, these functions are registered when user code forks there for the first time.
 
-Only functions named here are held back, and only while `hold_back` is in force: before user code is imported.
+Only the functions named here are held back, and only while `hold_back` is active, which is before user code is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _HELD_BACK = frozenset(("threading", "logging", "random"))
 
-# Whoever imports these later must not register them unseen.
+# Imported here, so that a later import cannot register these functions unnoticed.
 _ALWAYS = ("threading", "logging", "random")
 
 _registrations: List[Registration] = []
@@ -33,7 +33,7 @@ _state = _State()
 
 
 def hold_back(modules: List[str]) -> None:
-    """Imports modules, with the at-fork functions of `threading` and `logging` noted instead of registered."""
+    """Imports modules. The at-fork functions of `threading` and `logging` are recorded instead of registered."""
     register = os.register_at_fork
 
     def note(**functions: Callable[[], Any]) -> None:
@@ -43,7 +43,7 @@ def hold_back(modules: List[str]) -> None:
         else:
             register(**functions)
 
-    os.register_at_fork = note  # type: ignore[assignment]  # the same by keyword, which is how it is called
+    os.register_at_fork = note  # type: ignore[assignment]  # the same for keyword arguments, which is how it is called
     try:
         for name in (*modules, *_ALWAYS):
             __import__(name)
@@ -52,12 +52,12 @@ def hold_back(modules: List[str]) -> None:
 
 
 def now_a_worker() -> None:
-    """In a worker: from now on forks are as everywhere."""
+    """In a worker: from now on, forks work as in any Python process."""
     _state.is_template = False
 
 
 def _before_fork() -> None:
-    """Registers what was held back just before the first fork of a worker, and does what would have been done before it."""
+    """Registers the recorded functions just before the first fork of a worker, and calls those that run before a fork."""
     if _state.is_template:
         return
     while _registrations:

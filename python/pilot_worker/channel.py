@@ -1,7 +1,6 @@
 """The invocation channel as a blocking socket: one recv and one send for an ordinary invocation.
 
-Reading belongs to one thread. Writing may be done by several: a lock keeps frames whole. The asynchronous counterpart is
-in `aio.py`.
+One thread reads. Several threads may write; a lock keeps frames complete. `aio.py` is the asynchronous counterpart.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional
 
-# Made at import, that is in the template: a worker pays only for the pages that its events fill.
+# Created at import, in the template. A worker copies only the pages that its events fill.
 _buffer = bytearray(64 * 1024)
 
 
 class ChannelClosed(Exception):
-    """The daemon closed the channel: the worker has to exit."""
+    """The daemon closed the channel, so the worker must exit."""
 
 
 class Channel:
     """Frames over a connected stream socket, which it owns."""
 
     def __init__(self, fd: int) -> None:
-        # the C class: the one around it in socket.py turns numbers into enumerations, at 30 page faults in a fresh child
+        # the C class: its wrapper in socket.py converts numbers to enumerations, which costs 30 page faults in a new child
         self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
         self._view = memoryview(_buffer)
         self._decoder = wire.Decoder()
@@ -36,7 +35,7 @@ class Channel:
         self.when_idle: Optional[Callable[[], None]] = None
 
     def read(self) -> Optional[wire.Frame]:
-        """The next frame, or None when the daemon has closed the channel between two frames."""
+        """The next frame. None if the daemon has closed the channel between two frames."""
         if not self._is_buffered:
             received = self._receive()
             if received == 0:
@@ -53,7 +52,7 @@ class Channel:
         return self._read_in_pieces()
 
     def _read_in_pieces(self) -> Optional[wire.Frame]:
-        """A frame that did not arrive alone and whole."""
+        """Reads a frame that arrived in pieces or together with others."""
         decoder = self._decoder
         while True:
             frame = decoder.next()
@@ -74,8 +73,8 @@ class Channel:
             return 0
 
     def _receive_after_idling(self) -> int:
-        """The native loop gave the socket a time limit (SO_RCVTIMEO, socket(7)), which has passed. It is lifted: it was for the
-        first wait."""
+        """The native loop set a time limit for the first wait on the socket (SO_RCVTIMEO, socket(7)). The limit has passed, and
+        this method removes it."""
         self.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, bytes(16))
         if self.when_idle is not None:
             self.when_idle()
@@ -86,7 +85,7 @@ class Channel:
         self.send(wire.encode(kind, stream, meta, body))
 
     def send(self, frames: bytes) -> None:
-        """Sends whole frames; returns when the kernel has them all."""
+        """Sends complete frames. Returns when the kernel has taken all of them."""
         try:
             with self._writing:
                 self.socket.sendall(frames)

@@ -1,6 +1,6 @@
 """The `context` argument of a Lambda handler.
 
-It has the attributes of AWS's own class. What does not change between invocations is read once per worker.
+It has the attributes of AWS's own class. Values that do not change between invocations are read once per worker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CLIENT_KEYS = ("installation_id", "app_title", "app_version_name", "app_version
 
 
 class _Record:
-    """Attributes from a dictionary; absent ones are None."""
+    """Attributes from a dictionary. A missing attribute is None."""
 
     def __init__(self, values: Dict[str, Any], names: tuple[str, ...]) -> None:
         for name in names:
@@ -53,14 +53,14 @@ class FunctionInfo:
         environment = os.environ
         self.name = environment.get("AWS_LAMBDA_FUNCTION_NAME") or function.get("name")
         self.version = environment.get("AWS_LAMBDA_FUNCTION_VERSION") or str(function.get("version", "$LATEST"))
-        # a string in Lambda too
+        # in Lambda this is a string too
         self.memory_mb = environment.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE") or str(function.get("memory_mb", ""))
         self.log_group = environment.get("AWS_LAMBDA_LOG_GROUP_NAME")
         self.log_stream = environment.get("AWS_LAMBDA_LOG_STREAM_NAME")
 
 
 class Context:
-    """What a handler gets as its second argument."""
+    """The second argument of a handler."""
 
     def __init__(self, info: FunctionInfo, meta: Dict[str, Any]) -> None:
         self.aws_request_id = meta["id"]
@@ -78,7 +78,7 @@ class Context:
 
     @property
     def client_context(self) -> Optional[ClientContext]:
-        """The caller's context object; None when it sent none or something that is not a JSON object."""
+        """The caller's context object. None if the caller sent none, or something that is not a JSON object."""
         text = self._client_context
         if not text:
             return None

@@ -1,6 +1,6 @@
 """The control channel of a template: JSON messages with file descriptors (PROTOCOL.md, section 2).
 
-It turns one received message into a checked `ForkRequest`, or closes what came with it. `template.py` acts on it.
+This file turns a received message into a checked `ForkRequest`, or closes the message's descriptors. `template.py` handles it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _ANCILLARY_LEN = socket.CMSG_SPACE(FDS_MAX * array.array("i").itemsize)
 
 
 class RequestError(ValueError):
-    """A message that cannot be carried out; the template goes on."""
+    """An invalid message. The template continues."""
 
 
 class ForkRequest:
-    """One child to be: what it becomes, and the descriptors that it takes along. Owns them until `close`."""
+    """What a child should become, and its descriptors. Owns the descriptors until `close`."""
 
     __slots__ = ("id", "role", "spec", "channel", "log", "pid", "namespaces", "cgroups", "_fds")
 
@@ -70,11 +70,11 @@ class ForkRequest:
                 raise RequestError("spec is missing, and this template has none that the child could take over")
 
     def close(self) -> None:
-        """Closes what is still open, except a channel that was taken with `take_channel`."""
+        """Closes the descriptors that are still open, except a channel that was taken with `take_channel`."""
         close_all(self._fds)
 
     def take_channel(self) -> int:
-        """The channel's descriptor, from now on the caller's."""
+        """The descriptor of the channel. The caller owns it from now on."""
         self._fds.remove(self.channel)
         return self.channel
 
@@ -92,7 +92,7 @@ class Control:
         os.close(self.socket.detach())
 
     def forget(self) -> None:
-        """In a child whose descriptor is closed already."""
+        """For a child in which the descriptor is already closed."""
         self.socket.detach()
 
     def receive(self) -> Optional[Tuple[bytes, List[int]]]:
@@ -109,17 +109,17 @@ class Control:
             close_all(fds.tolist())
             return None
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            text = b""  # not JSON, so it is answered as the malformed message that it is
+            text = b""  # not JSON, so it is answered as a malformed message
         return text, fds.tolist()
 
     def send(self, message: Dict[str, Any]) -> None:
         try:
             self.socket.sendall(json.dumps(message).encode())
         except ConnectionError:
-            pass  # the next receive says that the daemon has gone
+            pass  # the next receive reports that the daemon has closed the channel
 
 
 def close_all(fds: List[int]) -> None:
-    """Closes and forgets them, so that a second call does nothing."""
+    """Closes the descriptors and empties the list, so that a second call does nothing."""
     while fds:
         os.close(fds.pop())

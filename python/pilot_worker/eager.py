@@ -1,6 +1,6 @@
-"""A task that begins at once, within the call that makes it: what Python 3.12 calls eager, on the versions before it as well.
+"""A task that begins at once, within the call that creates it: an eager task of Python 3.12, for older versions too.
 
-A request whose application never waits is then over when `start` returns, and the loop has nothing to do for it.
+If the application of a request never waits, the request is complete when `start` returns. The loop has nothing to do for it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if sys.version_info >= (3, 12):
 else:
 
     def start(work: Work, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        """A task asks its loop to call its first step soon. It is asked here instead, and called."""
-        if asyncio.current_task(loop) is not None:  # a loop that somebody has made to run within itself
+        """A new task asks its loop to call its first step soon. This function intercepts that and calls the step at once."""
+        if asyncio.current_task(loop) is not None:  # a patched loop that runs within itself
             return asyncio.Task(work, loop=loop)
         asked: List[Tuple[Callable[..., object], Any]] = []
 

@@ -1,11 +1,14 @@
 """Gives every forked child its own randomness (PROTOCOL.md, section 3, step 5).
 
-Only what a fork really shares, and only in modules that are loaded. What is made afresh on demand is taken away in the
-template before it forks, where no page has to be copied for it; the state of `random` and of numpy's global generator is filled
-by the native loop in each child (`before_native_forks`), or here when the fork is Python's; secrets are renewed in the child,
-because siblings inherit the template's memory. Left out on purpose: `secrets`, `uuid.uuid4` and `numpy.random.default_rng()`
-(they ask the kernel each time). Generators that user code made at import are its own business: that is what
-`register_after_restore` is for.
+This covers only state that a fork really shares, and only in loaded modules:
+
+- State that is created again on demand is removed in the template before it forks. That copies no page in the child.
+- The native loop fills the state of `random` and of numpy's global generator in each child (`before_native_forks`). If Python
+  forks, this file does it.
+- Secrets are renewed in the child, because all children inherit the template's memory.
+
+Not covered, because they ask the kernel each time: `secrets`, `uuid.uuid4` and `numpy.random.default_rng()`. User code that
+creates generators at import must reseed them itself with `register_after_restore`.
 """
 
 from __future__ import annotations
@@ -20,15 +23,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Optional, Tuple
 
-_RANDOM_NODE_BIT = 1 << 40  # uuid sets it in a node that it made up, RFC 4122 section 4.5
+_RANDOM_NODE_BIT = 1 << 40  # uuid sets this bit in a random node, RFC 4122 section 4.5
 _MT19937_WORDS = 624
 
-# Set where a child must not rely on its template for `random`.
+# Set if the native loop cannot fill the state of `random`, so that a child must reseed it.
 _is_random_reseeded_in_child = [False]
 
 
 def before_fork() -> None:
-    """For a single fork."""
+    """Called before a single fork."""
     before_forks()
     mtrand = sys.modules.get("numpy.random.mtrand")
     if mtrand is not None:
@@ -36,18 +39,18 @@ def before_fork() -> None:
 
 
 def before_forks() -> None:
-    """For any number of forks: what is made afresh on demand is taken away."""
+    """Called before any number of forks: removes state that is created again on demand."""
     modules = sys.modules
     uuid = modules.get("uuid")
     if uuid is not None:
         _reseed_uuid(uuid)
     tempfile: Any = modules.get("tempfile")
     if tempfile is not None:
-        tempfile._name_sequence = None  # it goes by the process id, which in namespaces may be the same
+        tempfile._name_sequence = None  # it depends on the process id, which may be the same in two namespaces
 
 
 def before_native_forks() -> List[Tuple[int, int]]:
-    """For forks that a child leaves without Python: memory (address, length) to be filled with randomness in each child."""
+    """For forks of the native loop: the memory (address, length) that the loop must fill with random bytes in each child."""
     before_forks()
     regions = []
     for region in (_random_region(), _numpy_region()):
@@ -57,8 +60,8 @@ def before_native_forks() -> List[Tuple[int, int]]:
 
 
 def _random_region() -> Optional[Tuple[int, int]]:
-    """The state of `random`'s generator, at its end so that the next number is made from new words. Where it lies is looked up
-    by its content; when it is not found there (another implementation), it is reseeded as it does by itself."""
+    """The state of `random`'s generator, set to its end so that the next number uses new words. The address is found by
+    searching for the content. If it is not found (another implementation), the generator is reseeded in its usual way."""
     generator = random._inst
     version, words, _gauss = generator.getstate()
     generator.setstate((version, (*words[:-1], _MT19937_WORDS), None))
@@ -71,22 +74,22 @@ def _random_region() -> Optional[Tuple[int, int]]:
 
 
 def _numpy_region() -> Optional[Tuple[int, int]]:
-    """The same of numpy's legacy global generator; numpy says where it lies."""
+    """The same for numpy's legacy global generator. numpy provides the address."""
     legacy: Any = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
     if legacy is None:
         return None
     try:
         state = legacy.get_state(legacy=False)
         state["state"]["pos"] = _MT19937_WORDS
-        state["has_gauss"] = 0  # half of a pair of normal numbers, which siblings would share
+        state["has_gauss"] = 0  # one half of a pair of normal numbers, which all children would share
         legacy.set_state(state)
         return legacy._bit_generator.ctypes.state_address, 4 * _MT19937_WORDS
     except (AttributeError, KeyError, TypeError):
-        return None  # not the generator that numpy begins with: the user's business
+        return None  # not numpy's original generator: user code replaced it and must reseed it
 
 
 def after_fork() -> None:
-    """In the child of a single fork."""
+    """Called in the child of a single fork."""
     random.seed()
 
 
@@ -95,7 +98,7 @@ def in_child() -> None:
         random.seed()
     ssl = sys.modules.get("_ssl")
     if ssl is not None:
-        # OpenSSL notices a fork by a changed process id. In process id namespaces parent and child can have the same one.
+        # OpenSSL detects a fork by a changed process id. With PID namespaces, parent and child can have the same id.
         ssl.RAND_add(os.urandom(32), 0.0)
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
@@ -108,11 +111,11 @@ def _reseed_uuid(uuid: Any) -> None:
             setattr(uuid, name, None)
     node = getattr(uuid, "_node", None)
     if node is not None and node & _RANDOM_NODE_BIT:
-        uuid._node = None  # a real hardware address stays: looking it up starts processes
+        uuid._node = None  # a real hardware address is kept, because looking it up starts processes
 
 
 def _reseed_numpy(mtrand: object) -> None:
-    """The legacy global generator (`numpy.random.rand` and so on). The key is set directly: numpy's own seed() costs more."""
+    """The legacy global generator (`numpy.random.rand` and so on). The key is set directly: numpy's seed() is slower."""
     legacy = getattr(mtrand, "_rand", None)
     frombuffer = getattr(sys.modules.get("numpy"), "frombuffer", None)
     if legacy is None or frombuffer is None:

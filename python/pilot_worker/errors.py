@@ -1,4 +1,4 @@
-"""Errors in AWS Lambda's form: `ErrorBody` for the caller, and the same as text for the log.
+"""Errors in AWS Lambda's form: `ErrorBody` for the caller, and the same information as text for the log.
 
 Frames of this package and of the import machinery are left out of stack traces: the user did not write them.
 """
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from typing import List, Optional
 
 _HIDDEN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen importlib.", importlib.__file__)
-MESSAGE_LEN_MAX = 200_000  # an ErrorBody is for people; what is longer than this is a result that went the wrong way
+MESSAGE_LEN_MAX = 200_000  # people read an ErrorBody; a longer text is probably a result by mistake
 
 
 class Fault(Exception):
-    """An error that the runtime itself finds, with Lambda's name for it (`Runtime.ImportModuleError` and so on)."""
+    """An error that the runtime itself detects, with Lambda's name (`Runtime.ImportModuleError` and so on)."""
 
     def __init__(self, kind: str, message: str, trace: Optional[List[str]] = None) -> None:
         super().__init__(message)
@@ -30,13 +30,13 @@ class Fault(Exception):
 
 
 def stack(trace: Optional[TracebackType]) -> List[str]:
-    """The user's frames, formatted as Lambda does: without the markers under the line that newer Pythons draw."""
+    """The user's frames in Lambda's format, without the markers that newer Pythons draw under a line."""
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(_HIDDEN)]
     return traceback.format_list([(frame.filename, frame.lineno or 0, frame.name, frame.line) for frame in frames])
 
 
 def body(error: BaseException, request_id: str = "") -> bytes:
-    """`ErrorBody` as JSON; also written to the log, as Lambda does."""
+    """`ErrorBody` as JSON. It is also written to the log, as in Lambda."""
     if isinstance(error, Fault):
         kind, trace = error.kind, error.trace
     else:
@@ -50,7 +50,7 @@ def body(error: BaseException, request_id: str = "") -> bytes:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as failure:  # a user's __str__ may do anything
+    except Exception as failure:  # a user's __str__ may raise anything
         return f"<{type(error).__name__}.__str__ failed: {type(failure).__name__}>"
 
 
@@ -63,4 +63,4 @@ def _log(kind: str, message: str, trace: List[str]) -> None:
         sys.stdout.flush()
         os.write(2, ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))
     except (OSError, ValueError, AttributeError):
-        pass  # no log, or a closed or replaced stdout: the caller gets the error all the same
+        pass  # no log, or a closed or replaced stdout: the caller still gets the error

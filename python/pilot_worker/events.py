@@ -1,6 +1,6 @@
 """Calls `handler(event, context)` for plain functions: one `INVOKE` frame in, one `RESULT` or `ERROR` frame out.
 
-`EventCall` is the hot path of the whole worker; the two classes repeat each other so that it need not call through a third.
+`EventCall` is the hot path of the worker. The two classes contain the same code, because a shared helper would add a call.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from .handler import Function
 
 _decoder = json.JSONDecoder()
-_scan = _decoder.scan_once  # type: ignore[attr-defined]  # the C scanner, without two regular expressions around it
+_scan = _decoder.scan_once  # type: ignore[attr-defined]  # the C scanner without the regular expressions of json.loads
 
 
 class Trace:
-    """`_X_AMZN_TRACE_ID`, which is set for the invocation that has one. There is but one os.environ: not with concurrency."""
+    """`_X_AMZN_TRACE_ID`, set for invocations that have one. Not with concurrency above 1: there is only one os.environ."""
 
     def __init__(self, concurrency: int) -> None:
         self._is_used = concurrency == 1
@@ -41,7 +41,7 @@ class Trace:
 
 
 class EventCall:
-    """Calls a plain function. Serves one frame at a time per thread, from any thread."""
+    """Calls a plain function. Each thread serves one frame at a time."""
 
     def __init__(self, function: Function, channel: Channel) -> None:
         self._target = function.target
@@ -64,7 +64,7 @@ class EventCall:
             answer_kind, answer = wire.RESULT, encode_result(returned)
         except SystemExit:
             raise
-        except BaseException as error:  # includes KeyboardInterrupt: the handler's error, whatever it is
+        except BaseException as error:  # includes KeyboardInterrupt: every error of the handler
             finished_ns = time.monotonic_ns()
             answer_kind, answer = wire.ERROR, errors.body(error, request_id)
         output.flush()
@@ -95,7 +95,7 @@ class AsyncEventCall:
             answer_kind, answer = wire.RESULT, encode_result(returned)
         except SystemExit:
             raise
-        except BaseException as error:  # includes CancelledError: the caller has to get an answer
+        except BaseException as error:  # includes CancelledError: the caller must get an answer
             finished_ns = time.monotonic_ns()
             answer_kind, answer = wire.ERROR, errors.body(error, request_id)
         output.flush()
@@ -119,20 +119,20 @@ def decode_event(kind: int, body: bytes) -> Any:
             if end == len(text):
                 return event
         except (ValueError, StopIteration):
-            pass  # white space around it, or an error, which the whole decoder words better
+            pass  # surrounding white space, or an error, for which the full decoder has a better message
         return _decoder.decode(text)
     except ValueError as error:
         raise errors.Fault("Runtime.UnmarshalError", f"Unable to unmarshal input: {error}") from error
 
 
 def encode_result(returned: Any) -> bytes:
-    """JSON as Lambda writes it: Decimal is a number, bytes are passed through."""
+    """JSON as Lambda writes it: a Decimal is a number, and bytes pass unchanged."""
     if isinstance(returned, bytes):
         encoded = returned
     else:
         try:
             encoded = encode_json(returned)
-        except Exception as error:  # a user's object may raise anything while it is encoded
+        except Exception as error:  # an object of the user may raise anything while it is encoded
             raise errors.Fault("Runtime.MarshalError", f"Unable to marshal response: {error}") from error
     if len(encoded) > wire.BODY_LEN_MAX:
         raise errors.Fault(
@@ -157,13 +157,13 @@ _encode_ascii = json.JSONEncoder(default=_default).encode
 
 
 def _make_fast_encoder() -> Optional[Callable[[Any, int], Iterable[str]]]:
-    """The C encoder that JSONEncoder makes anew for every call, without its check for circles (those are recursion errors)."""
+    """The C encoder that JSONEncoder creates for every call, without its check for cycles (a cycle is a recursion error)."""
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     encode_string = getattr(json.encoder, "c_encode_basestring", None)
     try:
         fast: Callable[[Any, int], Iterable[str]] = make(None, _default, encode_string, None, ": ", ", ", False, False, True)
         return fast if "".join(fast({"a": [1]}, 0)) == '{"a": [1]}' else None
-    except (TypeError, ValueError):  # a Python that has changed its private parts, or has no C accelerator
+    except (TypeError, ValueError):  # a Python with another private interface, or without the C accelerator
         return None
 
 
@@ -171,13 +171,13 @@ _fast = _make_fast_encoder()
 
 
 def encode_json(value: Any) -> bytes:
-    """UTF-8. Whatever the value's own methods raise, and what JSONEncoder does."""
+    """Encodes as UTF-8. Raises what methods of the value raise, and what JSONEncoder raises."""
     if _fast is not None:
         try:
             return "".join(_fast(value, 0)).encode()
-        except Exception:  # the ordinary encoder below finds the same fault, and words it
+        except Exception:  # the ordinary encoder below finds the same error and has a message for it
             pass
     try:
         return _encode_text(value).encode()
-    except UnicodeEncodeError:  # a lone surrogate, which has no UTF-8 form but an escaped one
+    except UnicodeEncodeError:  # a lone surrogate has no UTF-8 form, so it is escaped
         return _encode_ascii(value).encode()

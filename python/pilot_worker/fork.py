@@ -1,7 +1,7 @@
 """What a child does between the fork and its first own work (PROTOCOL.md, section 3, steps 1 to 4).
 
-It is all here so that it can be reviewed in one piece. Everything that can be prepared (parsed specification, ctypes
-structures, the bounding set) was prepared in the template. An OSError from here means that the child must not go on.
+All of it is in this file, so that it can be reviewed in one piece. The template has prepared everything that can be prepared
+(the parsed specification, ctypes structures, the bounding set). After an OSError from here, the child must not continue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .control import ForkRequest
     from .spec import TemplateSpec
 
-# What a template needs in order to put its children into namespaces and under another uid; it keeps no more than this.
+# A template needs these to put its children into namespaces and to change their uid. It keeps no other capability.
 KEPT_BY_TEMPLATES = sum(
     1 << capability
     for capability in (
@@ -32,7 +32,7 @@ KEPT_BY_TEMPLATES = sum(
 
 
 class SandboxError(Fault):
-    """A step of the isolation failed; the message names it."""
+    """A step of the isolation failed. The message names the step."""
 
     def __init__(self, message: str) -> None:
         super().__init__("Runtime.SandboxError", message)
@@ -57,7 +57,7 @@ def join(request: ForkRequest) -> None:
 
 
 def confine(spec: TemplateSpec, role: str, bounding: List[int]) -> None:
-    """Steps 2 (directory), 3 and 4: everything that takes rights away, in the order in which the rights for it vanish."""
+    """Steps 2 (directory), 3 and 4: drop privileges. A step comes before the privilege that it needs is dropped."""
     step = f"change to the directory {spec.cwd}"
     try:
         if spec.cwd is not None:
@@ -82,7 +82,7 @@ def confine(spec: TemplateSpec, role: str, bounding: List[int]) -> None:
 
 
 def _empty_bounding_set(bounding: List[int]) -> None:
-    """Without CAP_SETPCAP it stays, which no_new_privs makes harmless: nothing is gained at exec."""
+    """Without CAP_SETPCAP the set stays. With no_new_privs this is harmless, because exec adds no privilege."""
     try:
         for capability in bounding:
             kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
@@ -96,7 +96,7 @@ def _take_ids(spec: TemplateSpec, keeps_capabilities: bool) -> None:
     try:
         os.setgroups([])
     except PermissionError:
-        pass  # no CAP_SETGID, or a user namespace that denies it (user_namespaces(7)): then there is nothing to give up
+        pass  # no CAP_SETGID, or a user namespace that denies it (user_namespaces(7)): then there is nothing to drop
     if spec.gid is not None and os.getresgid() != (spec.gid,) * 3:
         os.setresgid(spec.gid, spec.gid, spec.gid)
     if spec.uid is not None and os.getresuid() != (spec.uid,) * 3:

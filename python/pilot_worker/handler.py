@@ -1,6 +1,6 @@
-"""Finds the handler that a specification names, with AWS Lambda's rules and Lambda's words when it cannot.
+"""Finds the handler that a specification names, with AWS Lambda's rules and error messages.
 
-It does not call handlers: that is for `events.py`, `asgi.py` and `wsgi.py`.
+It does not call handlers. `events.py`, `asgi.py` and `wsgi.py` do.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Function:
 
 
 def load(spec: TemplateSpec) -> Function:
-    """Imports the module and looks the attribute up. Fault, or whatever the module raised."""
+    """Imports the module and looks up the attribute. Raises Fault, or what the module raised."""
     function = Function(spec, _find(spec))
     if function.is_async:
-        from . import aio  # noqa: F401 - and asyncio with it; here, in the template if there is one, so that workers share it
+        from . import aio  # noqa: F401 - also imports asyncio, in the template if there is one, so that workers share it
     return function
 
 
@@ -75,7 +75,7 @@ def _with_stack(kind: str, message: str, error: BaseException) -> Fault:
 
 
 def _forget_namesake(top: str, spec: TemplateSpec) -> None:
-    """The template has loaded much of the standard library. A user's own `calendar.py` is meant to come before it."""
+    """The template has loaded much of the standard library. A user's own `calendar.py` must have priority over it."""
     loaded = sys.modules.get(top)
     if loaded is None or not spec.sys_path:
         return
@@ -90,6 +90,6 @@ def _forget_namesake(top: str, spec: TemplateSpec) -> None:
 def _is_coroutine_function(target: Any) -> bool:
     function = getattr(target, "__func__", target)
     if not hasattr(function, "__code__"):
-        function = vars(type(target)).get("__call__")  # an instance that is called
+        function = vars(type(target)).get("__call__")  # a callable instance
     code = getattr(function, "__code__", None)
     return bool(code is not None and code.co_flags & _CO_COROUTINE)

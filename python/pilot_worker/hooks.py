@@ -1,7 +1,7 @@
 """SnapStart's hooks: `from snapshot_restore_py import register_before_snapshot, register_after_restore`.
 
-When the function brings the package from PyPI, that one is used. When not, a finder at the very end of `sys.meta_path`
-supplies a module of the same interface, so that nothing has to be installed. Either way the registries of whatever is in
+If the function has installed the package from PyPI, that package is used. Otherwise a finder at the end of `sys.meta_path`
+provides a module with the same interface, so that nothing has to be installed. In both cases, the registries of the module in
 `sys.modules` are read.
 """
 
@@ -21,13 +21,13 @@ NAME = "snapshot_restore_py"
 
 
 def offer() -> None:
-    """Makes the module importable where the package is not installed. Idempotent."""
+    """Makes the module importable if the package is not installed. Idempotent."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 
 
 def run_before_snapshot() -> None:
-    """In the template, last registered first. Each runs once."""
+    """Runs in the template, last registered first. Each hook runs once."""
     hooks = _registry("get_before_snapshot")
     while hooks:
         function, args, kwargs = hooks.pop()
@@ -39,7 +39,7 @@ def has_after_restore() -> bool:
 
 
 def run_after_restore() -> None:
-    """In the worker, first registered first."""
+    """Runs in the worker, first registered first."""
     if NAME in sys.modules:
         for function, args, kwargs in list(_registry("get_after_restore")):
             function(*args, **kwargs)
@@ -55,7 +55,7 @@ def _make_module() -> types.ModuleType:
     after: List[Hook] = []
 
     def register_before_snapshot(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        """Calls func(*args, **kwargs) before the function's template is forked from. Returns func: also a decorator."""
+        """Calls func(*args, **kwargs) before the function's template forks. Returns func, so it is also a decorator."""
         before.append((func, args, kwargs))
         return func
 
@@ -77,7 +77,7 @@ def _make_module() -> types.ModuleType:
 
 
 class _Finder:
-    """Finder and loader of the one module. It stands last, so that an installed package comes before it."""
+    """Finder and loader of this one module. It is the last finder, so an installed package has priority."""
 
     def find_spec(
         self, name: str, path: Optional[Sequence[str]] = None, target: Optional[types.ModuleType] = None

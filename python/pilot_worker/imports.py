@@ -1,7 +1,7 @@
-"""Makes a process what its `TemplateSpec` says: environment, sys.path, declared imports; and times every import.
+"""Applies a `TemplateSpec` to the process: environment, sys.path, declared imports. Also measures every import.
 
-The handler itself is `handler.py`'s. Timing replaces `importlib._bootstrap._find_and_load` while it lasts: the place
-where `-X importtime` measures too. Modules that are already loaded do not pass through it, so ordinary imports cost nothing.
+`handler.py` imports the handler itself. While imports are measured, `importlib._bootstrap._find_and_load` is replaced; `-X
+importtime` measures at the same place. Modules that are already loaded do not call it, so their imports cost nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 REPORTED_MAX = 20
 
-# Thread pools that numerical libraries start at import would make the template unfit to fork. A library that the worker
-# itself imports may have as many threads as it likes, so these are taken away again after the template's imports.
+# A template with thread pools of numerical libraries could not fork. A library that the worker itself imports may start any
+# number of threads, so these variables are removed after the template's imports.
 _THREAD_COUNTS = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -33,7 +33,7 @@ _THREAD_COUNTS = (
 
 
 class ImportTimer:
-    """A context that notes each module loaded inside it: inclusive and exclusive milliseconds."""
+    """A context that records each module loaded inside it, with inclusive and exclusive milliseconds."""
 
     def __init__(self) -> None:
         self.spans: List[Tuple[str, int, int]] = []
@@ -41,7 +41,7 @@ class ImportTimer:
         self._load: Optional[Callable[[str, Any], ModuleType]] = None
 
     def __enter__(self) -> ImportTimer:
-        bootstrap: Any = importlib._bootstrap  # private, hence the getattr: no timing without it
+        bootstrap: Any = importlib._bootstrap  # private, hence the getattr: without it, nothing is measured
         self._load = getattr(bootstrap, "_find_and_load", None)
         if self._load is not None:
             bootstrap._find_and_load = self._timed
@@ -65,7 +65,7 @@ class ImportTimer:
             self._nested_ns = outer_nested_ns + inclusive_ns
 
     def slowest(self) -> List[Dict[str, Any]]:
-        """`imports` of the `ready` message: by inclusive time, slowest first."""
+        """The `imports` of the `ready` message: by inclusive time, slowest first."""
         spans = sorted(self.spans, key=lambda span: span[1], reverse=True)[:REPORTED_MAX]
         return [
             {"module": name, "ms": round(inclusive_ns / 1e6, 3), "self_ms": round(exclusive_ns / 1e6, 3)}
@@ -74,7 +74,7 @@ class ImportTimer:
 
 
 class SingleThreaded:
-    """A context in which numerical libraries are asked for one thread, unless the user asked for something else."""
+    """A context that asks numerical libraries to use one thread, unless the user has set something else."""
 
     def __enter__(self) -> None:
         self._added = [name for name in _THREAD_COUNTS if name not in os.environ]
@@ -96,16 +96,16 @@ def apply(spec: TemplateSpec) -> None:
     if given:
         sys.path[:] = given + [path for path in sys.path if path not in given]
         for path in given:
-            sys.path_importer_cache.pop(path, None)  # it may have been looked at before the mount namespace was entered
+            sys.path_importer_cache.pop(path, None)  # it may have been cached before the process entered the mount namespace
 
 
 def import_declared(names: List[str]) -> List[Dict[str, str]]:
-    """Imports each; returns those that failed, as `failed` of the `ready` message."""
+    """Imports each module. Returns those that failed, as `failed` of the `ready` message."""
     failed = []
     for name in names:
         try:
             importlib.import_module(name)
-        except (Exception, SystemExit) as error:  # user code: one package must not spoil the template
+        except (Exception, SystemExit) as error:  # user code: one package must not make the template fail
             failed.append({"module": name, "error": f"{type(error).__name__}: {error}"})
     return failed
 

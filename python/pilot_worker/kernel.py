@@ -1,6 +1,6 @@
-"""System calls that the standard library lacks in some Python from 3.9 on: setns, prctl, capset, seccomp.
+"""System calls that the standard library of some Python since 3.9 does not have: setns, prctl, capset, seccomp.
 
-Thin: one function per call, OSError when it fails. Which of them are made, and in what order, is decided in `fork.py`.
+One function per call. A function raises OSError if the call fails. `fork.py` decides which calls are made, and in which order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _libc.capget.argtypes = _libc.capset.argtypes = (ctypes.POINTER(_CapHeader), cty
 _libc.syscall.argtypes = (ctypes.c_long, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_void_p)
 _libc.syscall.restype = ctypes.c_long
 
-# Made once, in the first template: after a fork nothing has to be built for them.
+# Created once, in the first template, so that nothing has to be created after a fork.
 _cap_header = _CapHeader(_CAPABILITY_VERSION_3, 0)
 _cap_words = (_CapWord * 2)()
 
@@ -78,7 +78,7 @@ class SeccompProgram:
         self._address = ctypes.addressof(self._program)
 
     def instructions(self) -> Tuple[int, int]:
-        """Address and number of the instructions, for who installs them without Python."""
+        """Address and number of the instructions, for the native loop, which installs them without Python."""
         return ctypes.addressof(self._instructions), self._program.len
 
     def install(self) -> None:
@@ -95,13 +95,13 @@ def prctl(option: int, value: int = 0, third: int = 0) -> int:
 
 
 def set_name(name: str) -> None:
-    """What `ps` and `top` show: at most 15 bytes, the kernel cuts off the rest."""
+    """Sets the name that `ps` and `top` show. The kernel cuts it off after 15 bytes."""
     text = ctypes.c_char_p(name.encode())
     prctl(PR_SET_NAME, ctypes.cast(text, ctypes.c_void_p).value or 0)
 
 
 def release_free_memory() -> None:
-    """malloc_trim(3), where the C library has it: a child that needs memory then gets empty pages, not copied ones."""
+    """malloc_trim(3), if the C library has it. A child that needs memory then gets empty pages instead of copied ones."""
     trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -123,7 +123,7 @@ def set_capabilities(mask: int) -> None:
 
 
 def bounding_capabilities() -> List[int]:
-    """The capabilities in the bounding set. prctl answers EINVAL beyond the last one that this kernel has."""
+    """The capabilities in the bounding set. prctl returns EINVAL for numbers above this kernel's last capability."""
     held = []
     for capability in range(CAP_LAST_POSSIBLE + 1):
         try:
@@ -135,7 +135,7 @@ def bounding_capabilities() -> List[int]:
 
 
 def checked_errno(result: int, call: str) -> int:
-    """`result` of a function that gives -errno when it fails."""
+    """Returns `result` of a function that returns -errno when it fails, or raises the OSError."""
     if result < 0:
         raise OSError(-result, f"{call}: {os.strerror(-result)}")
     return result

@@ -1,6 +1,6 @@
-"""The life of a process: template until it is forked, then whatever the request says, as often as it is forked again.
+"""The life of a process: it is a template first; each child becomes what its fork request says.
 
-Each fork comes back here, so that a child does not carry its ancestors' Python frames.
+A child returns to this file after the fork, so that it does not keep the Python frames of its ancestors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIRST_FD = 3
 SPEC_FD = 4
 USAGE = "usage: python3 -I -S pilot_worker template|worker   (started by the daemon; see PROTOCOL.md)"
 
-# What nearly every function imports; in the first template, all workers of the machine share one copy.
+# Nearly every function imports these. The first template imports them, so all workers of the machine share one copy.
 _PREIMPORTED = ("base64", "datetime", "json", "random", "re", "traceback", "urllib.parse", "uuid")
 
 
@@ -36,7 +36,7 @@ def run(argv: List[str], started_ns: int) -> NoReturn:
     if role not in ("template", "worker"):
         print(USAGE, file=sys.stderr)
         os._exit(2)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a template has nothing to clean up, and tracebacks help nobody
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a template has nothing to clean up, and a traceback would not help
     output.prepare()
     faulthandler.enable()
     hooks.offer()
@@ -51,8 +51,8 @@ def run(argv: List[str], started_ns: int) -> NoReturn:
 
 
 def _name_what_site_names() -> None:
-    """`exit` and its like. Nothing else of `site`: with -S the host's own packages are out of sight, and its .pth files,
-    which may import anything, are not run."""
+    """Defines `exit` and similar names, and nothing else of `site`. With -S, the host's packages cannot be imported, and
+    the host's .pth files, which may import anything, are not run."""
     import site
 
     site.setquit()
@@ -97,7 +97,7 @@ def _run_forked(template: Template, request: ForkRequest) -> NoReturn:
 
 
 def _run_alone(started_ns: int) -> NoReturn:
-    """A worker that was started by exec: no template, so nothing to join."""
+    """A worker that was started by exec. It has no template, so it has nothing to join."""
     channel = Channel(FIRST_FD)
     try:
         with open(SPEC_FD, "rb") as file:

@@ -1,7 +1,7 @@
-"""The template's inner loop in machine code: `crates/base/sys/native/fork_server.c`, where the reasons stand.
+"""The template's inner loop in machine code: `crates/base/sys/native/fork_server.c`, which explains the reasons.
 
-This is the ctypes side. Where the shared object is missing, or made for another machine, `load` gives None and `template.py`
-serves in Python. The library is called with the interpreter's lock held: a fork must find it so.
+This file is the ctypes side. If the shared object is missing, or was built for another machine, `load` returns None, and
+`template.py` serves in Python. The library is called with the interpreter's lock held, because a forked child needs it held.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LIBRARY = "fork_server.so"
 
 CLOSED, MESSAGE, CHILD, REFUSED, BROKEN = range(5)
-# What a child was at when it failed, by `enum step`.
+# The step in which a child failed, by `enum step`.
 STEPS = (
     "",
     "take the log",
@@ -37,7 +37,8 @@ _FDS_MAX = 16
 _CHILDREN_MAX = 8192
 _REGIONS_MAX = 4
 
-# Where a child finds its channel, so that the template can make the object for it. Above what a template has open.
+# The descriptor of a child's channel. It is fixed, so that the template can create the object for it. It is above all
+# descriptors that a template has open.
 CHANNEL_FD = 99
 
 
@@ -81,7 +82,7 @@ class _Server(ctypes.Structure):
 
 
 def load() -> Optional[ctypes.PyDLL]:
-    """The library, from beside the package. Once, in the first template: its children have it mapped."""
+    """Loads the library from the folder of the package. The first template loads it once; its children have it mapped."""
     path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), LIBRARY)
     try:
         library = ctypes.PyDLL(path)
@@ -95,7 +96,7 @@ def load() -> Optional[ctypes.PyDLL]:
 
 
 class ForkServer:
-    """One template's loop. Everything that a child needs is laid out here, before the first fork."""
+    """The loop of one template. Everything that a child needs is prepared here, before the first fork."""
 
     def __init__(self, library: ctypes.PyDLL, control: int, spec: Optional[TemplateSpec], bounding: List[int]) -> None:
         self._library = library
@@ -125,8 +126,8 @@ class ForkServer:
         kernel.checked_errno(library.pilot_watch(self._address), "signalfd")
 
     def serve(self, become: Callable[[int, int, str], None]) -> int:
-        """Forks until there is something for the caller. In a child `become` is called, with its stamps and what went wrong if
-        something did; it does not return."""
+        """Forks until there is something for the caller. In a child, `become` is called with its times and with the error, if
+        there was one. `become` does not return."""
         server = self._server
         server.region_count = 0
         for address, length in entropy.before_native_forks()[:_REGIONS_MAX]:
@@ -144,7 +145,7 @@ class ForkServer:
         return result
 
     def message(self) -> Tuple[bytes, List[int]]:
-        """What came with `MESSAGE`: bytes that are not a native request, and descriptors, now the caller's."""
+        """The message of `MESSAGE`: bytes that are not a native request, and descriptors, which the caller now owns."""
         server = self._server
         text = self._message.raw[: server.message_len]
         fds = list(server.fds[: server.fd_count])
@@ -152,22 +153,22 @@ class ForkServer:
         return text, fds
 
     def say_ready(self) -> None:
-        """Children are to say READY before the interpreter runs: nothing of the user's comes before it."""
+        """Children must send READY before the interpreter runs, because no user code runs before READY."""
         self._server.says_ready = 1
 
     def track(self, pid: int, fork_id: int) -> None:
-        """A child that the caller has forked itself is to be reaped and reported here."""
+        """The loop must reap and report this child, which the caller forked itself."""
         if not self._library.pilot_track(self._address, pid, fork_id):
             raise OSError(f"a template has at most {_CHILDREN_MAX} children")
 
     def leave(self) -> None:
-        """In a child that the caller has forked itself."""
+        """Called in a child that the caller forked itself."""
         self._library.pilot_unwatch(self._address)
 
     def is_elsewhere(self) -> bool:
-        """Whether the next child would be born in another PID namespace than the template's."""
+        """Whether the next child would be in another PID namespace than the template."""
         return not self._server.in_own_pid_namespace
 
     def entered_pid_namespace(self, is_own: bool) -> None:
-        """The caller has changed where children are born."""
+        """The caller has changed the PID namespace of future children."""
         self._server.in_own_pid_namespace = 1 if is_own else 0

@@ -1,8 +1,8 @@
-"""What a function prints: descriptors 1 and 2 are the log, and nothing printed may come after the answer.
+"""The output of a function. Descriptors 1 and 2 are the log. All output must be written before the answer.
 
-Streams are line buffered, so that a line is one write and is not lost in a crash; `flush` writes the rest at the end of an
-invocation. The root logger has a handler in Lambda's format before user code is imported, as in Lambda: there
-`logging.basicConfig()` has no effect and `logging.getLogger().setLevel(...)` is enough.
+Streams are line buffered, so that a line is one write and is not lost in a crash. `flush` writes the rest at the end of an
+invocation. As in Lambda, the root logger has a handler in Lambda's format before user code is imported. Therefore
+`logging.basicConfig()` has no effect, and `logging.getLogger().setLevel(...)` is enough.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-# Per thread and per task, so that it is right with concurrency as well.
+# Per thread and per task, so that it is also correct with concurrency above 1.
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 
 
 def prepare() -> None:
-    """Sets up the streams and the root logger; once, in the first template."""
+    """Sets up the streams and the root logger. Called once, in the first template."""
     sys.stdout = _stream(sys.stdout, 1)
     sys.stderr = _stream(sys.stderr, 2)
     handler = _LogHandler()
@@ -32,11 +32,11 @@ def prepare() -> None:
 
 
 def flush() -> None:
-    """Writes what the streams still hold. A user's own stand-in for a stream may fail; that is no error of ours."""
+    """Writes what the streams still buffer. If user code replaced a stream, that object may fail; this is not our error."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except Exception:  # closed, replaced, set to None, or a full log: never the invocation's fault
+    except Exception:  # closed, replaced, set to None, or a full log: not an error of the invocation
         pass
 
 
@@ -56,7 +56,7 @@ class _LogHandler(logging.Handler):
             text = self.format(record) + "\n"
             sys.stdout.flush()
             os.write(1, text.encode("utf-8", "backslashreplace"))
-        except Exception:  # as every logging handler: a bad record is reported, not raised
+        except Exception:  # as in every logging handler: a bad record is reported and not raised
             self.handleError(record)
 
 

@@ -1,9 +1,9 @@
-"""What asyncio's loop waits with in a worker: an epoll that hands frames over as soon as it sees them.
+"""The selector of asyncio's loop in a worker: an epoll that handles frames as soon as it sees them.
 
-A frame that the loop had to find by itself would take three of its turns: one for the callback that reads it, one for the task
-which that begins, and one for what the task's end calls. Here a request that never waits takes none; one that waits leaves its
-task to the loop, which is given its turn as soon as it has anything to do. Its descriptors, timers and callbacks are served
-as ever.
+If the loop found a frame by itself, the frame would take three loop iterations: one for the callback that reads it, one for
+the new task, and one for the callback at the end of the task. With this selector, a request that never waits takes none. A
+request that waits leaves its task to the loop, and the loop runs as soon as it has something to do. The loop's own descriptors,
+timers and callbacks are served as usual.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, List, Optional, Tuple
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
-# Descriptors that one call reports. More that are ready are found in the next turn.
+# How many descriptors one call reports. Further ready ones are found in the next iteration.
 _EVENTS_MAX = 64
 
 
@@ -27,11 +27,11 @@ def _never() -> bool:
 
 
 class FrameSelector(selectors.EpollSelector):
-    """An EpollSelector with a socket of its own, of which the loop does not know."""
+    """An EpollSelector with an additional socket that the loop does not know."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._epoll = select.epoll.fromfd(os.dup(self.fileno()))  # the same one; both descriptors are closed
+        self._epoll = select.epoll.fromfd(os.dup(self.fileno()))  # the same epoll instance; both descriptors are closed
         self._frames_fd = -1
         self._awaits_room = False
         self._is_idle: Callable[[], bool] = _never
@@ -39,8 +39,8 @@ class FrameSelector(selectors.EpollSelector):
     def watch(
         self, socket: Any, readable: Callable[[], None], writable: Callable[[], None], is_idle: Callable[[], bool]
     ) -> None:
-        """`readable` is called within `select` from now on; `writable` as well, between `await_room` and `has_room`. `is_idle`:
-        whether the loop would do nothing but wait if it were given a turn."""
+        """From now on, `select` calls `readable`. It also calls `writable`, between `await_room` and `has_room`. `is_idle` says
+        whether the loop would only wait in its next iteration."""
         self._frames_fd = socket.fileno()
         self._readable = readable
         self._writable = writable
@@ -62,7 +62,7 @@ class FrameSelector(selectors.EpollSelector):
 
     def select(self, timeout: Optional[float] = None) -> List[Tuple[selectors.SelectorKey, int]]:
         if timeout is not None:
-            timeout = math.ceil(timeout * 1e3) * 1e-3 if timeout > 0 else 0  # epoll_wait(2) counts in ms: at least so long
+            timeout = math.ceil(timeout * 1e3) * 1e-3 if timeout > 0 else 0  # epoll_wait(2) counts in ms, so round up
         while True:
             others = []
             for event in self._epoll.poll(timeout, _EVENTS_MAX):
@@ -70,11 +70,11 @@ class FrameSelector(selectors.EpollSelector):
                 if fd != self._frames_fd:
                     others.append(event)
                     continue
-                if mask & ~_OUT:  # or an error, or the end
+                if mask & ~_OUT:  # readable, an error, or the end
                     self._readable()
                 if self._awaits_room and mask & ~_IN:
                     self._writable()
-            # Keys are looked up when the application has run: it may have unregistered some.
+            # Look up keys after the application has run, because it may have unregistered some.
             if others or timeout is not None or not self._is_idle():
                 return self._keys(others)
 

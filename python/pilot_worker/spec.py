@@ -1,6 +1,6 @@
-"""`TemplateSpec`: what a template or a worker has to become (PROTOCOL.md, section 2), checked.
+"""`TemplateSpec`: the checked form of what a template or a worker should become (PROTOCOL.md, section 2).
 
-It only reads the document; `fork.py` and `imports.py` act on it.
+This file only reads the document. `fork.py` and `imports.py` apply it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ INTERFACES = ("event", "asgi", "wsgi")
 
 
 class SpecError(ValueError):
-    """The daemon sent a specification that cannot be meant; the message names the key."""
+    """The daemon sent an invalid specification. The message names the key."""
 
 
 class TemplateSpec:
-    """The checked form. A key that is absent from the document has its neutral value here."""
+    """The checked form. A key that the document does not contain has its default value."""
 
     __slots__ = (
         "level", "cwd", "sys_path", "imports", "handler", "interface", "environment", "uid", "gid",

@@ -1,9 +1,9 @@
-"""A template: a process that has imported what its children need, and then does nothing but fork them.
+"""A template: a process that has imported what its children need. After that it only forks.
 
-`serve` returns only in a child. The loop is the native one (`native.py`) where that can be loaded, which hands over what it
-does not know. The loop here waits with poll for the control channel and for the pipe that Python's C-level signal handler
-writes to: a SIGCHLD that arrives just before the system call then wakes it too, and since children are reaped in
-this loop and not in the handler, `exited` never comes before `forked`.
+`serve` returns only in a child. If the native loop (`native.py`) can be loaded, it is used, and passes on the messages that it
+does not support. The loop in this file polls the control channel and the pipe to which Python's C-level signal handler
+writes. Therefore a SIGCHLD that arrives just before the system call wakes the loop too. Children are reaped in this loop and
+not in the handler, so `exited` is never sent before `forked`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Template:
-    """One level of the tree; `function` is set once a handler was loaded."""
+    """One level of the tree. `function` is set when a handler has been loaded."""
 
     def __init__(self, control_fd: int, spec: Optional[TemplateSpec]) -> None:
         self.spec = spec
@@ -38,7 +38,7 @@ class Template:
         self._control = Control(control_fd)
         self._children: Dict[int, int] = {}
         self._own_pid_namespace = -1
-        self._is_elsewhere = False  # the next child would be born in another pid namespace than the template's
+        self._is_elsewhere = False  # the next child would be in another PID namespace than the template
         self._threads = 1
         self._wakeup = (-1, -1)
         self._native: Optional[native.ForkServer] = None
@@ -46,7 +46,7 @@ class Template:
         self._previous_sigchld: Any = _signal.SIG_DFL
 
     def prepare(self) -> bool:
-        """Imports what the specification says and reports `ready`. False: the handler failed, the process has to end."""
+        """Imports what the specification says and reports `ready`. False: the handler failed, and the process must exit."""
         report: Dict[str, Any] = {"op": "ready", "threads": 1, "imports": [], "failed": []}
         timer = imports.ImportTimer()
         try:
@@ -58,7 +58,7 @@ class Template:
                         self.function = handler.load(self.spec)
                 if self.function is not None:
                     hooks.run_before_snapshot()
-        except BaseException as error:  # user code at import: whatever it raises is its error, and is reported as such
+        except BaseException as error:  # user code at import: everything that it raises is reported as its error
             report["error"] = json.loads(errors.body(error))
         self._threads = report["threads"] = _count_threads()
         report["imports"] = timer.slowest()
@@ -71,19 +71,19 @@ class Template:
         return "error" not in report
 
     def refuse(self, error: errors.Fault) -> None:
-        """Reports `ready` with an error in place of `prepare`: the isolation failed."""
+        """Reports `ready` with an error, instead of `prepare`: the isolation failed."""
         body = json.loads(errors.body(error))
         report = {"op": "ready", "threads": 1, "imports": [], "failed": [], "python": sys.version.split()[0], "error": body}
         self._control.send(report)
 
     def serve(self) -> Optional[ForkRequest]:
-        """Carries out messages. In a child: the request that it comes from. In the template: None, when the daemon closes."""
+        """Handles messages. Returns, in a child, the request that created it; in the template, None when the daemon closes."""
         if self._native is not None:
             return self._serve_native(self._native)
         return self._serve_here()
 
     def _serve_native(self, server: native.ForkServer) -> Optional[ForkRequest]:
-        """The loop in machine code, but for what it hands over. Its workers do not come back here."""
+        """The native loop. This method handles the messages that the loop passes on. Its workers do not return here."""
         become = _not_a_worker if self.prepared is None else self.prepared.run
         while True:
             result = server.serve(become)
@@ -151,7 +151,7 @@ class Template:
         return None
 
     def _leave(self) -> None:
-        """In the child: gives up what is the template's alone."""
+        """In the child: closes what belongs only to the template."""
         if self._native is not None:
             self._native.leave()
         else:
@@ -163,7 +163,7 @@ class Template:
                 os.close(fd)
 
     def _enter_pid_namespace(self, fd: int) -> None:
-        """It concerns the children only, and lasts: so a child without one of its own is sent back to the template's."""
+        """The setting applies only to children, and remains. For a child without a PID namespace, it is set back."""
         if self._native is not None:
             self._is_elsewhere = self._native.is_elsewhere()
         if fd >= 0:
@@ -187,7 +187,7 @@ class Template:
         self._control.send({"op": "fork_failed", "id": fork_id, "error": f"{type(error).__name__}: {error}"})
 
     def _load_native(self) -> Optional[native.ForkServer]:
-        """Also in a template that will not be forked from: it says so itself when asked."""
+        """Loaded also in a template that must not fork: the loop then answers fork requests with an error."""
         library = _native_library()
         if library is None or self._threads > 1:
             return None
@@ -196,7 +196,7 @@ class Template:
         except OSError:
             return None
         if self.function is not None:
-            # A socket object cannot be made for a descriptor that is not open; that it is another one then does not matter.
+            # A socket object needs an open descriptor. Which descriptor it is now does not matter.
             os.dup2(self._control.fileno(), native.CHANNEL_FD)
             self.prepared = worker.Prepared(Channel(native.CHANNEL_FD), self.function)
             os.close(native.CHANNEL_FD)
@@ -207,9 +207,9 @@ class Template:
         return server
 
     def _watch_children(self) -> None:
-        """After the imports, because user code may have had its own idea of SIGCHLD: its children get that back."""
+        """Called after the imports, because user code may have set a handler for SIGCHLD. Children get that handler back."""
         if self._native is not None:
-            return  # it does so itself
+            return  # the native loop does this itself
         self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         _signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
         self._previous_sigchld = _signal.signal(_signal.SIGCHLD, _ignore_signal)
@@ -228,12 +228,12 @@ class Template:
                 return
             fork_id = self._children.pop(child, None)
             if fork_id is None:
-                continue  # not forked by us: started by user code at import, or an orphan of this pid namespace
+                continue  # not forked by us: user code started it at import, or it is an orphan of this PID namespace
             how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
             self._control.send({"op": "exited", "id": fork_id, **how})
 
     def _freeze(self) -> None:
-        """Moves all objects out of the collector's sight, so that a child's collections leave the shared pages alone."""
+        """Excludes all objects from garbage collection, so that a collection in a child does not write to shared pages."""
         gc.collect()
         gc.freeze()
         kernel.release_free_memory()
@@ -261,11 +261,11 @@ def _object(text: bytes) -> Dict[str, Any]:
 def _count_threads() -> int:
     try:
         return len(os.listdir("/proc/self/task"))
-    except OSError:  # no /proc in this mount namespace: Python's own threads are better than nothing
+    except OSError:  # no /proc in this mount namespace: count at least Python's own threads
         import threading
 
         return threading.active_count()
 
 
 def _ignore_signal(number: int, frame: object) -> None:
-    """A Python-level handler has to exist for the wake-up pipe to be written to."""
+    """Python writes to the wake-up pipe only if a Python-level handler exists."""

@@ -1,7 +1,7 @@
-"""Serves several frames at once with threads: event handlers and WSGI applications with concurrency above 1.
+"""Serves several frames at the same time with threads: event handlers and WSGI applications with concurrency above 1.
 
-The main thread reads. Threads are started when all others are busy, up to `concurrency`; the daemon sends no more than that
-many requests at a time, which bounds the queue.
+The main thread reads. A new thread is started if all others are busy, up to `concurrency` threads. The daemon sends at most
+that many requests at a time, which limits the queue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Pool:
-    """Threads that answer frames with `call`. `fail` gets what `call` raised; it has to end the process."""
+    """Threads that answer frames with `call`. `fail` gets what `call` raised, and must end the process."""
 
     def __init__(
         self, threads_max: int, call: Callable[[int, int, bytes, bytes], None], fail: Callable[[BaseException], None]
@@ -31,7 +31,7 @@ class Pool:
         self._started = 0
 
     def serve(self, channel: Channel) -> None:
-        """Until the daemon closes the channel; invocations in progress are then abandoned, as their caller has gone."""
+        """Serves until the daemon closes the channel. Running invocations are then abandoned: their callers are gone."""
         while True:
             frame: Optional[Frame] = channel.read()
             if frame is None:
@@ -46,5 +46,5 @@ class Pool:
             while True:
                 self._call(*self._frames.get())
                 self._idle.release()
-        except BaseException as error:  # SystemExit of a handler, or the channel has gone
+        except BaseException as error:  # SystemExit of a handler, or the channel was closed
             self._fail(error)

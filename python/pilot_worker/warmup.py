@@ -1,7 +1,7 @@
 """The warm-up: a template runs a few invocations of a handler of our own before it forks.
 
 CPython adapts itself as it runs: it specialises bytecode in place (PEP 659), fills method caches, interns strings, and creates
-objects lazily. Done in the template, the result is shared; done in a worker, each change copies a page during the first
+objects lazily. In the template, the result is shared; in a worker, each change copies a page during the first
 invocation. A worker that waits runs one round itself, so that its first invocation does not copy what a round copies.
 The user's code is not run, since it may have side effects.
 """
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Bytecode is specialised after some eight runs, and inlined calls within it after as many again.
+# Bytecode is specialised after about eight runs. Inlined calls in it are specialised after eight more.
 _ROUNDS = 32
 
 _META = (
@@ -28,7 +28,7 @@ _META = (
 
 
 def run(function: Function, rounds: int = _ROUNDS) -> None:
-    """Only for functions that take events and are called in place; the others' loops are made in the worker."""
+    """Only for functions that take events and are called directly. The loops of other functions are created in the worker."""
     if function.is_async or function.spec.interface != "event" or function.spec.concurrency > 1:
         return
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,14 +1,14 @@
 """The frame codec of the invocation channel: bytes to frames and back (PROTOCOL.md, section 1).
 
-It does no I/O and knows no JSON; `channel.py` and `aio.py` move the bytes. A frame is the plain tuple
-(kind, stream, meta, body), because one is made for every invocation.
+It does no I/O and no JSON; `channel.py` and `aio.py` read and write the bytes. A frame is a plain tuple
+(kind, stream, meta, body), because one is created for every invocation.
 """
 
 from __future__ import annotations
 
 import struct
 
-TYPE_CHECKING = False  # `typing` is not imported at run time: its import is cold-start time
+TYPE_CHECKING = False  # `typing` is not imported at run time, because its import would add to cold starts
 if TYPE_CHECKING:
     from typing import Optional, Tuple
 
@@ -33,7 +33,7 @@ BODY_LEN_MAX = 64 * 1024 * 1024
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol; `reason` is one of the words in vectors/README.md."""
+    """The peer violated the protocol. `reason` is one of the words in vectors/README.md."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"invalid frame: {reason}")
@@ -41,7 +41,7 @@ class ProtocolError(Exception):
 
 
 def encode(kind: int, stream: int, meta: bytes, body: bytes) -> bytes:
-    """The whole frame in one piece; ProtocolError when a part is longer than the protocol allows."""
+    """The frame as bytes. ProtocolError if a part is longer than the protocol allows."""
     if len(meta) > META_LEN_MAX:
         raise ProtocolError("meta_too_long")
     if len(body) > BODY_LEN_MAX:
@@ -50,7 +50,7 @@ def encode(kind: int, stream: int, meta: bytes, body: bytes) -> bytes:
 
 
 def check(meta_len: int, body_len: int, kind: int, reserved: int) -> None:
-    """Raises ProtocolError when a header's fields cannot be; the order is that of vectors/README.md."""
+    """Raises ProtocolError if a field of the header is invalid. Fields are checked in the order of vectors/README.md."""
     if kind not in KINDS:
         raise ProtocolError("unknown_kind")
     if meta_len > META_LEN_MAX:
@@ -62,7 +62,7 @@ def check(meta_len: int, body_len: int, kind: int, reserved: int) -> None:
 
 
 def only_frame(received: memoryview) -> Optional[Frame]:
-    """The frame, when it came alone and whole, which is the rule: then nothing is collected. ProtocolError as the decoder's."""
+    """The frame, if it arrived complete and alone: the usual case, without a decoder. ProtocolError as in the decoder."""
     if len(received) < HEADER_LEN:
         return None
     meta_len, body_len, stream, kind, _flags, reserved = HEADER.unpack_from(received)
@@ -74,7 +74,7 @@ def only_frame(received: memoryview) -> Optional[Frame]:
 
 
 class Decoder:
-    """Collects received bytes and gives back whole frames. It holds at most one frame and what came with it."""
+    """Collects received bytes and returns complete frames. It holds at most one frame and the bytes that came with it."""
 
     __slots__ = ("_bytes",)
 
@@ -85,7 +85,7 @@ class Decoder:
         self._bytes += data
 
     def next(self) -> Optional[Frame]:
-        """The next whole frame, or None when more bytes are needed. A bad header raises before its payload arrives."""
+        """The next complete frame, or None if more bytes are needed. An invalid header raises before its payload arrives."""
         held = self._bytes
         if len(held) < HEADER_LEN:
             return None
@@ -101,5 +101,5 @@ class Decoder:
         return frame
 
     def is_empty(self) -> bool:
-        """False in the midst of a frame: then an end of the stream is a truncation."""
+        """False in the middle of a frame, where the end of the stream means that the frame is truncated."""
         return not self._bytes

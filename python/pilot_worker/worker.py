@@ -1,7 +1,6 @@
-"""A worker: says `READY`, serves one function until the daemon closes the channel, and ends.
+"""A worker: sends `READY`, serves one function until the daemon closes the channel, and exits.
 
-It decides which of the loops serves (blocking, threads, asyncio). How a frame is answered is in `events.py`, `asgi.py` and
-`wsgi.py`.
+This file chooses the loop (blocking, threads, asyncio). `events.py`, `asgi.py` and `wsgi.py` answer a frame.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
     from .spec import TemplateSpec
 
 
-# Those of logging and the like: they flush what is not buffered here.
+# The atexit functions of logging and similar modules. They flush buffers that do not exist here.
 _OWN_ATEXIT_FUNCTIONS = atexit._ncallbacks()
 
 
 class Stamps:
-    """When the start's phases ended, for `ReadyMeta`."""
+    """The times at which the phases of the start ended, for `ReadyMeta`."""
 
     __slots__ = ("forked_ns", "sandboxed_ns")
 
@@ -35,7 +34,7 @@ class Stamps:
 
 
 class Prepared:
-    """What a template lays out for its workers, so that they need not make it: every object made is a page copied."""
+    """Objects that a template creates for its workers, because each object that a worker creates can copy a page."""
 
     __slots__ = ("channel", "function", "has_said_ready", "call")
 
@@ -46,15 +45,15 @@ class Prepared:
         self.call: Optional[Callable[[int, int, bytes, bytes], None]] = None
         if not function.is_async and function.spec.concurrency == 1:
             self.call = _call(function, channel)
-            # Nobody waits then: the pages of the first invocation are copied beforehand.
+            # No request waits at this time. So the pages of the first invocation are copied in advance.
             channel.when_idle = lambda: warmup.run(function, 1)
 
     def can_say_ready_at_once(self) -> bool:
-        """Whether a worker is as good as initialised when it is forked: no hooks, no lifespan."""
+        """Whether a worker is initialised as soon as it is forked: it has no hooks and no lifespan."""
         return self.call is not None and not hooks.has_after_restore()
 
     def run(self, forked_ns: int, sandboxed_ns: int, problem: str) -> NoReturn:
-        """In a worker: serves, and ends the process. `problem`: what kept it from being isolated."""
+        """Runs in a worker: serves, and ends the process. `problem` says why the isolation failed, if it did."""
         channel = self.channel
         try:
             if problem:
@@ -64,7 +63,7 @@ class Prepared:
             hooks.run_after_restore()
         except SystemExit as error:
             _end_with(error)
-        except BaseException as error:  # user code in a hook: reported in place of READY
+        except BaseException as error:  # user code in a hook: reported instead of READY
             fail(channel, error)
         try:
             if self.call is None:
@@ -73,13 +72,13 @@ class Prepared:
                 if not self.has_said_ready:
                     ready(channel, Stamps(forked_ns, sandboxed_ns))
                 _serve_one_by_one(channel, self.call)
-        except BaseException as error:  # functions' errors are answered where they are called: these end the worker
+        except BaseException as error:  # errors of functions are answered where they are called; errors here end the worker
             _end_with(error)
         end(0)
 
 
 def run(channel: Channel, function: Optional[handler.Function], spec: Optional[TemplateSpec], stamps: Stamps) -> NoReturn:
-    """Serves `function`; when it is None, it is loaded as `spec` says. Ends the process."""
+    """Serves `function`. If it is None, loads the function that `spec` names. Ends the process."""
     try:
         atfork.now_a_worker()
         entropy.in_child()
@@ -91,17 +90,17 @@ def run(channel: Channel, function: Optional[handler.Function], spec: Optional[T
         hooks.run_after_restore()
     except SystemExit as error:
         _end_with(error)
-    except BaseException as error:  # user code at import or in a hook: reported in place of READY
+    except BaseException as error:  # user code at import or in a hook: reported instead of READY
         fail(channel, error)
     try:
         _serve(channel, function, stamps)
-    except BaseException as error:  # functions' errors are answered where they are called: these end the worker
+    except BaseException as error:  # errors of functions are answered where they are called; errors here end the worker
         _end_with(error)
     end(0)
 
 
 def fail(channel: Channel, error: BaseException) -> NoReturn:
-    """`INIT_ERROR`, and the end."""
+    """Sends `INIT_ERROR` and ends the process."""
     body = errors.body(error)
     output.flush()
     try:
@@ -112,25 +111,25 @@ def fail(channel: Channel, error: BaseException) -> NoReturn:
 
 
 def end(status: int) -> NoReturn:
-    """Runs the user's atexit functions and ends. The interpreter is not torn down: that would copy every shared page."""
+    """Runs the user's atexit functions and exits. The interpreter is not finalised: that would copy every shared page."""
     try:
         atexit._run_exitfuncs()
-    except BaseException as error:  # user code; the status stays that of the handler
+    except BaseException as error:  # user code; the exit status stays that of the handler
         errors.body(error)
     output.flush()
     os._exit(status)
 
 
 def _end_between_invocations() -> NoReturn:
-    """When the daemon closes the channel: everything is flushed, and what only user code could have asked for is looked for
-    before it is done."""
+    """Called when the daemon closes the channel. Output is already flushed. `end` runs only if user code has registered
+    atexit functions."""
     if atexit._ncallbacks() == _OWN_ATEXIT_FUNCTIONS:
         os._exit(0)
     end(0)
 
 
 def _serve(channel: Channel, function: handler.Function, stamps: Stamps) -> None:
-    """Says READY and serves. Which loop: coroutines need asyncio, concurrency needs threads, all else is served in place."""
+    """Sends READY and serves. Coroutines need asyncio, concurrency needs threads, everything else is called directly."""
     if function.is_async:
         _serve_async(channel, function, stamps)
         return
@@ -187,11 +186,11 @@ def ready(channel: Channel, stamps: Stamps) -> None:
 
 
 def _end_with(error: BaseException) -> NoReturn:
-    """SystemExit as the interpreter would: None is 0, an integer is the status, anything else is printed and means 1."""
+    """Handles SystemExit as the interpreter does: None is 0, an integer is the status, anything else is printed and means 1."""
     if isinstance(error, ChannelClosed):
         end(0)
     if not isinstance(error, SystemExit):
-        errors.body(error)  # into the log; the daemon sees the status
+        errors.body(error)  # written to the log; the daemon gets the status
         end(1)
     if error.code is None:
         end(0)

@@ -1,6 +1,6 @@
 """Calls a WSGI application (PEP 3333): one `HTTP` frame in, `HEAD`, `CHUNK` … `END` out.
 
-The iterable's chunks are sent as they come. A response whose Content-Length the first chunk fills is sent in one piece.
+Chunks of the iterable are sent as they come. If the first chunk has the whole Content-Length, one send is enough.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class WsgiCall:
-    """Serves one frame at a time, from any thread."""
+    """Serves one frame at a time. Any thread may call it."""
 
     def __init__(self, function: Function, channel: Channel) -> None:
         self._application = function.target
@@ -42,7 +42,7 @@ class WsgiCall:
             self._respond(answer, self._environ(meta, body))
         except (SystemExit, ChannelClosed):
             raise
-        except BaseException as error:  # the application's error, whatever it is
+        except BaseException as error:  # every error of the application
             output.flush()
             self._channel.send(answer.error(error, request_id))
 
