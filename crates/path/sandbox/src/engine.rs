@@ -32,12 +32,12 @@ use crate::worker::{Body, ForkedWorker, Output};
 /// Forks workers from templates.
 #[derive(Debug)]
 pub struct ForkEngine {
-    shared: Arc<Shared>,
+    tree: Arc<TemplateTree>,
 }
 
-/// What nodes, workers and the pre-warmer share.
+/// The templates that are up, and what starting workers from them needs.
 #[derive(Debug)]
-struct Shared {
+struct TemplateTree {
     machine: Arc<Machine>,
     interpreters: Slots<BaseKey<PathBuf>, Base>,
     environments: Slots<BaseKey<EnvironmentId>, Base>,
@@ -49,7 +49,7 @@ impl ForkEngine {
     /// Must be called within a tokio runtime.
     #[must_use]
     pub fn new(machine: Arc<Machine>) -> Self {
-        let shared = Shared {
+        let tree = TemplateTree {
             machine,
             interpreters: Slots::default(),
             environments: Slots::default(),
@@ -57,7 +57,7 @@ impl ForkEngine {
             prewarmer: SandboxPrewarmer::start(),
         };
         Self {
-            shared: Arc::new(shared),
+            tree: Arc::new(tree),
         }
     }
 }
@@ -65,10 +65,10 @@ impl ForkEngine {
 impl ForkEngine {
     /// Ends every template. The workers must be gone by then. See [`Machine::vacated`].
     pub fn close(&self) {
-        let shared = &self.shared;
-        shared.functions.clear();
-        shared.environments.clear();
-        shared.interpreters.clear();
+        let tree = &self.tree;
+        tree.functions.clear();
+        tree.environments.clear();
+        tree.interpreters.clear();
     }
 }
 
@@ -77,12 +77,12 @@ impl Engine for ForkEngine {
         &self,
         version: &Arc<Version>,
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
-        let (shared, version) = (Arc::clone(&self.shared), Arc::clone(version));
+        let (tree, version) = (Arc::clone(&self.tree), Arc::clone(version));
         Box::pin(async move {
-            let function = shared.function(&version).await;
+            let function = tree.function(&version).await;
             let function = function.map_err(trial::in_the_template)?;
-            if let Err(error) = trial::run(&shared, &function).await {
-                shared.functions.remove(&version.id);
+            if let Err(error) = trial::run(&tree, &function).await {
+                tree.functions.remove(&version.id);
                 return Err(error);
             }
             Ok(function.report().clone())
@@ -95,36 +95,36 @@ impl Engine for ForkEngine {
         id: WorkerId,
     ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
         let asked = Instant(monotonic_ns());
-        let (shared, version) = (Arc::clone(&self.shared), Arc::clone(version));
+        let (tree, version) = (Arc::clone(&self.tree), Arc::clone(version));
         Box::pin(async move {
-            let function = shared.function(&version).await?;
-            let worker = shared.start(&function, id, asked).await?;
-            shared.prewarmer.refill(&shared, &function);
+            let function = tree.function(&version).await?;
+            let worker = tree.start(&function, id, asked).await?;
+            tree.prewarmer.refill(&tree, &function);
             Ok(Arc::new(worker) as Arc<dyn Worker>)
         })
     }
 
     fn forget(&self, version: &Arc<Version>) {
-        self.shared.functions.remove(&version.id);
+        self.tree.functions.remove(&version.id);
     }
 
     fn templates(&self) -> Vec<TemplateMemory> {
-        let shared = &self.shared;
+        let tree = &self.tree;
         let bases = [
-            ("interpreter", shared.interpreters.built()),
-            ("environment", shared.environments.built()),
+            ("interpreter", tree.interpreters.built()),
+            ("environment", tree.environments.built()),
         ];
         let bases = bases
             .into_iter()
             .flat_map(|(level, nodes)| nodes.into_iter().map(move |node| node.memory(level)));
-        let functions = shared.functions.built();
+        let functions = tree.functions.built();
         bases
             .chain(functions.iter().map(|node| node.memory()))
             .collect()
     }
 }
 
-impl Shared {
+impl TemplateTree {
     /// Starts a worker in a sandbox that is ready, or in a new one.
     async fn start(
         self: &Arc<Self>,

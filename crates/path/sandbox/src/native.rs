@@ -33,11 +33,11 @@ use start_limiter::StartLimiter;
 /// Makes sandboxes for runtimes that are kept.
 #[derive(Debug)]
 pub struct NativeHost {
-    shared: Arc<Shared>,
+    parts: Arc<NativeParts>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct NativeParts {
     machine: Arc<Machine>,
     base_sandboxes: Slots<BaseSandboxKey, BaseSandbox>,
     start_limiter: StartLimiter,
@@ -48,7 +48,7 @@ impl NativeHost {
     #[must_use]
     pub fn new(machine: Arc<Machine>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            parts: Arc::new(NativeParts {
                 machine,
                 base_sandboxes: Slots::default(),
                 start_limiter: StartLimiter::new(),
@@ -58,7 +58,7 @@ impl NativeHost {
 
     /// Ends every base sandbox. The runtimes must be gone by then. See [`Machine::vacated`].
     pub fn close(&self) {
-        self.shared.base_sandboxes.clear();
+        self.parts.base_sandboxes.clear();
     }
 }
 
@@ -101,7 +101,7 @@ impl RuntimeHost for NativeHost {
             limits: Limits {
                 memory_bytes: config.memory_bytes,
                 cpu_milli: config.cpu_milli,
-                pids: self.shared.machine.config.pids_max,
+                pids: self.parts.machine.config.pids_max,
             },
             user: None,
         };
@@ -112,9 +112,9 @@ impl RuntimeHost for NativeHost {
         &self,
         key: &Arc<RuntimeKey>,
     ) -> BoxFuture<'static, Result<Arc<dyn PrewarmedRuntime>, StartError>> {
-        let (shared, key) = (Arc::clone(&self.shared), Arc::clone(key));
+        let (parts, key) = (Arc::clone(&self.parts), Arc::clone(key));
         Box::pin(async move {
-            let runtime = NativeRuntime::start(shared, key).await?;
+            let runtime = NativeRuntime::start(parts, key).await?;
             Ok(Arc::new(runtime) as Arc<dyn PrewarmedRuntime>)
         })
     }
@@ -152,7 +152,7 @@ impl NativeHost {
             (CODE_INSIDE, Some(version.code_dir.clone())),
             (PACKAGES_INSIDE, environment.packages_dir.clone()),
             (NODE_MODULES_INSIDE, modules),
-            (RESOLVER_INSIDE, self.shared.machine.resolver(version)?),
+            (RESOLVER_INSIDE, self.parts.machine.resolver(version)?),
         ];
         let mount = |(inside, host): (&str, Option<PathBuf>)| {
             Some(Mount {

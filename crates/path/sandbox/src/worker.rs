@@ -1,6 +1,6 @@
 //! A worker as the daemon holds it: a process forked into a sandbox, its invocation channel, its output.
 
-mod exchange;
+mod call;
 mod mux;
 mod output;
 
@@ -22,7 +22,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, SetOnce};
 use tokio::time::timeout;
 
-use exchange::{Connection, Exchanged};
+use call::{CallError, Connection};
 use mux::Mux;
 pub(crate) use output::Output;
 
@@ -102,8 +102,8 @@ impl ForkedWorker {
         };
         let frame = match or_end(connection.frame(), body.process.end()).await {
             Ok(Ok(frame)) => frame,
-            Ok(Err(Exchanged::Broken(problem))) => return Err(runtime(problem, &mut connection)),
-            ended @ (Ok(Err(Exchanged::Closed)) | Err(_)) => {
+            Ok(Err(CallError::Broken(problem))) => return Err(runtime(problem, &mut connection)),
+            ended @ (Ok(Err(CallError::Closed)) | Err(_)) => {
                 let end = match ended {
                     Err(end) => end,
                     Ok(_) => timeout(END_TIME_MAX, body.process.end())
@@ -175,15 +175,15 @@ impl ForkedWorker {
     /// `work`, unless the process ends first.
     async fn while_alive<T>(
         &self,
-        work: impl Future<Output = Result<T, Exchanged>>,
-    ) -> Result<T, Exchanged> {
+        work: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
         let end = async { self.end.wait().await.clone() };
-        or_end(work, end).await.unwrap_or(Err(Exchanged::Closed))
+        or_end(work, end).await.unwrap_or(Err(CallError::Closed))
     }
 
     /// The process is gone, or of no more use: finds out why, for the callers of the exchanges under way, and ends what is left
     /// in its sandbox.
-    async fn fault(&self, what: Exchanged, output: Bytes) -> WorkerFault {
+    async fn fault(&self, what: CallError, output: Bytes) -> WorkerFault {
         let body = self.body.lock().take();
         self.killed.store(true, Ordering::Relaxed);
         self.home.lost();
@@ -191,7 +191,7 @@ impl ForkedWorker {
         if body.as_ref().is_some_and(|body| oom_kills(body) > 0) {
             self.out_of_memory.store(true, Ordering::Relaxed);
         }
-        if let Exchanged::Broken(problem) = what {
+        if let CallError::Broken(problem) = what {
             return WorkerFault::Protocol { problem, output };
         }
         let end = match timeout(END_TIME_MAX, self.end.wait()).await {

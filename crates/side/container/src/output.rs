@@ -16,13 +16,13 @@ use crate::host::now;
 /// The reading end.
 #[derive(Debug)]
 pub(crate) struct Output {
-    shared: Arc<Shared>,
+    buffer: Arc<OutputBuffer>,
     /// Reads; ends with this.
     reader: AbortHandle,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct OutputBuffer {
     /// Non-blocking.
     pipe: PipeReader,
     len_max: usize,
@@ -65,20 +65,20 @@ impl Output {
         let (here, there) = io::pipe()?;
         // The copy shares its file description, which this makes non-blocking (open(2), "Open file descriptions").
         let watched = Receiver::from_owned_fd(OwnedFd::from(here.try_clone()?))?;
-        let shared = Arc::new(Shared {
+        let buffer = Arc::new(OutputBuffer {
             pipe: here,
             len_max,
             kept: Mutex::default(),
         });
-        let reader = tokio::spawn(Arc::clone(&shared).read(watched)).abort_handle();
-        Ok((Self { shared, reader }, there))
+        let reader = tokio::spawn(Arc::clone(&buffer).read(watched)).abort_handle();
+        Ok((Self { buffer, reader }, there))
     }
 
     /// Everything since the last time, with a last line that says what is missing. It asks the kernel, not the runtime: what was
     /// written before an answer was sent is in hand when the answer is.
     pub(crate) fn take(&self) -> Bytes {
-        let mut kept = self.shared.kept.lock();
-        self.shared.drain(&mut kept);
+        let mut kept = self.buffer.kept.lock();
+        self.buffer.drain(&mut kept);
         if kept.dropped > 0 {
             let note = format!("\n[{} bytes more were not kept]\n", kept.dropped);
             kept.bytes.extend_from_slice(note.as_bytes());
@@ -89,8 +89,8 @@ impl Output {
 
     /// Everything, without a note: for what is not a log. To be asked once its writers have ended.
     pub(crate) fn whole(&self) -> Whole {
-        let mut kept = self.shared.kept.lock();
-        self.shared.drain(&mut kept);
+        let mut kept = self.buffer.kept.lock();
+        self.buffer.drain(&mut kept);
         let Kept {
             bytes,
             dropped,
@@ -110,7 +110,7 @@ impl Drop for Output {
     }
 }
 
-impl Shared {
+impl OutputBuffer {
     async fn read(self: Arc<Self>, watched: Receiver) {
         while watched.readable().await.is_ok() {
             let more = self.drain(&mut self.kept.lock());

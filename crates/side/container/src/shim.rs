@@ -26,7 +26,7 @@ use protocol::{Reply, Request};
 /// A shim that is connected.
 #[derive(Debug)]
 pub(crate) struct Shim {
-    shared: Arc<Shared>,
+    connection: Arc<ShimConnection>,
     /// Reads what comes; ends with this.
     reader: AbortHandle,
 }
@@ -107,19 +107,19 @@ impl Shim {
             }
             None => return Err(ShimError::Gone),
         }
-        let shared = Arc::new(Shared {
+        let connection = Arc::new(ShimConnection {
             socket,
             alive: AtomicBool::new(true),
             next_id: AtomicU64::new(1),
-            waiting: Mutex::default(),
+            pending: Mutex::default(),
         });
-        let reader = tokio::spawn(Arc::clone(&shared).read()).abort_handle();
-        Ok(Self { shared, reader })
+        let reader = tokio::spawn(Arc::clone(&connection).read()).abort_handle();
+        Ok(Self { connection, reader })
     }
 
     /// False once the container is known to have ended: a look at a flag.
     pub(crate) fn is_alive(&self) -> bool {
-        self.shared.alive.load(Ordering::Relaxed)
+        self.connection.alive.load(Ordering::Relaxed)
     }
 
     /// Starts a program with these descriptors as its 0, 1 and 2.
@@ -131,19 +131,19 @@ impl Shim {
         program: &Program<'_>,
         fds: [BorrowedFd<'_>; 3],
     ) -> Result<Process, ShimError> {
-        let id = self.shared.next_id();
+        let id = self.connection.next_id();
         let end = Arc::new(SetOnce::new());
         // Before it is started: its end may be told before its start is heard of here.
-        self.shared.expect_end(id, &end)?;
+        self.connection.expect_end(id, &end)?;
         let request = Request::Exec(program);
         match self
-            .shared
+            .connection
             .ask_as(id, &request, &fds, ANSWER_TIME_MAX)
             .await
         {
             Ok(_) => Ok(Process { id, end }),
             Err(error) => {
-                self.shared.waiting.lock().ends.remove(&id);
+                self.connection.pending.lock().ends.remove(&id);
                 Err(error)
             }
         }
@@ -156,12 +156,12 @@ impl Shim {
             signal,
             whom,
         };
-        self.shared.tell(&request);
+        self.connection.tell(&request);
     }
 
     /// Begins to end everything in the container but the shim, without waiting.
     pub(crate) fn kill_all_soon(&self) {
-        self.shared.tell(&Request::Kill {
+        self.connection.tell(&Request::Kill {
             within: ANSWER_TIME_MAX,
         });
     }
@@ -228,8 +228,8 @@ impl Shim {
         request: &Request<'_>,
         within: Duration,
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), ShimError> {
-        let id = self.shared.next_id();
-        self.shared.ask_as(id, request, &[], within).await
+        let id = self.connection.next_id();
+        self.connection.ask_as(id, request, &[], within).await
     }
 }
 
@@ -253,38 +253,38 @@ impl Process {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ShimConnection {
     /// A message socket: of the stream socket that tokio has, the readiness alone is used.
     socket: UnixStream,
     /// Cleared by the reader alone.
     alive: AtomicBool,
     next_id: AtomicU64,
     /// Guards only the maps; never held across an await.
-    waiting: Mutex<Waiting>,
+    pending: Mutex<PendingReplies>,
 }
 
 type Answer = Result<(Vec<u8>, Vec<OwnedFd>), ShimError>;
 
 /// Who waits for what. Bounded by the processes and requests of one container.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingReplies {
     answers: HashMap<u64, oneshot::Sender<Answer>>,
     ends: HashMap<u64, Arc<SetOnce<Ended>>>,
     /// The connection has ended: nobody is added any more.
     closed: bool,
 }
 
-impl Shared {
+impl ShimConnection {
     fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
     fn expect_end(&self, id: u64, end: &Arc<SetOnce<Ended>>) -> Result<(), ShimError> {
-        let mut waiting = self.waiting.lock();
-        if waiting.closed {
+        let mut pending = self.pending.lock();
+        if pending.closed {
             return Err(ShimError::Gone);
         }
-        waiting.ends.insert(id, Arc::clone(end));
+        pending.ends.insert(id, Arc::clone(end));
         Ok(())
     }
 
@@ -298,14 +298,17 @@ impl Shared {
         let message = request.encode(id)?;
         let (tell, told) = oneshot::channel();
         {
-            let mut waiting = self.waiting.lock();
-            if waiting.closed {
+            let mut pending = self.pending.lock();
+            if pending.closed {
                 return Err(ShimError::Gone);
             }
-            waiting.answers.insert(id, tell);
+            pending.answers.insert(id, tell);
         }
         // Takes the entry out again if this future is dropped, too.
-        let _entry = Entry { shared: self, id };
+        let _entry = Entry {
+            connection: self,
+            id,
+        };
         let exchange = async {
             self.socket
                 .async_io(Interest::WRITABLE, || {
@@ -340,11 +343,11 @@ impl Shared {
             tracing::warn!(%problem, "a container's shim is given up");
         }
         self.alive.store(false, Ordering::Relaxed);
-        let mut waiting = self.waiting.lock();
-        waiting.closed = true;
+        let mut pending = self.pending.lock();
+        pending.closed = true;
         // Dropping the senders tells those who wait.
-        waiting.answers.clear();
-        for (_, end) in waiting.ends.drain() {
+        pending.answers.clear();
+        for (_, end) in pending.ends.drain() {
             drop(end.set(Ended::Unknown));
         }
     }
@@ -357,7 +360,7 @@ impl Shared {
                 self.answer(id, Err(ShimError::Failed { what, error }));
             }
             Reply::Exited { id, end } => {
-                if let Some(waiting) = self.waiting.lock().ends.remove(&id) {
+                if let Some(waiting) = self.pending.lock().ends.remove(&id) {
                     drop(waiting.set(end));
                 }
             }
@@ -367,22 +370,22 @@ impl Shared {
     }
 
     fn answer(&self, id: u64, answer: Answer) {
-        if let Some(waiting) = self.waiting.lock().answers.remove(&id) {
+        if let Some(waiting) = self.pending.lock().answers.remove(&id) {
             // Whoever asked may have gone.
             drop(waiting.send(answer));
         }
     }
 }
 
-/// A place in [`Waiting::answers`].
+/// A place in [`PendingReplies::answers`].
 struct Entry<'a> {
-    shared: &'a Shared,
+    connection: &'a ShimConnection,
     id: u64,
 }
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.shared.waiting.lock().answers.remove(&self.id);
+        self.connection.pending.lock().answers.remove(&self.id);
     }
 }
 

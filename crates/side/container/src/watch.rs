@@ -15,13 +15,13 @@ use crate::image::Image;
 /// Images by reference, as they were last looked at.
 #[derive(Debug)]
 pub(crate) struct Images {
-    shared: Arc<Shared>,
+    cache: Arc<ImageCache>,
     /// Listens to the engine, from the first look on; ends with this.
     listener: Mutex<Option<AbortHandle>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ImageCache {
     engine: Arc<Engine>,
     /// Guards only the map; never held across an await.
     known: Mutex<HashMap<String, Arc<Image>>>,
@@ -30,7 +30,7 @@ struct Shared {
 impl Images {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            cache: Arc::new(ImageCache {
                 engine,
                 known: Mutex::default(),
             }),
@@ -43,16 +43,16 @@ impl Images {
     /// # Errors
     /// The engine has no such image, or is not there.
     pub(crate) async fn look_up(&self, reference: &str) -> Result<Arc<Image>, EngineError> {
-        let image = self.shared.look_up(reference).await?;
+        let image = self.cache.look_up(reference).await?;
         self.listener
             .lock()
-            .get_or_insert_with(|| tokio::spawn(listen(Arc::clone(&self.shared))).abort_handle());
+            .get_or_insert_with(|| tokio::spawn(listen(Arc::clone(&self.cache))).abort_handle());
         Ok(image)
     }
 
     /// What it meant when it was last looked up.
     pub(crate) fn known(&self, reference: &str) -> Option<Arc<Image>> {
-        self.shared.known.lock().get(reference).cloned()
+        self.cache.known.lock().get(reference).cloned()
     }
 }
 
@@ -64,7 +64,7 @@ impl Drop for Images {
     }
 }
 
-impl Shared {
+impl ImageCache {
     async fn look_up(&self, reference: &str) -> Result<Arc<Image>, EngineError> {
         let found = Image::new(self.engine.image(reference).await?);
         let mut known = self.known.lock();
@@ -93,14 +93,14 @@ impl Shared {
     }
 }
 
-async fn listen(shared: Arc<Shared>) {
+async fn listen(cache: Arc<ImageCache>) {
     loop {
-        if let Ok(events) = shared.engine.image_events().await {
+        if let Ok(events) = cache.engine.image_events().await {
             let mut events = std::pin::pin!(events);
             // Whatever happened while nobody listened.
-            shared.refresh().await;
+            cache.refresh().await;
             while let Some(Ok(_)) = events.next().await {
-                shared.refresh().await;
+                cache.refresh().await;
             }
             tracing::debug!("the container engine went away");
         }

@@ -201,7 +201,7 @@ impl Extensions {
             .store(notice.deadline_ms, Ordering::Relaxed);
         for extension in self.registered.lock().iter() {
             if extension.subscribed.invoke {
-                extension.push(notice.event.clone(), Told::ToWork);
+                extension.push(notice.event.clone(), EventKind::Invoke);
             }
         }
     }
@@ -267,7 +267,7 @@ impl Extensions {
         });
         for extension in self.registered.lock().iter() {
             if extension.subscribed.shutdown {
-                extension.push(notice.clone(), Told::ToEnd);
+                extension.push(notice.clone(), EventKind::Shutdown);
             }
         }
     }
@@ -275,11 +275,11 @@ impl Extensions {
 
 /// What an event asks of an extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum EventKind {
     /// To ask for the next when it is done.
-    ToWork,
+    Invoke,
     /// To end.
-    ToEnd,
+    Shutdown,
 }
 
 impl Extension {
@@ -327,12 +327,12 @@ impl Extension {
         was_working
     }
 
-    fn push(&self, event: Bytes, told: Told) {
+    fn push(&self, event: Bytes, kind: EventKind) {
         {
             let mut inbox = self.inbox.lock();
-            inbox.stance = match (inbox.stance, told) {
+            inbox.stance = match (inbox.stance, kind) {
                 (Stance::Gone, _) => return,
-                (Stance::AtRest, Told::ToWork) => Stance::Working,
+                (Stance::AtRest, EventKind::Invoke) => Stance::Working,
                 (stance, _) => stance,
             };
             if inbox.events.len() >= EVENTS_MAX {

@@ -22,7 +22,7 @@ pub(super) struct InvocationQueue {
     /// Most invocations at a time.
     concurrency: usize,
     /// Guards what waits and what is open; held for a look-up.
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// Polls that wait for an event. Whoever takes one and leaves more behind wakes the next.
     polls: Notify,
     /// The runtime has asked for an event.
@@ -32,7 +32,7 @@ pub(super) struct InvocationQueue {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     waiting: VecDeque<Event>,
     /// Taken and not answered, by request id.
     open: HashMap<Box<str>, Open>,

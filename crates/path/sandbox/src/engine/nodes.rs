@@ -13,7 +13,7 @@ use pilot_model::ports::{StartError, TemplateMemory};
 use pilot_model::{Environment, Network, Python, TemplateMode, Version};
 use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
 
-use super::{Shared, specs};
+use super::{TemplateTree, specs};
 use crate::cgroup::{Cgroup, Limits};
 use crate::channel::Channel;
 use crate::machine::{dev_null, no_sandbox};
@@ -206,7 +206,7 @@ fn memory_of(sandbox: &Sandbox) -> u64 {
 /// User inside the sandboxes' user namespace of templates that belong to no function.
 const BASE_USER: u32 = 1000;
 
-impl Shared {
+impl TemplateTree {
     /// The function's node, built if need be.
     pub(super) async fn function(
         self: &Arc<Self>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::Shared;
+use super::TemplateTree;
 use super::nodes::Function;
 use crate::worker::{Body, Home};
 
@@ -33,7 +33,7 @@ pub(super) struct SandboxPrewarmer {
 }
 
 enum Work {
-    Refill(Weak<Shared>, Weak<Function>),
+    Refill(Weak<TemplateTree>, Weak<Function>),
     Recycle(Weak<Function>, Box<Body>),
 }
 
@@ -47,9 +47,9 @@ impl SandboxPrewarmer {
     }
 
     /// A function's worker has started: have sandboxes ready for the next.
-    pub(super) fn refill(&self, shared: &Arc<Shared>, function: &Arc<Function>) {
+    pub(super) fn refill(&self, tree: &Arc<TemplateTree>, function: &Arc<Function>) {
         if function.spare_count() < SPARES && function.begin_refill() {
-            let work = Work::Refill(Arc::downgrade(shared), Arc::downgrade(function));
+            let work = Work::Refill(Arc::downgrade(tree), Arc::downgrade(function));
             if self.work.try_send(work).is_err() {
                 // Full: the next start makes its own.
                 function.end_refill();
@@ -96,8 +96,8 @@ async fn keep(mut work: mpsc::Receiver<Work>) {
         tokio::select! {
             next = work.recv() => match next {
                 None => return,
-                Some(Work::Refill(shared, function)) => {
-                    jobs.spawn(refill(shared, function));
+                Some(Work::Refill(tree, function)) => {
+                    jobs.spawn(refill(tree, function));
                 }
                 Some(Work::Recycle(function, body)) => {
                     jobs.spawn(recycle(function, body));
@@ -108,14 +108,14 @@ async fn keep(mut work: mpsc::Receiver<Work>) {
     }
 }
 
-async fn refill(shared: Weak<Shared>, function: Weak<Function>) {
+async fn refill(tree: Weak<TemplateTree>, function: Weak<Function>) {
     // The invocation that the worker was started for is under way: not beside it, on a machine of few CPUs.
     tokio::time::sleep(REFILL_AFTER).await;
-    let (Some(shared), Some(function)) = (shared.upgrade(), function.upgrade()) else {
+    let (Some(tree), Some(function)) = (tree.upgrade(), function.upgrade()) else {
         return;
     };
     while function.spare_count() < SPARES {
-        match shared.worker_sandbox(&function).await {
+        match tree.worker_sandbox(&function).await {
             Ok(sandbox) => function.keep_spare(sandbox, SPARES_MAX),
             Err(error) => {
                 tracing::warn!(%error, function = %function.version().config.name, "no sandbox could be made ahead");

@@ -14,7 +14,7 @@ use pilot_sys::clock::monotonic_ns;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::Shared;
+use super::TemplateTree;
 use super::nodes::Function;
 
 /// Longest that the worker may take.
@@ -24,9 +24,12 @@ const TRIAL_TIME_MAX: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Why none comes up, with what to change.
-pub(super) async fn run(shared: &Arc<Shared>, function: &Arc<Function>) -> Result<(), StartError> {
+pub(super) async fn run(
+    tree: &Arc<TemplateTree>,
+    function: &Arc<Function>,
+) -> Result<(), StartError> {
     let asked = Instant(monotonic_ns());
-    match timeout(TRIAL_TIME_MAX, shared.start(function, TRIAL, asked)).await {
+    match timeout(TRIAL_TIME_MAX, tree.start(function, TRIAL, asked)).await {
         Ok(Ok(worker)) => {
             worker.kill();
             Ok(())

@@ -7,7 +7,7 @@ use pilot_model::Network;
 use pilot_model::ports::StartError;
 use pilot_model::runtime_key::{Base, RuntimeKey};
 
-use super::Shared;
+use super::NativeParts;
 use crate::message::MakeSandbox;
 use crate::rootfs::RootSpec;
 use crate::runtime_files::NODE_WORKER_INSIDE;
@@ -43,7 +43,7 @@ pub(super) struct BaseSandbox {
 /// The user in `/etc/passwd`; runtimes' processes have users of their own beyond it.
 const USER_SHOWN: u32 = 1000;
 
-impl Shared {
+impl NativeParts {
     pub(super) async fn base_sandbox(
         &self,
         key: &BaseSandboxKey,

@@ -15,7 +15,7 @@ use tokio::sync::SetOnce;
 use tokio::task::AbortHandle;
 use tokio::time::Instant as Deadline;
 
-use super::runtime::{Grace, Left, NativeRuntime};
+use super::runtime::{Grace, NativeRuntime, Released};
 use crate::cgroup::Cgroup;
 use crate::memory;
 use crate::sandbox::Control;
@@ -63,7 +63,7 @@ impl NativeInstance {
     fn let_go(&self, grace: Option<Grace>) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(body) = self.body.lock().take() {
-            self.runtime.take_back(Left { body, grace });
+            self.runtime.take_back(Released { body, grace });
         }
     }
 }

@@ -44,7 +44,7 @@ const COME_UP_MAX: Duration = Duration::from_secs(30);
 const LINE_LEN_MAX: usize = 4096;
 
 #[derive(Debug, Deserialize)]
-struct Waiting {
+struct WaitingMessage {
     op: String,
 }
 
@@ -128,7 +128,7 @@ impl WaitingNode {
         let heard = timeout(COME_UP_MAX, or_end(line, self.process.end())).await;
         let problem = match heard {
             Ok(Ok(line)) => match serde_json::from_slice(&line) {
-                Ok(Waiting { op }) if op == "waiting" => return Ok(()),
+                Ok(WaitingMessage { op }) if op == "waiting" => return Ok(()),
                 _ => "Node.js did not say that it waits".to_owned(),
             },
             Ok(Err(end)) => format!("Node.js {} before it was ready", end.in_words()),

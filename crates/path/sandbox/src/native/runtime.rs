@@ -13,7 +13,7 @@ use pilot_protocols::{Awaited, Held, HttpWorker, ProvidedWorker, Start};
 use pilot_sys::clock::monotonic_ns;
 use tokio::time::{Duration, Instant as Deadline, timeout_at};
 
-use super::Shared;
+use super::NativeParts;
 use super::base_sandbox::{BaseSandbox, BaseSandboxKey};
 use super::instance::{NativeInstance, NativeReach};
 use super::node::WaitingNode;
@@ -30,32 +30,32 @@ use crate::worker::{Body, Home, Output};
 /// See the module.
 #[derive(Debug)]
 pub(super) struct NativeRuntime {
-    shared: Arc<Shared>,
+    parts: Arc<NativeParts>,
     /// Its sandbox is nested in it.
     _base: Arc<BaseSandbox>,
     user: Option<u32>,
     /// Guards what it is just now; never held across an await.
-    state: Mutex<State>,
+    state: Mutex<RuntimeState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct RuntimeState {
     key: Arc<RuntimeKey>,
-    phase: Phase,
+    phase: RuntimePhase,
     /// Its way to other hosts.
     link: Option<Link>,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum RuntimePhase {
     /// Clean: nothing of the user's has run in it since.
     Prewarmed(Prewarmed),
     /// A worker has it, or somebody changes it.
-    Taken,
+    InUse,
     /// A worker has let it go.
-    Left(Left),
+    Released(Released),
     /// It has ended.
-    Gone,
+    Ended,
 }
 
 #[derive(Debug)]
@@ -67,7 +67,7 @@ struct Prewarmed {
 
 /// A sandbox after its use.
 #[derive(Debug)]
-pub(super) struct Left {
+pub(super) struct Released {
     pub(super) body: Body,
     /// It was told to end, and has this time.
     pub(super) grace: Option<Grace>,
@@ -92,12 +92,12 @@ const SERVER_PORT: u16 = 8080;
 
 impl NativeRuntime {
     pub(super) async fn start(
-        shared: Arc<Shared>,
+        parts: Arc<NativeParts>,
         key: Arc<RuntimeKey>,
     ) -> Result<Self, StartError> {
-        let base = shared.base_sandbox(&BaseSandboxKey::of(&key)?).await?;
-        let machine = &shared.machine;
-        let cgroup = machine.cgroup(&limits(&shared, key.limits()))?;
+        let base = parts.base_sandbox(&BaseSandboxKey::of(&key)?).await?;
+        let machine = &parts.machine;
+        let cgroup = machine.cgroup(&limits(&parts, key.limits()))?;
         let network = match key.network() {
             Network::Host => NestNetwork::Shared,
             Network::None | Network::Outbound => NestNetwork::Own,
@@ -109,38 +109,38 @@ impl NativeRuntime {
             Network::None | Network::Host => None,
         };
         for mount in key.mounts() {
-            show(&shared, &sandbox, &mount).await?;
+            show(&parts, &sandbox, &mount).await?;
         }
         let user = machine.user();
-        let prewarmed = prepare(&shared, &key, sandbox, user).await?;
+        let prewarmed = prepare(&parts, &key, sandbox, user).await?;
         Ok(Self {
             _base: base,
             user,
-            state: Mutex::new(State {
+            state: Mutex::new(RuntimeState {
                 key,
-                phase: Phase::Prewarmed(prewarmed),
+                phase: RuntimePhase::Prewarmed(prewarmed),
                 link,
             }),
-            shared,
+            parts,
         })
     }
 
     /// What a worker has let go of.
-    pub(super) fn take_back(&self, left: Left) {
-        self.state.lock().phase = Phase::Left(left);
+    pub(super) fn take_back(&self, released: Released) {
+        self.state.lock().phase = RuntimePhase::Released(released);
     }
 
-    fn take(&self) -> Phase {
+    fn take(&self) -> RuntimePhase {
         let mut state = self.state.lock();
         match state.phase {
-            Phase::Gone => Phase::Gone,
-            _ => std::mem::replace(&mut state.phase, Phase::Taken),
+            RuntimePhase::Ended => RuntimePhase::Ended,
+            _ => std::mem::replace(&mut state.phase, RuntimePhase::InUse),
         }
     }
 
     fn take_prewarmed(&self) -> Result<Prewarmed, StartError> {
         match self.take() {
-            Phase::Prewarmed(prewarmed) => Ok(prewarmed),
+            RuntimePhase::Prewarmed(prewarmed) => Ok(prewarmed),
             other => {
                 self.state.lock().phase = other;
                 Err(unusable("it is not clean"))
@@ -244,11 +244,11 @@ impl NativeRuntime {
 
 impl Home for NativeRuntime {
     fn take_back(&self, body: Body) {
-        Self::take_back(self, Left { body, grace: None });
+        Self::take_back(self, Released { body, grace: None });
     }
 
     fn lost(&self) {
-        self.state.lock().phase = Phase::Gone;
+        self.state.lock().phase = RuntimePhase::Ended;
     }
 }
 
@@ -302,29 +302,29 @@ impl PrewarmedRuntime for NativeRuntime {
     fn clean(&self) -> BoxFuture<'_, Result<(), StartError>> {
         Box::pin(async move {
             let mut sandbox = match self.take() {
-                prewarmed @ Phase::Prewarmed(_) => {
+                prewarmed @ RuntimePhase::Prewarmed(_) => {
                     self.state.lock().phase = prewarmed;
                     return Ok(());
                 }
-                Phase::Left(left) => left.vacated().await,
-                Phase::Taken => return Err(unusable("a worker has it")),
-                Phase::Gone => return Err(unusable("it has ended")),
+                RuntimePhase::Released(released) => released.vacated().await,
+                RuntimePhase::InUse => return Err(unusable("a worker has it")),
+                RuntimePhase::Ended => return Err(unusable("it has ended")),
             };
             let key = self.key();
             sandbox.clean().await?;
             // All counters begin anew with a group of its own.
-            let limits = limits(&self.shared, key.limits());
-            sandbox.set_cgroup(self.shared.machine.cgroup(&limits)?);
-            let prewarmed = prepare(&self.shared, &key, sandbox, self.user).await?;
-            self.state.lock().phase = Phase::Prewarmed(prewarmed);
+            let limits = limits(&self.parts, key.limits());
+            sandbox.set_cgroup(self.parts.machine.cgroup(&limits)?);
+            let prewarmed = prepare(&self.parts, &key, sandbox, self.user).await?;
+            self.state.lock().phase = RuntimePhase::Prewarmed(prewarmed);
             Ok(())
         })
     }
 
     fn vacate(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Phase::Left(left) = self.take() {
-                drop(left.vacated().await);
+            if let RuntimePhase::Released(released) = self.take() {
+                drop(released.vacated().await);
             }
         })
     }
@@ -341,18 +341,18 @@ impl PrewarmedRuntime for NativeRuntime {
             let mut state = self.state.lock();
             state.link = link.or(state.link.take());
             state.key = to;
-            state.phase = Phase::Prewarmed(prewarmed);
+            state.phase = RuntimePhase::Prewarmed(prewarmed);
             Ok(())
         })
     }
 
     fn is_alive(&self) -> bool {
         match &self.state.lock().phase {
-            Phase::Prewarmed(prewarmed) => {
+            RuntimePhase::Prewarmed(prewarmed) => {
                 prewarmed.waiting.as_ref().is_none_or(WaitingNode::is_alive)
             }
-            Phase::Taken | Phase::Left(_) => true,
-            Phase::Gone => false,
+            RuntimePhase::InUse | RuntimePhase::Released(_) => true,
+            RuntimePhase::Ended => false,
         }
     }
 
@@ -360,9 +360,9 @@ impl PrewarmedRuntime for NativeRuntime {
         let processes = {
             let state = self.state.lock();
             let sandbox = match &state.phase {
-                Phase::Prewarmed(prewarmed) => &prewarmed.sandbox,
-                Phase::Left(left) => &left.body.sandbox,
-                Phase::Taken | Phase::Gone => return 0,
+                RuntimePhase::Prewarmed(prewarmed) => &prewarmed.sandbox,
+                RuntimePhase::Released(released) => &released.body.sandbox,
+                RuntimePhase::InUse | RuntimePhase::Ended => return 0,
             };
             sandbox.cgroup().map(Cgroup::processes).unwrap_or_default()
         };
@@ -381,7 +381,7 @@ impl NativeRuntime {
         if from.limits() != to.limits()
             && let Some(cgroup) = sandbox.cgroup()
         {
-            let limits = limits(&self.shared, to.limits());
+            let limits = limits(&self.parts, to.limits());
             cgroup
                 .set_limits(&limits)
                 .map_err(no_sandbox("change the limits"))?;
@@ -392,18 +392,18 @@ impl NativeRuntime {
             sandbox.control().hide(&mount.inside).await?;
         }
         for mount in after.iter().filter(|mount| !before.contains(mount)) {
-            show(&self.shared, sandbox, mount).await?;
+            show(&self.parts, sandbox, mount).await?;
         }
         if from.network() == to.network() {
             return Ok(None);
         }
-        let machine = &self.shared.machine;
+        let machine = &self.parts.machine;
         let link = machine.outbound.connect(&machine.spawner, sandbox).await?;
         Ok(Some(link))
     }
 }
 
-impl Left {
+impl Released {
     /// The sandbox, once what ran in it had the time it was given.
     async fn vacated(self) -> Sandbox {
         let Self { body, grace } = self;
@@ -428,7 +428,7 @@ impl Left {
 
 /// Starts the interpreter that the key wants to be up.
 async fn prepare(
-    shared: &Shared,
+    parts: &NativeParts,
     key: &RuntimeKey,
     sandbox: Sandbox,
     user: Option<u32>,
@@ -439,15 +439,15 @@ async fn prepare(
             ..
         } => {
             let up = WaitingNode::start(&sandbox, node, key.execution(), user);
-            Some(shared.start_limiter.run(up).await?)
+            Some(parts.start_limiter.run(up).await?)
         }
         Base::Native { .. } | Base::Container { .. } => None,
     };
     Ok(Prewarmed { sandbox, waiting })
 }
 
-async fn show(shared: &Shared, sandbox: &Sandbox, mount: &Mount) -> Result<(), StartError> {
-    let spawner = &shared.machine.spawner;
+async fn show(parts: &NativeParts, sandbox: &Sandbox, mount: &Mount) -> Result<(), StartError> {
+    let spawner = &parts.machine.spawner;
     let control = sandbox.control();
     control.show(spawner, &mount.host, &mount.inside).await
 }
@@ -469,8 +469,8 @@ fn begun(start: Start) -> Start {
     }
 }
 
-fn limits(shared: &Shared, wanted: KeyLimits) -> Limits {
-    let config = &shared.machine.config;
+fn limits(parts: &NativeParts, wanted: KeyLimits) -> Limits {
+    let config = &parts.machine.config;
     let or = |value: u64, default: u64| if value == 0 { default } else { value };
     Limits {
         memory_bytes: or(wanted.memory_bytes, config.template_memory_bytes),

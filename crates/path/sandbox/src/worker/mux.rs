@@ -1,5 +1,5 @@
 //! Several exchanges over one channel at the same time, for workers with a concurrency above 1: a task reads and hands frames to
-//! whoever waits for their stream. One exchange at a time does without it ([`super::exchange`]).
+//! whoever waits for their stream. One exchange at a time does without it ([`super::call`]).
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -16,7 +16,7 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinHandle;
 
-use super::exchange::{self, Connection, Exchanged, Reader};
+use super::call::{self, CallError, Connection, Reader};
 
 /// Frames of one stream that wait to be taken; then the worker's channel is not read on.
 const FRAMES_WAITING_MAX: usize = 32;
@@ -40,7 +40,7 @@ struct Streams {
 struct Open {
     senders: HashMap<u32, mpsc::Sender<Arrived>>,
     receivers: HashMap<u32, Stream>,
-    ended: Option<Exchanged>,
+    ended: Option<CallError>,
 }
 
 /// A frame, when it came, and what had been printed by then.
@@ -69,7 +69,7 @@ impl Mux {
         }
     }
 
-    pub(super) async fn call(&self, call: &Call) -> Result<Answer, Exchanged> {
+    pub(super) async fn call(&self, call: &Call) -> Result<Answer, CallError> {
         let (sender, frames) = mpsc::channel(FRAMES_WAITING_MAX);
         {
             let mut open = self.streams.open.lock();
@@ -86,12 +86,12 @@ impl Mux {
         self.send(call).await?;
         let arrived = self.next_frame(&mut stream).await?;
         stream.first_byte = arrived.at;
-        let mut answer = exchange::answer(arrived.frame, arrived.at, || arrived.output)?;
+        let mut answer = call::answer(arrived.frame, arrived.at, || arrived.output)?;
         if matches!(answer, Answer::Http { done: None, .. })
             && let Ok(next) = stream.frames.try_recv()
         {
-            let next = exchange::part(next.frame, stream.first_byte, || next.output)?;
-            answer = exchange::with_next(answer, next);
+            let next = call::part(next.frame, stream.first_byte, || next.output)?;
+            answer = call::with_next(answer, next);
         }
         if let Answer::Http { done: None, .. } = answer {
             self.streams
@@ -104,14 +104,14 @@ impl Mux {
         Ok(answer)
     }
 
-    pub(super) async fn next_part(&self, id: u32) -> Result<Part, Exchanged> {
+    pub(super) async fn next_part(&self, id: u32) -> Result<Part, CallError> {
         let stream = self.streams.open.lock().receivers.remove(&id);
         let Some(mut stream) = stream else {
-            return Err(Exchanged::Broken(format!("no stream {id}")));
+            return Err(CallError::Broken(format!("no stream {id}")));
         };
         let closing = Closing(&self.streams, id);
         let arrived = self.next_frame(&mut stream).await?;
-        let part = exchange::part(arrived.frame, stream.first_byte, || arrived.output)?;
+        let part = call::part(arrived.frame, stream.first_byte, || arrived.output)?;
         if matches!(part, Part::Chunk(_)) {
             self.streams.open.lock().receivers.insert(id, stream);
             closing.stay_open();
@@ -119,15 +119,15 @@ impl Mux {
         Ok(part)
     }
 
-    async fn next_frame(&self, stream: &mut Stream) -> Result<Arrived, Exchanged> {
+    async fn next_frame(&self, stream: &mut Stream) -> Result<Arrived, CallError> {
         match stream.frames.recv().await {
             Some(arrived) => Ok(arrived),
             None => Err(self.streams.ended()),
         }
     }
 
-    async fn send(&self, call: &Call) -> Result<(), Exchanged> {
-        let header = exchange::header(call)?;
+    async fn send(&self, call: &Call) -> Result<(), CallError> {
+        let header = call::header(call)?;
         let mut parts = [
             IoSlice::new(&header),
             IoSlice::new(&call.meta),
@@ -139,7 +139,7 @@ impl Mux {
             let written = writer
                 .write_vectored(rest)
                 .await
-                .map_err(exchange::closed_or_broken)?;
+                .map_err(call::closed_or_broken)?;
             IoSlice::advance_slices(&mut rest, written);
         }
         Ok(())
@@ -153,8 +153,8 @@ impl Drop for Mux {
 }
 
 impl Streams {
-    fn ended(&self) -> Exchanged {
-        self.open.lock().ended.clone().unwrap_or(Exchanged::Closed)
+    fn ended(&self) -> CallError {
+        self.open.lock().ended.clone().unwrap_or(CallError::Closed)
     }
 }
 

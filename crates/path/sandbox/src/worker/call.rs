@@ -34,7 +34,7 @@ pub(crate) struct Reader {
 
 /// Why an exchange has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Exchanged {
+pub(crate) enum CallError {
     /// The worker closed its end.
     Closed,
     /// It broke the protocol, or the socket failed.
@@ -66,12 +66,12 @@ impl Connection {
         &mut self.reader.output
     }
 
-    pub(crate) async fn frame(&mut self) -> Result<Frame, Exchanged> {
+    pub(crate) async fn frame(&mut self) -> Result<Frame, CallError> {
         self.reader.frame().await
     }
 
     /// One exchange, up to the whole answer or the head of a streamed one.
-    pub(crate) async fn call(&mut self, call: &Call) -> Result<Answer, Exchanged> {
+    pub(crate) async fn call(&mut self, call: &Call) -> Result<Answer, CallError> {
         self.send(call).await?;
         let frame = self.frame().await?;
         self.first_byte = Instant(monotonic_ns());
@@ -92,14 +92,14 @@ impl Connection {
     }
 
     /// The next part of a streamed answer.
-    pub(crate) async fn next_part(&mut self, stream: u32) -> Result<Part, Exchanged> {
+    pub(crate) async fn next_part(&mut self, stream: u32) -> Result<Part, CallError> {
         let frame = self.frame().await?;
         expect_stream(&frame, stream)?;
         let output = &mut self.reader.output;
         part(frame, self.first_byte, || output.take())
     }
 
-    async fn send(&mut self, call: &Call) -> Result<(), Exchanged> {
+    async fn send(&mut self, call: &Call) -> Result<(), CallError> {
         let header = header(call)?;
         let mut parts = [
             IoSlice::new(&header),
@@ -123,7 +123,7 @@ impl Connection {
 
 impl Reader {
     /// The next whole frame; output is read meanwhile.
-    pub(super) async fn frame(&mut self) -> Result<Frame, Exchanged> {
+    pub(super) async fn frame(&mut self) -> Result<Frame, CallError> {
         loop {
             if let Some(frame) = self.decoder.next_frame().map_err(broken)? {
                 return Ok(frame);
@@ -131,7 +131,7 @@ impl Reader {
             let space = self.decoder.space(READ_LEN);
             let read = self.output.drain_while(self.stream.read_buf(space)).await;
             if read.map_err(closed_or_broken)? == 0 {
-                return Err(Exchanged::Closed);
+                return Err(CallError::Closed);
             }
         }
     }
@@ -142,7 +142,7 @@ impl Reader {
 }
 
 /// The header of the frame that begins an exchange.
-pub(super) fn header(call: &Call) -> Result<[u8; HEADER_LEN], Exchanged> {
+pub(super) fn header(call: &Call) -> Result<[u8; HEADER_LEN], CallError> {
     let kind = match call.kind {
         CallKind::Event => Kind::Invoke,
         CallKind::Http => Kind::Http,
@@ -156,7 +156,7 @@ pub(super) fn answer(
     frame: Frame,
     first_byte: Instant,
     output: impl FnOnce() -> Bytes,
-) -> Result<Answer, Exchanged> {
+) -> Result<Answer, CallError> {
     match frame.kind {
         Kind::Result => Ok(Answer::Result(
             frame.body,
@@ -169,7 +169,7 @@ pub(super) fn answer(
         Kind::Head => {
             let meta: HeadMeta = parse(&frame.meta)?;
             if !(100..600).contains(&meta.status) {
-                return Err(Exchanged::Broken(format!("status {}", meta.status)));
+                return Err(CallError::Broken(format!("status {}", meta.status)));
             }
             let head = HttpHead {
                 status: meta.status,
@@ -196,7 +196,7 @@ pub(super) fn part(
     frame: Frame,
     first_byte: Instant,
     output: impl FnOnce() -> Bytes,
-) -> Result<Part, Exchanged> {
+) -> Result<Part, CallError> {
     match frame.kind {
         Kind::Chunk => Ok(Part::Chunk(frame.body)),
         Kind::End => {
@@ -233,7 +233,7 @@ fn done(
     meta: &[u8],
     first_byte: Instant,
     output: impl FnOnce() -> Bytes,
-) -> Result<Done, Exchanged> {
+) -> Result<Done, CallError> {
     let meta: DoneMeta = parse(meta)?;
     Ok(Done {
         started: Instant(meta.started_ns),
@@ -243,7 +243,7 @@ fn done(
     })
 }
 
-fn parse<'a, T: serde::Deserialize<'a>>(meta: &'a [u8]) -> Result<T, Exchanged> {
+fn parse<'a, T: serde::Deserialize<'a>>(meta: &'a [u8]) -> Result<T, CallError> {
     serde_json::from_slice(meta).map_err(broken)
 }
 
@@ -255,7 +255,7 @@ fn joined(first: Bytes, second: Bytes) -> Bytes {
     }
 }
 
-fn expect_stream(frame: &Frame, stream: u32) -> Result<(), Exchanged> {
+fn expect_stream(frame: &Frame, stream: u32) -> Result<(), CallError> {
     if frame.stream == stream {
         Ok(())
     } else {
@@ -263,21 +263,21 @@ fn expect_stream(frame: &Frame, stream: u32) -> Result<(), Exchanged> {
     }
 }
 
-fn out_of_turn(frame: &Frame) -> Exchanged {
-    Exchanged::Broken(format!(
+fn out_of_turn(frame: &Frame) -> CallError {
+    CallError::Broken(format!(
         "a frame {:?} of stream {} out of turn",
         frame.kind, frame.stream
     ))
 }
 
-fn broken(problem: impl std::fmt::Display) -> Exchanged {
-    Exchanged::Broken(problem.to_string())
+fn broken(problem: impl std::fmt::Display) -> CallError {
+    CallError::Broken(problem.to_string())
 }
 
-pub(super) fn closed_or_broken(error: io::Error) -> Exchanged {
+pub(super) fn closed_or_broken(error: io::Error) -> CallError {
     match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Exchanged::Closed,
-        _ => Exchanged::Broken(error.to_string()),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => CallError::Closed,
+        _ => CallError::Broken(error.to_string()),
     }
 }
 

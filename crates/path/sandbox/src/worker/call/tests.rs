@@ -107,5 +107,5 @@ async fn a_result_in_mid_stream_is_out_of_turn() {
     ];
     worker.write_all(&frames.concat()).await.unwrap();
     let broken = daemon.call(&call()).await;
-    assert!(matches!(broken, Err(Exchanged::Broken(_))), "{broken:?}");
+    assert!(matches!(broken, Err(CallError::Broken(_))), "{broken:?}");
 }
