@@ -2,8 +2,8 @@
 
     python3 bench.py [--node PATH] [--rounds N] [--flags="…"] [--module]
 
-Medians of one run on the machine as it is; they mean something only next to another run on the same machine. "fresh node" is
-the same interpreter started for one line of JavaScript: what a cold start costs at least that has no pre-warmed process.
+The results are medians of one run. Compare them only with another run on the same machine. "fresh node" starts the same
+interpreter for one line of JavaScript. This is the minimum for a cold start without a pre-warmed process.
 """
 
 from __future__ import annotations

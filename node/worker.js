@@ -1,9 +1,9 @@
-// The Node worker: a pre-warmed process that is up before anybody needs it, becomes one function's late, and serves it
-// until the daemon closes the channel.
+// The Node worker: a pre-warmed process that starts before any function needs it. When it gets a specification, it becomes
+// the worker of one function, and serves it until the daemon closes the channel.
 //
 //     node [flags] worker.js prewarmed      descriptor 3: the invocation channel, descriptor 4: the control socket
 //
-// This file is the life of the process, and what ends it. PROTOCOL.md, sections 1 and 4, is what it keeps to.
+// This file contains the life of the process, and what ends it. PROTOCOL.md, sections 1 and 4, defines the protocol.
 'use strict';
 
 const fs = require('node:fs');
@@ -21,7 +21,7 @@ const wire = require('./lib/wire.js');
 
 const CHANNEL_FD = 3;
 const CONTROL_FD = 4;
-// A specification is mostly environment variables.
+// The longest specification. It consists mostly of environment variables.
 const SPECIFICATION_LEN_MAX = 1024 * 1024;
 const READ_LEN = 64 * 1024;
 
@@ -35,7 +35,7 @@ const STATUS_REJECTION = 128;
 const STATUS_EXCEPTION = 129;
 
 /**
- * What an error that nobody caught means, and what an empty event loop: both depend on how far the worker is.
+ * What an uncaught error means, and what an empty event loop means. Both depend on the phase of the worker.
  * @typedef {object} Phase
  * @property {(what: string, error: unknown, status: number) => void} fail
  * @property {() => void} idle
@@ -56,13 +56,13 @@ async function main(args) {
     output.write(2, USAGE);
     process.exit(2);
   }
-  process.argv.length = 2; // a function sees none of our arguments
+  process.argv.length = 2; // functions do not see our arguments
   output.prepare();
   watch();
   Object.assign(globalThis, { awslambda: { streamifyResponse: handler.streamifyResponse, HttpResponseStream } });
   const channel = new Channel(CHANNEL_FD);
   await warmUp();
-  // From here on to READY nothing is done that could have been done before.
+  // From here to READY, do nothing that could have been done earlier.
   output.write(CONTROL_FD, `${JSON.stringify({ op: 'waiting', node: process.versions.node, pid: process.pid })}\n`);
   const line = readLine(CONTROL_FD);
   const specifiedNs = process.hrtime.bigint();
@@ -73,7 +73,7 @@ async function main(args) {
   await become(channel, line, specifiedNs);
 }
 
-/** Before user code can: ours hear of everything first. */
+/** Called before user code runs, so that our listeners are called first. */
 function watch() {
   process.on('uncaughtException', (error) => phase.fail('Uncaught Exception', error, STATUS_EXCEPTION));
   process.on('unhandledRejection', (reason) => {
@@ -83,8 +83,8 @@ function watch() {
 }
 
 /**
- * One line, without the end of it; null when the socket closed before there was one. It blocks: until it is told what
- * to be, a pre-warmed process has nothing else to do.
+ * One line without its line break. Null if the socket closed before there was a line. It blocks, because a pre-warmed
+ * process has nothing else to do until it gets its specification.
  * @param {number} fd
  */
 function readLine(fd) {
@@ -120,14 +120,14 @@ function readSome(fd, chunk) {
         return 0;
       }
       if (code !== 'EINTR') {
-        throw error; // EAGAIN too: the descriptor has to be a blocking one
+        throw error; // also EAGAIN: the descriptor must be blocking
       }
     }
   }
 }
 
 /**
- * Specialises, loads the handler and serves; `INIT_ERROR` and the end when that cannot be.
+ * Specialises, loads the handler and serves. Sends `INIT_ERROR` and ends if that fails.
  * @param {Channel} channel
  * @param {string} line
  * @param {bigint} specifiedNs
@@ -137,7 +137,7 @@ async function become(channel, line, specifiedNs) {
     fail: (what, error) => refuse(channel, what, error),
     idle: () => refuse(channel, 'Init Error', new errors.Fault('Runtime.NodeJsExit', NEVER_LOADED)),
   };
-  channel.unref(); // what keeps the process alive while it loads is the module's
+  channel.unref(); // while the module loads, only the module itself keeps the process alive
   let invocations;
   try {
     const specification = specificationOf(line);
@@ -167,7 +167,7 @@ function specificationOf(line) {
 }
 
 /**
- * `INIT_ERROR`, and the end.
+ * Sends `INIT_ERROR` and ends the process.
  * @param {Channel} channel
  * @param {string} what
  * @param {unknown} error
@@ -194,7 +194,7 @@ function serve(channel, invocations) {
 }
 
 /**
- * The daemon closed the channel, or broke the protocol.
+ * The daemon closed the channel or violated the protocol.
  * @param {Error | null} error
  */
 function closed(error) {

@@ -1,8 +1,8 @@
 // The invocation channel: frames over a connected stream socket (PROTOCOL.md, section 1).
 //
-// Reading goes through the event loop into one buffer that is used again and again. Writing is tried at once, with one
-// call for header, meta and body; only what the kernel does not take waits, in the socket's own queue. It decides
-// nothing: what a frame means is for `events.js`, what an end means for `worker.js`.
+// The event loop reads into one buffer, which is reused. A frame is written at once, with one call for header, meta and
+// body. Only bytes that the kernel does not take wait in the socket's own queue. This file decides nothing: `events.js`
+// handles frames, and `worker.js` handles the end of the channel.
 'use strict';
 
 const fs = require('node:fs');
@@ -13,18 +13,18 @@ const wire = require('./wire.js');
 /** @typedef {import('./wire.js').OnFrame} OnFrame */
 
 /**
- * What answers are given to: the channel, and its stand-in during the warm-up.
+ * Where answers are sent: the channel, or its replacement during the warm-up.
  * @typedef {object} Sink
  * @property {(kind: number, stream: number, meta: string, body: string | Uint8Array) => boolean} send sends one frame;
- *   false when a part of it has to wait. ProtocolError when a part is longer than the protocol allows
+ *   false if a part of it must wait. ProtocolError if a part is longer than the protocol allows
  * @property {(action: () => void) => void} whenSent runs `action` once the kernel has everything sent so far
- * @property {() => void} ref the channel alone keeps the process alive
- * @property {() => void} unref it does not
+ * @property {() => void} ref the channel keeps the process alive
+ * @property {() => void} unref the channel no longer keeps the process alive
  */
 
-// Room for an ordinary event, so that it is read with one call.
+// Large enough to read an ordinary event with one call.
 const READ_LEN = 64 * 1024;
-// Answers up to this length, in the worst case of their encoding, are put together without allocating.
+// Answers up to this length (in the worst case of their encoding) are built without allocating.
 const SMALL_LEN = 16 * 1024;
 
 /** @implements {Sink} */
@@ -33,11 +33,11 @@ class Channel {
   #socket;
   #decoder = new wire.Decoder();
   #small = Buffer.allocUnsafeSlow(SMALL_LEN);
-  /** How many writes the socket still has. While there are any, later frames must queue behind them. */
+  /** The number of writes in the socket's queue. While there are any, later frames must queue behind them. */
   #waiting = 0;
   /** @type {Array<() => void>} */
   #whenSent = [];
-  /** What came before `start`. @type {Buffer[]} */
+  /** Bytes that arrived before `start`. @type {Buffer[]} */
   #early = [];
   /** @type {OnFrame | null} */
   #onFrame = null;
@@ -45,7 +45,7 @@ class Channel {
   #onClosed = () => process.exit(0);
 
   /**
-   * Owns the descriptor of a connected stream socket. Nothing is read before `start`.
+   * Takes ownership of the descriptor of a connected stream socket. Nothing is read before `start`.
    * @param {number} fd
    */
   constructor(fd) {
@@ -54,7 +54,7 @@ class Channel {
       buffer: Buffer.allocUnsafeSlow(READ_LEN),
       callback: (/** @type {number} */ len, /** @type {Uint8Array} */ buffer) => this.#received(len, buffer),
     };
-    // `onread` is an option of both; only that of `connect` is in the types.
+    // Both functions have the option `onread`, but the types contain only that of `connect`.
     const options = /** @type {net.SocketConstructorOpts} */ ({ fd, readable: true, writable: true, onread });
     this.#socket = new net.Socket(options);
     this.#socket.on('end', () => this.#end(null));
@@ -62,8 +62,8 @@ class Channel {
   }
 
   /**
-   * Begins to read. `onClosed` is called once: with null when the daemon has closed the channel between two frames,
-   * otherwise with what was wrong.
+   * Begins to read. `onClosed` is called once: with null if the daemon has closed the channel between two frames,
+   * otherwise with the error.
    * @param {OnFrame} onFrame
    * @param {(error: Error | null) => void} onClosed
    */
@@ -116,7 +116,7 @@ class Channel {
   }
 
   /**
-   * One piece; it may be used again by the caller.
+   * Writes one piece. The caller may reuse it.
    * @param {Buffer} frame
    */
   #write(frame) {
@@ -129,7 +129,7 @@ class Channel {
   }
 
   /**
-   * Two pieces with one call; neither is copied.
+   * Writes two pieces with one call, without copying them.
    * @param {Buffer} head
    * @param {Uint8Array} body
    */
@@ -146,8 +146,8 @@ class Channel {
   }
 
   /**
-   * How many bytes the kernel took. When the daemon has gone there is nobody to tell, and the socket's end is heard
-   * soon.
+   * Returns how many bytes the kernel took. If the daemon has closed its end, the error is ignored, because the end of the
+   * socket is reported soon.
    * @param {() => number} write
    */
   #taken(write) {
@@ -156,7 +156,7 @@ class Channel {
     } catch (error) {
       const { code } = /** @type {NodeJS.ErrnoException} */ (error);
       if (code === 'EAGAIN' || code === 'EINTR' || code === 'EPIPE' || code === 'ECONNRESET') {
-        return 0; // the socket's own queue tries again, and reports what is final
+        return 0; // the socket's own queue tries again, and reports a final error
       }
       throw error;
     }
@@ -176,14 +176,14 @@ class Channel {
   }
 
   /**
-   * Whether to read on.
+   * Handles bytes. Returns whether to continue reading.
    * @param {number} len
    * @param {Uint8Array} buffer
    */
   #received(len, buffer) {
     const chunk = Buffer.from(buffer.buffer, buffer.byteOffset, len);
     if (this.#onFrame === null) {
-      this.#early.push(Buffer.from(chunk)); // at most one: reading stops here
+      this.#early.push(Buffer.from(chunk)); // at most one chunk, because reading stops here
       return false;
     }
     this.#decode(chunk);

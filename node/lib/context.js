@@ -1,12 +1,12 @@
-// The `context` argument of a Lambda handler, with the names of AWS's own.
+// The `context` argument of a Lambda handler, with the same names as AWS's.
 //
-// What does not change between invocations is read once per worker.
+// Values that do not change between invocations are read once per worker.
 'use strict';
 
 /** @typedef {import('./spec.js').Specification} Specification */
 
 /**
- * What the daemon says of an invocation (PROTOCOL.md, `InvokeMeta`).
+ * What the daemon sends about an invocation (PROTOCOL.md, `InvokeMeta`).
  * @typedef {object} InvokeMeta
  * @property {string} id
  * @property {string} [arn]
@@ -17,7 +17,7 @@
  */
 
 /**
- * How an invocation is ended without a promise.
+ * Functions that end an invocation without a promise.
  * @typedef {object} Ending
  * @property {(error?: unknown, result?: unknown) => void} done
  * @property {(result?: unknown) => void} succeed
@@ -31,14 +31,14 @@ class FunctionInfo {
     const { env } = process;
     this.name = env.AWS_LAMBDA_FUNCTION_NAME || text(info.name);
     this.version = env.AWS_LAMBDA_FUNCTION_VERSION || text(info.version) || '$LATEST';
-    this.memoryMb = env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE || text(info.memory_mb); // a string in Lambda too
+    this.memoryMb = env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE || text(info.memory_mb); // in Lambda this is a string too
     this.arn = text(info.arn);
     this.logGroup = env.AWS_LAMBDA_LOG_GROUP_NAME;
     this.logStream = env.AWS_LAMBDA_LOG_STREAM_NAME;
   }
 }
 
-/** What a handler gets as its second argument. Its functions work without it as `this`, as Lambda's do. */
+/** The second argument of a handler. As in Lambda, its functions work without `this`. */
 class Context {
   /**
    * @param {FunctionInfo} info
@@ -66,7 +66,7 @@ class Context {
 }
 
 /**
- * The caller's context object; undefined when it sent none or something that is not JSON.
+ * The caller's context object. Undefined if the caller sent none, or something that is not JSON.
  * @param {string | undefined} json
  * @returns {unknown}
  */

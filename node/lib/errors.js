@@ -1,17 +1,17 @@
-// Errors in AWS Lambda's form: `ErrorBody` for the caller, and the same as text for the log.
+// Errors in AWS Lambda's form: `ErrorBody` for the caller, and the same information as text for the log.
 //
-// Lambda's Node runtime has `trace` (the stack with its first line), PROTOCOL.md has `stackTrace` (the frames alone),
-// so an error has both. Frames of this package and of Node's module loader are left out: the user did not write them.
+// Lambda's Node runtime uses `trace` (the stack with its first line). PROTOCOL.md uses `stackTrace` (only the frames). An
+// error contains both. Frames of this package and of Node's module loader are left out: the user did not write them.
 'use strict';
 
 const path = require('node:path');
 const { types } = require('node:util');
 
-// An ErrorBody is for people; what is longer than this is a result that went the wrong way. In UTF-16 units.
+// People read an ErrorBody; a longer text is probably a result by mistake. In UTF-16 units.
 const MESSAGE_LEN_MAX = 200_000;
 // A stack has ten frames unless `Error.stackTraceLimit` says more.
 const TRACE_LINES_MAX = 200;
-// How many causes of causes are logged.
+// How many levels of `cause` are logged.
 const CAUSES_MAX = 8;
 
 const OWN_FOLDER = path.dirname(__dirname) + path.sep;
@@ -25,12 +25,12 @@ const HIDDEN = [
   'AsyncLocalStorage.run (node:',
 ];
 
-/** An error that the runtime itself finds, with Lambda's name for it (`Runtime.ImportModuleError` and so on). */
+/** An error that the runtime itself detects, with Lambda's name (`Runtime.ImportModuleError` and so on). */
 class Fault extends Error {
   /**
    * @param {string} kind
    * @param {string} message
-   * @param {string[]} [frames] of the user's error that it stands for
+   * @param {string[]} [frames] of the user's error that this error replaces
    */
   constructor(kind, message, frames = []) {
     super(message);
@@ -40,12 +40,12 @@ class Fault extends Error {
 }
 
 /**
- * What Lambda reports of an error.
+ * What Lambda reports about an error.
  * @typedef {{errorType: string, errorMessage: string, frames: string[]}} Description
  */
 
 /**
- * Whatever was thrown: anything can be, and its getters may do anything.
+ * Describes a thrown value. It can be of any type, and its getters may throw.
  * @param {unknown} error
  * @returns {Description}
  */
@@ -76,7 +76,7 @@ function body(error, requestId) {
 }
 
 /**
- * One line for the log, as Lambda writes it: JSON with whatever the user attached to the error.
+ * One line for the log, as Lambda writes it: JSON with the properties that the user added to the error.
  * @param {unknown} error
  */
 function line(error) {
@@ -86,12 +86,12 @@ function line(error) {
     const { code } = /** @type {{code?: unknown}} */ (isError(error) ? error : {});
     return JSON.stringify({ errorType, errorMessage, code, ...attached(error), stack, cause: causes(error) });
   } catch {
-    return JSON.stringify({ errorType, errorMessage, stack }); // what was attached cannot be written as JSON
+    return JSON.stringify({ errorType, errorMessage, stack }); // an added property cannot be written as JSON
   }
 }
 
 /**
- * The same for a line that is an object: the stack with its first line.
+ * The same for a log line in JSON: the stack with its first line.
  * @param {unknown} error
  */
 function fields(error) {
@@ -100,7 +100,7 @@ function fields(error) {
 }
 
 /**
- * What the user attached to an error. Its getters may throw.
+ * The properties that the user added to an error. Their getters may throw.
  * @param {unknown} error
  * @returns {Record<string, unknown>}
  */
@@ -109,7 +109,7 @@ function attached(error) {
 }
 
 /**
- * Lambda's error for a promise that was rejected while nobody listened.
+ * Lambda's error for a rejected promise without a handler.
  * @param {unknown} reason
  */
 function unhandledRejection(reason) {
@@ -129,7 +129,7 @@ function frames(error) {
 }
 
 /**
- * Errors of other realms (node:vm) too.
+ * True also for errors of other realms (node:vm).
  * @param {unknown} value
  * @returns {value is Error}
  */

@@ -1,7 +1,7 @@
 // Calls the handler: an `INVOKE` frame in, one `RESULT` or `ERROR` frame out, or the frames of a streamed response.
 //
-// A handler answers by its promise, by what it returns, by `callback`, or by `context.done`; the first of them counts.
-// It knows no sockets: answers go to a `Sink`.
+// A handler answers with its promise, its return value, `callback` or `context.done`. The first answer counts.
+// This file uses no sockets: answers go to a `Sink`.
 'use strict';
 
 const { AsyncResource } = require('node:async_hooks');
@@ -31,7 +31,7 @@ class Invocations {
   #info;
   #sink;
   #isAlone;
-  /** Not yet answered; as many as `concurrency` at most, the daemon sees to that. @type {Set<Invocation>} */
+  /** Invocations without an answer. The daemon sends at most `concurrency`. @type {Set<Invocation>} */
   #open = new Set();
   #isTraced = false;
 
@@ -48,7 +48,7 @@ class Invocations {
   }
 
   /**
-   * Answers one frame. Only a meta that is not JSON makes it throw.
+   * Answers one frame. It throws only if the meta is not JSON.
    * @param {number} kind
    * @param {number} stream
    * @param {Buffer} metaBytes
@@ -60,18 +60,18 @@ class Invocations {
     const invocation = new Invocation(this, this.#sink, stream, meta.id);
     this.#open.add(invocation);
     if (this.#isAlone) {
-      // Whatever keeps the process alive now is the handler's: when it ends, the handler has nothing left to wait for.
+      // From now on, only the handler keeps the process alive. If the loop is empty, the handler waits for nothing more.
       this.#sink.unref();
       this.#trace(meta.trace);
       output.setRequest(meta.id);
     }
-    // A scope of its own, so that what a handler stores in it (AsyncLocalStorage.enterWith) ends with the invocation.
+    // A separate scope, so that what a handler stores in it (AsyncLocalStorage.enterWith) ends with the invocation.
     const scope = new AsyncResource('Invocation');
     const begin = () => this.#begin(invocation, kind, meta, body);
     scope.runInAsyncScope(this.#isAlone ? begin : () => output.withRequest(meta.id, begin));
   }
 
-  /** The loop is empty: invocations that wait for just that are answered, the others never will be by themselves. */
+  /** The loop is empty. Answers the invocations that wait for this; the others can no longer answer by themselves. */
   whenNothingIsLeft() {
     for (const invocation of [...this.#open]) {
       invocation.whenNothingIsLeft();
@@ -79,7 +79,7 @@ class Invocations {
   }
 
   /**
-   * Ends all that are open with an error that has been logged: the worker is about to end.
+   * Ends all open invocations with an error that has been logged. The worker is about to end.
    * @param {unknown} error
    */
   breakOff(error) {
@@ -112,7 +112,7 @@ class Invocations {
         this.#call(invocation, event, context);
       }
     } catch (error) {
-      invocation.fail(error); // whatever it is
+      invocation.fail(error); // any value
     }
   }
 
@@ -135,7 +135,7 @@ class Invocations {
     if (isThenable(returned)) {
       returned.then(invocation.succeed, invocation.fail);
     } else if (target.length < 3 && (returned !== undefined || !this.#isAlone)) {
-      // With three parameters the callback is the answer, and what is returned is whatever the last call in there gave.
+      // A handler with three parameters answers with the callback. Its return value has no meaning.
       invocation.succeed(returned);
     } else {
       invocation.mayCallBack();
@@ -160,7 +160,7 @@ class Invocations {
   }
 
   /**
-   * `_X_AMZN_TRACE_ID`, set for the invocation that has one. There is but one process.env: not with concurrency.
+   * `_X_AMZN_TRACE_ID`, set for an invocation that has one. Not with concurrency above 1: there is only one process.env.
    * @param {string | undefined} trace
    */
   #trace(trace) {
@@ -174,17 +174,17 @@ class Invocations {
   }
 }
 
-/** One invocation. Its functions can be called without it, and after the first of them the others do nothing. */
+/** One invocation. Its functions work without `this`. After the first call, further calls do nothing. */
 class Invocation {
   #invocations;
   #sink;
   #requestId;
   #startedNs = process.hrtime.bigint();
-  /** How it ends is known, although perhaps not yet sent. */
+  /** The answer is known. It may not have been sent yet. */
   #isDecided = false;
-  /** The result that goes out once the loop is empty. @type {{result: unknown} | null} */
+  /** The result to send when the loop is empty. @type {{result: unknown} | null} */
   #later = null;
-  /** What the handler returned is no promise: an empty loop means null, as in Lambda. */
+  /** The handler did not return a promise. As in Lambda, an empty loop then means the result null. */
   #mayCallBack = false;
   /** @type {ResponseStream | null} */
   #response = null;
@@ -203,7 +203,7 @@ class Invocation {
     this.#requestId = requestId;
   }
 
-  /** The handler begins now; returns when that is. */
+  /** The handler begins now. Returns the time. */
   started() {
     this.#startedNs = process.hrtime.bigint();
     return this.#startedNs;
@@ -238,7 +238,7 @@ class Invocation {
   };
 
   /**
-   * Succeeds once the loop is empty.
+   * Succeeds when the loop is empty.
    * @param {unknown} result
    */
   succeedLater(result) {
@@ -248,7 +248,7 @@ class Invocation {
     }
   }
 
-  /** The handler has returned nothing: it calls back, or has done what it had to. */
+  /** The handler has returned nothing: it will call the callback, or it is finished. */
   mayCallBack() {
     this.#mayCallBack = true;
   }
@@ -264,7 +264,7 @@ class Invocation {
   }
 
   /**
-   * Answers with an error that has been logged, whatever was decided.
+   * Answers with an error that has been logged, even if another answer was chosen.
    * @param {unknown} error
    */
   breakOff(error) {
@@ -274,18 +274,18 @@ class Invocation {
   }
 
   /**
-   * Answers by a stream.
+   * Answers with a stream.
    * @param {ResponseStream} response
    */
   streams(response) {
     this.#response = response;
-    // 'close' comes in the end, whether it finished or broke off.
+    // 'close' always comes last, whether the stream finished or broke off.
     response.once('close', () => this.#completeStream(response));
     response.once('finish', () => setImmediate(() => this.#flush(response)));
   }
 
   /**
-   * The handler of a stream has returned.
+   * The handler of a streamed response has returned.
    * @param {ResponseStream} response
    */
   returned(response) {
@@ -302,7 +302,7 @@ class Invocation {
       try {
         response.complete(process.hrtime.bigint());
       } catch (error) {
-        this.fail(error); // a head that is too long
+        this.fail(error); // the head is too long
         return;
       }
       this.#isDecided = true;
@@ -370,7 +370,7 @@ function decodeEvent(kind, body) {
 }
 
 /**
- * JSON; what has none (undefined, a function) is null, as in Lambda.
+ * Encodes as JSON. A value without JSON form (undefined, a function) is null, as in Lambda.
  * @param {unknown} result
  */
 function encodeResult(result) {
@@ -378,11 +378,11 @@ function encodeResult(result) {
   try {
     json = JSON.stringify(result) ?? 'null';
   } catch (error) {
-    // a BigInt, a circle, or a user's `toJSON`
+    // a BigInt, a cycle, or a `toJSON` of the user
     const { errorMessage, frames } = errors.describe(error);
     throw new Fault('Runtime.MarshalError', `Unable to marshal response: ${errorMessage}`, frames);
   }
-  const most = json.length * 3; // bytes of UTF-8 per UTF-16 unit
+  const most = json.length * 3; // at most 3 bytes of UTF-8 per UTF-16 unit
   if (most > wire.BODY_LEN_MAX && Buffer.byteLength(json) > wire.BODY_LEN_MAX) {
     const problem = `Response payload size exceeded maximum allowed payload size (${wire.BODY_LEN_MAX} bytes).`;
     throw new Fault('Function.ResponseSizeTooLarge', problem);

@@ -1,7 +1,7 @@
-// Finds the handler that a specification names, with AWS Lambda's rules and Lambda's words when it cannot.
+// Finds the handler that a specification names, with AWS Lambda's rules and error messages.
 //
-// `file.handler`, `folder/file.nested.handler`: the file is looked for as it is named, then as .js, .mjs, .cjs (and
-// TypeScript where this Node runs it); last as a package. It does not call handlers: that is for `events.js`.
+// `file.handler`, `folder/file.nested.handler`: searches a file with exactly this name, then with .js, .mjs, .cjs (and
+// TypeScript, if this Node runs it), and finally a package. It does not call handlers; `events.js` does.
 'use strict';
 
 const fs = require('node:fs');
@@ -20,16 +20,16 @@ const { Fault } = errors;
 
 /** @typedef {{name: string, isModule: boolean}} File a module's, and whether it is loaded as an ES module */
 
-// Lambda's own marks; wrappers around handlers copy them.
+// Lambda's own markers. Wrappers around handlers copy them.
 const STREAMING = Symbol.for('aws.lambda.runtime.handler.streaming');
 const HIGH_WATER_MARK = Symbol.for('aws.lambda.runtime.handler.streaming.highWaterMark');
 
 const CHECK_MS_MAX = 5_000;
-// How many names of a folder or a module a message lists.
+// How many names of a folder or module an error message lists.
 const NAMES_MAX = 20;
 
 /**
- * Loads the module and looks the handler up. Throws Fault, or whatever the module threw.
+ * Loads the module and looks up the handler. Throws Fault, or what the module threw.
  * @param {{cwd: string, handler: string}} specification
  * @returns {Promise<Handler>}
  */
@@ -124,7 +124,7 @@ function extensions() {
 }
 
 /**
- * Whether it is an ES module by Node's rules: by its extension, else by `type` of the nearest package.json.
+ * Whether the file is an ES module by Node's rules: its extension decides, else `type` of the nearest package.json.
  * @param {string} file
  * @param {string} extension
  */
@@ -145,7 +145,7 @@ function isModule(file, extension) {
 }
 
 /**
- * `type` of a package.json; null when there is no such file.
+ * `type` of a package.json. Null if there is no such file.
  * @param {string} file
  * @returns {unknown}
  */
@@ -215,7 +215,7 @@ function inLambdasWords(error, file) {
 }
 
 /**
- * Node puts `FILE:LINE` in front of what it says of code that could not be compiled.
+ * Node writes `FILE:LINE` before the error of code that could not be compiled.
  * @param {string} text
  */
 function placeIn(text) {
@@ -224,7 +224,7 @@ function placeIn(text) {
 }
 
 /**
- * Of ES modules it keeps the place to itself until it prints the error, so another one is made to print it.
+ * For an ES module, Node reveals the place only when it prints the error. So another Node process is started to print it.
  * @param {string} file
  */
 function placeByCheck(file) {
@@ -234,7 +234,7 @@ function placeByCheck(file) {
 }
 
 /**
- * A "Require stack" ends with whoever loaded the handler's file, which is this one.
+ * A "Require stack" ends with the file that loaded the handler, which is this file.
  * @param {string} message
  */
 function withoutOwnFiles(message) {

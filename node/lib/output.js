@@ -1,8 +1,8 @@
-// What a function prints: descriptors 1 and 2 are the log, and nothing printed may come after the answer.
+// The output of a function. Descriptors 1 and 2 are the log. All output must be written before the answer.
 //
-// Node's own stdout on a pipe sets it non-blocking and queues what does not fit. Here every write is done when it
-// returns, and a full pipe is waited for: the daemon always reads. `console` writes Lambda's lines (time, request,
-// level, text), or with AWS_LAMBDA_LOG_FORMAT=JSON an object per line, from AWS_LAMBDA_LOG_LEVEL on.
+// Node's own stdout makes a pipe non-blocking and queues what does not fit. Here, a write is complete when it returns. If
+// the pipe is full, the write waits; the daemon always reads. `console` writes lines as Lambda does (time, request, level,
+// text). With AWS_LAMBDA_LOG_FORMAT=JSON it writes an object per line, from the level AWS_LAMBDA_LOG_LEVEL on.
 'use strict';
 
 const { AsyncLocalStorage } = require('node:async_hooks');
@@ -12,25 +12,25 @@ const { format } = require('node:util');
 
 const errors = require('./errors.js');
 
-// How long a full pipe is left alone.
+// How long to wait before the next attempt to write to a full pipe.
 const PAUSE_MS = 1;
 const NO_REQUEST = '-';
 
 /**
- * With concurrency, whose line it is; without, `current` is enough and costs nothing.
+ * The request of a line. Used only with concurrency above 1; otherwise `current` is enough and costs nothing.
  * @type {AsyncLocalStorage<string>}
  */
 const requests = new AsyncLocalStorage();
 let current = NO_REQUEST;
 
-/** Lambda's, the least important first. */
+/** Lambda's levels, the least important first. */
 const LEVELS = ['TRACE', 'DEBUG', 'INFO', 'WARN', 'ERROR', 'FATAL'];
 const DEFAULT_LEVEL = 'INFO';
 let isJson = false;
-/** The first of LEVELS that is written. */
+/** The lowest level that is written. */
 let lowest = 0;
 
-/** Replaces `process.stdout`, `process.stderr` and the console's methods; once, before user code. */
+/** Replaces `process.stdout`, `process.stderr` and the methods of the console. Called once, before user code. */
 function prepare() {
   replaceStream('stdout', new Log(1));
   replaceStream('stderr', new Log(2));
@@ -41,11 +41,11 @@ function prepare() {
   console.warn = (...values) => log(2, 'WARN', values);
   console.error = (...values) => log(2, 'ERROR', values);
   const more = /** @type {{fatal?: (...values: unknown[]) => void}} */ (console);
-  more.fatal = (...values) => log(2, 'FATAL', values); // Lambda's own addition
+  more.fatal = (...values) => log(2, 'FATAL', values); // Lambda adds this method
 }
 
 /**
- * The form of the lines from now on, as these variables say. Levels are left out of JSON alone, as in Lambda.
+ * Sets the format of the lines from these variables. As in Lambda, the level filter applies only to JSON.
  * @param {Record<string, string>} environment
  */
 function configure(environment) {
@@ -56,7 +56,7 @@ function configure(environment) {
 }
 
 /**
- * Whose lines follow. For one invocation at a time.
+ * Sets the request of the following lines. For one invocation at a time.
  * @param {string} requestId
  */
 function setRequest(requestId) {
@@ -64,7 +64,7 @@ function setRequest(requestId) {
 }
 
 /**
- * Runs `action`; its lines, and those of what it starts, are this request's.
+ * Runs `action`. Its lines, and the lines of everything that it starts, belong to this request.
  * @param {string} requestId
  * @param {() => void} action
  */
@@ -73,7 +73,7 @@ function withRequest(requestId, action) {
 }
 
 /**
- * An error that ends an invocation or the worker.
+ * Logs an error that ends an invocation or the worker.
  * @param {string} what
  * @param {unknown} problem
  */
@@ -86,7 +86,7 @@ function error(what, problem) {
 }
 
 /**
- * All of it, now. A log that cannot be written is never the invocation's fault.
+ * Writes everything, now. If the log cannot be written, this is not an error of the invocation.
  * @param {number} fd
  * @param {string | Uint8Array} data
  */
@@ -126,8 +126,8 @@ function text(level, values) {
 }
 
 /**
- * Lambda's object: `message` is the one value as it is, or the text of several, then with what the first error among
- * them is beside it.
+ * Lambda's object. `message` is the value, if there is only one, or the text of all values. With several values, the
+ * properties of the first error among them are added.
  * @param {string} level
  * @param {unknown[]} values
  */
@@ -139,7 +139,7 @@ function json(level, values) {
     try {
       return `${JSON.stringify({ ...head, message: values[0] }, withErrors())}\n`;
     } catch {
-      // A circle, a BigInt, or a user's `toJSON`.
+      // A cycle, a BigInt, or a `toJSON` of the user.
     }
   }
   const found = values.length > 1 ? values.find(errors.isError) : undefined;
@@ -148,8 +148,8 @@ function json(level, values) {
 }
 
 /**
- * For JSON.stringify: an error with what Lambda says of it, and with what the user attached to it. The second time
- * without that, for it may lead back to the error.
+ * For JSON.stringify: an error with Lambda's properties, and with the properties that the user added. The second
+ * occurrence is written without the added ones, because they may lead back to the error.
  */
 function withErrors() {
   const seen = new Set();
@@ -163,13 +163,13 @@ function withErrors() {
   };
 }
 
-/** A standard stream that is never ahead of the kernel. */
+/** A standard stream that passes every write to the kernel before it returns. */
 class Log extends Writable {
   /** @param {number} fd */
   constructor(fd) {
     super({ decodeStrings: true });
     this.fd = fd;
-    this._type = 'fs'; // as Node's own synchronous stream says
+    this._type = 'fs'; // as in Node's own synchronous stream
     this._isStdio = true;
   }
 
@@ -185,7 +185,7 @@ class Log extends Writable {
   }
 
   /**
-   * `process.stdout.end()` is an error elsewhere; the descriptor is never closed.
+   * In other Node processes, `process.stdout.end()` is an error. Here the descriptor is never closed.
    * @override
    * @param {Error | null} error
    * @param {(error?: Error | null) => void} done

@@ -1,7 +1,7 @@
 // A streamed response as frames: `HEAD`, `CHUNK`, `END` (`awslambda.streamifyResponse`).
 //
-// It is an ordinary Writable: a slow reader fills the channel, which fills this stream's buffer, whereupon `write` says
-// false. Its last frame is not its own to send: that is for `events.js`, once the handler has returned as well.
+// The stream is an ordinary Writable. A slow reader fills the channel. Then this stream's buffer fills, and `write`
+// returns false. `events.js` sends the last frame, when the handler has returned too.
 'use strict';
 
 const { Writable } = require('node:stream');
@@ -12,14 +12,14 @@ const wire = require('./wire.js');
 /** @typedef {import('./channel.js').Sink} Sink */
 
 /**
- * What `HttpResponseStream.from` takes.
+ * The argument of `HttpResponseStream.from`.
  * @typedef {object} Prelude
  * @property {number} [statusCode]
- * @property {Record<string, unknown>} [headers] an array gives a header several times
+ * @property {Record<string, unknown>} [headers] an array repeats a header
  * @property {string[]} [cookies]
  */
 
-// Of a long body: other streams of the same worker come in between.
+// Long bodies are split, so that other streams of the worker can send in between.
 const PIECE_LEN_MAX = 1024 * 1024;
 const DEFAULT_CONTENT_TYPE = 'application/octet-stream'; // Lambda's
 
@@ -31,11 +31,11 @@ class ResponseStream extends Writable {
   /** @type {Prelude} */
   #prelude = {};
   #isHeadSent = false;
-  /** `end` has been called: what is written now is the last. */
+  /** `end` has been called, so the current write is the last one. */
   #isEnding = false;
-  /** Bytes that go out with the last frame. */
+  /** Bytes to send with the last frame. */
   #last = Buffer.alloc(0);
-  /** Why it broke off. @type {Error | null} */
+  /** Why the response broke off. @type {Error | null} */
   failure = null;
 
   /**
@@ -49,14 +49,14 @@ class ResponseStream extends Writable {
     this.#sink = sink;
     this.#stream = stream;
     this.#startedNs = startedNs;
-    // Without a listener an error would end the process; the invocation ends with it instead.
+    // Without a listener, an error would end the process. With it, the error ends only the invocation.
     this.on('error', (error) => {
       this.failure ??= error;
     });
   }
 
   /**
-   * Lambda's, for responses without `HttpResponseStream`.
+   * Sets the content type, as in Lambda, for responses without `HttpResponseStream`.
    * @param {string} contentType
    */
   setContentType(contentType) {
@@ -65,7 +65,7 @@ class ResponseStream extends Writable {
   }
 
   /**
-   * Status, headers and cookies, before the first byte.
+   * Sets status, headers and cookies. Called before the first byte.
    * @param {Prelude} prelude
    */
   setPrelude(prelude) {
@@ -78,7 +78,7 @@ class ResponseStream extends Writable {
   }
 
   /**
-   * Objects become JSON, as Lambda's stream has it.
+   * Objects become JSON, as in Lambda's stream.
    * @override
    * @param {unknown} chunk
    * @param {any} [encoding]
@@ -108,20 +108,20 @@ class ResponseStream extends Writable {
    */
   _write(chunk, _encoding, done) {
     if (this.#isEnding && this.writableLength === chunk.length && chunk.length <= PIECE_LEN_MAX) {
-      this.#last = Buffer.from(chunk); // one frame with the end; a copy, as the caller may use its bytes again
+      this.#last = Buffer.from(chunk); // sent in one frame with the end; copied, because the caller may reuse its bytes
       done();
       return;
     }
     try {
       this.#sendPieces(chunk);
     } catch (error) {
-      done(/** @type {Error} */ (error)); // a head that is too long
+      done(/** @type {Error} */ (error)); // the head is too long
       return;
     }
     this.#sink.whenSent(done);
   }
 
-  /** Status, headers and what is held back go out now: the handler has ended the response, but goes on. */
+  /** Sends status, headers and held bytes now: the handler has ended the response, but still runs. */
   flush() {
     if (this.writableFinished && !this.#isHeadSent) {
       const last = this.#last;
@@ -131,7 +131,7 @@ class ResponseStream extends Writable {
   }
 
   /**
-   * The last frame. To be called when the stream has finished.
+   * Sends the last frame. Must be called when the stream has finished.
    * @param {bigint} finishedNs
    */
   complete(finishedNs) {
@@ -181,7 +181,7 @@ class ResponseStream extends Writable {
 /** `awslambda.HttpResponseStream`. */
 class HttpResponseStream {
   /**
-   * @param {unknown} stream the handler's own
+   * @param {unknown} stream the stream of the handler
    * @param {Prelude} prelude
    */
   static from(stream, prelude) {

@@ -1,12 +1,12 @@
-// The specification: what a pre-warmed worker has to become (PROTOCOL.md, section 4), checked.
+// The checked form of the specification: what a pre-warmed worker should become (PROTOCOL.md, section 4).
 //
-// It only reads the document; `specialise.js` and `handler.js` act on it.
+// This file only reads the document. `specialise.js` and `handler.js` apply it.
 'use strict';
 
-/** The daemon sent a specification that cannot be meant; the message names the key. */
+/** The daemon sent an invalid specification. The message names the key. */
 class SpecError extends Error {}
 
-/** The checked form. A key that is absent from the document has its neutral value here. */
+/** The checked form. A key that the document does not contain has its default value. */
 class Specification {
   /** @param {unknown} document */
   constructor(document) {

@@ -1,7 +1,7 @@
 // Turns the pre-warmed process into one of a specification: environment, working directory, module search, memory.
 //
-// What Node reads only when it starts (most flags, NODE_EXTRA_CA_CERTS) the process was started with: the daemon sees
-// to that. It loads no user code, but what NODE_OPTIONS asks for.
+// Node reads some settings only when it starts (most flags, NODE_EXTRA_CA_CERTS). The daemon has started the process with
+// them. This file loads no user code, except what NODE_OPTIONS names.
 'use strict';
 
 const Module = require('node:module');
@@ -13,15 +13,15 @@ const output = require('./output.js');
 
 /** @typedef {import('./spec.js').Specification} Specification */
 
-// How much the heap may grow before it is collected, per cent of what lives: an eighth of the memory in MiB, within
-// these.
+// How much the heap may grow before it is collected, in per cent of the live objects: an eighth of the memory in MiB,
+// within these limits.
 const GROWTH_PERCENT_MIN = 50;
 const GROWTH_PERCENT_MAX = 200;
-// Up to this much memory, the space of young objects, which may come to 50 to 100 MiB, stays as small as it begins.
+// Up to this much memory, the space of young objects keeps its initial size. It could grow to 50 to 100 MiB.
 const SMALL_MB = 256;
 
 /**
- * In this order: everything that user code could look at is in place before any of it runs.
+ * The order matters: everything that user code can see is set before user code runs.
  * @param {Specification} specification
  */
 async function specialise(specification) {
@@ -29,8 +29,8 @@ async function specialise(specification) {
   output.configure(specification.environment);
   process.chdir(specification.cwd);
   bound(specification.memory_mb);
-  // Reads NODE_PATH again. It is what `node:module` has for this; without it NODE_PATH would be that of the pre-warmed
-  // process.
+  // Reads NODE_PATH again. `node:module` has this function for it. Otherwise the NODE_PATH of the pre-warmed process
+  // would stay in use.
   /** @type {any} */ (Module)._initPaths();
   keepCompiled(specification.environment.NODE_COMPILE_CACHE);
   if (specification.environment.NODE_OPTIONS) {
@@ -39,7 +39,7 @@ async function specialise(specification) {
 }
 
 /**
- * `process.env` becomes exactly this. Node tells the C library and ICU when TZ changes.
+ * Replaces `process.env`. Node informs the C library and ICU when TZ changes.
  * @param {Record<string, string>} environment
  */
 function setEnvironment(environment) {
@@ -56,9 +56,9 @@ function setEnvironment(environment) {
 }
 
 /**
- * V8 takes its heap's limit when it starts and never again: `--max-old-space-size` does nothing here. A process that
- * was started without one sizes its heap for the whole machine, and would let garbage grow until the kernel ends it; so
- * it is made to collect sooner, the sooner the less memory there is. The limit itself is the cgroup's.
+ * V8 reads the limit of its heap only when it starts, so `--max-old-space-size` has no effect here. A process that was
+ * started without it sizes its heap for the whole machine. Its garbage could grow until the kernel ends the process.
+ * Therefore it must collect garbage earlier, depending on the memory of the function. The cgroup enforces the limit.
  * @param {number} memoryMb 0: unlimited
  */
 function bound(memoryMb) {
@@ -74,18 +74,18 @@ function bound(memoryMb) {
 }
 
 /**
- * From Node 22.1 on, what is compiled is kept in this folder for the next process, when this one ends in order.
+ * From Node 22.1 on, compiled code is kept in this folder for the next process, if this process ends normally.
  * @param {string | undefined} folder
  */
 function keepCompiled(folder) {
   const { enableCompileCache } = /** @type {{enableCompileCache?: (folder: string) => unknown}} */ (Module);
   if (folder && enableCompileCache) {
-    enableCompileCache(folder); // says in its answer when it cannot; a function is none the worse for that
+    enableCompileCache(folder); // its result says if it fails; the function works without the cache
   }
 }
 
 /**
- * Those of Node's options that need not be there at the start; it was started with the others.
+ * Applies the options that Node need not read at its start. The process was started with the others.
  * @param {string} text
  * @param {string} cwd
  */
@@ -105,7 +105,7 @@ async function applyOptions(text, cwd) {
 }
 
 /**
- * As Node reads NODE_OPTIONS: parted by spaces, but within double quotes, where a backslash stands for the next
+ * Splits NODE_OPTIONS as Node does: at spaces, except in double quotes. In double quotes, a backslash escapes the next
  * character.
  * @param {string} text
  */
@@ -116,7 +116,7 @@ function words(text) {
 }
 
 /**
- * What `--import` names, from the working directory.
+ * Resolves the argument of `--import` from the working directory.
  * @param {string} name
  * @param {NodeJS.Require} require
  */

@@ -56,7 +56,7 @@ async function warmUp() {
   const decoder = new wire.Decoder();
   for (let round = 0; round < ROUNDS; round += 1) {
     decoder.decode(frame, (kind, stream, meta, body) => invocations.accept(kind, stream, meta, body));
-    await null; // the handler's promise settles
+    await null; // lets the handler's promise settle
   }
   // Before Node 22 this starts libuv's threads, which read the file. It halves the start of a function that is an ES
   // module.
@@ -64,7 +64,7 @@ async function warmUp() {
   process.chdir(cwd);
   output.setRequest(output.NO_REQUEST);
   delete require.cache[file];
-  // The rest of Node's own start comes with the loop's first turn.
+  // The first iteration of the loop does the rest of Node's own start.
   await new Promise((resolve) => setImmediate(resolve));
 }
 

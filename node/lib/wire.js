@@ -1,7 +1,7 @@
 // The frame codec of the invocation channel: bytes to frames and back (PROTOCOL.md, section 1).
 //
-// It does no I/O and knows no JSON; `channel.js` moves the bytes. A decoded frame's meta and body are views of the
-// bytes it was given, which the reader uses again: whoever wants to keep them copies them.
+// It does no I/O and no JSON; `channel.js` reads and writes the bytes. The meta and body of a decoded frame are views of
+// the received bytes. The reader reuses these bytes, so copy a view to keep it.
 'use strict';
 
 const INVOKE = 1;
@@ -18,7 +18,7 @@ const HEADER_LEN = 16;
 const META_LEN_MAX = 256 * 1024;
 const BODY_LEN_MAX = 64 * 1024 * 1024;
 
-/** The peer broke the protocol; `reason` is one of the words in vectors/README.md. */
+/** The peer violated the protocol. `reason` is one of the words in vectors/README.md. */
 class ProtocolError extends Error {
   /** @param {string} reason */
   constructor(reason) {
@@ -29,7 +29,7 @@ class ProtocolError extends Error {
 }
 
 /**
- * Called with each whole frame.
+ * Called with each complete frame.
  * @callback OnFrame
  * @param {number} kind
  * @param {number} stream
@@ -38,14 +38,14 @@ class ProtocolError extends Error {
  * @returns {void}
  */
 
-/** Gives back whole frames of received bytes. It holds at most one frame that is not yet whole. */
+/** Turns received bytes into complete frames. It holds at most one incomplete frame. */
 class Decoder {
-  /** Bytes of a frame that is not whole: the first `#len` of them. */
+  /** The first `#len` bytes are those of an incomplete frame. */
   #held = Buffer.alloc(0);
   #len = 0;
 
   /**
-   * Calls `onFrame` for each frame that these bytes make whole. A bad header throws before its payload arrives.
+   * Calls `onFrame` for each frame that these bytes complete. An invalid header throws before its payload arrives.
    * @param {Buffer} chunk
    * @param {OnFrame} onFrame
    */
@@ -64,13 +64,13 @@ class Decoder {
     }
   }
 
-  /** False in the midst of a frame: then an end of the stream is a truncation. */
+  /** False in the middle of a frame, where the end of the stream means that the frame is truncated. */
   isEmpty() {
     return this.#len === 0;
   }
 
   /**
-   * Takes what the held frame lacks; returns how much of `chunk` that was.
+   * Takes the missing bytes of the held frame. Returns how many bytes of `chunk` that was.
    * @param {Buffer} chunk
    * @param {OnFrame} onFrame
    */
@@ -91,7 +91,7 @@ class Decoder {
   }
 
   /**
-   * Copies from `chunk` until `wanted` bytes are held or it has no more; returns how many that were.
+   * Copies from `chunk` until `wanted` bytes are held, or until `chunk` has no more. Returns the number of copied bytes.
    * @param {Buffer} chunk
    * @param {number} at
    * @param {number} wanted
@@ -116,7 +116,7 @@ class Decoder {
 }
 
 /**
- * The whole frame in one piece; ProtocolError when a part is longer than the protocol allows.
+ * The frame as bytes. ProtocolError if a part is longer than the protocol allows.
  * @param {number} kind
  * @param {number} stream
  * @param {Uint8Array} meta
@@ -131,7 +131,7 @@ function encode(kind, stream, meta, body) {
 }
 
 /**
- * The header alone, at the beginning of `frame`. ProtocolError as `encode`'s.
+ * Writes only the header, at the beginning of `frame`. ProtocolError as in `encode`.
  * @param {Buffer} frame
  * @param {number} kind
  * @param {number} stream
@@ -150,7 +150,7 @@ function writeHeader(frame, kind, stream, metaLen, bodyLen) {
 }
 
 /**
- * Throws ProtocolError when a header's fields cannot be; the order is that of vectors/README.md.
+ * Throws ProtocolError if a field of the header is invalid. Fields are checked in the order of vectors/README.md.
  * @param {number} metaLen
  * @param {number} bodyLen
  * @param {number} kind
@@ -172,7 +172,7 @@ function check(metaLen, bodyLen, kind, reserved) {
 }
 
 /**
- * How long the frame is whose header is at `at`; 0 while the header is not whole.
+ * The length of the frame with its header at `at`. 0 if the header is incomplete.
  * @param {Buffer} bytes
  * @param {number} at
  * @param {number} end
