@@ -46,9 +46,9 @@ def forecast(bench: Bench) -> Report:
                 report.rows.append(line(bench, report, one, alpha, initial))
     around(bench, report, jump)
     report.notes.append(
-        "initial, historical: the mean of what was observed, as the paper takes it; random: drawn from 0 to twice the highest"
+        "initial, historical: the mean of the observations, as in the paper; random: between 0 and twice the highest observation"
     )
-    report.notes.append("the paper's YouTube trace is not to be had: Azure 2019 in its place, a sample a minute")
+    report.notes.append("the paper's YouTube trace is not available: Azure 2019 replaces it, with one sample per minute")
     return report
 
 

@@ -49,11 +49,11 @@ def overhead(bench: Bench) -> Report:
                 report.bars.append(Bar(what, "≤ 1 MB", f"{beyond:.2f} MB", beyond <= 1.0 if more else None))
             bench.restart()
     report.notes.append(
-        "PSS has no kernel memory (namespaces, cgroups, /tmp's mount); the machine's share has, and everybody else's noise"
+        "PSS contains no kernel memory (namespaces, cgroups, the mount of /tmp); the machine's value does, and other programs' noise"
     )
     report.notes.append(f"paper: {paper.MB_PER_CONTAINER} MB for each live container; CPU of ten {paper.CPU_OF_TEN}")
     report.notes.append(
-        "runtimes are kept after a worker in each was retired; figure 15(b), a Cassandra in a container, is not repeated"
+        "each runtime is kept after its worker was retired; figure 15(b), a Cassandra in a container, is not repeated"
     )
     return report
 

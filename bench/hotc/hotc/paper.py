@@ -27,11 +27,11 @@ WEB = (
 )
 
 # Section V-D.
-SERIAL = "every request cold without; with HotC only the very first"
+SERIAL = "without HotC, every request is cold; with HotC, only the first"
 PARALLEL_RATIO = 0.09
 LINEAR_RATIO_AT_5 = 0.21
-LINEAR_DOWN = "always low but for the very first round"
-EXPONENTIAL_UP = "at least half of each round reused"
+LINEAR_DOWN = "always low, except in the first round"
+EXPONENTIAL_UP = "at least half of the requests of each round reuse a container"
 EXPONENTIAL_DOWN = "reduced dramatically"
 BURST_FIRST_RATIO = 0.91
 BURST_LATER_RATIO = 0.27

@@ -38,7 +38,7 @@ class Round:
 def scaled(bench: Bench) -> str:
     interval = bench.effort.interval_s
     faster = PAPER_INTERVAL_S / interval
-    return f"a round every {interval:g} s in place of 30 s, or when the one before is answered: {faster:g} × faster"
+    return f"a round every {interval:g} s instead of 30 s, or when the previous round is answered: {faster:g} × faster"
 
 
 def rounds(bench: Bench, kind: str, counts: list[int]) -> list[Round]:
@@ -130,7 +130,7 @@ def bursts(bench: Bench) -> Report:
         found += rounds(bench, kind, counts)
         if base != 8:
             report.notes.append(
-                f"{kind}: {base} requests and {10 * base} in the bursts; the paper's 8 and 80 are too many here"
+                f"{kind}: {base} requests and {10 * base} in the bursts; the paper's 8 and 80 are too many for this machine"
             )
     later = {number: f"{paper.BURST_LATER_RATIO}" for number in peaks[1:]}
     table(report, found, {4: f"{paper.BURST_FIRST_RATIO}", **later})
@@ -161,7 +161,7 @@ def serial(bench: Bench) -> Report:
             report.data.append({"kind": kind, "way": way.name, "ms": [answer.ms for answer in found[way.name]]})
         bench.restore()
     report.notes.append(f"paper: {paper.SERIAL}; {scaled(bench)}")
-    report.notes.append("cold: waited for a worker, be its runtime new or cleaned")
+    report.notes.append("cold: the request waited for a worker, with a new or a cleaned runtime")
     return report
 
 
@@ -188,7 +188,7 @@ def parallel(bench: Bench) -> Report:
                 ratios[kind, way.name] = ratio
     judge(report, bench, "parallel (paper 0.09)", 0.05, lambda kind, way: ratios.get((kind, way)), JUDGED[:2])
     report.notes.append(
-        "the mean has every request in it, each thread's first one too; reused ones are sent five times as often"
+        "the mean includes every request, also the first one of each thread; ways with reuse send five times as many requests"
     )
     return report
 
@@ -231,7 +231,7 @@ def web(bench: Bench) -> Report:
                 continue
             web_of(bench, report, kind, language, app)
     count = 2 if bench.effort.smoke else len(SCALES) * len(MEMORIES_MB)
-    report.notes.append(f"{count} configurations with one owner, so that runtimes of one become another's")
+    report.notes.append(f"{count} configurations with one owner, so that a runtime of one can be used for another")
     report.notes.append(f"paper: {paper.WEB}")
     return report
 

@@ -39,7 +39,7 @@ def serving(bench: Bench) -> Report:
     if done.returncode != 0:
         report.error = done.stderr.strip()
     report.notes.append(
-        "added: the whole round trip, this daemon's HTTP in it; of http what is beyond calling the server directly"
+        "added: the whole round trip, including this daemon's HTTP; for http, the time beyond a direct call of the server"
     )
     return report
 

@@ -69,8 +69,12 @@ def languages(bench: Bench) -> Report:
             report.rows.append([*line, paper.LANGUAGES.get(language, "")])
             report.data.append({"kind": kind, "label": language, **found})
             bench.restore()
-    report.notes.append("native python, go and java poll the Runtime API; node has its own runtime; in containers each event")
-    report.notes.append("starts the program (contract shim). forked: Pilotlight's Python runtime; new is a fresh interpreter")
+    report.notes.append(
+        "native python, go and java poll the Runtime API; node uses the node runtime; in containers, each event"
+    )
+    report.notes.append(
+        "starts the program (contract shim). forked: Pilotlight's Python runtime, where new is a new interpreter"
+    )
     return report
 
 
@@ -95,7 +99,7 @@ def networks(bench: Bench) -> Report:
             bench.restore()
     if bench.engine and "container" in bench.kinds:
         by_hand(bench, report)
-    report.notes.append("new and cleaned: what getting a runtime took, as the daemon says; answer: the whole request")
+    report.notes.append("new and cleaned: the time to get a runtime, as the daemon reports it; answer: the whole request")
     return report
 
 
@@ -174,8 +178,8 @@ def handover(bench: Bench) -> Report:
             )
         judge(report, kind, found)
         bench.restore()
-    report.notes.append("runtime: from asking for it to having it; answer: all of it, with what the function takes to come up")
-    report.notes.append("at rest: from the answer until the runtime is cleaned, or ended, and both told; nobody waits for it")
+    report.notes.append("runtime: the time to get a runtime; answer: the whole request, including the start of the function")
+    report.notes.append("at rest: from the response until the runtime is cleaned or ended; no request waits for this")
     return report
 
 
@@ -229,7 +233,7 @@ def node(bench: Bench) -> Report:
     for what, times in (("starting node in a new sandbox", rows[1][1]), ("starting node, bare", bare)):
         ratio = percentile(times, 50) / p50
         report.bars.append(Bar(f"node: the same against {what}", "≥ 4×", f"{ratio:.1f}×", ratio >= 4))
-    report.notes.append("whole answers by a client on a kept connection; every one said X-Pilot-Start: cold")
+    report.notes.append("complete responses on a persistent connection; every response said X-Pilot-Start: cold")
     return report
 
 
