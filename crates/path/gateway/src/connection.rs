@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::Gate;
-use crate::exchange;
+use crate::request_context;
 use crate::tunnel::Tunnel;
 use socket::Socket;
 
@@ -142,7 +142,7 @@ async fn serve_http(
     let (peer, usage) = (line.peer, &line.usage);
     let socket = Socket::new(stream, usage.clone(), gate.config.write_timeout);
     let service = service_fn(|request| {
-        let answer = exchange::answer(gate, request, line);
+        let answer = request_context::answer(gate, request, line);
         async { Ok::<_, Infallible>(answer.await) }
     });
     let mut connection = pin!(

@@ -16,10 +16,10 @@ use pilot_model::calendar::unix_ms;
 use crate::application;
 use crate::body::Whole;
 use crate::errors::{AnswerError, RequestError};
-use crate::exchange::Exchange;
 use crate::forward;
 use crate::lambda_api::Named;
 use crate::reply::Reply;
+use crate::request_context::RequestContext;
 use crate::timing;
 use event::EventSource;
 
@@ -43,52 +43,52 @@ pub(crate) struct Place<'a> {
 /// # Errors
 /// See [`RequestError`]; what the function itself does wrong is a reply of status 502.
 pub(crate) async fn call(
-    mut exchange: Exchange<'_>,
+    mut context: RequestContext<'_>,
     place: Place<'_>,
 ) -> Result<Reply, RequestError> {
-    exchange.authorise()?;
+    context.authorise()?;
     let named = Named::parse(place.name, None)?;
-    let gate = exchange.gate;
+    let gate = context.gate;
     let version = gate.invoker.find(&named.name, named.qualifier.as_deref())?;
     let interface = version.config.interface;
     if interface == Interface::Http {
-        return passing::call(exchange, place, &named, version).await;
+        return passing::call(context, place, &named, version).await;
     }
-    let Whole { bytes, hold } = exchange.read_body().await?;
+    let Whole { bytes, hold } = context.read_body().await?;
     let payload = if interface == Interface::Event {
-        event_payload(&mut exchange, place, &named.name, &bytes)
+        event_payload(&mut context, place, &named.name, &bytes)
     } else {
-        application_payload(&mut exchange, place, bytes)
+        application_payload(&mut context, place, bytes)
     };
     let request = Request {
-        id: exchange.id.clone(),
+        id: context.id.clone(),
         version,
         payload,
-        received: exchange.received,
+        received: context.received,
         client_context: None,
-        trace: exchange.trace(),
+        trace: context.trace(),
         arn: named.arn(),
     };
     let response = gate.invoker.invoke(request).await?;
     drop(hold);
-    reply(response, &exchange).await
+    reply(response, &context).await
 }
 
 fn event_payload(
-    exchange: &mut Exchange<'_>,
+    context: &mut RequestContext<'_>,
     place: Place<'_>,
     name: &str,
     body: &[u8],
 ) -> Payload {
-    let origin = prepare(exchange, place, body.len());
+    let origin = prepare(context, place, body.len());
     let source = EventSource {
-        id: exchange.id.as_str(),
+        id: context.id.as_str(),
         name,
-        method: exchange.head.method.as_str(),
-        protocol: exchange.head.version,
+        method: context.head.method.as_str(),
+        protocol: context.head.version,
         path: place.path,
         query: place.query,
-        headers: &exchange.head.headers,
+        headers: &context.head.headers,
         client: origin.client.ip(),
         body,
         unix_ms: unix_ms(SystemTime::now()),
@@ -96,10 +96,10 @@ fn event_payload(
     Payload::Event(source.build())
 }
 
-fn application_payload(exchange: &mut Exchange<'_>, place: Place<'_>, body: Bytes) -> Payload {
-    let origin = prepare(exchange, place, body.len());
+fn application_payload(context: &mut RequestContext<'_>, place: Place<'_>, body: Bytes) -> Payload {
+    let origin = prepare(context, place, body.len());
     Payload::Http(application::request(
-        &exchange.head,
+        &context.head,
         place.root,
         place.path,
         place.query,
@@ -108,19 +108,19 @@ fn application_payload(exchange: &mut Exchange<'_>, place: Place<'_>, body: Byte
     ))
 }
 
-fn prepare(exchange: &mut Exchange<'_>, place: Place<'_>, body_len: usize) -> forward::Origin {
-    let trust = exchange.gate.config.trust_forwarded;
+fn prepare(context: &mut RequestContext<'_>, place: Place<'_>, body_len: usize) -> forward::Origin {
+    let trust = context.gate.config.trust_forwarded;
     forward::prepare(
-        &mut exchange.head.headers,
-        exchange.line.peer(),
+        &mut context.head.headers,
+        context.line.peer(),
         trust,
         place.root,
         body_len,
     )
 }
 
-async fn reply(response: Response, exchange: &Exchange<'_>) -> Result<Reply, RequestError> {
-    let limit = exchange.gate.config.result_bytes_max;
+async fn reply(response: Response, context: &RequestContext<'_>) -> Result<Reply, RequestError> {
+    let limit = context.gate.config.result_bytes_max;
     let answer = match response.body {
         ResponseBody::Result(output) if output.len() > limit => {
             Err(AnswerError::TooLarge { limit })
@@ -128,18 +128,18 @@ async fn reply(response: Response, exchange: &Exchange<'_>) -> Result<Reply, Req
         ResponseBody::Result(output) => answer::parse(output),
         ResponseBody::FunctionError(error) => Err(AnswerError::raised(&error)),
         ResponseBody::Http { head, body } => {
-            application::reply(&exchange.head.method, head, body).await?
+            application::reply(&context.head.method, head, body).await?
         }
         // What a call is never answered with.
         ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => Err(AnswerError::unfit()),
     };
-    let mut reply = answer.unwrap_or_else(|error| error.into_reply(&exchange.id));
+    let mut reply = answer.unwrap_or_else(|error| error.into_reply(&context.id));
     timing::write(
         reply.headers_mut(),
         &response.id,
         Some(response.start),
         &response.timeline,
-        exchange.gate.invoker.now(),
+        context.gate.invoker.now(),
     );
     Ok(reply)
 }

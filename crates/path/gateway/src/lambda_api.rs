@@ -19,9 +19,9 @@ use pilot_model::{Interface, Version};
 use serde_json::value::RawValue;
 
 use crate::errors::{ARN_PREFIX, RequestError};
-use crate::exchange::Exchange;
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
+use crate::request_context::RequestContext;
 use crate::timing;
 
 pub(crate) use name::Named;
@@ -40,23 +40,23 @@ pub(crate) enum Form {
 /// # Errors
 /// See [`RequestError`]; what the function itself does wrong is a reply.
 pub(crate) async fn invoke(
-    mut exchange: Exchange<'_>,
+    mut context: RequestContext<'_>,
     name: &str,
     query: Option<&str>,
     form: Form,
 ) -> Result<Reply, RequestError> {
-    exchange.authorise()?;
-    if exchange.head.method != Method::POST {
+    context.authorise()?;
+    if context.head.method != Method::POST {
         return Err(RequestError::UnknownOperation {
-            method: exchange.head.method.as_str().chars().take(20).collect(),
+            method: context.head.method.as_str().chars().take(20).collect(),
         });
     }
     let named = Named::parse(name, query)?;
-    let gate = exchange.gate;
+    let gate = context.gate;
     let version = gate.invoker.find(&named.name, named.qualifier.as_deref())?;
-    let kind = InvocationType::of(&exchange.head.headers)?;
-    let log = LogType::of(&exchange.head.headers)?;
-    let client_context = client_context(&exchange.head.headers)?;
+    let kind = InvocationType::of(&context.head.headers)?;
+    let log = LogType::of(&context.head.headers)?;
+    let client_context = client_context(&context.head.headers)?;
     // An HTTP server can be asked, too: the event is the body of a `POST /`.
     if matches!(version.config.interface, Interface::Asgi | Interface::Wsgi) {
         return Err(RequestError::NotSupported {
@@ -65,24 +65,24 @@ pub(crate) async fn invoke(
         });
     }
     if kind == InvocationType::DryRun {
-        return Ok(dry_run(&exchange, &version));
+        return Ok(dry_run(&context, &version));
     }
-    let body = exchange.read_body().await?;
+    let body = context.read_body().await?;
     let event = checked_event(body.bytes)?;
     let request = Request {
-        id: exchange.id.clone(),
+        id: context.id.clone(),
         arn: named.arn(),
         version,
         payload: Payload::Event(event),
-        received: exchange.received,
+        received: context.received,
         client_context,
-        trace: exchange.trace(),
+        trace: context.trace(),
     };
     let response = gate.invoker.invoke(request).await?;
     drop(body.hold);
     Ok(match form {
-        Form::Whole => reply(response, log, &exchange),
-        Form::EventStream => streaming::reply(response, log, &exchange),
+        Form::Whole => reply(response, log, &context),
+        Form::EventStream => streaming::reply(response, log, &context),
     })
 }
 
@@ -179,23 +179,23 @@ fn is_json(bytes: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_slice::<&RawValue>(bytes).map(|_| ())
 }
 
-fn dry_run(exchange: &Exchange<'_>, version: &Version) -> Reply {
+fn dry_run(context: &RequestContext<'_>, version: &Version) -> Reply {
     let mut reply = Reply::new(ReplyBody::empty());
     *reply.status_mut() = StatusCode::NO_CONTENT;
     let into = reply.headers_mut();
     into.insert(headers::EXECUTED_VERSION, HeaderValue::from(version.number));
-    timing::write_id(into, &exchange.id);
+    timing::write_id(into, &context.id);
     reply
 }
 
-fn reply(response: Response, log: LogType, exchange: &Exchange<'_>) -> Reply {
+fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -> Reply {
     let mut into = HeaderMap::with_capacity(HEADERS_LEN);
     into.insert(
         headers::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    write_common(&mut into, &response, exchange);
-    let limit = exchange.gate.config.result_bytes_max;
+    write_common(&mut into, &response, context);
+    let limit = context.gate.config.result_bytes_max;
     // Of an answer that is still streamed there is no log yet, and no other place for one.
     let tail = (log == LogType::Tail && response.is_complete()).then(|| response.log_tail());
     let (body, failed) = match response.body {
@@ -230,7 +230,7 @@ fn reply(response: Response, log: LogType, exchange: &Exchange<'_>) -> Reply {
 }
 
 /// Writes what both forms of a response have.
-fn write_common(into: &mut HeaderMap, response: &Response, exchange: &Exchange<'_>) {
+fn write_common(into: &mut HeaderMap, response: &Response, context: &RequestContext<'_>) {
     into.insert(
         headers::EXECUTED_VERSION,
         HeaderValue::from(response.version.number),
@@ -240,7 +240,7 @@ fn write_common(into: &mut HeaderMap, response: &Response, exchange: &Exchange<'
         &response.id,
         Some(response.start),
         &response.timeline,
-        exchange.gate.invoker.now(),
+        context.gate.invoker.now(),
     );
 }
 

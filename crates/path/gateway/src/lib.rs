@@ -1,6 +1,6 @@
 //! HTTP in and out: accept, auth, limits, routes, streaming, drain; one table from errors to statuses.
 //!
-//! A request's way: `accept` → `connection` → `exchange` → `route` → `lambda_api` or `function_url` (→ `application`, or
+//! A request's way: `accept` → `connection` → `request_context` → `route` → `lambda_api` or `function_url` (→ `application`, or
 //! `function_url/passing` for functions that are HTTP servers) → the invoker → `reply`, or `tunnel` for a connection that is
 //! upgraded. It stays in its connection's task all along. Everything that is not on the data path goes to the control handler,
 //! which comes from outside: this crate knows no control API.
@@ -12,13 +12,13 @@ mod config;
 mod connection;
 mod errors;
 mod event_stream;
-mod exchange;
 mod forward;
 mod function_url;
 mod headers;
 mod lambda_api;
 mod percent;
 mod reply;
+mod request_context;
 mod route;
 mod timing;
 mod token;

@@ -1,5 +1,5 @@
 //! Functions that are HTTP servers themselves: the request passes through to the server as it comes, and the response as that
-//! gives it. Neither body is held here, or bounded: what bounds them is the function's timeout, over the whole exchange.
+//! gives it. Neither body is held here, or bounded: what bounds them is the function's timeout, over the whole request.
 //!
 //! What the server sees: method, path and query as sent, without `/fn/NAME`; the client's headers, `Host` included, without those of
 //! the connection and without the token; `X-Forwarded-For`, `-Proto`, `-Host` and `-Prefix` (the `/fn/NAME` that is missing);
@@ -21,11 +21,11 @@ use pilot_model::ports::{PassedRequest, StreamedBody};
 use super::Place;
 use crate::connection::Line;
 use crate::errors::{AnswerError, RequestError};
-use crate::exchange::Exchange;
 use crate::forward::{self, Upgrades};
 use crate::headers;
 use crate::lambda_api::Named;
 use crate::reply::{Reply, ReplyBody};
+use crate::request_context::RequestContext;
 use crate::timing;
 use crate::tunnel::Tunnel;
 
@@ -34,21 +34,21 @@ use crate::tunnel::Tunnel;
 /// # Errors
 /// See [`RequestError`]; what the function itself does wrong is a reply of status 502.
 pub(super) async fn call(
-    mut exchange: Exchange<'_>,
+    mut context: RequestContext<'_>,
     place: Place<'_>,
     named: &Named,
     version: Arc<pilot_model::Version>,
 ) -> Result<Reply, RequestError> {
-    let invoker = &exchange.gate.invoker;
-    let wants_head = exchange.head.method == Method::HEAD;
-    let trace = exchange.trace();
-    let (request, client) = passed(&mut exchange, place)?;
+    let invoker = &context.gate.invoker;
+    let wants_head = context.head.method == Method::HEAD;
+    let trace = context.trace();
+    let (request, client) = passed(&mut context, place)?;
     let response = invoker
         .invoke(Request {
-            id: exchange.id.clone(),
+            id: context.id.clone(),
             version,
             payload: Payload::Pass(request),
-            received: exchange.received,
+            received: context.received,
             client_context: None,
             trace,
             arn: named.arn(),
@@ -57,13 +57,13 @@ pub(super) async fn call(
     let mut reply = match response.body {
         ResponseBody::Passed(passed) => answered(passed, wants_head),
         ResponseBody::Upgraded(upgraded) => match client {
-            Some(client) => switched(upgraded, client, exchange.line),
-            None => AnswerError::unfit().into_reply(&exchange.id),
+            Some(client) => switched(upgraded, client, context.line),
+            None => AnswerError::unfit().into_reply(&context.id),
         },
-        ResponseBody::FunctionError(error) => AnswerError::raised(&error).into_reply(&exchange.id),
+        ResponseBody::FunctionError(error) => AnswerError::raised(&error).into_reply(&context.id),
         // What a request that passes is never answered with.
         ResponseBody::Result(_) | ResponseBody::Http { .. } => {
-            AnswerError::unfit().into_reply(&exchange.id)
+            AnswerError::unfit().into_reply(&context.id)
         }
     };
     timing::write(
@@ -78,14 +78,14 @@ pub(super) async fn call(
 
 /// The request as the server is to see it, and the client's connection if it may become a tunnel.
 fn passed(
-    exchange: &mut Exchange<'_>,
+    context: &mut RequestContext<'_>,
     place: Place<'_>,
 ) -> Result<(PassedRequest, Option<OnUpgrade>), RequestError> {
     let uri = uri(place)?;
-    let body = exchange.upload().map_or_else(no_body, StreamedBody::new);
-    let trust = exchange.gate.config.trust_forwarded;
-    let peer = exchange.line.peer();
-    let head = &mut exchange.head;
+    let body = context.upload().map_or_else(no_body, StreamedBody::new);
+    let trust = context.gate.config.trust_forwarded;
+    let peer = context.line.peer();
+    let head = &mut context.head;
     let client = head.extensions.remove::<OnUpgrade>();
     let mut headers = std::mem::take(&mut head.headers);
     if client.is_none() {
@@ -94,7 +94,7 @@ fn passed(
     }
     let upgrades = forward::pass_on(&mut headers, peer, trust, place.root);
     say_length(&mut headers, body.size_hint().exact());
-    if let Ok(id) = HeaderValue::from_str(exchange.id.as_str()) {
+    if let Ok(id) = HeaderValue::from_str(context.id.as_str()) {
         headers.insert(headers::REQUEST_ID, id);
     }
     let mut request = http::Request::new(body);

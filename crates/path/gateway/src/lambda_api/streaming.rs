@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use super::{LogType, TOO_LARGE, log_result, too_large_message, write_common};
 use crate::errors;
 use crate::event_stream::{EventKind, MEDIA_TYPE, PAYLOAD_LEN_MAX, event};
-use crate::exchange::Exchange;
 use crate::headers;
 use crate::reply::{BoxError, Reply, ReplyBody};
+use crate::request_context::RequestContext;
 
 /// The response as a stream of events.
-pub(super) fn reply(response: Response, log: LogType, exchange: &Exchange<'_>) -> Reply {
+pub(super) fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -> Reply {
     let mut into = HeaderMap::with_capacity(super::HEADERS_LEN);
     into.insert(headers::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
-    write_common(&mut into, &response, exchange);
+    write_common(&mut into, &response, context);
     let tail = (log == LogType::Tail).then(|| response.log_tail());
-    let limit = exchange.gate.config.result_bytes_max;
+    let limit = context.gate.config.result_bytes_max;
     let (payload, mut complete) = match response.body {
         ResponseBody::Http { body, .. } if body.complete().is_none() => {
             let mut reply = Reply::new(ReplyBody::stream(events(body, log)));

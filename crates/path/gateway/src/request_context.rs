@@ -23,7 +23,7 @@ use crate::upload::Upload;
 
 /// One request on the data path.
 #[derive(Debug)]
-pub(crate) struct Exchange<'a> {
+pub(crate) struct RequestContext<'a> {
     pub(crate) gate: &'a Gate,
     /// The request id.
     pub(crate) id: InvocationId,
@@ -37,7 +37,7 @@ pub(crate) struct Exchange<'a> {
     body: Option<Incoming>,
 }
 
-impl Exchange<'_> {
+impl RequestContext<'_> {
     /// Lets through who shows the token, if one is wanted, and takes it out of the headers.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
         let response = (gate.control)(Request::from_parts(head, body)).await;
         return response.map(ReplyBody::Control);
     }
-    let exchange = Exchange {
+    let context = RequestContext {
         gate,
         id: new_id(),
         received,
@@ -103,13 +103,11 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
         line,
         body: Some(body),
     };
-    let id = exchange.id.clone();
+    let id = context.id.clone();
     let result = match target {
-        Route::Invoke { name } => {
-            lambda_api::invoke(exchange, name, uri.query(), Form::Whole).await
-        }
+        Route::Invoke { name } => lambda_api::invoke(context, name, uri.query(), Form::Whole).await,
         Route::InvokeStreaming { name } => {
-            lambda_api::invoke(exchange, name, uri.query(), Form::EventStream).await
+            lambda_api::invoke(context, name, uri.query(), Form::EventStream).await
         }
         Route::FunctionUrl { name, root, path } => {
             let whole = uri.path_and_query().map_or("", PathAndQuery::as_str);
@@ -120,14 +118,14 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
                 query: uri.query().unwrap_or(""),
                 path_and_query: whole.strip_prefix(root).unwrap_or("/"),
             };
-            function_url::call(exchange, place).await
+            function_url::call(context, place).await
         }
         Route::Unsupported { operation } => Err(RequestError::NotSupported {
             feature: operation,
             instead: "use Invoke, POST /2015-03-31/functions/NAME/invocations",
         }),
         Route::UnknownOperation | Route::Control => Err(RequestError::UnknownOperation {
-            method: exchange.head.method.as_str().chars().take(20).collect(),
+            method: context.head.method.as_str().chars().take(20).collect(),
         }),
     };
     result.unwrap_or_else(|error| error.into_reply(&id))
