@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from rig.command import Run, add_experiments, options_of
-from rig.report import Report
+from benchlib.command import Run, add_experiments, options_of
+from benchlib.report import Report
 
 from . import experiments, path, pictures, runner, simulated, trial
 from .cells import STARTS_MS, Cell

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
-from rig.report import Bar, Report
-from rig.stats import Estimate, percentile
+from benchlib.report import Bar, Report
+from benchlib.stats import Estimate, percentile
 
 from . import paper
 from .cells import BURSTY_RAMP, BUSIEST_TEN, INTERVALS_S, POLICIES, SMOKE, STARTS_MS, STEP, Cell, Outcome, interval

@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from rig.proc import memory, trees
+from benchlib.proc import memory, trees
 
 MB = 1e6
 

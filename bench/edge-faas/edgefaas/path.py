@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from rig.daemon import Daemon
-from rig.load import Load
-from rig.report import Bar, Report
+from benchlib.daemon import Daemon
+from benchlib.load import Load
+from benchlib.report import Bar, Report
 
 NOOP = "def handler(event, context):\n    return None\n"
 

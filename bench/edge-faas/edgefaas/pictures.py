@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import geometric_mean
 from typing import Any
 
-from rig.pictures import Pictures, pyplot
-from rig.report import Report
+from benchlib.pictures import Pictures, pyplot
+from benchlib.report import Report
 
 COLOURS = {"auto": "#d1495b", "cusum": "#edae49", "adaptive-cusum": "#66a182", "arima": "#8d96a3", "reactive": "#00798c"}
 COLOURS |= {"static:15": "#2e4057", "static:1": "#b5b5b5"}

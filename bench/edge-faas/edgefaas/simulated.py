@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rig.pilot import ask
-from rig.report import Bar, Report
-from rig.stats import Estimate
+from benchlib.pilot import ask
+from benchlib.report import Bar, Report
+from benchlib.stats import Estimate
 
 from . import paper
 from .cells import BURSTY_RAMP, IDLE_S, INTERVALS_S, POLICIES, PROFILES, STARTS_MS, STEP, Cell, Workload, interval

@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rig.daemon import Daemon
-from rig.proc import busy_share, cpu_times, cpu_waits_s
+from benchlib.daemon import Daemon
+from benchlib.proc import busy_share, cpu_times, cpu_waits_s
 
 from .cells import IDLE_S, Cell, Outcome
 from .memory import MB, Sampler

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from rig.command import Run, add_experiments, options_of
-from rig.report import Report, markdown
+from benchlib.command import Run, add_experiments, options_of
+from benchlib.report import Report, markdown
 
 from . import forecast, overhead, patterns, pictures, serving, startup
 from .bench import FULL, KINDS, SMOKE, Bench

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rig.daemon import Daemon, end
-from rig.load import Load, Measured
+from benchlib.daemon import Daemon, end
+from benchlib.load import Load, Measured
 
 from .apps import App
 from .client import Client

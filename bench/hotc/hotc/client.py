@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from rig.daemon import invoke_path
+from benchlib.daemon import invoke_path
 
 TIMEOUT_S = 180
 

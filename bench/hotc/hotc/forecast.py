@@ -11,8 +11,8 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from rig.pilot import ask
-from rig.report import Bar, Report
+from benchlib.pilot import ask
+from benchlib.report import Bar, Report
 
 from . import paper
 from .bench import Bench

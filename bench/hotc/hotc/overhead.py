@@ -6,8 +6,8 @@ import os
 import time
 from dataclasses import asdict, dataclass
 
-from rig.proc import cpu_s, memory, trees
-from rig.report import Bar, Report
+from benchlib.proc import cpu_s, memory, trees
+from benchlib.report import Bar, Report
 
 from . import apps, paper
 from .bench import CLEANED, Bench, Served

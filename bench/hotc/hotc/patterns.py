@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from rig.report import Bar, Report
+from benchlib.report import Bar, Report
 
 from . import apps, paper
 from .bench import CLEANED, KEPT, KINDS, NEW, WAYS, Bench, Served, rotated

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rig.pictures import Pictures, pyplot
-from rig.report import Report
+from benchlib.pictures import Pictures, pyplot
+from benchlib.report import Report
 
 COLOURS = {"new": "#8d96a3", "cleaned": "#edae49", "kept": "#d1495b"}
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 from typing import Any
 
-from rig.report import Bar, Report
+from benchlib.report import Bar, Report
 
 from .bench import Bench
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from rig.report import Bar, Report
-from rig.stats import percentile
+from benchlib.report import Bar, Report
+from benchlib.stats import percentile
 
 from . import apps, paper
 from .bench import CLEANED, NEW, WAYS, Bench, Served, rotated

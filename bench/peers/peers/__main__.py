@@ -8,9 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from rig.command import Run, options_of
-from rig.daemon import Daemon
-from rig.load import Load
+from benchlib.command import Run, options_of
+from benchlib.daemon import Daemon
+from benchlib.load import Load
 
 from . import rows, table
 

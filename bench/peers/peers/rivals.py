@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rig.daemon import end, free_port, wait_for_port
+from benchlib.daemon import end, free_port, wait_for_port
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
 

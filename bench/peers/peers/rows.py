@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 
-from rig.daemon import Daemon
-from rig.load import Load, Measured
-from rig.proc import memory as memory_of
-from rig.proc import tree
-from rig.stats import percentile
+from benchlib.daemon import Daemon
+from benchlib.load import Load, Measured
+from benchlib.proc import memory as memory_of
+from benchlib.proc import tree
+from benchlib.stats import percentile
 
 from . import rivals
 from .rivals import APPS, Rival

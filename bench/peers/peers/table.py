@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rig.report import table
+from benchlib.report import table
 
 
 @dataclass

@@ -1,5 +1,5 @@
 """How a bench is started: its virtual environment is made, once, and the bench runs in it. Called by its script `run`, with whatever
-Python there is: nothing else of the rig is imported here.
+Python there is: nothing else of benchlib is imported here.
 """
 
 from __future__ import annotations
