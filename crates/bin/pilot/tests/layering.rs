@@ -1,4 +1,4 @@
-//! The shelves: which crate may import which, and where unsafe code may be. What is asked is what Cargo will build, not what
+//! The layers: which crate may import which, and where unsafe code may be. What is asked is what Cargo will build, not what
 //! the files look like; ARCHITECTURE.md has the reasons.
 
 #![expect(
@@ -12,33 +12,33 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
-/// A crate of ours: `path/pool` is (`path`, `pool`). What lies outside `crates/` has its top folder for a shelf.
+/// A crate of ours: `path/pool` is (`path`, `pool`). What lies outside `crates/` has its top folder as its layer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
-    shelf: String,
+    layer: String,
     name: String,
 }
 
 impl Place {
-    fn new(shelf: &str, name: &str) -> Self {
+    fn new(layer: &str, name: &str) -> Self {
         Self {
-            shelf: shelf.to_owned(),
+            layer: layer.to_owned(),
             name: name.to_owned(),
         }
     }
 
-    fn is(&self, shelf: &str) -> bool {
-        self.shelf == shelf
+    fn is(&self, layer: &str) -> bool {
+        self.layer == layer
     }
 
-    fn at(&self, shelf: &str, name: &str) -> bool {
-        *self == Self::new(shelf, name)
+    fn at(&self, layer: &str, name: &str) -> bool {
+        *self == Self::new(layer, name)
     }
 }
 
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.shelf, self.name)
+        write!(f, "{}/{}", self.layer, self.name)
     }
 }
 
@@ -60,13 +60,13 @@ fn objection(import: &Import) -> Option<&'static str> {
         let for_tests = from.is("bin") && *kind == DependencyKind::Development;
         return (!for_tests).then_some("the harness is for the suites of bin/pilot");
     }
-    match (from.shelf.as_str(), to.shelf.as_str()) {
+    match (from.layer.as_str(), to.layer.as_str()) {
         (_, "bin") => Some("nothing imports a program"),
         ("tests" | "bench", _) => {
             Some("what tests and measures from outside knows nothing of the inside")
         }
         // `pilot bench` is the load client's front end.
-        (shelf, "bench") if shelf != "bin" => Some("only bin/pilot measures"),
+        (layer, "bench") if layer != "bin" => Some("only bin/pilot measures"),
         ("base", "base") if from.name == "model" && *kind != DependencyKind::Development => {
             Some("base/model imports nothing of ours")
         }
@@ -99,9 +99,9 @@ fn place(root: &Path, folder: &Path) -> Place {
     let relative = folder.strip_prefix(root).unwrap();
     let parts: Vec<&str> = relative.iter().map(|part| part.to_str().unwrap()).collect();
     match parts[..] {
-        ["crates", shelf @ ("bin" | "path" | "side" | "base"), name]
-        | [shelf @ ("tests" | "bench"), name] => Place::new(shelf, name),
-        _ => panic!("{} stands on no shelf", relative.display()),
+        ["crates", layer @ ("bin" | "path" | "side" | "base"), name]
+        | [layer @ ("tests" | "bench"), name] => Place::new(layer, name),
+        _ => panic!("{} is in no layer", relative.display()),
     }
 }
 
@@ -123,7 +123,7 @@ fn imports(metadata: &Metadata) -> Vec<Import> {
 }
 
 #[test]
-fn crates_import_only_what_their_shelf_may() {
+fn crates_import_only_what_their_layer_may() {
     let imports = imports(&workspace());
     assert!(
         imports.len() > 20,

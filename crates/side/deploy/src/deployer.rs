@@ -272,8 +272,8 @@ impl Inner {
     /// Removes code and environments that nobody needs.
     fn sweep(&self) -> std::io::Result<()> {
         let rubbish = self.data_dir.stage()?;
-        let shelves = [self.data_dir.code(), self.data_dir.environments()];
-        self.state.sweep(&shelves, rubbish.path())?;
+        let parents = [self.data_dir.code(), self.data_dir.environments()];
+        self.state.sweep(&parents, rubbish.path())?;
         rubbish.close()
     }
 

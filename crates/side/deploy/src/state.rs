@@ -105,13 +105,13 @@ impl State {
         !self.inner.lock().retired.is_empty()
     }
 
-    /// Moves every folder directly below `shelves` that nobody needs into `rubbish`.
-    pub(crate) fn sweep(&self, shelves: &[PathBuf], rubbish: &Path) -> io::Result<()> {
+    /// Moves every folder directly below `parents` that nobody needs into `rubbish`.
+    pub(crate) fn sweep(&self, parents: &[PathBuf], rubbish: &Path) -> io::Result<()> {
         let mut inner = self.inner.lock();
         let needed = inner.needed();
         let mut count = 0_u32;
-        for shelf in shelves {
-            for entry in fs::read_dir(shelf)? {
+        for parent in parents {
+            for entry in fs::read_dir(parent)? {
                 let folder = entry?.path();
                 if !needed.contains(&folder) {
                     fs::rename(&folder, rubbish.join(count.to_string()))?;

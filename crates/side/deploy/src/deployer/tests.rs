@@ -198,8 +198,8 @@ impl Bench {
             .await
     }
 
-    fn entries(&self, shelf: &str) -> usize {
-        entries(&self.data_dir().join(shelf))
+    fn entries(&self, folder: &str) -> usize {
+        entries(&self.data_dir().join(folder))
     }
 
     fn staged(&self) -> usize {

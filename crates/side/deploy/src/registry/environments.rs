@@ -47,12 +47,12 @@ fn part_of(installed: &Path) -> Result<&str, RegistryError> {
 /// The environment in a row of `Registry::functions`.
 pub(super) fn read(data_dir: &Path, row: &Row<'_>) -> Result<Environment, rusqlite::Error> {
     let id = EnvironmentId::from_hex(&row.get::<_, String>(6)?);
-    let shelf = data_dir.join("environments");
+    let environments = data_dir.join("environments");
     if !row.get::<_, bool>(8)? {
         // Nothing is known: its folder, if there is one of this name, is kept.
         return Ok(Environment {
             python: None,
-            packages_dir: Some(shelf.join(id.as_str()).join("packages")),
+            packages_dir: Some(environments.join(id.as_str()).join("packages")),
             imports: Vec::new(),
             node: None,
             id,
@@ -62,7 +62,7 @@ pub(super) fn read(data_dir: &Path, row: &Row<'_>) -> Result<Environment, rusqli
     let path = |column| Ok::<_, rusqlite::Error>(text(column)?.map(PathBuf::from));
     let part = |column, folder: &str| {
         let name = text(column)?;
-        Ok::<_, rusqlite::Error>(name.map(|name| shelf.join(name).join(folder)))
+        Ok::<_, rusqlite::Error>(name.map(|name| environments.join(name).join(folder)))
     };
     let python = match path(9)? {
         Some(executable) => Some(Python {
