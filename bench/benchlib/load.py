@@ -15,6 +15,7 @@ class Measured:
     """Times are µs, in the order in which they were taken."""
 
     first_byte: list[float] = field(default_factory=list)
+    complete: list[float] = field(default_factory=list)
     rounds: list[float] = field(default_factory=list)
     requests: int = 0
     seconds: float = 0.0
@@ -30,6 +31,7 @@ class Measured:
 
     def add(self, other: Measured) -> None:
         self.first_byte += other.first_byte
+        self.complete += other.complete
         self.rounds += other.rounds
         self.requests += other.requests
         self.seconds += other.seconds
@@ -62,6 +64,7 @@ class Load:
         answer = ask(self.binary, *command, limit_s=300)
         return Measured(
             first_byte=answer["samples"]["first_byte_us"],
+            complete=answer["samples"]["complete_us"],
             rounds=answer["samples"]["round_us"],
             requests=answer["complete_us"]["count"],
             seconds=answer["seconds"],

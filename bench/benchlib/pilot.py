@@ -27,8 +27,19 @@ def build_of(binary: Path) -> str:
 
 def ask(binary: Path, *arguments: str, text: str | None = None, limit_s: float = 900) -> Any:
     """The answer of `pilot … --json`; `text` is its standard input. Raises with what it complained of."""
-    command = [str(binary), *arguments, "--json"]
+    return _answer([str(binary), *arguments, "--json"], text, limit_s)
+
+
+def experiment(binary: Path, *arguments: str, text: str | None = None, limit_s: float = 900) -> Any:
+    """The answer of `pilot-experiments …` of the same build: it lies beside `binary`."""
+    experiments = binary.with_name("pilot-experiments")
+    if not experiments.exists():
+        raise RuntimeError(f"there is no {experiments}: run `cargo build --release -p pilot-experiments`")
+    return _answer([str(experiments), *arguments], text, limit_s)
+
+
+def _answer(command: list[str], text: str | None, limit_s: float) -> Any:
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=limit_s)
     if done.returncode != 0:
-        raise RuntimeError(f"pilot {' '.join(arguments)}: {done.stderr.strip()}")
+        raise RuntimeError(f"{' '.join([Path(command[0]).name, *command[1:]])}: {done.stderr.strip()}")
     return json.loads(done.stdout)

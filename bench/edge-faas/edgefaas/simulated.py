@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchlib.pilot import ask
+from benchlib.pilot import ask, experiment
 from benchlib.report import Bar, Report
 from benchlib.stats import Estimate
 
@@ -41,7 +41,7 @@ def ticks(binary: Path, count: int = 20_000, functions: int = 10_000) -> Report:
     """Experiment 5."""
     report = Report("ticks", "a decision, per policy (table 1; the paper's ARIMA is in another process)")
     report.header = ["policy", "paper p50 / p99 µs", "p50 µs", "p99 µs", "max µs", "functions", "all of them ms", "max ms"]
-    found = ask(binary, "bench", "ticks", "--count", str(count), "--functions", str(functions))["policies"]
+    found = experiment(binary, "ticks", "--count", str(count), "--functions", str(functions))["policies"]
     report.data = found
     for times in found:
         policy = times["policy"].partition(":")[0]

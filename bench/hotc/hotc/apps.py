@@ -17,7 +17,8 @@ HERE = Path(__file__).resolve().parent.parent
 FUNCTIONS = HERE / "functions"
 ROOT = HERE.parent.parent
 BUILT = ROOT / "target" / "hotc-build"
-POLL = ROOT / "crates/bin/pilot/src/cli/bench/serving/poll.py"
+EMPTY = FUNCTIONS / "empty"
+POLL = EMPTY / "poll.py"
 
 TEN_MILLION = 10_000_000
 URL = "https://example.org/a/page?of=some&length=here"

@@ -1,5 +1,5 @@
 """How well the predictor forecasts (section V-C, figure 10): the paper's jump, and how many containers real functions had in use.
-Everything is `pilot bench forecast`'s; this draws the beginnings and puts the answers side by side."""
+The forecasts come from `pilot-experiments forecast`; this module chooses the initial values and compares the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from benchlib.pilot import ask
+from benchlib.pilot import experiment
 from benchlib.report import Bar, Report
 
 from . import paper
@@ -126,7 +126,7 @@ def in_use(values: list[float]) -> tuple[float, ...]:
 def predicted(bench: Bench, one: Series, policy: str, initial: float | None) -> dict[str, Any]:
     begin = [] if initial is None else ["--initial", f"{initial}"]
     text = "\n".join(f"{value:g}" for value in one.values)
-    answer = ask(bench.binary, "bench", "forecast", "-", "--policy", policy, *begin, text=text)
+    answer = experiment(bench.binary, "forecast", "-", "--policy", policy, *begin, text=text)
     told: dict[str, Any] = answer["policies"][0]
     return told
 

@@ -1,54 +1,175 @@
-"""The three serving architectures on an empty function (Fig. 8 of the serverless-costs paper): `pilot bench serving`, judged."""
+"""What each way of serving adds to an empty function (Fig. 8 of "Demystifying Serverless Costs", section 3.2): warm, on one
+connection, in turns.
+
+The function does nothing, so all of a round trip is added by serving, the client and the daemon's own HTTP included (`/healthz`
+shows how much those take). An HTTP server would get its requests over HTTP in any case: for it, only what the round trip takes
+beyond calling the same program directly is added. *Reported* is the daemon's `handler` phase, which clouds bill and the paper's
+figure shows. For Runtime API polling it is the time from the answer to the poll to the response, the client's work included.
+"""
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
+from benchlib.daemon import end
+from benchlib.load import Measured
 from benchlib.report import Bar, Report
+from benchlib.stats import percentile
 
+from .apps import EMPTY, read
 from .bench import Bench
 
+Turn = Callable[..., Measured]
+
+# What the paper's text says of Fig. 8: means of what providers report.
+PAPER = {"runtime_api": "~1.17 ms (AWS)", "http_server": "up to 5.93 ms (GCP, Azure)", "wasm": "< 0.01 ms (Cloudflare)"}
 # Architecture, what its bar says.
 BARS = {
     "runtime_api": "provided: warm empty function, added p50 (paper 1.17 ms)",
     "http_server": "http: warm empty function, added over the direct call, p50 (paper up to 5.93 ms)",
 }
 ADDED_MS_MAX = 0.3
+# Requests at the beginning of each turn that do not count: the first one starts a worker.
+WARM_UP = 20
+
+
+@dataclass
+class Architecture:
+    """`turn` measures for so many seconds. What cannot be measured has a `problem`."""
+
+    name: str
+    turn: Turn | None = None
+    problem: str = ""
+    turns: list[Measured] = field(default_factory=list)
+
+    def measure(self, seconds: float) -> None:
+        if self.turn is None or self.problem:
+            return
+        try:
+            self.turns.append(self.turn(seconds=seconds, warm_up=WARM_UP))
+        except RuntimeError as error:
+            self.problem = str(error)
 
 
 def serving(bench: Bench) -> Report:
     report = Report("serving", "what a way of serving adds to an empty function, warm, one connection; µs")
     report.header = ["served by", "round trip p50", "p99", "reported p50", "added p50", "paper"]
-    command = [str(bench.binary), "bench", "serving", "--endpoint", bench.daemon(keeps=True).endpoint, "--json"]
-    command += ["--turns", str(bench.effort.turns), "--seconds", str(bench.effort.turn_s)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    if not done.stdout.strip():
-        raise RuntimeError(f"pilot bench serving: {done.stderr.strip()}")
-    document = json.loads(done.stdout)
-    for row in document["rows"]:
-        report.rows.append(told(row))
-    report.data = document
-    measured = {row["architecture"]: row.get("measured") for row in document["rows"]}
+    with direct_server() as direct:
+        architectures = [
+            Architecture("daemon", daemon_alone(bench)),
+            function(bench, "fork_worker", "app.py", {"handler": "app.handler"}),
+            function(bench, "runtime_api", "poll.py", {"runtime": "provided", "command": ["python3", "poll.py"]}),
+            function(bench, "http_server", "server.py", {"runtime": "http", "command": ["python3", "server.py"]}, path="/"),
+            Architecture("http_direct", url(bench, direct)),
+            Architecture("wasm", problem="not there yet"),
+        ]
+        for turn in range(bench.effort.turns):
+            at = turn % len(architectures)
+            for one in architectures[at:] + architectures[:at]:
+                one.measure(bench.effort.turn_s)
+    rows = rows_of(architectures)
+    report.rows = [cells(row) for row in rows]
+    report.data = {"kind": "serving", "turns": bench.effort.turns, "turn_s": bench.effort.turn_s, "rows": rows}
+    failed = [one for one in architectures if one.problem and one.turn]
+    report.error = "\n".join(f"{one.name}: {one.problem}" for one in failed)
+    measured = {row["architecture"]: row["measured"] for row in rows}
     for architecture, what in BARS.items():
-        added = (measured.get(architecture) or {}).get("added_us_p50")
+        added = (measured[architecture] or {}).get("added_us_p50")
         kept = None if bench.effort.smoke or added is None else added / 1e3 <= ADDED_MS_MAX
         text = "not measured" if added is None else f"{added / 1e3:.3f} ms"
         report.bars.append(Bar(what, f"≤ {ADDED_MS_MAX} ms", text, kept))
-    if done.returncode != 0:
-        report.error = done.stderr.strip()
+    report.notes += [
+        f"{row['architecture']}: {row['measured']['cold']} requests waited for a start"
+        for row in rows
+        if row["measured"] and row["measured"]["cold"]
+    ]
     report.notes.append(
         "added: the whole round trip, including this daemon's HTTP; for http, the time beyond a direct call of the server"
     )
     return report
 
 
-def told(row: dict[str, Any]) -> list[str]:
-    measured = row.get("measured")
+def function(bench: Bench, name: str, file: str, spec: dict[str, Any], **options: Any) -> Architecture:
+    """Deploys one of the empty functions."""
+    daemon = bench.daemon(keeps=True)
+    deployed = f"empty-{name.replace('_', '-')}"
+
+    def turn(**more: Any) -> Measured:
+        return bench.load.function("warm", daemon.endpoint, deployed, **options, **more)
+
+    architecture = Architecture(name, turn)
+    try:
+        daemon.upload(deployed, read(EMPTY / file), spec)
+    except RuntimeError as error:
+        architecture.problem = str(error)
+    return architecture
+
+
+def daemon_alone(bench: Bench) -> Turn:
+    return url(bench, f"{bench.daemon(keeps=True).endpoint}/healthz")
+
+
+def url(bench: Bench, address: str) -> Turn:
+    def turn(**options: Any) -> Measured:
+        return bench.load.url(address, **options)
+
+    return turn
+
+
+@contextmanager
+def direct_server() -> Iterator[str]:
+    """The program of the HTTP server's function as a child of this process. Its URL."""
+    command = ["python3", str(EMPTY / "server.py")]
+    with subprocess.Popen(command, env={**os.environ, "PORT": "0"}, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout
+            yield f"http://127.0.0.1:{int(child.stdout.readline())}/"
+        finally:
+            end(child)
+
+
+def rows_of(architectures: list[Architecture]) -> list[dict[str, Any]]:
+    """One per architecture, for JSON."""
+    rounds = {one.name: [time for turn in one.turns for time in turn.complete] for one in architectures}
+    p50 = {name: percentile(times, 50) for name, times in rounds.items() if times}
+    rows = []
+    for one in architectures:
+        row: dict[str, Any] = {"architecture": one.name, "measured": None, "paper": PAPER.get(one.name, "")}
+        if one.problem:
+            row["problem"] = one.problem
+        else:
+            reported = [turn.phases_p50["handler"] for turn in one.turns if "handler" in turn.phases_p50]
+            handler = median(reported) if reported else None
+            row["measured"] = {
+                "round_us": {"p50": p50[one.name], "p99": percentile(rounds[one.name], 99), "count": len(rounds[one.name])},
+                "reported_us_p50": handler,
+                "added_us_p50": added(one.name, p50),
+                "outside_us_p50": None if handler is None else p50[one.name] - handler,
+                "cold": sum(turn.starts.get("cold", 0) for turn in one.turns),
+            }
+        rows.append(row)
+    return rows
+
+
+def added(name: str, p50: dict[str, float]) -> float | None:
+    """The median that serving this way adds; None for what is there for comparison."""
+    if name in ("fork_worker", "runtime_api"):
+        return p50[name]
+    if name == "http_server" and "http_direct" in p50:
+        return p50[name] - p50["http_direct"]
+    return None
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    measured = row["measured"]
     if not measured:
-        problem = row.get("problem", "")
+        problem = row["problem"]
         return [row["architecture"], problem if problem == "not there yet" else "failed", "", "", "", row["paper"]]
-    reported, added = measured["reported_us"], measured["added_us_p50"]
-    figures = [measured["round_us"]["p50"], measured["round_us"]["p99"], reported and reported["p50"], added]
+    figures = [measured["round_us"]["p50"], measured["round_us"]["p99"], measured["reported_us_p50"], measured["added_us_p50"]]
     return [row["architecture"], *("" if value is None else f"{value:,.1f}" for value in figures), row["paper"]]

@@ -1,9 +1,8 @@
 //! Arrival models with their sizing rules, and the simulator that judges them. Pure arithmetic: time comes in as an
-//! argument, and the daemon and the simulator run the same objects. Nothing here reads a clock but [`measure`].
+//! argument, and the daemon and the simulator run the same objects. Nothing here reads a clock.
 
-pub mod measure;
 mod policies;
-pub mod series;
 pub mod simulate;
 
 pub use policies::forecaster;
+pub use policies::smoothing_markov::predictor;

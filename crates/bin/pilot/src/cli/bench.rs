@@ -8,11 +8,8 @@ use super::client::Client;
 use super::output;
 
 mod closed;
-mod forecast;
 mod load;
-mod serving;
 mod target;
-mod ticks;
 
 /// What `pilot bench` takes.
 #[derive(Debug, Args)]
@@ -31,12 +28,6 @@ enum What {
     Burst(closed::BurstArgs),
     /// Send requests when a profile says, however slow the answers are
     Load(load::LoadArgs),
-    /// Time the decisions of the policies; needs no daemon
-    Ticks(ticks::TicksArgs),
-    /// Say what HotC's predictor would have forecast of a series; needs no daemon
-    Forecast(forecast::ForecastArgs),
-    /// Time what each way of serving adds to an empty function
-    Serving(serving::ServingArgs),
 }
 
 /// Measures, and prints what came of it.
@@ -50,9 +41,6 @@ pub(super) fn run(
         What::Warm(args) => closed::warm(client, connection, args),
         What::Burst(args) => closed::burst(client, connection, args),
         What::Load(args) => load::run(client, connection, args),
-        What::Ticks(args) => ticks::run(args),
-        What::Forecast(args) => forecast::run(args),
-        What::Serving(args) => serving::run(client, connection, args),
     }
 }
 

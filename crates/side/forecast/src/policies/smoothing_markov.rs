@@ -6,7 +6,7 @@
 //! - Algorithm 3 starts E minus the *available* ones, on top of those in use. E forecasts how many will be in use, those of
 //!   now among them, so it is taken as the total.
 
-pub(crate) mod predictor;
+pub mod predictor;
 
 use std::time::Duration;
 

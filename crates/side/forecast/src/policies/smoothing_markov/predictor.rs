@@ -28,16 +28,17 @@ pub enum Beginning {
 
 /// What is expected of the next value, and what of.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Expected {
+pub struct Expected {
     /// e_t.
-    pub(crate) smoothed: f64,
+    pub smoothed: f64,
     /// `None`: too early for a chain.
-    pub(crate) step: Option<Step>,
+    pub step: Option<Step>,
 }
 
 impl Expected {
     /// `e + (R1+R2)/2`, nothing where that is less than nothing.
-    pub(crate) fn corrected(&self) -> f64 {
+    #[must_use]
+    pub fn corrected(&self) -> f64 {
         let correction = self.step.map_or(0.0, |step| step.middle);
         (self.smoothed + correction).max(0.0)
     }
@@ -45,7 +46,7 @@ impl Expected {
 
 /// See the module. A value costs one pass over the history.
 #[derive(Debug)]
-pub(crate) struct Predictor {
+pub struct Predictor {
     constants: SmoothingMarkovPolicy,
     beginning: Beginning,
     /// What was observed, oldest first.
@@ -56,7 +57,9 @@ pub(crate) struct Predictor {
 }
 
 impl Predictor {
-    pub(crate) fn new(constants: SmoothingMarkovPolicy, beginning: Beginning) -> Self {
+    /// One that has observed nothing.
+    #[must_use]
+    pub fn new(constants: SmoothingMarkovPolicy, beginning: Beginning) -> Self {
         Self {
             constants,
             beginning,
@@ -70,7 +73,7 @@ impl Predictor {
     }
 
     /// What is expected next, after `value` came.
-    pub(crate) fn observe(&mut self, value: f64) -> Expected {
+    pub fn observe(&mut self, value: f64) -> Expected {
         if let Some(smoothed) = self.smoothed {
             self.errors.push(value - smoothed);
         }
@@ -125,13 +128,13 @@ struct Chain {
 
 /// One step along a chain.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Step {
+pub struct Step {
     /// The current region, counted from 1.
-    pub(crate) from: usize,
+    pub from: usize,
     /// The next one, counted from 1.
-    pub(crate) to: usize,
+    pub to: usize,
     /// (R1 + R2) / 2 of the next one.
-    pub(crate) middle: f64,
+    pub middle: f64,
 }
 
 impl Chain {

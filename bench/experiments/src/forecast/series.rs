@@ -1,26 +1,23 @@
-//! What HotC's predictor would have said of a series, sample by sample: `pilot bench forecast` and the paper's Fig. 10. The very
-//! arithmetic of the policy `smoothing-markov`; no pool, no time.
+//! What HotC's predictor forecasts for a series, sample by sample (the paper's Fig. 10): the arithmetic of the policy
+//! `smoothing-markov`, without a pool and without time.
 
+use pilot_forecast::predictor::{Beginning, Expected, Predictor};
 use pilot_model::policy::SmoothingMarkovPolicy;
 use serde::Serialize;
 
-pub use crate::policies::smoothing_markov::predictor::Beginning;
-use crate::policies::smoothing_markov::predictor::{Expected, Predictor};
-
 /// A sample, and what was expected of it before it came. `None`: there was nothing to expect it from.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Foreseen {
+pub(super) struct Foreseen {
     /// The sample.
-    pub observed: f64,
+    pub(super) observed: f64,
     /// By smoothing alone, Eq. 1.
-    pub smoothed: Option<f64>,
+    pub(super) smoothed: Option<f64>,
     /// With the chain's correction, Eq. 2; smoothing alone as long as there is no chain.
-    pub forecast: Option<f64>,
+    pub(super) forecast: Option<f64>,
 }
 
 /// Goes through the series: every sample with the forecast that the samples before it gave.
-#[must_use]
-pub fn foresee(
+pub(super) fn foresee(
     constants: &SmoothingMarkovPolicy,
     beginning: Beginning,
     series: &[f64],
@@ -49,8 +46,10 @@ pub fn foresee(
 
 /// How far forecasts were off: the sum of what they were off by, as a share of the sum of what came. Samples without a forecast do
 /// not count. `None`: nothing came.
-#[must_use]
-pub fn relative_error(foreseen: &[Foreseen], of: impl Fn(&Foreseen) -> Option<f64>) -> Option<f64> {
+pub(super) fn relative_error(
+    foreseen: &[Foreseen],
+    of: impl Fn(&Foreseen) -> Option<f64>,
+) -> Option<f64> {
     let (off, came) = foreseen
         .iter()
         .filter_map(|sample| Some((sample.observed, of(sample)?)))

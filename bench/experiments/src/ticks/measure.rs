@@ -1,53 +1,49 @@
-//! How long a tick takes: one forecaster ticked often, and many ticked in turn as the daemon does. For benchmarks; the only file
-//! of this crate that reads a clock. Wall time: on a machine that does other things as well, the worst ticks are those that were
-//! interrupted.
+//! How long a tick takes: one forecaster ticked often, and many ticked in turn as the daemon does.
 
 use std::time::{Duration, Instant as Wall};
 
+use pilot_forecast::forecaster;
 use pilot_model::forecast::{Forecaster, Tick};
 use pilot_model::policy::Policy;
 use pilot_model::{Instant, ScaleConfig};
 use serde::Serialize;
 
-use crate::forecaster;
-
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Runs {
+pub(super) struct Runs {
     /// Ticks of the one forecaster.
-    pub ticks: u32,
+    pub(super) ticks: u32,
     /// Forecasters that are ticked in turn.
-    pub functions: u32,
+    pub(super) functions: u32,
     /// How often all of them are.
-    pub rounds: u32,
+    pub(super) rounds: u32,
 }
 
 /// What ticks of one policy took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TickTimes {
+pub(super) struct TickTimes {
     /// The policy with its constants.
-    pub policy: String,
+    pub(super) policy: String,
     /// Ticks of the one forecaster.
-    pub ticks: u32,
+    pub(super) ticks: u32,
     /// One tick, nanoseconds: the median.
-    pub tick_ns_p50: u64,
+    pub(super) tick_ns_p50: u64,
     /// One tick, nanoseconds: the 99th percentile.
-    pub tick_ns_p99: u64,
+    pub(super) tick_ns_p99: u64,
     /// One tick, nanoseconds: the longest.
-    pub tick_ns_max: u64,
+    pub(super) tick_ns_max: u64,
     /// What reading the clock takes, nanoseconds (median); it is part of the above.
-    pub clock_ns: u64,
+    pub(super) clock_ns: u64,
     /// Forecasters that were ticked in turn.
-    pub functions: u32,
+    pub(super) functions: u32,
     /// One tick of each of them, milliseconds: the median.
-    pub round_ms_p50: f64,
+    pub(super) round_ms_p50: f64,
     /// One tick of each of them, milliseconds: the longest.
-    pub round_ms_max: f64,
+    pub(super) round_ms_max: f64,
 }
 
 /// Measures `policy` on a mixture of traffic: bursts, noise, now and then, nothing. `None` for `demand`, which has no ticks.
-#[must_use]
-pub fn tick_times(policy: &Policy, runs: Runs) -> Option<TickTimes> {
+pub(super) fn tick_times(policy: &Policy, runs: Runs) -> Option<TickTimes> {
     let scale = ScaleConfig {
         min: 0,
         max: 10_000,
