@@ -3,7 +3,7 @@
 //!
 //! A promise is a row `| ID | text | proof |`. A proof is `path::test` in backticks: a Rust or Python test's function, a row
 //! of the benchmark, or an escape attempt's name as it stands in the source. A path alone is a program that is itself the
-//! proof.
+//! proof. A code span without a slash is prose.
 
 #![expect(
     clippy::unwrap_used,
@@ -29,7 +29,12 @@ struct Promise {
 impl Promise {
     /// What it names: (path, test).
     fn references(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
-        let quoted = self.proof.split('`').skip(1).step_by(2);
+        let quoted = self
+            .proof
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|span| span.contains('/'));
         quoted.map(|reference| match reference.split_once("::") {
             Some((path, test)) => (path, Some(test)),
             None => (reference, None),
