@@ -11,11 +11,6 @@ use crate::version::Version;
 /// What happens on the path.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// An invocation was admitted: what forecasters count.
-    Arrived {
-        /// What was invoked.
-        version: Arc<Version>,
-    },
     /// An invocation ended.
     Invoked(Arc<InvocationRecord>),
     /// A worker has come up.

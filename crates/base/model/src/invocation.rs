@@ -1,6 +1,7 @@
-//! One invocation: how it ended, its record, and the summary that the control API serves.
+//! One invocation: what its worker is told of it, how it ended, its record, and the summary that the control API serves.
 
 use std::fmt::{self, Write as _};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,44 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{InvocationId, WorkerId};
 use crate::timeline::{StartKind, Timeline};
 use crate::version::Version;
+
+/// What a worker is told of an invocation beside its payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvocationHead {
+    /// The request id.
+    pub id: InvocationId,
+    /// `arn:aws:lambda:local:000000000000:function:NAME[:QUALIFIER]`, as invoked.
+    pub arn: String,
+    /// The version's number.
+    pub version: u32,
+    /// When the function's timeout is over, Unix milliseconds.
+    pub deadline_unix_ms: u64,
+    /// Lambda's client context, JSON as it came.
+    pub client_context: Option<String>,
+    /// A trace header, as it came.
+    pub trace: Option<String>,
+    /// The payload is the body of this HTTP request, for an ASGI or WSGI application. `None`: the payload is an event, JSON.
+    pub http: Option<HttpRequestHead>,
+}
+
+/// The head of an HTTP request for an application.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpRequestHead {
+    /// `GET`, …
+    pub method: String,
+    /// Raw, as received, without `root_path`; begins with `/`.
+    pub path: String,
+    /// Raw, without `?`; empty when there is none.
+    pub query: String,
+    /// `/fn/NAME`.
+    pub root_path: String,
+    /// Lower-case names; values as UTF-8.
+    pub headers: Vec<(String, String)>,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// `http` or `https`.
+    pub scheme: &'static str,
+}
 
 /// How an invocation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

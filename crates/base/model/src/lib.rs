@@ -28,7 +28,7 @@ pub use config::{
 };
 pub use event::Event;
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
-pub use invocation::{InvocationRecord, Outcome};
+pub use invocation::{HttpRequestHead, InvocationHead, InvocationRecord, Outcome};
 pub use policy::Policy;
 pub use ports::BoxFuture;
 pub use spec::FunctionSpec;

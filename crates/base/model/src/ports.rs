@@ -18,7 +18,8 @@ pub use engine::{Engine, StartError, TemplateMemory};
 pub use http::{BodyError, PassedRequest, PassedResponse, StreamedBody};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use worker::{
-    Answer, Call, CallKind, Done, HttpHead, Part, StartStamps, Worker, WorkerFault, WorkerMemory,
+    Answer, Call, Done, HttpHead, INPUTS_MAX, Input, InputKind, Part, StartStamps, Worker,
+    WorkerFault, WorkerMemory,
 };
 
 /// A boxed future: what makes a port usable behind `dyn`.

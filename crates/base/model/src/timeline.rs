@@ -59,7 +59,7 @@ impl StartKind {
 pub struct Timeline {
     /// The request's head was read.
     pub received: Instant,
-    /// Past look-up, authorisation, limits and the body.
+    /// Past look-up, authorisation and limits. With a body that came together with the head: past reading that, too.
     pub admitted: Option<Instant>,
     /// A worker (perhaps still starting) was given to it.
     pub leased: Option<Instant>,
@@ -69,6 +69,9 @@ pub struct Timeline {
     pub sandboxed: Option<Instant>,
     /// The handler is imported and the hooks have run.
     pub initialised: Option<Instant>,
+    /// The payload was complete. `None`: it was complete when the invocation was admitted.
+    #[serde(default)]
+    pub inputs_ready: Option<Instant>,
     /// The handler was called.
     pub started: Option<Instant>,
     /// The first byte of the answer came from the worker.
@@ -90,6 +93,7 @@ impl Timeline {
             forked: None,
             sandboxed: None,
             initialised: None,
+            inputs_ready: None,
             started: None,
             first_byte: None,
             returned: None,
@@ -97,15 +101,20 @@ impl Timeline {
         }
     }
 
-    /// Each phase that took place, named by the stamp that ends it, with the time since the stamp before.
-    /// The durations add up to the whole: nothing is unexplained.
+    /// Each phase that took place, named by the stamp that ends it, with the time since the stamp before. Phases that run side by
+    /// side count from the end of the one that ended first. The durations add up to the whole: nothing is unexplained.
     pub fn phases(&self) -> impl Iterator<Item = (&'static str, Duration)> {
+        // A warm invocation leases its worker after its inputs have arrived; a cold one waits for both at the same time.
+        let inputs_first = self.inputs_ready.filter(|_| self.initialised.is_none());
+        let inputs_last = self.inputs_ready.filter(|_| self.initialised.is_some());
         let stamps = [
             ("admit", self.admitted),
+            ("inputs", inputs_first),
             ("lease", self.leased),
             ("fork", self.forked),
             ("sandbox", self.sandboxed),
             ("init", self.initialised),
+            ("inputs", inputs_last),
             ("start", self.started),
             ("handler", self.returned),
             ("answer", self.finished),

@@ -19,8 +19,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, Call, CallKind, Part, PassedRequest, PassedResponse, StartError, StartStamps,
-    StreamedBody, Worker, WorkerFault, WorkerMemory,
+    Answer, Call, Part, PassedRequest, PassedResponse, StartError, StartStamps, StreamedBody,
+    Worker, WorkerFault, WorkerMemory,
 };
 use pilot_model::{BoxFuture, Instant, WorkerId};
 use pilot_sys::clock::monotonic_ns;
@@ -240,13 +240,11 @@ impl Worker for HttpWorker {
 
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
         Box::pin(async move {
-            match call.kind {
-                CallKind::Event => event::call(&self.site, call.body).await,
-                CallKind::Http => Err(self
-                    .site
-                    .life
-                    .fault("an HTTP server's requests are passed through, not called")),
+            if call.head.http.is_some() {
+                let problem = "an HTTP server's requests are passed through, not called";
+                return Err(self.site.life.fault(problem));
             }
+            event::call(&self.site, call.payload).await
         })
     }
 

@@ -34,11 +34,10 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use pilot_model::calendar::unix_ms;
 use pilot_model::ports::{
-    Answer, Call, CallKind, Done, Part, StartError, StartStamps, Worker, WorkerFault, WorkerMemory,
+    Answer, Call, Done, Part, StartError, StartStamps, Worker, WorkerFault, WorkerMemory,
 };
 use pilot_model::{BoxFuture, Instant, Version, WorkerId};
 use pilot_sys::clock::monotonic_ns;
-use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -85,17 +84,6 @@ impl Worksite {
         }
         self.queue.poll().await
     }
-}
-
-/// What the daemon says of an invocation: `InvokeMeta` of the wire protocol.
-#[derive(Debug, Deserialize)]
-struct InvokeMeta {
-    id: String,
-    arn: String,
-    deadline_ms: u64,
-    client_context: Option<String>,
-    cognito_identity: Option<String>,
-    trace: Option<String>,
 }
 
 impl ProvidedWorker {
@@ -171,7 +159,7 @@ impl ProvidedWorker {
 
     async fn exchange(&self, call: Call) -> Result<Answer, WorkerFault> {
         let Worksite { life, queue, .. } = &*self.site;
-        if call.kind != CallKind::Event {
+        if call.head.http.is_some() {
             return Err(life.fault("the Lambda Runtime API takes events, not HTTP requests"));
         }
         if life.was_let_go() {
@@ -209,8 +197,7 @@ impl ProvidedWorker {
 
     /// What the next poll is answered with.
     fn event(&self, call: &Call, caller: oneshot::Sender<Heard>) -> Result<Event, String> {
-        let meta: InvokeMeta = serde_json::from_slice(&call.meta)
-            .map_err(|error| format!("the invocation's meta: {error}"))?;
+        let head = &call.head;
         let mut headers = HeaderMap::with_capacity(HEADERS_LEN);
         let mut set = |name: &'static HeaderName, value: &str| {
             let value = HeaderValue::from_str(value)
@@ -218,29 +205,24 @@ impl ProvidedWorker {
             headers.insert(name, value);
             Ok::<_, String>(())
         };
-        set(&names::REQUEST_ID, &meta.id)?;
-        set(&names::FUNCTION_ARN, &meta.arn)?;
-        if let Some(trace) = &meta.trace {
+        set(&names::REQUEST_ID, head.id.as_str())?;
+        set(&names::FUNCTION_ARN, &head.arn)?;
+        if let Some(trace) = &head.trace {
             set(&names::TRACE_ID, trace)?;
         }
-        for (name, json) in [
-            (&names::CLIENT_CONTEXT, &meta.client_context),
-            (&names::COGNITO_IDENTITY, &meta.cognito_identity),
-        ] {
-            if let Some(json) = json {
-                // Line breaks of JSON stand between its words, where a blank does as well.
-                set(name, &json.replace(['\r', '\n'], " "))?;
-            }
+        if let Some(json) = &head.client_context {
+            // Line breaks of JSON stand between its words, where a blank does as well.
+            set(&names::CLIENT_CONTEXT, &json.replace(['\r', '\n'], " "))?;
         }
-        headers.insert(&names::DEADLINE, HeaderValue::from(meta.deadline_ms));
+        headers.insert(&names::DEADLINE, HeaderValue::from(head.deadline_unix_ms));
         let notice = (!self.site.extensions.is_empty()).then(|| {
-            let trace = meta.trace.as_deref();
-            invoke_notice(&meta.id, &meta.arn, meta.deadline_ms, trace)
+            let trace = head.trace.as_deref();
+            invoke_notice(head.id.as_str(), &head.arn, head.deadline_unix_ms, trace)
         });
         Ok(Event {
-            id: meta.id.into(),
+            id: head.id.as_str().into(),
             headers,
-            body: call.body.clone(),
+            body: call.payload.clone(),
             notice,
             caller,
         })
@@ -391,8 +373,6 @@ mod names {
     pub(super) static TRACE_ID: HeaderName = HeaderName::from_static("lambda-runtime-trace-id");
     pub(super) static CLIENT_CONTEXT: HeaderName =
         HeaderName::from_static("lambda-runtime-client-context");
-    pub(super) static COGNITO_IDENTITY: HeaderName =
-        HeaderName::from_static("lambda-runtime-cognito-identity");
 }
 
 const HEADERS_LEN: usize = 8;

@@ -5,6 +5,9 @@
 //! running or starting worker to hope for; at most `max` workers; no worker has more than `concurrency` leases; requests
 //! are served in the order in which they came; each is given a worker, failed or abandoned exactly once; a leased worker is
 //! never retired.
+//!
+//! A request may be announced before it can use a worker ([`State::announce`]). It then has a place in the queue, and a worker is
+//! started for it if that pays, but it holds none: free workers go to requests that can use them.
 
 mod began;
 mod estimate;
@@ -36,7 +39,10 @@ pub struct State<W, Q> {
     free: Vec<Key>,
     /// Workers that are up and have no lease.
     idlers: IdleList,
+    /// Requests that wait, and announced ones, in the order in which they came.
     queue: VecDeque<Waiter<Q>>,
+    /// Of the queue: announced, and not here yet.
+    announced: usize,
     next_waiter: u64,
     starting: u32,
     up: u32,
@@ -92,13 +98,34 @@ enum Place<W> {
 #[derive(Debug)]
 struct Waiter<Q> {
     id: WaiterId,
-    handle: Q,
+    /// `None`: it is announced, and not here yet.
+    handle: Option<Q>,
+    /// A worker came up while it was announced: no further one is started for it before it is here.
+    met: bool,
     /// A start was ordered for it.
     caused: bool,
     /// A start ordered for another was what it had to hope for.
     hoped: bool,
     /// Starts ordered for it that failed.
     failures: u32,
+}
+
+impl<Q> Waiter<Q> {
+    /// What its wait was for. `fresh`: it ends with a worker that has just come up.
+    fn kind(&self, fresh: bool) -> StartKind {
+        if self.caused {
+            StartKind::Cold
+        } else if self.hoped || fresh {
+            StartKind::ColdShared
+        } else {
+            StartKind::Warm
+        }
+    }
+
+    /// Announced, and without a worker that came up for it.
+    fn is_unmet(&self) -> bool {
+        self.handle.is_none() && !self.met
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +168,7 @@ impl<W: Clone, Q> State<W, Q> {
             free: Vec::new(),
             idlers: IdleList::default(),
             queue: VecDeque::new(),
+            announced: 0,
             next_waiter: 0,
             starting: 0,
             up: 0,
@@ -165,55 +193,151 @@ impl<W: Clone, Q> State<W, Q> {
         if self.mode == Mode::Closed {
             return Arrival::Closed;
         }
+        self.count_arrival(now);
+        self.take_or_wait(now, handle, actions)
+    }
+
+    /// A request is on its way: its head is here, its payload is not. Counts as its arrival. `None`: it does not, the queue is full or
+    /// the pool is closed.
+    pub fn announce(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) -> Option<WaiterId> {
+        if self.mode == Mode::Closed || self.queue.len() >= self.settings.queue_max {
+            return None;
+        }
+        self.count_arrival(now);
+        let id = self.enqueue(None);
+        self.announced += 1;
+        self.order_starts(now, Some(id), actions);
+        self.note_hope();
+        Some(id)
+    }
+
+    /// An announced request is here. `handle` is made only if it has to wait on.
+    pub fn claim(
+        &mut self,
+        now: Instant,
+        id: WaiterId,
+        handle: impl FnOnce() -> Q,
+        actions: &mut Vec<Action<W, Q>>,
+    ) -> Arrival<W> {
+        if self.mode == Mode::Closed {
+            return Arrival::Closed;
+        }
+        let Some(at) = self.position(id) else {
+            // Its place went with a start that failed.
+            return self.take_or_wait(now, handle, actions);
+        };
+        if let Some(&key) = self.free.last()
+            && let Some(worker) = self.lease(now, key)
+        {
+            let kind = self
+                .queue
+                .remove(at)
+                .map_or(StartKind::Warm, |waiter| waiter.kind(false));
+            self.announced -= 1;
+            self.refill_soon(now);
+            return Arrival::Leased(key, worker, kind);
+        }
+        self.queue[at].handle = Some(handle());
+        self.announced -= 1;
+        self.demand_max = self.demand_max.max(self.demand());
+        self.order_starts(now, Some(id), actions);
+        Arrival::Queued(id)
+    }
+
+    /// An announced request does not come: it does not count as an arrival any more.
+    pub fn retract(&mut self, id: WaiterId) {
+        if let Some(at) = self.position(id)
+            && self.queue[at].handle.is_none()
+        {
+            self.queue.remove(at);
+            self.announced -= 1;
+        }
+        self.arrivals = self.arrivals.saturating_sub(1);
+    }
+
+    fn count_arrival(&mut self, now: Instant) {
         self.last_arrival = Some(now);
         self.arrivals += 1;
         if self.cap != u32::MAX {
             self.cap = u32::MAX;
             self.update_floor();
         }
+    }
+
+    fn take_or_wait(
+        &mut self,
+        now: Instant,
+        handle: impl FnOnce() -> Q,
+        actions: &mut Vec<Action<W, Q>>,
+    ) -> Arrival<W> {
         if let Some(&key) = self.free.last()
             && let Some(worker) = self.lease(now, key)
         {
-            if self.settings.parked > 0 {
-                self.want(now.after(Self::REFILL_AFTER));
-            }
-            return Arrival::Leased(key, worker);
+            self.refill_soon(now);
+            return Arrival::Leased(key, worker, StartKind::Warm);
         }
-        if self.queue.len() >= self.settings.queue_max {
+        if self.waiting() >= self.settings.queue_max {
             return Arrival::Full;
         }
+        let id = self.enqueue(Some(handle()));
+        self.demand_max = self.demand_max.max(self.demand());
+        self.order_starts(now, Some(id), actions);
+        self.note_hope();
+        Arrival::Queued(id)
+    }
+
+    fn enqueue(&mut self, handle: Option<Q>) -> WaiterId {
         let id = WaiterId(self.next_waiter);
         self.next_waiter += 1;
         self.queue.push_back(Waiter {
             id,
-            handle: handle(),
+            handle,
+            met: false,
             caused: false,
             hoped: false,
             failures: 0,
         });
-        self.demand_max = self.demand_max.max(self.demand());
-        self.order_starts(now, Some(id), actions);
+        id
+    }
+
+    /// With nobody at work, all hope of the newest request is in what starts.
+    fn note_hope(&mut self) {
         if let Some(waiter) = self.queue.back_mut() {
-            // With nobody at work, all hope is in what starts.
             waiter.hoped |= self.starting > 0 && self.up == 0;
         }
-        Arrival::Queued(id)
+    }
+
+    fn refill_soon(&mut self, now: Instant) {
+        if self.settings.parked > 0 {
+            self.want(now.after(Self::REFILL_AFTER));
+        }
+    }
+
+    /// Requests in the queue that are here.
+    fn waiting(&self) -> usize {
+        self.queue.len() - self.announced
+    }
+
+    fn position(&self, id: WaiterId) -> Option<usize> {
+        self.queue
+            .binary_search_by_key(&id, |waiter| waiter.id)
+            .ok()
     }
 
     /// A request gives up waiting. `None`: it does not wait any more, it was served or failed.
     pub fn abandon(&mut self, waiter: WaiterId) -> Option<Q> {
-        let at = self
-            .queue
-            .binary_search_by_key(&waiter, |waiter| waiter.id)
-            .ok()?;
-        self.queue.remove(at).map(|waiter| waiter.handle)
+        let at = self.position(waiter)?;
+        let waiter = self.queue.remove(at)?;
+        if waiter.handle.is_none() {
+            self.announced -= 1;
+        }
+        waiter.handle
     }
 
     /// Whether this request waits for a start that is under way, not for a busy worker.
     #[must_use]
     pub fn awaits_start(&self, waiter: WaiterId) -> bool {
-        let at = self.queue.binary_search_by_key(&waiter, |waiter| waiter.id);
-        let waiter = at.ok().and_then(|at| self.queue.get(at));
+        let waiter = self.position(waiter).and_then(|at| self.queue.get(at));
         self.starting > 0 && waiter.is_some_and(|waiter| waiter.caused || waiter.hoped)
     }
 
@@ -239,6 +363,11 @@ impl<W: Clone, Q> State<W, Q> {
         self.free.push(key);
         self.idlers.push(key, now);
         self.serve_queue(now, key, true, actions);
+        if self.announced > 0 && self.free.last() == Some(&key) {
+            let slots = self.settings.concurrency as usize;
+            let announced = self.queue.iter_mut().filter(|waiter| waiter.is_unmet());
+            announced.take(slots).for_each(|waiter| waiter.met = true);
+        }
         self.order_starts(now, None, actions);
         self.settle(now, key, actions);
     }
@@ -261,11 +390,7 @@ impl<W: Clone, Q> State<W, Q> {
         self.hold_until = self.hold_until.max(now.after(pause));
         let hopeless = self.failures >= Self::ATTEMPTS_MAX && self.starting == 0 && self.up == 0;
         if fault == StartFault::Import || hopeless {
-            actions.extend(
-                self.queue
-                    .drain(..)
-                    .map(|waiter| Action::Fail(waiter.handle)),
-            );
+            self.fail_all(actions);
         } else {
             self.charge_failure(cause, actions);
         }
@@ -374,12 +499,15 @@ impl<W: Clone, Q> State<W, Q> {
     /// Serves nobody any more: who waits is failed, every worker without a lease retired.
     pub fn close(&mut self, actions: &mut Vec<Action<W, Q>>) {
         self.mode = Mode::Closed;
-        actions.extend(
-            self.queue
-                .drain(..)
-                .map(|waiter| Action::Fail(waiter.handle)),
-        );
+        self.fail_all(actions);
         self.retire_all(actions);
+    }
+
+    /// Nobody waits any more, and nobody is announced.
+    fn fail_all(&mut self, actions: &mut Vec<Action<W, Q>>) {
+        self.announced = 0;
+        let handles = self.queue.drain(..).filter_map(|waiter| waiter.handle);
+        actions.extend(handles.map(Action::Fail));
     }
 
     /// Retires this worker under memory pressure, if it is idle. False: it is not.
@@ -421,7 +549,7 @@ impl<W: Clone, Q> State<W, Q> {
             starting: self.starting,
             idle,
             busy: self.up - idle,
-            waiting: u32::try_from(self.queue.len()).unwrap_or(u32::MAX),
+            waiting: u32::try_from(self.waiting()).unwrap_or(u32::MAX),
         }
     }
 
@@ -484,25 +612,23 @@ impl<W: Clone, Q> State<W, Q> {
         fresh: bool,
         actions: &mut Vec<Action<W, Q>>,
     ) {
-        while !self.queue.is_empty() && self.free.last() == Some(&key) {
-            let (Some(worker), Some(waiter)) = (self.lease(now, key), self.queue.pop_front())
-            else {
+        while self.waiting() > 0 && self.free.last() == Some(&key) {
+            let is_here = |waiter: &Waiter<Q>| waiter.handle.is_some();
+            let at = match self.announced {
+                0 => 0,
+                _ => self.queue.iter().position(is_here).unwrap_or(0),
+            };
+            let (Some(worker), Some(waiter)) = (self.lease(now, key), self.queue.remove(at)) else {
                 return;
             };
-            let kind = if waiter.caused {
-                StartKind::Cold
-            } else if waiter.hoped || fresh {
-                StartKind::ColdShared
-            } else {
-                StartKind::Warm
-            };
-            actions.push(Action::Give {
-                to: waiter.handle,
+            let kind = waiter.kind(fresh);
+            actions.extend(waiter.handle.map(|to| Action::Give {
+                to,
                 key,
                 worker,
                 kind,
                 fresh,
-            });
+            }));
         }
     }
 
@@ -526,7 +652,7 @@ impl<W: Clone, Q> State<W, Q> {
     /// Invocations that run or wait.
     fn demand(&self) -> u32 {
         self.leased
-            .saturating_add(u32::try_from(self.queue.len()).unwrap_or(u32::MAX))
+            .saturating_add(u32::try_from(self.waiting()).unwrap_or(u32::MAX))
     }
 
     fn want(&mut self, at: Instant) {

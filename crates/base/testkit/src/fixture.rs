@@ -1,14 +1,51 @@
 //! A version to test with.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use pilot_model::ports::Call;
 use pilot_model::{
-    Environment, EnvironmentId, FunctionConfig, FunctionName, Interface, Network, Policy, Python,
-    Reuse, Runtime, ScaleConfig, TemplateMode, Version, VersionId,
+    Environment, EnvironmentId, FunctionConfig, FunctionName, HttpRequestHead, Interface,
+    InvocationHead, InvocationId, Network, Policy, Python, Reuse, Runtime, ScaleConfig,
+    TemplateMode, Version, VersionId,
 };
+
+/// An event with a request id of its own, for a worker that is asked directly.
+#[must_use]
+pub fn event_call(id: &str, event: &str) -> Call {
+    Call {
+        stream: 1,
+        head: Arc::new(InvocationHead {
+            id: InvocationId::new(id),
+            arn: "arn:aws:lambda:local:000000000000:function:f".to_owned(),
+            version: 3,
+            deadline_unix_ms: 1_700_000_000_123,
+            client_context: None,
+            trace: None,
+            http: None,
+        }),
+        payload: Bytes::copy_from_slice(event.as_bytes()),
+        inputs: Vec::new(),
+    }
+}
+
+/// The head of a request `GET /a%20b?x=1` to the application `f`.
+#[must_use]
+pub fn http_head() -> HttpRequestHead {
+    HttpRequestHead {
+        method: "GET".to_owned(),
+        path: "/a%20b".to_owned(),
+        query: "x=1".to_owned(),
+        root_path: "/fn/f".to_owned(),
+        headers: vec![("host".to_owned(), "here \"quoted\"".to_owned())],
+        client: SocketAddr::from(([127, 0, 0, 1], 4242)),
+        scheme: "http",
+    }
+}
 
 /// The configuration of an empty `[functions.NAME]` with a timeout of one second.
 ///

@@ -13,7 +13,7 @@ mod worker;
 
 pub use clock::{ManualClock, TokioClock};
 pub use engine::FakeEngine;
-pub use fixture::{config, version, version_with};
+pub use fixture::{config, event_call, http_head, version, version_with};
 pub use host::{FakeHost, FakeRuntime, RuntimeDeed};
 pub use sink::RecordingSink;
 pub use worker::{Deal, Deed, FakeWorker, Served};

@@ -27,14 +27,6 @@ impl RecordingSink {
         self.0.lock().iter().filter_map(record).collect()
     }
 
-    /// Invocations admitted.
-    #[must_use]
-    pub fn arrived(&self) -> usize {
-        let events = self.0.lock();
-        let arrived = |event: &&Event| matches!(event, Event::Arrived { .. });
-        events.iter().filter(arrived).count()
-    }
-
     /// Workers that are gone, with the reason.
     #[must_use]
     pub fn ended(&self) -> Vec<(WorkerId, &'static str)> {

@@ -4,7 +4,8 @@
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, Method, StatusCode};
-use pilot_invoke::{HttpBody, HttpRequest, InvokeError};
+use pilot_invoke::{HttpBody, InvokeError};
+use pilot_model::HttpRequestHead;
 use pilot_model::ports::HttpHead;
 
 use crate::errors::{AnswerError, RequestError};
@@ -12,16 +13,15 @@ use crate::forward::Origin;
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 
-/// The request as the application gets it. `root` is `/fn/NAME`; `path` is what follows, raw.
+/// The request's head as the application gets it. `root` is `/fn/NAME`; `path` is what follows, raw.
 pub(crate) fn request(
     head: &Parts,
     root: &str,
     path: &str,
     query: &str,
     origin: Origin,
-    body: Bytes,
-) -> HttpRequest {
-    HttpRequest {
+) -> HttpRequestHead {
+    HttpRequestHead {
         method: head.method.as_str().to_owned(),
         path: path.to_owned(),
         query: query.to_owned(),
@@ -33,7 +33,6 @@ pub(crate) fn request(
             .collect(),
         client: origin.client,
         scheme: origin.scheme,
-        body,
     }
 }
 

@@ -26,18 +26,34 @@ pub(crate) struct BodyReader {
     in_flight: Arc<Semaphore>,
 }
 
-/// A whole body, and its share of the memory for bodies until it is dropped.
-#[derive(Debug, Default)]
-pub(crate) struct Whole {
-    /// The body.
-    pub(crate) bytes: Bytes,
-    /// Held for as long as the invocation runs.
-    pub(crate) hold: Hold,
-}
-
 /// A share of the memory for bodies; small bodies hold none.
 #[derive(Debug, Default)]
-pub(crate) struct Hold(Option<OwnedSemaphorePermit>);
+struct Hold(Option<OwnedSemaphorePermit>);
+
+/// A large body. Its share of the memory for bodies is given back when the last reference to its bytes goes.
+struct Held {
+    bytes: Bytes,
+    _share: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Hold {
+    /// These bytes, with the share.
+    fn keep(self, bytes: Bytes) -> Bytes {
+        match self.0 {
+            Some(share) => Bytes::from_owner(Held {
+                bytes,
+                _share: share,
+            }),
+            None => bytes,
+        }
+    }
+}
 
 impl BodyReader {
     /// `bytes_max`: the largest body. `patience`: the longest wait for the next piece of one. `in_flight_bytes_max`: for all
@@ -56,7 +72,7 @@ impl BodyReader {
     /// # Errors
     /// [`RequestError::TooLarge`] as soon as that is known, [`RequestError::BodiesFull`], [`RequestError::Body`] when it
     /// breaks off or stalls.
-    pub(crate) async fn read<B>(&self, body: B) -> Result<Whole, RequestError>
+    pub(crate) async fn read<B>(&self, body: B) -> Result<Bytes, RequestError>
     where
         B: Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
     {
@@ -67,21 +83,19 @@ impl BodyReader {
         };
         let mut hold = Hold::default();
         if source.body.is_end_stream() {
-            let bytes = Bytes::new();
-            return Ok(Whole { bytes, hold });
+            return Ok(Bytes::new());
         }
         let announced = usize::try_from(source.body.size_hint().lower()).unwrap_or(usize::MAX);
         self.admit(announced, &mut hold)?;
         let Some(first) = source.next().await? else {
-            let bytes = Bytes::new();
-            return Ok(Whole { bytes, hold });
+            return Ok(Bytes::new());
         };
         self.admit(first.len(), &mut hold)?;
         if source.body.is_end_stream() {
-            return Ok(Whole { bytes: first, hold });
+            return Ok(hold.keep(first));
         }
         let Some(second) = source.next().await? else {
-            return Ok(Whole { bytes: first, hold });
+            return Ok(hold.keep(first));
         };
         let mut bytes = BytesMut::with_capacity(announced.max(first.len() + second.len()));
         bytes.extend_from_slice(&first);
@@ -91,8 +105,7 @@ impl BodyReader {
             bytes.extend_from_slice(&piece);
             next = source.next().await?;
         }
-        let bytes = bytes.freeze();
-        Ok(Whole { bytes, hold })
+        Ok(hold.keep(bytes.freeze()))
     }
 
     /// Whether a body of (so far) `len` bytes may go on; takes the memory it needs.
@@ -206,8 +219,7 @@ mod tests {
     fn a_body_in_one_piece_is_not_copied() {
         let bytes = Bytes::from_static(b"{\"a\": 1}");
         let whole = block_on(reader(100).read(Full::new(bytes.clone()))).unwrap();
-        assert_eq!(whole.bytes.as_ptr(), bytes.as_ptr());
-        assert!(whole.hold.0.is_none());
+        assert_eq!(whole.as_ptr(), bytes.as_ptr());
     }
 
     #[test]
@@ -243,7 +255,7 @@ mod tests {
         ) {
             let all: Vec<u8> = sent.concat();
             match block_on(reader(60).read(pieces(sent))) {
-                Ok(whole) => prop_assert_eq!(whole.bytes, all),
+                Ok(whole) => prop_assert_eq!(whole, all),
                 Err(RequestError::TooLarge { .. }) => prop_assert!(all.len() > 60),
                 Err(other) => prop_assert!(false, "{other}"),
             }

@@ -14,7 +14,6 @@ use pilot_model::Interface;
 use pilot_model::calendar::unix_ms;
 
 use crate::application;
-use crate::body::Whole;
 use crate::errors::{AnswerError, RequestError};
 use crate::forward;
 use crate::lambda_api::Named;
@@ -54,23 +53,23 @@ pub(crate) async fn call(
     if interface == Interface::Http {
         return passing::call(context, place, &named, version).await;
     }
-    let Whole { bytes, hold } = context.read_body().await?;
-    let payload = if interface == Interface::Event {
-        event_payload(&mut context, place, &named.name, &bytes)
-    } else {
-        application_payload(&mut context, place, bytes)
-    };
     let request = Request {
         id: context.id.clone(),
         version,
-        payload,
         received: context.received,
         client_context: None,
         trace: context.trace(),
         arn: named.arn(),
     };
-    let response = gate.invoker.invoke(request).await?;
-    drop(hold);
+    let payload = async {
+        let body = context.read_body().await?;
+        Ok::<_, RequestError>(if interface == Interface::Event {
+            event_payload(&mut context, place, &named.name, &body)
+        } else {
+            application_payload(&mut context, place, body)
+        })
+    };
+    let response = gate.invoker.invoke(request, payload).await?;
     reply(response, &context).await
 }
 
@@ -93,19 +92,16 @@ fn event_payload(
         body,
         unix_ms: unix_ms(SystemTime::now()),
     };
-    Payload::Event(source.build())
+    Payload::event(source.build())
 }
 
 fn application_payload(context: &mut RequestContext<'_>, place: Place<'_>, body: Bytes) -> Payload {
     let origin = prepare(context, place, body.len());
-    Payload::Http(application::request(
-        &context.head,
-        place.root,
-        place.path,
-        place.query,
-        origin,
+    let head = application::request(&context.head, place.root, place.path, place.query, origin);
+    Payload {
+        http: Some(head),
         body,
-    ))
+    }
 }
 
 fn prepare(context: &mut RequestContext<'_>, place: Place<'_>, body_len: usize) -> forward::Origin {

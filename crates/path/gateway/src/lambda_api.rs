@@ -67,19 +67,19 @@ pub(crate) async fn invoke(
     if kind == InvocationType::DryRun {
         return Ok(dry_run(&context, &version));
     }
-    let body = context.read_body().await?;
-    let event = checked_event(body.bytes)?;
     let request = Request {
         id: context.id.clone(),
         arn: named.arn(),
         version,
-        payload: Payload::Event(event),
         received: context.received,
         client_context,
         trace: context.trace(),
     };
-    let response = gate.invoker.invoke(request).await?;
-    drop(body.hold);
+    let payload = async {
+        let body = exchange.read_body().await?;
+        checked_event(body).map(Payload::event)
+    };
+    let response = gate.invoker.invoke(request, payload).await?;
     Ok(match form {
         Form::Whole => reply(response, log, &context),
         Form::EventStream => streaming::reply(response, log, &context),

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode};
@@ -10,7 +11,6 @@ use hyper::body::{Body as _, Incoming};
 use pilot_model::{Instant, InvocationId};
 
 use crate::Gate;
-use crate::body::Whole;
 use crate::connection::Line;
 use crate::errors::RequestError;
 use crate::function_url::{self, Place};
@@ -53,13 +53,13 @@ impl RequestContext<'_> {
     ///
     /// # Errors
     /// See [`BodyReader::read`](crate::body::BodyReader::read).
-    pub(crate) async fn read_body(&mut self) -> Result<Whole, RequestError> {
+    pub(crate) async fn read_body(&mut self) -> Result<Bytes, RequestError> {
         let Some(body) = self.body.take() else {
-            return Ok(Whole::default());
+            return Ok(Bytes::new());
         };
-        let whole = self.gate.bodies.read(body).await?;
+        let body = self.gate.bodies.read(body).await?;
         self.line.usage().body_was_read();
-        Ok(whole)
+        Ok(body)
     }
 
     /// The body, unread, for somebody to read who takes his time; `None` when there is none.

@@ -21,7 +21,7 @@ fn returning(value: &Value) -> Deed {
 /// Gives back its event.
 fn echo() -> Function {
     Function::event("echo", |call| {
-        Deed::Return(Duration::ZERO, call.body.clone(), Bytes::new())
+        Deed::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
     })
 }
 
@@ -102,7 +102,7 @@ async fn the_url_without_a_path_is_the_root() {
 #[tokio::test]
 async fn bytes_go_in_and_out_unchanged() {
     let mirror = Function::event("mirror", |call| {
-        let event: Value = serde_json::from_slice(&call.body).unwrap();
+        let event: Value = serde_json::from_slice(&call.payload).unwrap();
         assert_eq!(event["isBase64Encoded"], true);
         returning(&json!({
             "statusCode": 201,
@@ -214,7 +214,7 @@ async fn a_function_that_fails_is_a_502_that_says_how() {
 #[tokio::test]
 async fn an_application_gets_the_request_as_it_is() {
     let app = Function::application("app", |call| {
-        let told = json!({"meta": meta(call), "body": STANDARD.encode(&call.body)});
+        let told = json!({"meta": meta(call), "body": STANDARD.encode(&call.payload)});
         Deed::Http(
             head(200, &[("Content-Type", "application/json")]),
             Bytes::from(told.to_string()),

@@ -22,7 +22,7 @@ fn echo() -> Function {
     Function::event("echo", |call| {
         Deed::Return(
             Duration::ZERO,
-            call.body.clone(),
+            call.payload.clone(),
             Bytes::from_static(b"printed\n"),
         )
     })
@@ -82,7 +82,8 @@ async fn no_body_is_an_empty_event() {
 #[tokio::test]
 async fn the_function_gets_its_arn_client_context_and_trace() {
     let tell = Function::event("tell", |call| {
-        Deed::Return(Duration::ZERO, call.meta.clone(), Bytes::new())
+        let told = Bytes::from(meta(call).to_string());
+        Deed::Return(Duration::ZERO, told, Bytes::new())
     });
     let daemon = Daemon::with(vec![tell]).await;
     let context = STANDARD.encode(r#"{"custom":{"k":"v"}}"#);
@@ -378,7 +379,7 @@ async fn a_client_that_hangs_up_frees_its_slot() {
         config.timeout = Duration::from_secs(60);
     });
     let one = Function::of(one, move |call| {
-        if call.body == "1" {
+        if call.payload == "1" {
             began.notify_one();
             return Deed::Hang;
         }

@@ -152,7 +152,7 @@ async fn a_streaming_invocation_gives_each_piece_in_an_event() {
 #[tokio::test]
 async fn an_answer_that_is_not_streamed_is_one_piece() {
     let echo = Function::event("echo", |call| {
-        Deed::Return(Duration::ZERO, call.body.clone(), Bytes::new())
+        Deed::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
     });
     let whole = Function::event("whole", |_| stream(&[], "whole", vec![]));
     let daemon = Daemon::with(vec![echo, whole]).await;

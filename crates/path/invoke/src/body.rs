@@ -117,8 +117,9 @@ impl Drop for HttpBody {
     fn drop(&mut self) {
         let enough = self.enough.is_some_and(|enough| self.sent >= enough);
         if let Some(mut rest) = self.rest.take().filter(|_| enough) {
-            let desk = Arc::clone(rest.invocation().desk());
-            desk.pools
+            let context = Arc::clone(rest.invocation().context());
+            context
+                .pools
                 .spawn(async move { while let Ok(Heard::More(_)) = rest.next().await {} });
         }
     }

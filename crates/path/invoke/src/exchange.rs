@@ -4,21 +4,19 @@
 //! timed out is killed at once; with `concurrency` above 1 it is killed once the invocations beside this one are over. So is one whose
 //! caller has gone away, unless it is an HTTP server: that hears of it, for its connection closes, and serves on.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use pilot_model::calendar::unix_ms;
-use pilot_model::ports::{Answer, Call, CallKind, Done, HttpHead, WorkerFault};
-use pilot_model::{Interface, Outcome};
+use pilot_model::ports::{Answer, Call, Done, HttpHead, WorkerFault};
+use pilot_model::{Interface, InvocationHead, Outcome};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
 use crate::body::{HttpBody, Streaming};
-use crate::error::InvokeError;
 use crate::fault::Failure;
 use crate::invocation::Invocation;
-use crate::meta;
-use crate::passing::pass;
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
 
@@ -26,28 +24,24 @@ use crate::response::{Response, ResponseBody};
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Has the worker serve the request.
-///
-/// # Errors
-/// See [`pass`]; a call has none.
 pub(crate) async fn exchange(
     request: Request,
+    payload: Payload,
     mut invocation: Invocation,
     mut lease: Lease,
-) -> Result<Response, InvokeError> {
+) -> Response {
     let config = &request.version.config;
     let patience = config.timeout;
-    let deadline_ms = unix_ms(SystemTime::now() + patience);
-    let (kind, meta, body, ignores_body) = match request.payload {
-        Payload::Pass(passed) => return pass(passed, invocation, lease).await,
-        Payload::Event(ref event) => {
-            let meta = meta::of_event(&request, deadline_ms);
-            (CallKind::Event, meta, event.clone(), false)
-        }
-        Payload::Http(ref http) => {
-            let meta = meta::of_http(&request, http, deadline_ms);
-            let ignores_body = http.method.eq_ignore_ascii_case("HEAD");
-            (CallKind::Http, meta, http.body.clone(), ignores_body)
-        }
+    let http = payload.http.as_ref();
+    let ignores_body = http.is_some_and(|http| http.method.eq_ignore_ascii_case("HEAD"));
+    let head = InvocationHead {
+        id: request.id.clone(),
+        arn: request.arn,
+        version: request.version.number,
+        deadline_unix_ms: unix_ms(SystemTime::now() + patience),
+        client_context: request.client_context,
+        trace: request.trace,
+        http: payload.http,
     };
     let stream = lease.begin();
     if config.interface == Interface::Http {
@@ -55,9 +49,9 @@ pub(crate) async fn exchange(
     }
     let call = Call {
         stream,
-        kind,
-        meta,
-        body,
+        head: Arc::new(head),
+        payload: payload.body,
+        inputs: Vec::new(),
     };
     let deadline = Deadline::now() + patience;
     let mut answer = lease.worker().call(call);
@@ -73,7 +67,7 @@ pub(crate) async fn exchange(
             }
             drop(answer);
             let failure = Failure::timeout(&request.id, patience, &printed);
-            return Ok(fail(invocation, lease, failure));
+            return fail(invocation, lease, failure);
         }
     };
     drop(answer);
@@ -100,14 +94,14 @@ pub(crate) async fn exchange(
         }) => {
             invocation.timeline.first_byte = Some(now);
             let streaming = Streaming::new(invocation, lease, stream, deadline);
-            return Ok(stream_on(streaming, head, first, ignores_body));
+            return stream_on(streaming, head, first, ignores_body);
         }
         Err(fault) => {
             let failure = Failure::fault(&request.id, &fault);
-            return Ok(fail(invocation, lease, failure));
+            return fail(invocation, lease, failure);
         }
     };
-    Ok(finish(invocation, lease, outcome, body, done))
+    finish(invocation, lease, outcome, body, done)
 }
 
 /// An answer in one piece: the worker goes back first, whoever waits for it need not wait for the record.
@@ -137,7 +131,7 @@ fn stream_on(streaming: Streaming, head: HttpHead, first: Bytes, ignores_body: b
     let ignores_body = ignores_body || matches!(head.status, 204 | 304);
     Response {
         id: invocation.id.clone(),
-        version: std::sync::Arc::clone(&invocation.version),
+        version: Arc::clone(&invocation.version),
         start: invocation.start,
         outcome: Outcome::Ok,
         timeline: invocation.timeline,

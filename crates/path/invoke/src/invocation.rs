@@ -11,11 +11,12 @@ use pilot_model::{
 use pilot_pool::{Lease, Pools};
 use tokio::sync::Notify;
 
+use crate::request::Request;
 use crate::response::{Response, ResponseBody};
 
 /// What every invocation needs.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct InvocationContext {
     pub(crate) pools: Pools,
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -23,7 +24,7 @@ pub(crate) struct Desk {
     quiet: Notify,
 }
 
-impl Desk {
+impl InvocationContext {
     pub(crate) fn new(pools: Pools, sink: Arc<dyn EventSink>, clock: Arc<dyn Clock>) -> Self {
         Self {
             pools,
@@ -49,7 +50,7 @@ impl Desk {
 /// An invocation under way. Dropped before [`Invocation::end`], it was cancelled.
 #[derive(Debug)]
 pub(crate) struct Invocation {
-    desk: Arc<Desk>,
+    context: Arc<InvocationContext>,
     pub(crate) id: InvocationId,
     pub(crate) version: Arc<Version>,
     pub(crate) timeline: Timeline,
@@ -63,23 +64,21 @@ pub(crate) struct Invocation {
 
 impl Invocation {
     pub(crate) fn new(
-        desk: &Arc<Desk>,
-        id: InvocationId,
-        version: Arc<Version>,
-        received: Instant,
-        bytes_in: usize,
+        context: &Arc<InvocationContext>,
+        request: &Request,
+        admitted: Instant,
     ) -> Self {
-        desk.running.fetch_add(1, Ordering::SeqCst);
-        let mut timeline = Timeline::new(received);
-        timeline.admitted = Some(desk.clock.now().max(received));
+        context.running.fetch_add(1, Ordering::SeqCst);
+        let mut timeline = Timeline::new(request.received);
+        timeline.admitted = Some(admitted.max(request.received));
         Self {
-            desk: Arc::clone(desk),
-            id,
-            version,
+            context: Arc::clone(context),
+            id: request.id.clone(),
+            version: Arc::clone(&request.version),
             timeline,
             start: StartKind::Warm,
             bytes_out: 0,
-            bytes_in: bytes_in as u64,
+            bytes_in: 0,
             worker: None,
             memory_bytes_max: None,
             ended: false,
@@ -87,11 +86,11 @@ impl Invocation {
     }
 
     pub(crate) fn now(&self) -> Instant {
-        self.desk.clock.now()
+        self.context.clock.now()
     }
 
-    pub(crate) fn desk(&self) -> &Arc<Desk> {
-        &self.desk
+    pub(crate) fn context(&self) -> &Arc<InvocationContext> {
+        &self.context
     }
 
     /// Notes who serves it, and the stamps of the start if it waited for one: they are brought into the order in which
@@ -147,7 +146,9 @@ impl Invocation {
             bytes_out: self.bytes_out,
             output,
         });
-        self.desk.sink.publish(Event::Invoked(Arc::clone(&record)));
+        self.context
+            .sink
+            .publish(Event::Invoked(Arc::clone(&record)));
         record
     }
 
@@ -183,8 +184,8 @@ impl Drop for Invocation {
         if !self.ended {
             self.end(self.now(), Outcome::Cancelled, Bytes::new());
         }
-        if self.desk.running.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.desk.quiet.notify_waiters();
+        if self.context.running.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.context.quiet.notify_waiters();
         }
     }
 }

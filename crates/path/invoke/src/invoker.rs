@@ -8,26 +8,26 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, Engine, EventSink, Platform, Scaling, StartError};
+use pilot_model::ports::{Clock, Engine, EventSink, PassedRequest, Platform, Scaling, StartError};
 use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
-use pilot_model::{
-    BoxFuture, Event, FunctionName, Instant, Outcome, ScaleConfig, StartKind, Version,
-};
-use pilot_pool::{Lease, Leased, Pool, PoolLimits, Pools, Refusal};
+use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, StartKind, Version};
+use pilot_pool::{Pool, PoolLimits, Pools, Refusal};
 
 use crate::error::{InvokeError, ThrottleReason};
 use crate::exchange::exchange;
 use crate::functions::{Function, Functions, same};
-use crate::invocation::{Desk, Invocation};
+use crate::invocation::{Invocation, InvocationContext};
+use crate::join::{join, lease};
 use crate::limits::Limits;
-use crate::request::Request;
+use crate::passing::pass;
+use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
 
 /// The running functions. Shared as `Arc<Invoker>`.
 #[derive(Debug)]
 pub struct Invoker {
     engine: Arc<dyn Engine>,
-    desk: Arc<Desk>,
+    context: Arc<InvocationContext>,
     limits: Limits,
     /// Read on the path without a lock; replaced as a whole by who holds `change`.
     functions: ArcSwap<Functions>,
@@ -59,7 +59,7 @@ impl Invoker {
         );
         Arc::new(Self {
             engine,
-            desk: Arc::new(Desk::new(pools, sink, clock)),
+            context: Arc::new(InvocationContext::new(pools, sink, clock)),
             limits,
             functions: ArcSwap::default(),
             change: Mutex::new(()),
@@ -78,32 +78,39 @@ impl Invoker {
 
     /// Invokes and waits for the answer, or for the head of a streamed one. Dropping the future cancels the invocation.
     ///
-    /// The function's timeout counts from the call of the handler, as in Lambda. Before that, the request waits for a busy
-    /// worker for at most as long again, and for one that starts for [`Limits::start_wait_max`]; then it is refused.
+    /// A worker starts while `payload` is still arriving. The function's timeout counts from the call of the handler, as in Lambda.
+    /// Before that, the request waits for a busy worker for at most as long again, and for one that starts for
+    /// [`Limits::start_wait_max`]; then it is refused.
     ///
     /// # Errors
-    /// See [`InvokeError`]. Whatever the function itself does wrong is a [`Response`].
-    pub async fn invoke(&self, request: Request) -> Result<Response, InvokeError> {
+    /// The payload's own, and see [`InvokeError`]. Whatever the function itself does wrong is a [`Response`].
+    pub async fn invoke<E: From<InvokeError>>(
+        &self,
+        request: Request,
+        payload: impl Future<Output = Result<Payload, E>>,
+    ) -> Result<Response, E> {
         let pool = self.pool(&request.version)?;
-        let bytes = request.payload.len();
-        if bytes > self.limits.payload_bytes_max {
-            return Err(InvokeError::PayloadTooLarge {
-                bytes,
-                bytes_max: self.limits.payload_bytes_max,
-            });
+        let joined = join(&self.context, &self.limits, &pool, &request, payload).await?;
+        match joined.lease {
+            Ok(lease) => Ok(exchange(request, joined.payload, joined.invocation, lease).await),
+            Err(refusal) => Ok(refused(joined.invocation, refusal)?),
         }
-        let mut invocation = Invocation::new(
-            &self.desk,
-            request.id.clone(),
-            Arc::clone(&request.version),
-            request.received,
-            bytes,
-        );
-        match self.lease(&pool, &invocation).await {
-            Ok(lease) => {
-                invocation.leased(&lease);
-                exchange(request, invocation, lease).await
-            }
+    }
+
+    /// Lets a request pass through to the function's own HTTP server, and waits for the response's head. A worker is leased at once:
+    /// the server reads the body, as it arrives. Dropping the future cancels the invocation.
+    ///
+    /// # Errors
+    /// See [`Invoker::invoke`].
+    pub async fn pass(
+        &self,
+        request: Request,
+        passed: PassedRequest,
+    ) -> Result<Response, InvokeError> {
+        let pool = self.pool(&request.version)?;
+        let mut invocation = Invocation::new(&self.context, &request, self.now());
+        match lease(&pool, &mut invocation, None).await {
+            Ok(lease) => pass(passed, invocation, lease).await,
             Err(refusal) => refused(invocation, refusal),
         }
     }
@@ -111,19 +118,19 @@ impl Invoker {
     /// Now, on the clock of all stamps.
     #[must_use]
     pub fn now(&self) -> Instant {
-        self.desk.clock.now()
+        self.context.clock.now()
     }
 
     /// Waits for the running invocations, at most `grace`, then retires every worker. It does not refuse new work while
     /// it waits: that is the gateway's.
     pub async fn drain(&self, grace: Duration) {
-        if tokio::time::timeout(grace, self.desk.quiet())
+        if tokio::time::timeout(grace, self.context.quiet())
             .await
             .is_err()
         {
             tracing::warn!(?grace, "invocations still run: their workers are ended");
         }
-        self.desk.pools.close().await;
+        self.context.pools.close().await;
     }
 
     /// The pool of a version that [`Invoker::find`] gave.
@@ -131,18 +138,6 @@ impl Invoker {
         let functions = self.functions.load();
         let function = functions.find(version.config.name.as_str())?;
         function.pool(version).map(Arc::clone)
-    }
-
-    async fn lease(&self, pool: &Arc<Pool>, invocation: &Invocation) -> Result<Lease, Refusal> {
-        let admitted = invocation.timeline.admitted;
-        let leased = pool.lease(admitted.unwrap_or_else(|| self.now()))?;
-        self.desk.sink.publish(Event::Arrived {
-            version: Arc::clone(&invocation.version),
-        });
-        match leased {
-            Leased::Now(lease) => Ok(lease),
-            Leased::Later(waiting) => waiting.lease(invocation.version.config.timeout).await,
-        }
     }
 
     /// Replaces what names mean. Returns what `change` gives.
@@ -168,7 +163,7 @@ impl Platform for Invoker {
         let replaced = self.change(|functions| {
             let name = version.config.name.as_str().to_owned();
             let Some(function) = functions.running_mut(&name) else {
-                let live = self.desk.pools.open(version);
+                let live = self.context.pools.open(version);
                 functions.insert(
                     name,
                     Function {
@@ -187,7 +182,7 @@ impl Platform for Invoker {
                 .position(|pool| same(pool.version(), &version));
             let live = match again {
                 Some(at) => function.older.remove(at),
-                None => self.desk.pools.open(version),
+                None => self.context.pools.open(version),
             };
             live.inherit_forecast(&function.live);
             live.revive();

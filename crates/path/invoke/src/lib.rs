@@ -2,7 +2,7 @@
 //!
 //! Takes a [`Request`] from the gateway and gives back a [`Response`] or an [`InvokeError`]; asks the pool for a worker
 //! and speaks to it through the [`Worker`](pilot_model::ports::Worker) port: in calls, or by letting an HTTP request pass through
-//! ([`Payload::Pass`]). Knows neither sockets nor processes.
+//! ([`Invoker::pass`]). Knows neither sockets nor processes.
 
 mod body;
 mod error;
@@ -11,8 +11,8 @@ mod fault;
 mod functions;
 mod invocation;
 mod invoker;
+mod join;
 mod limits;
-mod meta;
 mod passing;
 mod request;
 mod response;
@@ -23,5 +23,5 @@ pub use error::{InvokeError, ThrottleReason};
 pub use invoker::Invoker;
 pub use limits::Limits;
 pub use passing::{PassedBody, Tunnel, TunnelEnd, TunnelTraffic};
-pub use request::{HttpRequest, Payload, Request};
+pub use request::{Payload, Request};
 pub use response::{Response, ResponseBody};

@@ -1,11 +1,9 @@
-//! What comes in: one request to one version, as the gateway hands it over.
+//! What comes in: one request to one version, as the gateway hands it over, and its payload.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilot_model::ports::PassedRequest;
-use pilot_model::{Instant, InvocationId, Version};
+use pilot_model::{HttpRequestHead, Instant, InvocationId, Version};
 
 /// One request to one version. The version comes from [`Invoker::find`](crate::Invoker::find).
 #[derive(Debug)]
@@ -14,8 +12,6 @@ pub struct Request {
     pub id: InvocationId,
     /// What is invoked.
     pub version: Arc<Version>,
-    /// What the handler gets.
-    pub payload: Payload,
     /// The request's head was read.
     pub received: Instant,
     /// Lambda's client context, JSON as it came.
@@ -28,51 +24,20 @@ pub struct Request {
 
 /// What the handler gets.
 #[derive(Debug)]
-pub enum Payload {
-    /// `handler(event, context)`: the event, JSON. Not looked into here.
-    Event(Bytes),
-    /// An ASGI or WSGI application: the HTTP request itself.
-    Http(HttpRequest),
-    /// A function that is an HTTP server: the request as that server is to see it. Its body may still be arriving; nobody reads
-    /// it before the server does.
-    Pass(PassedRequest),
+pub struct Payload {
+    /// Of an ASGI or WSGI application: the HTTP request. `None`: the body is an event, JSON, for `handler(event, context)`.
+    pub http: Option<HttpRequestHead>,
+    /// The event, or the request's whole body. Its content is not checked here.
+    pub body: Bytes,
 }
 
 impl Payload {
-    /// The length of what is held of the body, bytes: nothing of one that passes through.
+    /// An event, JSON.
     #[must_use]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Event(event) => event.len(),
-            Self::Http(request) => request.body.len(),
-            Self::Pass(_) => 0,
+    pub fn event(json: Bytes) -> Self {
+        Self {
+            http: None,
+            body: json,
         }
     }
-
-    /// Whether nothing is held of a body.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// An HTTP request for an application.
-#[derive(Debug, Clone)]
-pub struct HttpRequest {
-    /// `GET`, …
-    pub method: String,
-    /// Raw, as received, without `root_path`; begins with `/`.
-    pub path: String,
-    /// Raw, without `?`; empty when there is none.
-    pub query: String,
-    /// `/fn/NAME`.
-    pub root_path: String,
-    /// Lower-case names; values as UTF-8.
-    pub headers: Vec<(String, String)>,
-    /// Who asks.
-    pub client: SocketAddr,
-    /// `http` or `https`.
-    pub scheme: &'static str,
-    /// The whole body.
-    pub body: Bytes,
 }

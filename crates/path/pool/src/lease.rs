@@ -151,6 +151,34 @@ impl Drop for Lease {
     }
 }
 
+/// A request that is on its way. Dropped, it is taken back: no worker is started for it any more, and it does not count as an
+/// arrival.
+#[derive(Debug)]
+pub struct Announcement {
+    pool: Arc<Pool>,
+    id: Option<WaiterId>,
+    since: Instant,
+}
+
+impl Announcement {
+    pub(crate) fn new(pool: Arc<Pool>, id: Option<WaiterId>, since: Instant) -> Self {
+        Self { pool, id, since }
+    }
+
+    /// The request is here: its number, and since when it was announced.
+    pub(crate) fn kept(mut self) -> (Option<WaiterId>, Instant) {
+        (self.id.take(), self.since)
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.pool.retract(id);
+        }
+    }
+}
+
 /// A place in the queue. Dropping it gives the place up.
 #[derive(Debug)]
 pub struct Waiting {

@@ -19,6 +19,6 @@ mod tasks;
 
 pub use by_runtime::ByRuntime;
 pub use keyed::{KeyedParts, KeyedPool, KeyedSettings, MachineMemory, machine_memory};
-pub use lease::{Lease, Waiting};
+pub use lease::{Announcement, Lease, Waiting};
 pub use pool::{Leased, Pool, Refusal};
 pub use pools::{PoolLimits, Pools};

@@ -15,7 +15,7 @@ use pilot_model::{Event, Instant, ScaleConfig, StartKind, Version};
 use tokio::sync::oneshot;
 
 use crate::forecasting::Forecasting;
-use crate::lease::{Lease, Seat, Waiting};
+use crate::lease::{Announcement, Lease, Seat, Waiting};
 use crate::pools::{Chore, Shared};
 use pilot_rules::{Action, Arrival, Ending, Key, Settings, StartFault, State, WaiterId};
 
@@ -88,11 +88,24 @@ impl Pool {
         &self.version
     }
 
-    /// A worker, or a place in the queue.
+    /// A request is on its way: a worker is started for it if that pays, and none is held. Counts as its arrival.
+    #[must_use]
+    pub fn announce(self: &Arc<Self>, now: Instant) -> Announcement {
+        let mut id = None;
+        self.change(|state, _, todo| id = state.announce(now, todo));
+        Announcement::new(Arc::clone(self), id, now)
+    }
+
+    /// A worker, or a place in the queue. `announcement`: of this request, if it was announced.
     ///
     /// # Errors
     /// [`Refusal::Full`], [`Refusal::Closed`].
-    pub fn lease(self: &Arc<Self>, now: Instant) -> Result<Leased, Refusal> {
+    pub fn lease(
+        self: &Arc<Self>,
+        now: Instant,
+        announcement: Option<Announcement>,
+    ) -> Result<Leased, Refusal> {
+        let announced = announcement.map(Announcement::kept);
         let mut todo = Todo::new();
         let mut answer = None;
         let mut state = self.state.lock();
@@ -102,8 +115,12 @@ impl Pool {
                 answer = Some(receiver);
                 sender
             };
-            match state.arrive(now, handle, &mut todo) {
-                Arrival::Leased(key, seat) if !seat.worker.is_alive() => {
+            let arrival = match announced {
+                Some((Some(id), _)) => state.claim(now, id, handle, &mut todo),
+                _ => state.arrive(now, handle, &mut todo),
+            };
+            match arrival {
+                Arrival::Leased(key, seat, _) if !seat.worker.is_alive() => {
                     state.found_dead(now, key, &mut todo);
                 }
                 arrival => break arrival,
@@ -111,14 +128,14 @@ impl Pool {
         };
         self.act(state, now, todo, None);
         match arrival {
-            Arrival::Leased(key, seat) => Ok(Leased::Now(Lease::new(
-                Arc::clone(self),
-                seat,
-                key,
-                now,
-                StartKind::Warm,
-                false,
-            ))),
+            Arrival::Leased(key, seat, kind) => {
+                // A worker that came up while the request was on its way: its start is part of that.
+                let fresh = announced
+                    .is_some_and(|(_, since)| seat.worker.stamps().initialised > since)
+                    && kind != StartKind::Warm;
+                let pool = Arc::clone(self);
+                Ok(Leased::Now(Lease::new(pool, seat, key, now, kind, fresh)))
+            }
             Arrival::Queued(id) => match answer {
                 Some(answer) => Ok(Leased::Later(Waiting::new(Arc::clone(self), id, answer))),
                 None => Err(Refusal::Closed),
@@ -261,6 +278,10 @@ impl Pool {
     pub(crate) fn abandon(&self, waiter: WaiterId) {
         // Dropped after the lock is let go.
         let _handle = self.state.lock().abandon(waiter);
+    }
+
+    pub(crate) fn retract(self: &Arc<Self>, announced: WaiterId) {
+        self.change(|state, _, _| state.retract(announced));
     }
 
     pub(crate) fn awaits_start(&self, waiter: WaiterId) -> bool {

@@ -1,7 +1,102 @@
-//! The JSON metas of frames that a worker sends. (`InvokeMeta` and `HttpMeta`, which the daemon sends, are written where
-//! an invocation is made: `path/invoke`.)
+//! The JSON metas of frames.
 
-use serde::Deserialize;
+use std::net::IpAddr;
+
+use pilot_model::InvocationHead;
+use pilot_model::ports::{Input, InputKind};
+use serde::{Deserialize, Serialize};
+
+use crate::Kind;
+
+/// Of `INVOKE` and `HTTP`, which the daemon sends.
+#[derive(Debug, Serialize)]
+struct InvokeMeta<'a> {
+    id: &'a str,
+    arn: &'a str,
+    version: String,
+    deadline_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_context: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    inputs: Vec<InputMeta<'a>>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    http: Option<HttpMeta<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct InputMeta<'a> {
+    name: &'a str,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    len: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct HttpMeta<'a> {
+    method: &'a str,
+    path: &'a str,
+    query: &'a str,
+    root_path: &'a str,
+    headers: &'a [(String, String)],
+    client: (IpAddr, u16),
+    scheme: &'a str,
+}
+
+/// The kind and the meta of the frame that begins an invocation. The meta names the inputs in the order of their descriptors.
+#[must_use]
+pub fn of_invocation(head: &InvocationHead, inputs: &[Input]) -> (Kind, Vec<u8>) {
+    let http = head.http.as_ref().map(|http| HttpMeta {
+        method: &http.method,
+        path: &http.path,
+        query: &http.query,
+        root_path: &http.root_path,
+        headers: &http.headers,
+        client: (http.client.ip(), http.client.port()),
+        scheme: http.scheme,
+    });
+    let kind = match http {
+        None => Kind::Invoke,
+        Some(_) => Kind::Http,
+    };
+    // Room for an ordinary one, so that it is written without a second allocation.
+    let room = http.as_ref().map_or(256, |http| {
+        let headers = http.headers.iter();
+        let headers: usize = headers
+            .map(|(name, value)| name.len() + value.len() + 8)
+            .sum();
+        384 + http.path.len() + http.query.len() + headers
+    });
+    let meta = InvokeMeta {
+        id: head.id.as_str(),
+        arn: &head.arn,
+        version: head.version.to_string(),
+        deadline_ms: head.deadline_unix_ms,
+        client_context: head.client_context.as_deref(),
+        trace: head.trace.as_deref(),
+        inputs: inputs.iter().map(InputMeta::new).collect(),
+        http,
+    };
+    let mut json = Vec::with_capacity(room);
+    serde_json::to_writer(&mut json, &meta)
+        .expect("strings and numbers are always JSON, and a Vec takes every write");
+    (kind, json)
+}
+
+impl<'a> InputMeta<'a> {
+    fn new(input: &'a Input) -> Self {
+        let (kind, len) = match input.kind {
+            InputKind::Memory { len } => ("memory", Some(len)),
+            InputKind::Socket => ("socket", None),
+        };
+        Self {
+            name: &input.name,
+            kind,
+            len,
+        }
+    }
+}
 
 /// Of `READY`. Nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -301,7 +301,6 @@ impl Shared {
 
     fn count(&self, ledger: &mut Ledger, event: &Event, now: &Now) {
         match event {
-            Event::Arrived { .. } => {}
             Event::Invoked(record) => {
                 let name = &record.version.config.name;
                 let account = self.account(ledger, name);
@@ -461,8 +460,7 @@ fn write_log(lines: &mut Vec<u8>, record: &InvocationRecord) {
 fn output_bytes(event: &Event) -> usize {
     match event {
         Event::Invoked(record) => record.output.len(),
-        Event::Arrived { .. }
-        | Event::WorkerStarted { .. }
+        Event::WorkerStarted { .. }
         | Event::WorkerEnded { .. }
         | Event::RuntimeGiven { .. }
         | Event::RuntimesCounted(_) => 0,

@@ -14,8 +14,7 @@ use bytes::Bytes;
 use pilot_model::ports::{
     Answer, BoxFuture, Call, Done, Part, StartStamps, Worker, WorkerFault, WorkerMemory,
 };
-use pilot_model::{Instant, Version, WorkerId};
-use serde::Deserialize;
+use pilot_model::{Instant, InvocationHead, Version, WorkerId};
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::Sender;
@@ -36,17 +35,6 @@ pub(crate) struct ProgramWorker {
     command: Vec<String>,
     variables: BTreeMap<String, String>,
     let_go: AtomicBool,
-}
-
-/// As much of the wire protocol's `InvokeMeta` as a program is told.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Meta {
-    id: String,
-    arn: String,
-    deadline_ms: u64,
-    client_context: Option<String>,
-    trace: Option<String>,
 }
 
 /// A program that runs, ended if nobody waits for it any more.
@@ -89,7 +77,7 @@ impl ProgramWorker {
 
     async fn serve(&self, call: Call) -> Result<Answer, WorkerFault> {
         let started = now();
-        let mut running = match self.start(&call.meta).await {
+        let mut running = match self.start(&call.head).await {
             Ok(running) => running,
             Err(error @ ShimError::Failed { .. }) => {
                 let message = format!(
@@ -109,7 +97,7 @@ impl ProgramWorker {
                 });
             }
         };
-        let ended = running.feed(&call.body).await;
+        let ended = running.feed(&call.payload).await;
         let returned = now();
         if self.version.config.concurrency == 1 {
             self.container.shim.kill_all_soon();
@@ -136,15 +124,17 @@ impl ProgramWorker {
         }
     }
 
-    async fn start(&self, meta: &[u8]) -> Result<Running<'_>, ShimError> {
-        let meta: Meta = serde_json::from_slice(meta).unwrap_or_default();
+    async fn start(&self, head: &InvocationHead) -> Result<Running<'_>, ShimError> {
         let mut variables = self.variables.clone();
         let own = [
-            ("AWS_LAMBDA_REQUEST_ID", Some(meta.id)),
-            ("AWS_LAMBDA_FUNCTION_ARN", Some(meta.arn)),
-            ("AWS_LAMBDA_DEADLINE_MS", Some(meta.deadline_ms.to_string())),
-            ("AWS_LAMBDA_CLIENT_CONTEXT", meta.client_context),
-            ("_X_AMZN_TRACE_ID", meta.trace),
+            ("AWS_LAMBDA_REQUEST_ID", Some(head.id.to_string())),
+            ("AWS_LAMBDA_FUNCTION_ARN", Some(head.arn.clone())),
+            (
+                "AWS_LAMBDA_DEADLINE_MS",
+                Some(head.deadline_unix_ms.to_string()),
+            ),
+            ("AWS_LAMBDA_CLIENT_CONTEXT", head.client_context.clone()),
+            ("_X_AMZN_TRACE_ID", head.trace.clone()),
         ];
         variables.extend(
             own.into_iter()

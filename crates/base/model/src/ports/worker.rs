@@ -1,11 +1,14 @@
 //! A worker: one exchange at a time or several, its end, its memory.
 
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::{BoxFuture, PassedRequest, PassedResponse};
 use crate::ids::WorkerId;
+use crate::invocation::InvocationHead;
 use crate::size::Size;
 use crate::timeline::Instant;
 
@@ -70,21 +73,38 @@ pub trait Worker: Send + Sync + Debug {
 pub struct Call {
     /// Chosen by the caller, not in use on this worker; never 0.
     pub stream: u32,
-    /// `INVOKE` or `HTTP`.
-    pub kind: CallKind,
-    /// `InvokeMeta` or `HttpMeta` of the wire protocol, JSON.
-    pub meta: Bytes,
+    /// What the worker is told of the invocation. With an HTTP head it is for an application, otherwise for a handler.
+    pub head: Arc<InvocationHead>,
     /// The event, or the request's body.
-    pub body: Bytes,
+    pub payload: Bytes,
+    /// Descriptors that go to the worker with the call, at most [`INPUTS_MAX`].
+    pub inputs: Vec<Input>,
 }
 
-/// Which frame begins the exchange.
+/// Most inputs of one call.
+pub const INPUTS_MAX: usize = 64;
+
+/// An open descriptor that goes to the worker with a call. Descriptors go to workers and never come from them.
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// What the function knows it by.
+    pub name: String,
+    /// What the descriptor is.
+    pub kind: InputKind,
+    /// The descriptor. The worker gets a duplicate.
+    pub descriptor: Arc<OwnedFd>,
+}
+
+/// What a descriptor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallKind {
-    /// `handler(event, context)`.
-    Event,
-    /// An ASGI or WSGI application.
-    Http,
+pub enum InputKind {
+    /// Memory to be mapped read-only (memfd_create(2), sealed).
+    Memory {
+        /// Bytes of it that count.
+        len: u64,
+    },
+    /// A connected stream socket.
+    Socket,
 }
 
 /// What an exchange gives back.

@@ -12,6 +12,8 @@ use bytes::Bytes;
 use pilot_model::FunctionConfig;
 
 use super::*;
+use pilot_testkit::event_call as call;
+
 use crate::testing::{FakeInstance, Message, Peer, start};
 
 const API: &str = "/2018-06-01/runtime";
@@ -84,18 +86,6 @@ impl Peer {
     async fn respond(&mut self, id: &str, headers: &str, body: &str) -> Message {
         let path = format!("{API}/invocation/{id}/response");
         self.exchange("POST", &path, headers, body).await
-    }
-}
-
-fn call(id: &str, event: &str) -> Call {
-    let meta = format!(
-        r#"{{"id": "{id}", "arn": "arn:aws:lambda:local:000000000000:function:hello", "version": "3", "deadline_ms": 1700000000123}}"#
-    );
-    Call {
-        stream: 5,
-        kind: CallKind::Event,
-        meta: meta.into(),
-        body: event.to_owned().into(),
     }
 }
 

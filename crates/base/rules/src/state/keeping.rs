@@ -84,7 +84,7 @@ impl<W: Clone, Q> State<W, Q> {
 
     /// Starts what `min`, `parked` and the forecast ask for, once nobody waits any more.
     pub(super) fn refill(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
-        if self.mode != Mode::Live || !self.queue.is_empty() {
+        if self.mode != Mode::Live || self.waiting() > 0 {
             return;
         }
         self.fill_floor(now, actions);

@@ -18,7 +18,7 @@ impl<W: Clone, Q> State<W, Q> {
         arrived: Option<WaiterId>,
         actions: &mut Vec<Action<W, Q>>,
     ) {
-        if self.queue.is_empty() {
+        if self.queue.is_empty() || self.announced > 0 && self.wanting() == 0 {
             return;
         }
         let mut cause = arrived;
@@ -42,7 +42,7 @@ impl<W: Clone, Q> State<W, Q> {
 
     pub(super) fn one_more_pays(&self, now: Instant) -> bool {
         let demand = Demand {
-            waiting: self.queue.len() as u64,
+            waiting: self.wanting() as u64,
             service: self.service.value(),
             start: self.start_times.expected(self.starting),
             once: self.settings.reuse == Reuse::Once,
@@ -61,6 +61,23 @@ impl<W: Clone, Q> State<W, Q> {
             "counts and looking at each worker differ: {demand:?}"
         );
         counted.unwrap_or_else(|| self.start_pays_to_each(now, demand))
+    }
+
+    /// Requests that a start would serve: those that wait, and announced ones for whom no worker is free and none has come up yet.
+    fn wanting(&self) -> usize {
+        if self.announced == 0 {
+            return self.queue.len();
+        }
+        let unmet = self.queue.iter().filter(|waiter| waiter.is_unmet()).count();
+        let free = self.free.iter().filter_map(|key| match self.place(*key) {
+            Some(Place::Up { leases, .. }) => {
+                Some(self.settings.concurrency.saturating_sub(*leases))
+            }
+            _ => None,
+        });
+        let free = free.sum::<u32>() as usize;
+        let without = self.queue.len().saturating_sub(free);
+        without.min(self.waiting() + unmet)
     }
 
     /// Looks at every worker.
@@ -100,7 +117,7 @@ impl<W: Clone, Q> State<W, Q> {
     pub(super) fn oldest_without_start(&self) -> Option<WaiterId> {
         self.queue
             .iter()
-            .find(|waiter| !waiter.caused)
+            .find(|waiter| !waiter.caused && !waiter.met)
             .or(self.queue.front())
             .map(|waiter| waiter.id)
     }
@@ -150,10 +167,7 @@ impl<W: Clone, Q> State<W, Q> {
     }
 
     pub(super) fn waiter(&mut self, id: WaiterId) -> Option<&mut Waiter<Q>> {
-        let at = self
-            .queue
-            .binary_search_by_key(&id, |waiter| waiter.id)
-            .ok()?;
+        let at = self.position(id)?;
         self.queue.get_mut(at)
     }
 }

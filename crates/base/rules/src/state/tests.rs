@@ -26,6 +26,9 @@ fn settings() -> Settings {
 #[derive(Debug, Clone)]
 enum Step {
     Arrive,
+    Announce,
+    Claim(usize),
+    Retract(usize),
     Ready(usize),
     StartFailed(usize, StartFault),
     Release(usize, Ending),
@@ -50,6 +53,9 @@ fn step() -> impl Strategy<Value = Step> {
     let fault = prop_oneof![1 => Just(StartFault::Import), 4 => Just(StartFault::Transient)];
     prop_oneof![
         30 => Just(Step::Arrive),
+        8 => Just(Step::Announce),
+        6 => any::<usize>().prop_map(Step::Claim),
+        2 => any::<usize>().prop_map(Step::Retract),
         20 => any::<usize>().prop_map(Step::Ready),
         4 => (any::<usize>(), fault).prop_map(|(at, fault)| Step::StartFailed(at, fault)),
         25 => (any::<usize>(), ending).prop_map(|(at, ending)| Step::Release(at, ending)),
@@ -96,11 +102,12 @@ struct World {
     /// Workers that are up and not retired, with the leases of each.
     workers: BTreeMap<u64, Vec<(Key, Instant)>>,
     waiting: Vec<(WaiterId, u64)>,
+    /// Also of those whose place went with a start that failed.
+    announced: Vec<WaiterId>,
     requests: u64,
     /// Since the newest [`Step::Observe`].
     arrivals: u64,
     next_worker: u64,
-    served_last: Option<u64>,
     closed: bool,
 }
 
@@ -113,10 +120,10 @@ impl World {
             starting: BTreeSet::new(),
             workers: BTreeMap::new(),
             waiting: Vec::new(),
+            announced: Vec::new(),
             requests: 0,
             arrivals: 0,
             next_worker: 0,
-            served_last: None,
             closed: false,
         }
     }
@@ -147,15 +154,14 @@ impl World {
                 Action::Give {
                     to, key, worker, ..
                 } => {
-                    self.end_wait(to);
-                    assert!(
-                        self.served_last.is_none_or(|last| last < to),
-                        "out of order"
-                    );
-                    self.served_last = Some(to);
+                    let id = self.end_wait(to);
+                    let first = self.waiting.iter().all(|(other, _)| id < *other);
+                    assert!(first, "out of order");
                     self.lease(key, worker);
                 }
-                Action::Fail(to) => self.end_wait(to),
+                Action::Fail(to) => {
+                    self.end_wait(to);
+                }
                 Action::Retire(worker, reason) => {
                     let leases = self.workers.remove(&worker).expect("retired twice");
                     assert!(leases.is_empty(), "a leased worker is retired");
@@ -166,12 +172,21 @@ impl World {
         }
     }
 
-    fn end_wait(&mut self, request: u64) {
+    fn end_wait(&mut self, request: u64) -> WaiterId {
         let at = self
             .waiting
             .iter()
             .position(|(_, waiting)| *waiting == request);
-        self.waiting.remove(at.expect("answered twice"));
+        self.waiting.remove(at.expect("answered twice")).0
+    }
+
+    fn arrived(&mut self, arrival: Arrival<u64>, request: u64) {
+        match arrival {
+            Arrival::Leased(key, worker, _) => self.lease(key, worker),
+            Arrival::Queued(id) => self.waiting.push((id, request)),
+            Arrival::Full => assert_eq!(self.waiting.len(), self.settings.queue_max),
+            Arrival::Closed => assert!(self.closed),
+        }
     }
 
     fn take(&mut self, step: &Step) {
@@ -181,17 +196,36 @@ impl World {
                 let request = self.requests;
                 self.requests += 1;
                 self.arrivals += u64::from(!self.closed);
-                match self.state.arrive(self.now, || request, &mut actions) {
-                    Arrival::Leased(key, _) if matches!(step, Step::FoundDead) => {
+                let arrival = self.state.arrive(self.now, || request, &mut actions);
+                match arrival {
+                    Arrival::Leased(key, ..) if matches!(step, Step::FoundDead) => {
                         self.state.found_dead(self.now, key, &mut actions);
                     }
-                    Arrival::Leased(key, worker) => self.lease(key, worker),
-                    Arrival::Queued(id) => self.waiting.push((id, request)),
-                    Arrival::Full => {
-                        assert_eq!(self.waiting.len(), self.settings.queue_max);
-                    }
-                    Arrival::Closed => assert!(self.closed),
+                    arrival => self.arrived(arrival, request),
                 }
+            }
+            Step::Announce => {
+                let announced = self.state.announce(self.now, &mut actions);
+                self.arrivals += announced.iter().count() as u64;
+                self.announced.extend(announced);
+            }
+            Step::Claim(at) => {
+                if self.announced.is_empty() {
+                    return;
+                }
+                let id = self.announced.remove(at % self.announced.len());
+                let request = self.requests;
+                self.requests += 1;
+                let arrival = self.state.claim(self.now, id, || request, &mut actions);
+                self.arrived(arrival, request);
+            }
+            Step::Retract(at) => {
+                if self.announced.is_empty() {
+                    return;
+                }
+                let id = self.announced.remove(at % self.announced.len());
+                self.state.retract(id);
+                self.arrivals = self.arrivals.saturating_sub(1);
             }
             Step::Ready(at) => {
                 let Some(key) = nth(&self.starting, at) else {
@@ -284,6 +318,12 @@ impl World {
         assert_eq!(counts.waiting as usize, self.waiting.len());
         assert!(self.starting.len() + self.workers.len() <= self.settings.max as usize);
         assert!(self.waiting.len() <= self.settings.queue_max);
+        let announced = self
+            .state
+            .queue
+            .iter()
+            .filter(|waiter| waiter.handle.is_none());
+        assert_eq!(announced.count(), self.state.announced);
         if !self.waiting.is_empty() {
             assert!(
                 counts.starting + counts.busy > 0,
@@ -499,7 +539,7 @@ fn a_parked_worker_is_replaced_off_the_path() {
     state.ready(Instant(2 * MS), Key(1), 2, &mut actions);
     actions.clear();
     let arrival = state.arrive(Instant(3 * MS), || 1, &mut actions);
-    assert_eq!(arrival, Arrival::Leased(Key(1), 2));
+    assert_eq!(arrival, Arrival::Leased(Key(1), 2, StartKind::Warm));
     assert_eq!(starts(&actions), 0, "not while the request is on its way");
     let due = state.due();
     assert!(due <= Instant(6 * MS));
@@ -552,4 +592,71 @@ fn a_burst_of_long_calls_gets_its_workers_within_a_few_reviews() {
         "the last worker is there after {} ms",
         now / MS
     );
+}
+
+/// Announces a request in a fresh pool: its number, the state, and the start that was ordered.
+fn announced(settings: Settings) -> (WaiterId, State<u64, u64>, Key) {
+    let mut state = State::new(settings);
+    let mut actions = Vec::new();
+    let id = state.announce(Instant(0), &mut actions).unwrap();
+    let [Action::Start(key)] = actions[..] else {
+        panic!("{actions:?}");
+    };
+    (id, state, key)
+}
+
+#[test]
+fn an_announced_request_takes_the_worker_that_came_up_meanwhile() {
+    let (id, mut state, key) = announced(settings());
+    let mut actions = Vec::new();
+    state.ready(Instant(MS), key, 7, &mut actions);
+    assert_eq!(state.counts().idle, 1, "it holds no worker");
+    let arrival = state.claim(Instant(2 * MS), id, || 0, &mut actions);
+    assert_eq!(arrival, Arrival::Leased(key, 7, StartKind::Cold));
+    assert!(actions.is_empty());
+    assert_eq!(state.observe(Instant(3 * MS), None).arrivals, 1);
+}
+
+#[test]
+fn an_announced_request_waits_on_for_the_start_that_it_caused() {
+    let (id, mut state, key) = announced(settings());
+    let mut actions = Vec::new();
+    let arrival = state.claim(Instant(MS), id, || 5, &mut actions);
+    assert_eq!(arrival, Arrival::Queued(id));
+    assert!(actions.is_empty(), "a second start is ordered: {actions:?}");
+    state.ready(Instant(2 * MS), key, 7, &mut actions);
+    let [
+        Action::Give {
+            to: 5,
+            kind: StartKind::Cold,
+            fresh: true,
+            ..
+        },
+    ] = actions[..]
+    else {
+        panic!("{actions:?}");
+    };
+}
+
+#[test]
+fn who_is_here_takes_the_worker_that_was_started_for_an_announced_request() {
+    let (_, mut state, key) = announced(settings());
+    let mut actions = Vec::new();
+    state.ready(Instant(MS), key, 7, &mut actions);
+    let arrival = state.arrive(Instant(2 * MS), || 0, &mut actions);
+    assert_eq!(arrival, Arrival::Leased(key, 7, StartKind::Warm));
+}
+
+#[test]
+fn a_request_that_is_announced_for_ever_causes_one_start() {
+    let (id, mut state, key) = announced(settings());
+    let mut actions = Vec::new();
+    state.ready(Instant(MS), key, 7, &mut actions);
+    for second in 1..600 {
+        state.tick(Instant(second * 1000 * MS), &mut actions);
+    }
+    assert!(matches!(actions[..], [Action::Retire(7, _)]), "{actions:?}");
+    state.retract(id);
+    assert!(state.is_empty());
+    assert_eq!(state.observe(Instant(700_000 * MS), None).arrivals, 0);
 }

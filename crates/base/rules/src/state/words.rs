@@ -50,8 +50,8 @@ pub struct WaiterId(pub(super) u64);
 /// What becomes of a request that arrives.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<W> {
-    /// A worker is free: lease it.
-    Leased(Key, W),
+    /// A worker is free: lease it. What the request's wait since its announcement was for, if it was announced; else warm.
+    Leased(Key, W, StartKind),
     /// It waits.
     Queued(WaiterId),
     /// The queue is full.

@@ -46,6 +46,7 @@ fn record(function: &str, start: StartKind, outcome: Outcome) -> InvocationRecor
             forked: at(3),
             sandboxed: at(4),
             initialised: at(5),
+            inputs_ready: None,
             started: at(6),
             first_byte: at(16),
             returned: at(16),

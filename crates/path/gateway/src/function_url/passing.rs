@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::upgrade::OnUpgrade;
-use pilot_invoke::{PassedBody, Payload, Request, ResponseBody};
+use pilot_invoke::{PassedBody, Request, ResponseBody};
 use pilot_model::ports::{PassedRequest, StreamedBody};
 
 use super::Place;
@@ -43,17 +43,15 @@ pub(super) async fn call(
     let wants_head = context.head.method == Method::HEAD;
     let trace = context.trace();
     let (request, client) = passed(&mut context, place)?;
-    let response = invoker
-        .invoke(Request {
-            id: context.id.clone(),
-            version,
-            payload: Payload::Pass(request),
-            received: context.received,
-            client_context: None,
-            trace,
-            arn: named.arn(),
-        })
-        .await?;
+    let call = Request {
+        id: context.id.clone(),
+        version,
+        received: context.received,
+        client_context: None,
+        trace,
+        arn: named.arn(),
+    };
+    let response = invoker.pass(call, request).await?;
     let mut reply = match response.body {
         ResponseBody::Passed(passed) => answered(passed, wants_head),
         ResponseBody::Upgraded(upgraded) => match client {

@@ -91,7 +91,7 @@ impl Function {
             change(config);
         });
         let mut function = Self::of(version, |call| {
-            Deed::Return(Duration::ZERO, call.body.clone(), Bytes::new())
+            Deed::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
         });
         function.server = Some(Box::new(move |request| Box::pin(server(request))));
         function
@@ -218,9 +218,25 @@ fn function_of(call: &Call) -> String {
         .to_owned()
 }
 
-/// A call's meta.
+/// What a call tells the worker, as JSON.
 pub fn meta(call: &Call) -> serde_json::Value {
-    serde_json::from_slice(&call.meta).unwrap()
+    let head = &call.head;
+    let mut told = serde_json::json!({
+        "id": head.id.as_str(),
+        "arn": head.arn,
+        "client_context": head.client_context,
+        "trace": head.trace,
+    });
+    if let Some(http) = &head.http {
+        told["method"] = http.method.as_str().into();
+        told["path"] = http.path.as_str().into();
+        told["query"] = http.query.as_str().into();
+        told["root_path"] = http.root_path.as_str().into();
+        told["headers"] = serde_json::json!(http.headers);
+        told["client"] = serde_json::json!([http.client.ip(), http.client.port()]);
+        told["scheme"] = http.scheme.into();
+    }
+    told
 }
 
 /// A control handler from a closure.

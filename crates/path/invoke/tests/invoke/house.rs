@@ -1,13 +1,11 @@
 //! What every test needs: an invoker, its engine, its sink, and short ways to ask.
 
-use std::net::SocketAddr;
+use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_invoke::{
-    HttpRequest, InvokeError, Invoker, Limits, Payload, Request, Response, ResponseBody,
-};
+use pilot_invoke::{InvokeError, Invoker, Limits, Payload, Request, Response, ResponseBody};
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, PassedRequest, Platform, Scaling};
 use pilot_model::{FunctionConfig, InvocationId, Version};
@@ -65,8 +63,8 @@ impl House {
         version: Arc<Version>,
     ) -> impl Future<Output = Answer> + Send + 'static {
         let invoker = Arc::clone(&self.invoker);
-        let request = request(&invoker, version, Payload::Event(Bytes::from_static(b"{}")));
-        async move { invoker.invoke(request).await }
+        let request = request(&invoker, version);
+        async move { invoker.invoke(request, event()).await }
     }
 
     /// Lets a request pass through to the live version of `f`.
@@ -76,8 +74,8 @@ impl House {
     ) -> impl Future<Output = Answer> + Send + 'static {
         let invoker = Arc::clone(&self.invoker);
         let version = invoker.find("f", None).unwrap();
-        let request = request(&invoker, version, Payload::Pass(passed));
-        async move { invoker.invoke(request).await }
+        let request = request(&invoker, version);
+        async move { invoker.pass(request, passed).await }
     }
 
     /// The same in a task.
@@ -98,18 +96,14 @@ impl House {
     /// Invokes over HTTP.
     pub(crate) async fn http(&self, method: &str) -> Answer {
         let version = self.invoker.find("f", None)?;
-        let payload = Payload::Http(HttpRequest {
-            method: method.to_owned(),
-            path: "/a%20b".to_owned(),
-            query: "x=1".to_owned(),
-            root_path: "/fn/f".to_owned(),
-            headers: vec![("host".to_owned(), "here \"quoted\"".to_owned())],
-            client: SocketAddr::from(([127, 0, 0, 1], 4242)),
-            scheme: "http",
+        let mut head = pilot_testkit::http_head();
+        head.method = method.to_owned();
+        let payload = Payload {
+            http: Some(head),
             body: Bytes::from_static(b"body"),
-        });
-        let request = request(&self.invoker, version, payload);
-        self.invoker.invoke(request).await
+        };
+        let request = request(&self.invoker, version);
+        self.invoker.invoke(request, ready(Ok(payload))).await
     }
 
     pub(crate) fn workers(&self) -> pilot_model::status::PoolStatus {
@@ -117,7 +111,12 @@ impl House {
     }
 }
 
-fn request(invoker: &Invoker, version: Arc<Version>, payload: Payload) -> Request {
+/// The event `{}`, which is there at once.
+fn event() -> Ready<Result<Payload, InvokeError>> {
+    ready(Ok(Payload::event(Bytes::from_static(b"{}"))))
+}
+
+pub(crate) fn request(invoker: &Invoker, version: Arc<Version>) -> Request {
     let arn = format!(
         "arn:aws:lambda:local:000000000000:function:{}",
         version.config.name
@@ -125,7 +124,6 @@ fn request(invoker: &Invoker, version: Arc<Version>, payload: Payload) -> Reques
     Request {
         id: InvocationId::new("52fdfc07-2182-454f-963f-5f0f9a621d72"),
         version,
-        payload,
         received: invoker.now(),
         client_context: None,
         trace: None,

@@ -18,4 +18,5 @@ mod sizing;
 mod streaming;
 mod threads;
 mod tunnels;
+mod uploads;
 mod versions;

@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice};
 
 use bytes::Bytes;
-use pilot_model::ports::{Answer, Call, CallKind, Done, HttpHead, Part};
+use pilot_model::ports::{Answer, Call, Done, HttpHead, Part};
 use pilot_model::timeline::Instant;
 use pilot_sys::clock::monotonic_ns;
 use pilot_wire::meta::{DoneMeta, HeadMeta};
@@ -100,12 +100,8 @@ impl Connection {
     }
 
     async fn send(&mut self, call: &Call) -> Result<(), CallError> {
-        let header = header(call)?;
-        let mut parts = [
-            IoSlice::new(&header),
-            IoSlice::new(&call.meta),
-            IoSlice::new(&call.body),
-        ];
+        let begin = FirstFrame::new(call)?;
+        let mut parts = begin.parts();
         let mut rest = &mut parts[..];
         while rest.iter().any(|part| !part.is_empty()) {
             // A worker that prints while a large request is written to it must not wait for us.
@@ -141,14 +137,27 @@ impl Reader {
     }
 }
 
-/// The header of the frame that begins an exchange.
-pub(super) fn header(call: &Call) -> Result<[u8; HEADER_LEN], CallError> {
-    let kind = match call.kind {
-        CallKind::Event => Kind::Invoke,
-        CallKind::Http => Kind::Http,
-    };
-    let header = Header::new(kind, call.stream, &call.meta, &call.body).map_err(broken)?;
-    Ok(header.encode())
+/// The frame that begins an exchange.
+pub(super) struct FirstFrame<'a> {
+    header: [u8; HEADER_LEN],
+    meta: Vec<u8>,
+    body: &'a [u8],
+}
+
+impl<'a> FirstFrame<'a> {
+    pub(super) fn new(call: &'a Call) -> Result<Self, CallError> {
+        let (kind, meta) = pilot_wire::meta::of_invocation(&call.head, &call.inputs);
+        let header = Header::new(kind, call.stream, &meta, &call.payload).map_err(broken)?;
+        Ok(Self {
+            header: header.encode(),
+            meta,
+            body: &call.payload,
+        })
+    }
+
+    pub(super) fn parts(&self) -> [IoSlice<'_>; 3] {
+        [&self.header, &self.meta[..], self.body].map(IoSlice::new)
+    }
 }
 
 /// What the first frame of an answer says. `output` is asked for once the answer is complete.

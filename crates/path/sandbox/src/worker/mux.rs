@@ -16,7 +16,7 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinHandle;
 
-use super::call::{self, CallError, Connection, Reader};
+use super::call::{self, CallError, Connection, FirstFrame, Reader};
 
 /// Frames of one stream that wait to be taken; then the worker's channel is not read on.
 const FRAMES_WAITING_MAX: usize = 32;
@@ -127,12 +127,8 @@ impl Mux {
     }
 
     async fn send(&self, call: &Call) -> Result<(), CallError> {
-        let header = call::header(call)?;
-        let mut parts = [
-            IoSlice::new(&header),
-            IoSlice::new(&call.meta),
-            IoSlice::new(&call.body),
-        ];
+        let begin = FirstFrame::new(call)?;
+        let mut parts = begin.parts();
         let mut rest = &mut parts[..];
         let mut writer = self.writer.lock().await;
         while rest.iter().any(|part| !part.is_empty()) {

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use nix::unistd::geteuid;
-use pilot_model::ports::{Answer, Call, CallKind, Worker, WorkerFault};
+use pilot_model::ports::{Answer, Worker, WorkerFault};
 use pilot_model::{Environment, EnvironmentId, FunctionSpec, Python, Version, VersionId};
 use pilot_sandbox::{EngineConfig, OUTBOUND_CIDR_DEFAULT};
 
@@ -69,13 +68,7 @@ fn python(expression: &str) -> PathBuf {
 
 /// One exchange.
 pub(crate) async fn call(worker: &Arc<dyn Worker>, event: &str) -> Result<Answer, WorkerFault> {
-    let meta = r#"{"id":"1","arn":"arn:aws:lambda:local:000000000000:function:f","version":"1","deadline_ms":99999999999999}"#;
-    worker
-        .call(Call {
-            stream: 1,
-            kind: CallKind::Event,
-            meta: Bytes::from_static(meta.as_bytes()),
-            body: Bytes::copy_from_slice(event.as_bytes()),
-        })
-        .await
+    let mut call = pilot_testkit::event_call("1", event);
+    Arc::make_mut(&mut call.head).deadline_unix_ms = 99_999_999_999_999;
+    worker.call(call).await
 }

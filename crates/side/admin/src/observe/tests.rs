@@ -161,9 +161,6 @@ fn the_log_has_lambdas_look() {
 fn metrics_and_worker_events_are_counted() {
     let bench = Bench::new();
     let version = pilot_testkit::version("f", 1);
-    bench.sink.publish(Event::Arrived {
-        version: Arc::clone(&version),
-    });
     bench.sink.publish(Event::WorkerStarted {
         version: Arc::clone(&version),
         worker: WorkerId(1),

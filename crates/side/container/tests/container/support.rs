@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pilot_container::{ContainerConfig, ContainerHost};
 use pilot_model::ports::{
-    Answer, Call, CallKind, Done, PrewarmedRuntime, RuntimeHost, StartError, Worker, WorkerFault,
+    Answer, Call, Done, PrewarmedRuntime, RuntimeHost, StartError, Worker, WorkerFault,
 };
 use pilot_model::{
     Environment, EnvironmentId, FunctionSpec, Instant, Version, VersionId, WorkerId,
@@ -250,13 +249,9 @@ pub(crate) async fn specialise(
 }
 
 pub(crate) fn call(event: &str) -> Call {
-    let meta = r#"{"id":"request-1","arn":"arn:aws:lambda:local:000000000000:function:f","version":"7","deadline_ms":99999999999999}"#;
-    Call {
-        stream: 1,
-        kind: CallKind::Event,
-        meta: Bytes::from_static(meta.as_bytes()),
-        body: Bytes::copy_from_slice(event.as_bytes()),
-    }
+    let mut call = pilot_testkit::event_call("request-1", event);
+    Arc::make_mut(&mut call.head).deadline_unix_ms = 99_999_999_999_999;
+    call
 }
 
 /// The answer to an event, which must be one.

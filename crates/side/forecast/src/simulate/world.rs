@@ -216,7 +216,7 @@ impl<'a> World<'a> {
             .arrive(Instant(at), || waiting, &mut self.actions);
         self.running += 1;
         match answer {
-            pilot_rules::Arrival::Leased(key, _) => {
+            pilot_rules::Arrival::Leased(key, ..) => {
                 self.count.waits.none();
                 self.serve(arrival.function, key, service, 0);
             }

@@ -6,19 +6,14 @@ use crate::RESPONSE_LEN_MAX;
 
 use super::*;
 
-fn event(body: &'static str, kind: CallKind) -> Call {
-    Call {
-        stream: 1,
-        kind,
-        meta: Bytes::from_static(b"{}"),
-        body: body.into(),
-    }
+fn event(body: &str) -> Call {
+    pilot_testkit::event_call("1", body)
 }
 
 /// What comes of an event that the server answers so.
 async fn answered(rig: &Rig, server: &mut Peer, answer: &str) -> Result<Answer, WorkerFault> {
     let worker = Arc::clone(&rig.worker);
-    let call = tokio::spawn(async move { worker.call(event("{\"a\":1}", CallKind::Event)).await });
+    let call = tokio::spawn(async move { worker.call(event("{\"a\":1}")).await });
     let request = server.read().await;
     assert_eq!(request.line, "POST / HTTP/1.1");
     assert_eq!(request.header("content-type"), Some("application/json"));
@@ -79,7 +74,7 @@ async fn a_response_that_is_too_large_or_breaks_off_is_an_error() {
     let mut server = rig.accept().await;
     let large = with_body("200 OK", &"x".repeat(RESPONSE_LEN_MAX * 2));
     let worker = Arc::clone(&rig.worker);
-    let call = tokio::spawn(async move { worker.call(event("{}", CallKind::Event)).await });
+    let call = tokio::spawn(async move { worker.call(event("{}")).await });
     server.read().await;
     // The worker stops reading before the end.
     drop(tokio::io::AsyncWriteExt::write_all(&mut server.stream, large.as_bytes()).await);
@@ -89,7 +84,7 @@ async fn a_response_that_is_too_large_or_breaks_off_is_an_error() {
     );
 
     let worker = Arc::clone(&rig.worker);
-    let call = tokio::spawn(async move { worker.call(event("{}", CallKind::Event)).await });
+    let call = tokio::spawn(async move { worker.call(event("{}")).await });
     let mut server = rig.accept().await;
     server.read().await;
     server
@@ -106,11 +101,9 @@ async fn a_response_that_is_too_large_or_breaks_off_is_an_error() {
 #[tokio::test]
 async fn an_http_request_is_not_called_and_nothing_is_under_way() {
     let rig = rig().await;
-    let fault = rig
-        .worker
-        .call(event("", CallKind::Http))
-        .await
-        .unwrap_err();
+    let mut http = event("");
+    Arc::make_mut(&mut http.head).http = Some(pilot_testkit::http_head());
+    let fault = rig.worker.call(http).await.unwrap_err();
     assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}");
     let fault = rig.worker.next(1).await.unwrap_err();
     assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}");

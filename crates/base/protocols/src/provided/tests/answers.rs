@@ -5,14 +5,11 @@ use super::*;
 #[tokio::test]
 async fn an_event_reaches_the_runtime_with_its_headers_and_the_answer_its_caller_twice() {
     let mut rig = rig().await;
-    let meta = r#"{"id": "8476a536", "arn": "arn:x", "version": "3", "deadline_ms": 1700000000123,
-        "client_context": "{\"custom\":\n{\"foo\":\"bar\"}}", "trace": "Root=1-5bef4de7"}"#;
-    let first = Call {
-        stream: 1,
-        kind: CallKind::Event,
-        meta: meta.into(),
-        body: r#"{"k": 1}"#.into(),
-    };
+    let mut first = call("8476a536", r#"{"k": 1}"#);
+    let head = Arc::make_mut(&mut first.head);
+    head.arn = "arn:x".to_owned();
+    head.client_context = Some("{\"custom\":\n{\"foo\":\"bar\"}}".to_owned());
+    head.trace = Some("Root=1-5bef4de7".to_owned());
     let worker = Arc::clone(&rig.worker);
     let answer = tokio::spawn(async move { worker.call(first).await });
     let event = rig.runtime.read().await;
@@ -275,11 +272,9 @@ async fn an_unknown_response_mode_is_refused() {
 async fn what_the_runtime_api_has_no_word_for_is_a_fault_of_the_caller() {
     let rig = rig().await;
     let mut http = call("1", "{}");
-    http.kind = CallKind::Http;
-    let mut no_meta = call("1", "{}");
-    no_meta.meta = Bytes::from_static(b"{}");
-    let bad_id = call("a\\nb", "{}");
-    for call in [http, no_meta, bad_id] {
+    Arc::make_mut(&mut http.head).http = Some(pilot_testkit::http_head());
+    let bad_id = call("a\nb", "{}");
+    for call in [http, bad_id] {
         let fault = rig.worker.call(call).await.unwrap_err();
         assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}");
     }

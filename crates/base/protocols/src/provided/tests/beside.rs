@@ -64,12 +64,8 @@ async fn an_extension_is_told_of_invocations_and_of_the_end() {
 
 /// A call that has a minute.
 fn long_call(rig: &Rig, id: &str) -> tokio::task::JoinHandle<Result<Answer, WorkerFault>> {
-    let deadline_ms = unix_ms(SystemTime::now()) + 60_000;
     let mut call = call(id, "{}");
-    let meta = format!(
-        r#"{{"id": "{id}", "arn": "arn:x", "version": "3", "deadline_ms": {deadline_ms}}}"#
-    );
-    call.meta = meta.into();
+    Arc::make_mut(&mut call.head).deadline_unix_ms = unix_ms(SystemTime::now()) + 60_000;
     let worker = Arc::clone(&rig.worker);
     tokio::spawn(async move { worker.call(call).await })
 }

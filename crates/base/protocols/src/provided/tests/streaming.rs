@@ -51,14 +51,14 @@ async fn a_stream_of_any_type_is_a_response_with_status_200() {
     assert_eq!(head.headers, [content_type]);
     assert_eq!(first, "one");
     rig.runtime.chunk("two").await;
-    let part = rig.worker.next(5).await.unwrap();
+    let part = rig.worker.next(1).await.unwrap();
     assert!(
         matches!(&part, Part::Chunk(bytes) if bytes == "two"),
         "{part:?}"
     );
     rig.instance.print("out");
     rig.runtime.write("0\r\n\r\n").await;
-    let Part::End(last, done) = rig.worker.next(5).await.unwrap() else {
+    let Part::End(last, done) = rig.worker.next(1).await.unwrap() else {
         panic!("no end");
     };
     assert_eq!((last.len(), done.output), (0, Bytes::from_static(b"out")));
@@ -94,7 +94,7 @@ async fn a_prelude_gives_status_headers_and_cookies_however_it_is_split() {
         let mut body = first.to_vec();
         let mut over = done.is_some();
         while !over {
-            match rig.worker.next(5).await.unwrap() {
+            match rig.worker.next(1).await.unwrap() {
                 Part::Chunk(bytes) => body.extend_from_slice(&bytes),
                 Part::End(bytes, _) => {
                     body.extend_from_slice(&bytes);
@@ -180,7 +180,7 @@ async fn a_function_that_raises_in_the_middle_says_so_in_trailers() {
         Answer::Http { done: None, .. }
     ));
     rig.runtime.write(&trailers).await;
-    let Part::Error(told_body, _) = rig.worker.next(5).await.unwrap() else {
+    let Part::Error(told_body, _) = rig.worker.next(1).await.unwrap() else {
         panic!("no error");
     };
     assert_eq!(told(&told_body).1, "in the middle");
@@ -201,7 +201,7 @@ async fn a_stream_that_breaks_off_is_an_error_and_the_worker_goes_on() {
     rig.runtime.chunk("some").await;
     drop(answer.await.unwrap().unwrap());
     drop(rig.runtime);
-    let Part::Error(body, _) = rig.worker.next(5).await.unwrap() else {
+    let Part::Error(body, _) = rig.worker.next(1).await.unwrap() else {
         panic!("no error");
     };
     assert_eq!(told(&body).0, "Runtime.TruncatedResponse");
@@ -216,12 +216,12 @@ async fn a_stream_whose_process_ends_is_a_fault() {
     drop(answer.await.unwrap().unwrap());
     drop(rig.runtime);
     rig.instance.end(End::Signalled(6));
-    let fault = rig.worker.next(5).await.unwrap_err();
+    let fault = rig.worker.next(1).await.unwrap_err();
     assert!(
         matches!(fault, WorkerFault::Signalled { signal: 6, .. }),
         "{fault}"
     );
-    let fault = rig.worker.next(5).await.unwrap_err();
+    let fault = rig.worker.next(1).await.unwrap_err();
     assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}");
 }
 
@@ -245,7 +245,7 @@ async fn nothing_is_read_ahead_of_whoever_takes_the_stream() {
     assert!(blocked.is_err(), "32 MiB were taken by nobody");
     let mut len = 0;
     loop {
-        match rig.worker.next(5).await.unwrap() {
+        match rig.worker.next(1).await.unwrap() {
             Part::Chunk(bytes) => len += bytes.len(),
             Part::End(bytes, _) => break len += bytes.len(),
             Part::Error(..) => panic!("raised"),

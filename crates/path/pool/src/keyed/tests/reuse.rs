@@ -176,12 +176,7 @@ async fn a_host_may_start_stems_alone() {
 async fn a_workers_exchanges_are_its_own() {
     let bench = Bench::new();
     let worker = bench.start(&node("web", 1, "a")).await;
-    let call = pilot_model::ports::Call {
-        stream: 1,
-        kind: pilot_model::ports::CallKind::Event,
-        meta: bytes::Bytes::from_static(b"{}"),
-        body: bytes::Bytes::new(),
-    };
+    let call = pilot_testkit::event_call("1", "{}");
     worker.call(call).await.expect("it answers");
     let inner = bench.host.runtimes()[0].worker().unwrap();
     assert_eq!(inner.calls().len(), 1);
@@ -290,7 +285,7 @@ async fn a_pool_whose_workers_serve_once_runs_on_one_runtime() {
     let version = version_of("web", 1, |config| config.reuse = pilot_model::Reuse::Once);
     let pool = pools.open(Arc::clone(&version));
     for round in 1..=5 {
-        let lease = match pool.lease(clock.now()).unwrap() {
+        let lease = match pool.lease(clock.now(), None).unwrap() {
             crate::Leased::Now(lease) => lease,
             crate::Leased::Later(waiting) => waiting.lease(Duration::from_secs(1)).await.unwrap(),
         };

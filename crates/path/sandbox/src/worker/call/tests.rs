@@ -1,6 +1,8 @@
 //! What a worker's frames mean, over a real socket pair; the test plays the worker.
 
-use pilot_model::ports::{Answer, Call, CallKind, Part};
+use std::sync::Arc;
+
+use pilot_model::ports::{Answer, Call, Part};
 use pilot_wire::{Header, Kind};
 use tokio::io::AsyncWriteExt;
 
@@ -17,12 +19,9 @@ fn frame(kind: Kind, meta: &[u8], body: &[u8]) -> Vec<u8> {
 }
 
 fn call() -> Call {
-    Call {
-        stream: 1,
-        kind: CallKind::Http,
-        meta: Bytes::new(),
-        body: Bytes::new(),
-    }
+    let mut call = pilot_testkit::event_call("1", "");
+    Arc::make_mut(&mut call.head).http = Some(pilot_testkit::http_head());
+    call
 }
 
 /// The daemon's end, and the worker's.

@@ -1,0 +1,85 @@
+//! The parallel start: everything that an invocation needs before its exchange, side by side from its admission on.
+//!
+//! The pool hears of the request at once, so that a worker starts while the payload still arrives. The worker is leased last, when
+//! the payload is complete: a slow sender holds no worker. A further branch (data to fetch, initialisation to run) begins where the
+//! payload's wait begins and ends before the lease.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use pilot_pool::{Announcement, Lease, Leased, Pool, Refusal};
+
+use crate::error::InvokeError;
+use crate::invocation::{Invocation, InvocationContext};
+use crate::limits::Limits;
+use crate::request::{Payload, Request};
+
+/// What an exchange needs.
+pub(crate) struct Joined {
+    pub(crate) payload: Payload,
+    pub(crate) invocation: Invocation,
+    /// The worker, or why there is none.
+    pub(crate) lease: Result<Lease, Refusal>,
+}
+
+/// Waits for the payload and a worker. Dropping the future gives both up.
+///
+/// # Errors
+/// The payload's own error, and [`InvokeError::PayloadTooLarge`].
+pub(crate) async fn join<E: From<InvokeError>>(
+    context: &Arc<InvocationContext>,
+    limits: &Limits,
+    pool: &Arc<Pool>,
+    request: &Request,
+    payload: impl Future<Output = Result<Payload, E>>,
+) -> Result<Joined, E> {
+    let mut payload = pin!(payload);
+    // A payload that came with the head needs no announcement.
+    let polled = poll_fn(|cx| Poll::Ready(payload.as_mut().poll(cx))).await;
+    let admitted = context.clock.now();
+    let (payload, announcement) = match polled {
+        Poll::Ready(payload) => (payload?, None),
+        Poll::Pending => {
+            let announcement = pool.announce(admitted);
+            (payload.await?, Some(announcement))
+        }
+    };
+    let bytes = payload.body.len();
+    if bytes > limits.payload_bytes_max {
+        return Err(E::from(InvokeError::PayloadTooLarge {
+            bytes,
+            bytes_max: limits.payload_bytes_max,
+        }));
+    }
+    let mut invocation = Invocation::new(context, request, admitted);
+    invocation.bytes_in = bytes as u64;
+    if announcement.is_some() {
+        invocation.timeline.inputs_ready = Some(context.clock.now());
+    }
+    let lease = lease(pool, &mut invocation, announcement).await;
+    Ok(Joined {
+        payload,
+        invocation,
+        lease,
+    })
+}
+
+/// Waits for a worker: for a busy one at most for the function's timeout, for one that starts for
+/// [`Limits::start_wait_max`](crate::Limits::start_wait_max).
+pub(crate) async fn lease(
+    pool: &Arc<Pool>,
+    invocation: &mut Invocation,
+    announcement: Option<Announcement>,
+) -> Result<Lease, Refusal> {
+    let timeline = &invocation.timeline;
+    let now = timeline.inputs_ready.or(timeline.admitted);
+    let now = now.unwrap_or(timeline.received);
+    let lease = match pool.lease(now, announcement)? {
+        Leased::Now(lease) => lease,
+        Leased::Later(waiting) => waiting.lease(invocation.version.config.timeout).await?,
+    };
+    invocation.leased(&lease);
+    Ok(lease)
+}

@@ -1,0 +1,98 @@
+//! A payload that is still arriving when its request is admitted.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pilot_invoke::{InvokeError, Payload};
+use pilot_model::StartKind;
+use tokio::time::{Instant, sleep};
+
+use crate::house::{Answer, House, request};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Invokes the live version of `f`; the payload takes so long.
+fn slow_call(house: &House, upload: Duration) -> impl Future<Output = Answer> + Send + use<> {
+    let invoker = house.invoker.clone();
+    let version = invoker.find("f", None).unwrap();
+    let request = request(&invoker, version);
+    async move {
+        let payload = async {
+            sleep(upload).await;
+            Ok(Payload::event(Bytes::from_static(b"{}")))
+        };
+        invoker.invoke(request, payload).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_starts_while_the_payload_arrives() {
+    for (upload, start) in [(80, 100), (100, 80)] {
+        let house = House::new();
+        house.engine.starts_take(start * MS, Duration::ZERO);
+        house.deploy(|_| {});
+        let begun = Instant::now();
+        let answer = slow_call(&house, upload * MS).await.unwrap();
+        assert_eq!(begun.elapsed(), 100 * MS, "upload {upload}, start {start}");
+        assert_eq!(answer.start, StartKind::Cold);
+        assert!(answer.timeline.initialised.is_some());
+        let phases: Duration = answer.timeline.phases().map(|(_, took)| took).sum();
+        assert_eq!(Some(phases), answer.timeline.total());
+        assert_eq!(house.engine.starts(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timeline_shows_what_the_payload_took_beyond_the_start() {
+    let house = House::new();
+    house.engine.starts_take(30 * MS, Duration::ZERO);
+    house.deploy(|_| {});
+    let answer = slow_call(&house, 100 * MS).await.unwrap();
+    let inputs: Vec<_> = answer
+        .timeline
+        .phases()
+        .filter(|(name, _)| *name == "inputs")
+        .collect();
+    assert_eq!(inputs, [("inputs", 70 * MS)]);
+    let warm = slow_call(&house, 20 * MS).await.unwrap();
+    assert_eq!(warm.start, StartKind::Warm);
+    let inputs: Vec<_> = warm
+        .timeline
+        .phases()
+        .filter(|(name, _)| *name == "inputs")
+        .collect();
+    assert_eq!(inputs, [("inputs", 20 * MS)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_sender_holds_no_worker() {
+    let house = House::new();
+    house.deploy(|config| config.scale.max = 1);
+    let slow = tokio::spawn(slow_call(&house, 1000 * MS));
+    sleep(10 * MS).await;
+    for _ in 0..5 {
+        let begun = Instant::now();
+        assert!(house.call().await.is_ok());
+        assert!(begun.elapsed() < 10 * MS);
+    }
+    assert!(slow.await.unwrap().is_ok());
+    assert_eq!(house.engine.starts(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_payload_that_breaks_off_is_an_error_and_leaves_nothing() {
+    let house = House::new();
+    house.deploy(|_| {});
+    let version = house.invoker.find("f", None).unwrap();
+    let request = request(&house.invoker, version);
+    let payload = async {
+        sleep(50 * MS).await;
+        Err(InvokeError::ShuttingDown)
+    };
+    let answer = house.invoker.invoke(request, payload).await;
+    assert!(matches!(answer, Err(InvokeError::ShuttingDown)));
+    assert!(house.sink.records().is_empty());
+    // The worker that came up for it serves the next one.
+    assert_eq!(house.call().await.unwrap().start, StartKind::Warm);
+    assert_eq!(house.engine.starts(), 1);
+}
