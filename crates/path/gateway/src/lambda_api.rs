@@ -76,7 +76,7 @@ pub(crate) async fn invoke(
         trace: context.trace(),
     };
     let payload = async {
-        let body = exchange.read_body().await?;
+        let body = context.read_body().await?;
         checked_event(body).map(Payload::event)
     };
     let response = gate.invoker.invoke(request, payload).await?;
