@@ -5,4 +5,4 @@ mod policies;
 pub mod simulate;
 
 pub use policies::forecaster;
-pub use policies::smoothing_markov::predictor;
+pub use policies::papers::smoothing_markov::predictor;

@@ -1,23 +1,20 @@
-//! The arrival models, one file each, and what they share: the observed rate, smoothing, and Little's law.
-//! Nothing here reads a clock. A tick allocates only where a model keeps more than before: ARIMA's window, a worker that `auto`
-//! has not needed before.
+//! The arrival models, and what they share: the observed rate and smoothing (`signal`), and Little's law (`sizing`). The models
+//! for users are `auto` and `constant`; those of the papers are in `papers`. Nothing here reads a clock. A tick allocates only
+//! when a model keeps more than before: ARIMA's window, or a worker that `auto` has not needed before.
 
-mod adaptive_cusum;
-mod arima;
 mod auto;
 mod constant;
-mod cusum;
-mod histogram;
-mod reactive;
+pub(crate) mod papers;
 mod signal;
 mod sizing;
-pub(crate) mod smoothing_markov;
 
 use std::time::Duration;
 
 use pilot_model::ScaleConfig;
 use pilot_model::forecast::Forecaster;
 use pilot_model::policy::Policy;
+
+use self::papers::{adaptive_cusum, arima, cusum, histogram, reactive, smoothing_markov};
 
 /// The forecaster that `policy` names, within `scale.max`; `None` for `demand`, which forecasts nothing.
 #[must_use]

@@ -15,12 +15,12 @@ use pilot_model::ScaleConfig;
 use pilot_model::forecast::{Forecaster, Target, Tick};
 use pilot_model::policy::ArimaPolicy;
 
-use super::signal::{Observed, Window};
-use super::sizing::{Sized, Sizing};
+use crate::policies::signal::{Observed, Window};
+use crate::policies::sizing::{Sized, Sizing};
 
 /// The policy, with what its newest answer came from.
 #[derive(Debug)]
-pub(super) struct Arima {
+pub(crate) struct Arima {
     interval: Duration,
     sizing: Sizing,
     samples_min: usize,
@@ -36,9 +36,9 @@ struct Newest {
 }
 
 impl Arima {
-    pub(super) fn new(constants: ArimaPolicy, scale: &ScaleConfig) -> Self {
+    pub(crate) fn new(constants: ArimaPolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: super::interval(constants.tick_s),
+            interval: crate::policies::interval(constants.tick_s),
             sizing: Sizing::new(constants.margin, scale),
             samples_min: constants.samples_min as usize,
             rates: Window::new(constants.window),
@@ -90,7 +90,7 @@ impl Forecaster for Arima {
 
 /// What an ARIMA(2,1,2) of `values`, oldest first, expects next. `None` when there are too few of them, or they are so wild that
 /// nothing finite comes out.
-pub(super) fn forecast_next(values: &VecDeque<f64>) -> Option<f64> {
+pub(crate) fn forecast_next(values: &VecDeque<f64>) -> Option<f64> {
     let last = *values.back()?;
     let steps: Vec<f64> = values
         .iter()

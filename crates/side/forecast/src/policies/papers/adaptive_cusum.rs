@@ -20,12 +20,12 @@ use pilot_model::ScaleConfig;
 use pilot_model::forecast::{Forecaster, Target, Tick};
 use pilot_model::policy::AdaptiveCusumPolicy;
 
-use super::signal::{Accumulator, Baseline, Observed};
-use super::sizing::{Sized, Sizing};
+use crate::policies::signal::{Accumulator, Baseline, Observed};
+use crate::policies::sizing::{Sized, Sizing};
 
 /// The policy, with what its newest answer came from.
 #[derive(Debug)]
-pub(super) struct AdaptiveCusum {
+pub(crate) struct AdaptiveCusum {
     interval: Duration,
     constants: AdaptiveCusumPolicy,
     sizing: Sizing,
@@ -46,9 +46,9 @@ struct Newest {
 }
 
 impl AdaptiveCusum {
-    pub(super) fn new(constants: AdaptiveCusumPolicy, scale: &ScaleConfig) -> Self {
+    pub(crate) fn new(constants: AdaptiveCusumPolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: super::interval(constants.tick_s),
+            interval: crate::policies::interval(constants.tick_s),
             constants,
             sizing: Sizing::new(constants.margin, scale),
             baseline: Baseline::new(constants.alpha),
@@ -117,8 +117,8 @@ impl Forecaster for AdaptiveCusum {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{scale, tick_of};
     use super::*;
+    use crate::policies::tests::{scale, tick_of};
 
     fn plain() -> AdaptiveCusumPolicy {
         AdaptiveCusumPolicy {

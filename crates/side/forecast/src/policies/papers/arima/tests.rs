@@ -1,5 +1,5 @@
-use super::super::tests::{scale, tick_of};
 use super::*;
+use crate::policies::tests::{scale, tick_of};
 
 #[derive(serde::Deserialize)]
 struct Vectors {
@@ -14,7 +14,7 @@ struct Vector {
 }
 
 fn vectors() -> Vec<Vector> {
-    serde_json::from_str::<Vectors>(include_str!("../../../tests/arima/vectors.json"))
+    serde_json::from_str::<Vectors>(include_str!("../../../../tests/arima/vectors.json"))
         .unwrap()
         .vectors
 }

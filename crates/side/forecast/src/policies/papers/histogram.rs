@@ -22,14 +22,14 @@ use pilot_model::forecast::{Forecaster, Target, Tick};
 use pilot_model::policy::HistogramPolicy;
 use pilot_model::{Instant, ScaleConfig};
 
-use super::signal::{Window, exact};
-use super::sizing::{Sized, Sizing};
-use crate::policies::arima::forecast_next;
+use super::arima::forecast_next;
+use crate::policies::signal::{Window, exact};
+use crate::policies::sizing::{Sized, Sizing};
 use idle_times::IdleTimes;
 
 /// The policy. A tick is O(1) but for one in which an idle time beyond the range ends, which is hours after the one before.
 #[derive(Debug)]
-pub(super) struct Histogram {
+pub(crate) struct Histogram {
     interval: Duration,
     constants: HistogramPolicy,
     sizing: Sizing,
@@ -75,10 +75,10 @@ enum Phase {
 }
 
 impl Histogram {
-    pub(super) fn new(constants: HistogramPolicy, scale: &ScaleConfig) -> Self {
+    pub(crate) fn new(constants: HistogramPolicy, scale: &ScaleConfig) -> Self {
         let idle_times = IdleTimes::new(&constants);
         Self {
-            interval: super::interval(constants.tick_s),
+            interval: crate::policies::interval(constants.tick_s),
             constants,
             sizing: Sizing::new(0, scale),
             idle_times,
@@ -198,7 +198,7 @@ impl Forecaster for Histogram {
             self.phase = Phase::KeepAlive;
             return Target {
                 workers: 0,
-                idle: Some(super::seconds(self.windows.to_s)),
+                idle: Some(crate::policies::seconds(self.windows.to_s)),
             };
         }
         let idle_s = self

@@ -16,12 +16,12 @@ use pilot_model::ScaleConfig;
 use pilot_model::forecast::{Forecaster, Target, Tick};
 use pilot_model::policy::CusumPolicy;
 
-use super::signal::{Accumulator, Baseline, Observed};
-use super::sizing::{Sized, Sizing};
+use crate::policies::signal::{Accumulator, Baseline, Observed};
+use crate::policies::sizing::{Sized, Sizing};
 
 /// The policy, with what its newest answer came from.
 #[derive(Debug)]
-pub(super) struct Cusum {
+pub(crate) struct Cusum {
     interval: Duration,
     overshoot: f64,
     threshold: f64,
@@ -40,9 +40,9 @@ struct Newest {
 }
 
 impl Cusum {
-    pub(super) fn new(constants: CusumPolicy, scale: &ScaleConfig) -> Self {
+    pub(crate) fn new(constants: CusumPolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: super::interval(constants.tick_s),
+            interval: crate::policies::interval(constants.tick_s),
             overshoot: constants.overshoot,
             threshold: constants.h,
             sizing: Sizing::new(constants.margin, scale),
@@ -101,8 +101,8 @@ impl Forecaster for Cusum {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{scale, tick_of};
     use super::*;
+    use crate::policies::tests::{scale, tick_of};
 
     #[test]
     fn the_papers_ramp_raises_the_alarm_and_provisions_for_half_as_much_again() {

@@ -1,5 +1,5 @@
-use super::super::tests::{scale, tick};
 use super::*;
+use crate::policies::tests::{scale, tick};
 
 /// A function's life in ticks of two seconds: invoked at the given seconds, each time for a tenth of a second.
 struct Life {

@@ -15,11 +15,11 @@ use pilot_model::forecast::{Forecaster, Target, Tick};
 use pilot_model::policy::{Reading, SmoothingMarkovPolicy};
 
 use self::predictor::{Beginning, Expected, Predictor, Step};
-use super::sizing::{Sized, Sizing};
+use crate::policies::sizing::{Sized, Sizing};
 
 /// The policy, with what its newest answer came from. A tick costs one pass over the history.
 #[derive(Debug)]
-pub(super) struct SmoothingMarkov {
+pub(crate) struct SmoothingMarkov {
     interval: Duration,
     constants: SmoothingMarkovPolicy,
     sizing: Sizing,
@@ -34,9 +34,9 @@ struct Newest {
 }
 
 impl SmoothingMarkov {
-    pub(super) fn new(constants: SmoothingMarkovPolicy, scale: &ScaleConfig) -> Self {
+    pub(crate) fn new(constants: SmoothingMarkovPolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: super::interval(constants.tick_s),
+            interval: crate::policies::interval(constants.tick_s),
             constants,
             sizing: Sizing::new(constants.margin, scale),
             predictor: Predictor::new(constants, Beginning::Mean),
@@ -77,8 +77,8 @@ impl Forecaster for SmoothingMarkov {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{scale, tick};
     use super::*;
+    use crate::policies::tests::{scale, tick};
 
     #[test]
     fn the_reason_has_the_numbers() {

@@ -6,21 +6,21 @@ use pilot_model::ScaleConfig;
 use pilot_model::forecast::{Forecaster, Target, Tick};
 use pilot_model::policy::ReactivePolicy;
 
-use super::signal::Observed;
-use super::sizing::{Sized, Sizing};
+use crate::policies::signal::Observed;
+use crate::policies::sizing::{Sized, Sizing};
 
 /// The policy, with its newest answer.
 #[derive(Debug)]
-pub(super) struct Reactive {
+pub(crate) struct Reactive {
     interval: Duration,
     sizing: Sizing,
     newest: Sized,
 }
 
 impl Reactive {
-    pub(super) fn new(constants: ReactivePolicy, scale: &ScaleConfig) -> Self {
+    pub(crate) fn new(constants: ReactivePolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: super::interval(constants.tick_s),
+            interval: crate::policies::interval(constants.tick_s),
             sizing: Sizing::new(constants.margin, scale),
             newest: Sized::default(),
         }
