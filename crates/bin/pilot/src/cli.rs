@@ -4,10 +4,15 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+
+use self::connection::Connection;
+use self::failure::Failure;
+use crate::serve_args::ServeArgs;
 
 mod bench;
 mod client;
+mod connection;
 mod deploy;
 mod describe;
 mod dev;
@@ -26,7 +31,7 @@ mod project;
 mod remove;
 mod report;
 mod scale;
-pub(crate) mod serve;
+mod serve;
 mod simulate;
 mod version;
 
@@ -47,35 +52,10 @@ struct Cli {
     verb: Verb,
 }
 
-/// Which daemon to speak to.
-#[derive(Debug, Clone, Args)]
-struct Connection {
-    /// The daemon to speak to
-    #[arg(
-        long,
-        global = true,
-        env = "PILOT_ENDPOINT",
-        value_name = "URL",
-        default_value = DEFAULT_ENDPOINT,
-        help_heading = "Client options"
-    )]
-    endpoint: String,
-    /// Its bearer token, if it wants one
-    #[arg(
-        long,
-        global = true,
-        env = "PILOT_TOKEN",
-        hide_env_values = true,
-        value_name = "TOKEN",
-        help_heading = "Client options"
-    )]
-    token: Option<String>,
-}
-
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run the daemon
-    Serve(serve::ServeArgs),
+    Serve(ServeArgs),
     /// Write a new function into a folder of its own
     New(new::NewArgs),
     /// Serve a folder, and deploy it again with every edit
@@ -95,7 +75,7 @@ enum Verb {
     /// Retire idle workers down to a number, at once
     Scale(scale::ScaleArgs),
     /// Try policies on a workload, in virtual time
-    Simulate(simulate::SimulateArgs),
+    Simulate(simulate::args::SimulateArgs),
     /// Measure a function or any other server: cold, warm, all at once, under a load
     Bench(bench::BenchArgs),
     /// Take a function away
@@ -108,8 +88,6 @@ enum Verb {
         shell: clap_complete::Shell,
     },
 }
-
-const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:8080";
 
 const AFTER_HELP: &str = "\
 Exit codes:
@@ -125,7 +103,7 @@ pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure::report(&error),
+        Err(error) => report_failure(&error),
     }
 }
 
@@ -148,6 +126,18 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Version(args) => version::run(&client()?, &args),
         Verb::Completions { shell } => completions(shell),
     }
+}
+
+/// Prints the error to standard error and returns the exit code.
+fn report_failure(error: &anyhow::Error) -> ExitCode {
+    let failure = error.downcast_ref::<Failure>();
+    if !matches!(failure, Some(Failure::Reported | Failure::ReaderGone)) {
+        output::error(&format!("{error:#}"));
+    }
+    if let Some(Failure::Refused { error, .. }) = failure {
+        output::detail(&error.detail);
+    }
+    ExitCode::from(failure.map_or(failure::GENERAL, Failure::exit_code))
 }
 
 fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ use pilot_model::nearest::with_nearest_key;
 use pilot_telemetry::LogFormat;
 use serde::Deserialize;
 
-use crate::cli::serve::{self, ServeArgs};
+use crate::serve_args::{self, ServeArgs};
 
 /// The daemon's configuration, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -131,8 +131,8 @@ impl DaemonConfig {
             None => File::default(),
         };
         let log_format = match (args.log_format, &file.log.format) {
-            (Some(serve::LogFormat::Text), _) => LogFormat::Text,
-            (Some(serve::LogFormat::Json), _) => LogFormat::Json,
+            (Some(serve_args::LogFormat::Text), _) => LogFormat::Text,
+            (Some(serve_args::LogFormat::Json), _) => LogFormat::Json,
             (None, Some(word)) => word.parse().context("log.format")?,
             (None, None) => LogFormat::default(),
         };

@@ -8,6 +8,7 @@ mod assemble;
 mod cli;
 mod daemon_config;
 mod serve;
+mod serve_args;
 
 fn main() -> ExitCode {
     cli::main()

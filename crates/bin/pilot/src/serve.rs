@@ -1,4 +1,4 @@
-//! `pilot serve`: the daemon, from its arguments to its end. Config, assemble, serve, drain.
+//! `pilot serve`: the daemon, from its configuration to its end: assemble, serve, drain.
 
 use std::fs;
 use std::time::Duration;
@@ -11,19 +11,17 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::assemble::assemble;
-use crate::cli::serve::ServeArgs;
 use crate::daemon_config::DaemonConfig;
 
 /// Runs the daemon until it is told to stop (SIGINT or SIGTERM), then drains it. `begun` is called once the process may have
 /// threads.
 ///
 /// # Errors
-/// What keeps it from starting: the configuration, the data directory, the address, or in strict mode the machine.
+/// What keeps it from starting: the data directory, the address, or in strict mode the machine.
 pub(crate) fn run(
-    args: &ServeArgs,
+    config: &DaemonConfig,
     begun: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let config = DaemonConfig::load(args)?;
     logging::init(config.log_format, &config.log_level)?;
     raise_open_files();
     let isolation = Isolation::probe(config.limits.id_base);
@@ -48,7 +46,7 @@ pub(crate) fn run(
         .thread_name("pilot")
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(&config, isolation, spawner))
+    runtime.block_on(serve(config, isolation, spawner))
 }
 
 async fn serve(

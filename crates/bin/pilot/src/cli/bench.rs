@@ -3,9 +3,8 @@
 
 use clap::{Args, Subcommand};
 
-use super::Connection;
 use super::client::Client;
-use super::output;
+use super::connection::Connection;
 
 mod closed;
 mod load;
@@ -41,27 +40,5 @@ pub(super) fn run(
         What::Warm(args) => closed::warm(client, connection, args),
         What::Burst(args) => closed::burst(client, connection, args),
         What::Load(args) => load::run(client, connection, args),
-    }
-}
-
-/// Microseconds in the unit that fits: `43.1 µs`, `512 µs`, `2.31 ms`. Warm calls differ below what a millisecond shows.
-fn time(us: f64) -> String {
-    if us < 99.95 {
-        format!("{us:.1} µs")
-    } else if us < 999.5 {
-        format!("{us:.0} µs")
-    } else {
-        output::duration(output::from_ms(us / 1e3))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_times_are_told_in_microseconds() {
-        let told = [0.0, 43.14, 512.4, 999.6, 2_310.0].map(time);
-        assert_eq!(told, ["0.0 µs", "43.1 µs", "512 µs", "1.00 ms", "2.31 ms"]);
     }
 }

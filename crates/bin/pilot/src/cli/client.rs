@@ -15,7 +15,7 @@ use ureq::http::{HeaderMap, Method, Request, StatusCode};
 use ureq::{Agent, Body};
 
 use self::content::Content;
-use super::Connection;
+use super::connection::Connection;
 use super::failure::Failure;
 use super::multipart::Multipart;
 

@@ -16,10 +16,11 @@ use anyhow::Context;
 use clap::Args;
 use pilot_model::FunctionName;
 
-use self::daemon::{Daemon, Ended};
+use self::daemon::Daemon;
+use self::message::{Ended, Message};
 use self::watch::Watch;
-use super::Connection;
 use super::client::Client;
+use super::connection::Connection;
 use super::failure::Failure;
 use super::output::{self, BAD, DIM, GOOD, STRONG};
 use super::progress::Show;
@@ -28,6 +29,7 @@ use super::{deploy, logs, report};
 
 mod daemon;
 mod data_dir;
+mod message;
 mod watch;
 
 /// What `pilot dev` takes.
@@ -42,15 +44,6 @@ pub(super) struct DevArgs {
     /// Where the daemon keeps what it needs [default: .pilot/dev in the folder]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-}
-
-/// What this thread waits for.
-#[derive(Debug)]
-enum Message {
-    /// A file was written, made or removed.
-    Changed(PathBuf),
-    /// The daemon is gone.
-    Ended(Ended),
 }
 
 /// Serves the folder until Ctrl-C.

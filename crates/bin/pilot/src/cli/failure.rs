@@ -1,10 +1,6 @@
 //! How a verb can fail, and the exit code that comes of it. The one place that knows exit codes.
 
-use std::process::ExitCode;
-
 use pilot_model::api::ApiError;
-
-use super::output;
 
 /// Failures whose kind decides the exit code; whatever else fails is [`GENERAL`].
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +43,8 @@ impl Failure {
         }
     }
 
-    fn exit_code(&self) -> u8 {
+    /// The exit code of the process.
+    pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::ReaderGone => 0,
             Self::Refused { .. } | Self::Reported => GENERAL,
@@ -57,20 +54,8 @@ impl Failure {
     }
 }
 
-/// Writes the error for people to the standard error stream, and gives the exit code.
-pub(super) fn report(error: &anyhow::Error) -> ExitCode {
-    let failure = error.downcast_ref::<Failure>();
-    if !matches!(failure, Some(Failure::Reported | Failure::ReaderGone)) {
-        output::error(&format!("{error:#}"));
-    }
-    if let Some(Failure::Refused { error, .. }) = failure {
-        output::detail(&error.detail);
-    }
-    ExitCode::from(failure.map_or(GENERAL, Failure::exit_code))
-}
-
 /// The exit code of every failure that is none of the others.
-const GENERAL: u8 = 1;
+pub(super) const GENERAL: u8 = 1;
 
 #[cfg(test)]
 mod tests {

@@ -186,6 +186,17 @@ pub(super) fn duration(duration: Duration) -> String {
     }
 }
 
+/// Microseconds in the unit that fits: `43.1 µs`, `512 µs`, `2.31 ms`. Warm calls differ below what a millisecond shows.
+pub(super) fn micros(us: f64) -> String {
+    if us < 99.95 {
+        format!("{us:.1} µs")
+    } else if us < 999.5 {
+        format!("{us:.0} µs")
+    } else {
+        duration(from_ms(us / 1e3))
+    }
+}
+
 /// Milliseconds as a [`Duration`]; what is no duration is zero.
 pub(super) fn from_ms(ms: f64) -> Duration {
     Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
@@ -235,6 +246,11 @@ mod tests {
         assert_eq!(written(312_000), "312 ms");
         assert_eq!(written(1_400_000), "1.40 s");
         assert_eq!(written(90_000_000), "90 s");
+        let written = [0.0, 43.14, 512.4, 999.6, 2_310.0].map(micros);
+        assert_eq!(
+            written,
+            ["0.0 µs", "43.1 µs", "512 µs", "1.00 ms", "2.31 ms"]
+        );
         assert_eq!(megabytes(50_541_363), "48.2 MB");
         assert_eq!(megabytes(0), "0.0 MB");
         assert_eq!(ago(100, 100), "just now");

@@ -9,8 +9,8 @@ use pilot_loadgen::times::Summary;
 use pilot_model::FunctionName;
 use serde::Serialize;
 
-use super::super::Connection;
 use super::super::client::Client;
+use super::super::connection::Connection;
 use super::super::failure::Failure;
 use super::super::output::{self, Align, Table};
 use super::target::{RequestArgs, Subject};
@@ -268,7 +268,7 @@ fn table(kind: &str, name: &str, connections: usize, measured: &Document) -> Str
     ]);
     let mut row = |what: String, times: &Summary| {
         let cells = [times.p50, times.p90, times.p99, times.p999, times.max];
-        let cells = cells.map(super::time);
+        let cells = cells.map(output::micros);
         table.row([what].into_iter().chain(cells).collect());
     };
     if let Some(round) = &measured.round_us {

@@ -14,17 +14,18 @@ use clap::Args;
 use pilot_loadgen::open::{Plan, Shot, run as run_open};
 use pilot_workload::{Arrival, Overrides, Profile};
 
-use self::aim::Aim;
-use self::tally::{Tally, Watch};
-use super::super::Connection;
+use self::document::Document;
+use self::tally::{Tag, Tally, Watch};
+use self::targets::Targets;
 use super::super::client::Client;
+use super::super::connection::Connection;
 use super::super::failure::Failure;
 use super::super::output;
 use super::target::{CallArgs, body_of};
 
-mod aim;
 mod document;
 mod tally;
+mod targets;
 
 /// What `pilot bench load` takes.
 #[derive(Debug, Args)]
@@ -68,13 +69,6 @@ pub(super) struct LoadArgs {
     json: bool,
 }
 
-/// What is known of a request while it is on its way.
-#[derive(Debug, Clone, Copy)]
-struct Tag {
-    function: u32,
-    service: Option<Duration>,
-}
-
 /// Replays the profile, and prints what came of it.
 pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> anyhow::Result<()> {
     let overrides = Overrides {
@@ -87,8 +81,8 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
         Some(path) => Some(body_of(path)?),
         None => args.body_text.clone().map(String::into_bytes),
     };
-    let aim = Aim::new(client, connection, &args.call, &args.target, body, &profile)?;
-    let address = aim.site().address;
+    let targets = Targets::new(client, connection, &args.call, &args.target, body, &profile)?;
+    let address = targets.site().address;
     // Said now and once, not a thousand times later.
     TcpStream::connect_timeout(&address, CONNECT_PATIENCE)
         .with_context(|| format!("{address}: is a server listening there?"))?;
@@ -111,7 +105,7 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
         samples: samples.is_some(),
     };
     let began = Instant::now();
-    let tally = send(&profile, &aim, args, &watch)?;
+    let tally = send(&profile, &targets, args, &watch)?;
     let took = began.elapsed();
     if let Some((mut file, path)) = samples {
         tally
@@ -119,7 +113,14 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
             .and_then(|()| file.flush())
             .with_context(|| path.display().to_string())?;
     }
-    let document = document::Document::new(&profile, args, &aim, &tally, took);
+    let document = Document::new(
+        &profile,
+        &args.target,
+        &args.over_ms,
+        &targets,
+        &tally,
+        took,
+    );
     if args.json {
         output::print_json(&document)?;
     } else {
@@ -132,11 +133,16 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
 }
 
 /// Sends everything, on all threads, and puts their results together.
-fn send(profile: &Profile, aim: &Aim, args: &LoadArgs, watch: &Watch) -> anyhow::Result<Tally> {
+fn send(
+    profile: &Profile,
+    targets: &Targets,
+    args: &LoadArgs,
+    watch: &Watch,
+) -> anyhow::Result<Tally> {
     let threads = args.threads as usize;
     let connections = (args.connections_max as usize).div_ceil(threads);
     let plan = Plan {
-        address: aim.site().address,
+        address: targets.site().address,
         start: Instant::now() + LEAD,
         connections_max: connections,
         timeout: Duration::from_secs(args.timeout_s.into()),
@@ -147,7 +153,7 @@ fn send(profile: &Profile, aim: &Aim, args: &LoadArgs, watch: &Watch) -> anyhow:
         run_open(
             &plan,
             shots,
-            |tag, bytes| aim.fill(tag, bytes),
+            |tag, bytes| targets.fill(tag, bytes),
             |outcome| tally.take(outcome),
         )?;
         anyhow::Ok(tally)

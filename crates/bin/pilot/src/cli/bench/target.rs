@@ -8,8 +8,8 @@ use pilot_loadgen::request::Site;
 use pilot_model::FunctionName;
 use serde_json::Value;
 
-use super::super::Connection;
 use super::super::client::{Client, FUNCTIONS};
+use super::super::connection::Connection;
 use super::super::failure::Failure;
 
 /// How something is called, but for the body.

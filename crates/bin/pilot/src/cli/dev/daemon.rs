@@ -7,7 +7,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Message;
+use super::message::{Ended, Message};
 
 /// A child daemon. Dropping it stops it and waits for its end.
 #[derive(Debug)]
@@ -26,15 +26,6 @@ pub(super) struct Daemon {
     stopping: Arc<AtomicBool>,
     stop: Sender<Stop>,
     supervisor: Option<JoinHandle<()>>,
-}
-
-/// How the daemon came to its end.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Ended {
-    /// It was told to.
-    AsTold,
-    /// It was not.
-    ByItself(ExitStatus),
 }
 
 /// The request to stop; the second one kills.

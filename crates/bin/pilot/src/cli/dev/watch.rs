@@ -12,7 +12,7 @@ use pilot_model::FunctionName;
 
 use super::super::pack::{self, Ignore};
 use super::super::project::{Project, Target};
-use super::Message;
+use super::message::Message;
 
 /// The watches on a project's folders. Each change is sent once for every path that it names.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! From what was typed to what is meant: policies, start costs, settings, profiles.
+//! Resolves the options: policies, start costs, settings, profiles.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use pilot_model::policy::Policy;
 use pilot_model::{Reuse, ScaleConfig};
 use pilot_workload::{Overrides, Profile};
 
-use super::{CpuOptions, SimulateArgs};
+use super::args::{CpuOptions, SimulateArgs};
 use crate::cli::failure::Failure;
 
 /// The policies; those that stand in for none.

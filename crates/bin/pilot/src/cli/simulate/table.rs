@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pilot_forecast::simulate::{Cell, Comparison, Standing, WEIGHTS};
 
-use super::Speed;
+use super::report::Speed;
 use crate::cli::output::{self, Align, DIM, GOOD, STRONG, Table, WARN};
 
 /// Everything, as text.

@@ -9,10 +9,8 @@ use pilot_workload::Profile;
 use serde::Serialize;
 
 use super::super::super::output::{self, Align, Table, WARN};
-use super::super::time;
-use super::LoadArgs;
-use super::aim::Aim;
 use super::tally::{Group, Tally};
+use super::targets::Targets;
 
 /// What is told.
 #[derive(Debug, Serialize)]
@@ -75,12 +73,13 @@ struct FunctionTold {
 impl Document {
     pub(super) fn new(
         profile: &Profile,
-        args: &LoadArgs,
-        aim: &Aim,
+        target: &str,
+        over_ms: &[u32],
+        targets: &Targets,
         tally: &Tally,
         took: Duration,
     ) -> Self {
-        let told = |group: &Group| Told::new(group, &args.over_ms);
+        let told = |group: &Group| Told::new(group, over_ms);
         let mut names: Vec<(String, Group)> = Vec::new();
         for (phase, group) in profile.phases().iter().zip(&tally.phases) {
             match names.iter_mut().find(|(name, _)| *name == phase.name) {
@@ -93,7 +92,7 @@ impl Document {
         Self {
             kind: "load",
             profile: profile.name().to_owned(),
-            target: args.target.clone(),
+            target: target.to_owned(),
             profile_s: profile.duration().as_secs_f64(),
             seconds: took.as_secs_f64(),
             total: told(&tally.total),
@@ -111,7 +110,7 @@ impl Document {
                 .enumerate()
                 .map(|(index, (function, group))| FunctionTold {
                     name: function.name.clone(),
-                    target: aim.target(index).to_owned(),
+                    target: targets.target(index).to_owned(),
                     told: told(group),
                 })
                 .collect(),
@@ -179,7 +178,7 @@ impl Document {
             ("MAX", Align::Right),
         ]);
         for (start, times) in &self.total.start {
-            let cells = [times.p50, times.p99, times.max].map(time);
+            let cells = [times.p50, times.p99, times.max].map(output::micros);
             let first = [start.clone(), times.count.to_string()];
             table.row(first.into_iter().chain(cells).collect());
         }
@@ -192,9 +191,9 @@ impl Document {
         let mut text = format!(
             "times count from when a request was meant to be sent; the generator itself was late by {} (p50), {} (p99), \
              {} (max)\n",
-            time(lag.p50),
-            time(lag.p99),
-            time(lag.max)
+            output::micros(lag.p50),
+            output::micros(lag.p99),
+            output::micros(lag.max)
         );
         if lag.p99 > LAG_P99_US_MAX {
             text.push_str(&format!(
@@ -251,7 +250,7 @@ fn rows(heading: &str, groups: &[(String, Told)], total: &Told) -> String {
         let counts = [told.requests, cold, failed].map(|count| count.to_string());
         let times = &told.complete_us;
         let times = if told.answered > 0 {
-            [times.p50, times.p90, times.p99, times.max].map(time)
+            [times.p50, times.p90, times.p99, times.max].map(output::micros)
         } else {
             [const { String::new() }; 4]
         };

@@ -9,8 +9,6 @@ use pilot_loadgen::open::{Failure, Outcome};
 use pilot_loadgen::times::Times;
 use pilot_workload::Profile;
 
-use super::Tag;
-
 /// What is counted besides the times.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
@@ -18,6 +16,15 @@ pub(super) struct Watch {
     pub(super) over: Vec<Duration>,
     /// Keep every request.
     pub(super) samples: bool,
+}
+
+/// What is known about a request while it is under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tag {
+    /// Which function of the profile.
+    pub(super) function: u32,
+    /// How long the trace says that it takes.
+    pub(super) service: Option<Duration>,
 }
 
 /// All counts.

@@ -6,16 +6,16 @@ use pilot_loadgen::request::Site;
 use pilot_model::FunctionName;
 use pilot_workload::Profile;
 
-use super::super::super::Connection;
 use super::super::super::client::Client;
+use super::super::super::connection::Connection;
 use super::super::super::failure::Failure;
 use super::super::super::output;
 use super::super::target::{Call, CallArgs, Subject};
-use super::Tag;
+use super::tally::Tag;
 
 /// A call for each function of a profile, all of the same server.
 #[derive(Debug)]
-pub(super) struct Aim {
+pub(super) struct Targets {
     calls: Vec<(String, Prepared)>,
     site: Site,
 }
@@ -28,7 +28,7 @@ enum Prepared {
     Timed { call: Call, body: Vec<u8> },
 }
 
-impl Aim {
+impl Targets {
     /// Fills in the target for each function, and asks the daemon whether those are there.
     pub(super) fn new(
         client: &Client,
