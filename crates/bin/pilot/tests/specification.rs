@@ -66,6 +66,21 @@ fn promises() -> Vec<Promise> {
     rows.collect()
 }
 
+/// The Rust files below a folder, relative to the repository as the folder is.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(root().join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        let path = folder.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
 /// The names of the tests of a file: functions of Rust and Python, and what `Attempt::new` is given.
 fn tests_of(path: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
@@ -173,18 +188,15 @@ fn every_end_to_end_test_and_escape_attempt_is_named_by_a_promise() {
         .collect();
     let mut unnamed = Vec::new();
     let mut found = 0;
-    for suite in SUITES {
-        for entry in fs::read_dir(root().join(suite)).unwrap() {
-            let file = entry.unwrap().path();
-            if file.extension().is_none_or(|end| end != "rs") {
-                continue;
-            }
-            let path = format!("{suite}/{}", file.file_name().unwrap().to_string_lossy());
-            for test in tests_of(&file) {
-                found += 1;
-                if !named.contains(&(path.clone(), test.clone())) {
-                    unnamed.push(format!("`{path}::{test}`"));
-                }
+    for file in SUITES
+        .into_iter()
+        .flat_map(|suite| sources(Path::new(suite)))
+    {
+        let path = file.to_str().unwrap().to_owned();
+        for test in tests_of(&root().join(&file)) {
+            found += 1;
+            if !named.contains(&(path.clone(), test.clone())) {
+                unnamed.push(format!("`{path}::{test}`"));
             }
         }
     }
