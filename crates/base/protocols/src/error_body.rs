@@ -1,5 +1,5 @@
-//! Lambda's error body: `{"errorType", "errorMessage", "stackTrace"}`. Every error that leaves this crate has that form, whatever
-//! a runtime sent in its place.
+//! Lambda's error body: `{"errorType", "errorMessage", "stackTrace"}`. Every error that leaves this crate has this form,
+//! whatever the runtime sent.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -13,7 +13,7 @@ struct ErrorBody<'a> {
     stack_trace: [&'a str; 0],
 }
 
-/// An error body of our own.
+/// An error body that the daemon makes.
 pub(crate) fn error_body(kind: &str, message: &str) -> Bytes {
     let body = ErrorBody {
         error_type: kind,
@@ -25,8 +25,8 @@ pub(crate) fn error_body(kind: &str, message: &str) -> Bytes {
         .into()
 }
 
-/// What a runtime sent as an error body: as it is when it is a JSON object, else as the message of one. `kind` is what it named
-/// the error beside the body.
+/// Turns what a runtime sent into an error body. A JSON object stays as it is; anything else becomes the error's message.
+/// `kind` is the error type that the runtime named outside of the body.
 pub(crate) fn as_error_body(sent: Bytes, kind: Option<&str>) -> Bytes {
     let is_object =
         serde_json::from_slice::<&RawValue>(&sent).is_ok_and(|value| value.get().starts_with('{'));
@@ -38,7 +38,7 @@ pub(crate) fn as_error_body(sent: Bytes, kind: Option<&str>) -> Bytes {
     error_body(kind.unwrap_or(UNKNOWN), &message)
 }
 
-/// What the answer that is larger than it may be is replaced with.
+/// The error that replaces an answer above the size limit.
 pub(crate) fn too_large() -> Bytes {
     error_body(
         "Function.ResponseSizeTooLarge",
@@ -49,18 +49,18 @@ pub(crate) fn too_large() -> Bytes {
     )
 }
 
-/// What the answer that broke off is replaced with, when its worker goes on.
+/// The error that replaces an incomplete answer when the worker continues to run.
 pub(crate) fn truncated() -> Bytes {
     error_body(
         "Runtime.TruncatedResponse",
-        "The response broke off: the connection was closed before its end.",
+        "The response is incomplete: the connection was closed before its end.",
     )
 }
 
-/// Most that is kept of an error that is no JSON, bytes.
+/// Longest message made of an error that is not JSON, bytes.
 const MESSAGE_LEN_MAX: usize = 16 * 1024;
 
-/// Lambda's word for an error that the runtime did not name.
+/// Lambda's type of an error that the runtime did not name.
 const UNKNOWN: &str = "Runtime.Unknown";
 
 #[cfg(test)]

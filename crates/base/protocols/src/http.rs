@@ -1,8 +1,8 @@
-//! A worker that is an HTTP server: the daemon is its client, over connections that are kept.
+//! A worker that is an HTTP server. The daemon is its client and keeps connections open.
 //!
-//! There is no task per connection: whoever waits for a response, or reads its body, drives the connection meanwhile. A kept
-//! connection is looked at before it is used again, and a request of which nothing was sent goes over a new one. Nothing else is
-//! ever sent twice.
+//! There is no task per connection: whoever waits for a response, or reads its body, drives the connection. A kept connection
+//! is checked before it is used again. If nothing of a request was sent, the request is repeated on a new connection; no other
+//! request is ever sent twice.
 
 mod connection;
 mod event;
@@ -32,7 +32,7 @@ use self::passed::PassedBody;
 use crate::life::Life;
 use crate::{Awaited, Held, Instance, Reach, Retire, Start};
 
-/// A worker that is an HTTP server. Dropped, it is let go at once.
+/// A worker that is an HTTP server. Dropping it retires it at once.
 #[derive(Debug)]
 pub struct HttpWorker {
     id: WorkerId,
@@ -42,7 +42,7 @@ pub struct HttpWorker {
     _watch: JoinSet<()>,
 }
 
-/// What a worker shares with the bodies of its responses.
+/// What a worker shares with the response bodies that are still being read.
 #[derive(Debug)]
 struct Site {
     life: Life,
@@ -50,9 +50,9 @@ struct Site {
     port: u16,
     /// `localhost:PORT`, for requests that name no host.
     host: HeaderValue,
-    /// Most connections that are kept: one per invocation at a time.
+    /// Most connections that are kept: one per concurrent invocation.
     idle_max: usize,
-    /// Connections that nobody uses, the one used last at the end. `None`: the worker is let go, none is kept any more. The lock is
+    /// Unused connections, most recently used last. `None`: the worker is retired and keeps no more connections. The lock is
     /// held for a push or a pop.
     idle: Mutex<Option<Vec<Connection>>>,
 }
@@ -60,17 +60,17 @@ struct Site {
 /// Why a request has no response.
 #[derive(Debug)]
 enum Unanswered {
-    /// The server, or the way to it.
+    /// The server failed, or could not be reached.
     Server(String),
-    /// The request's own body failed: the client has gone away, or sent too much.
+    /// The request's own body failed: the client closed its connection, or sent too much.
     RequestBody,
 }
 
 impl HttpWorker {
-    /// Waits until the server on `port` is ready: it accepts, or answers `GET ready` with 2xx.
+    /// Waits until the server on `port` is ready: it accepts a connection, or answers `GET ready` with 2xx.
     ///
     /// # Errors
-    /// [`StartError::Runtime`] when it ends before, or takes too long. The instance has then been retired at once.
+    /// [`StartError::Runtime`] when the server ends first or takes too long. The instance is then already retired.
     pub async fn come_up(
         start: Start,
         port: u16,
@@ -124,11 +124,11 @@ impl HttpWorker {
             {
                 Err(site
                     .life
-                    .fault("it switched protocols, which nobody had asked for"))
+                    .fault("it switched protocols although the request did not ask for an upgrade"))
             }
             Ok((response, connection)) => Ok(PassedBody::response(site, response, connection)),
             Err(Unanswered::RequestBody) => {
-                // It is not the worker's fault, and whoever sent it has gone.
+                // The worker is not at fault, and the client that sent it is gone.
                 let body = http_body_util::Empty::new().map_err(|never| match never {});
                 let mut response = Response::new(StreamedBody::new(body));
                 *response.status_mut() = StatusCode::BAD_REQUEST;
@@ -140,7 +140,7 @@ impl HttpWorker {
 }
 
 impl Site {
-    /// One request, up to the response's head; over a kept connection if there is one that is still good.
+    /// Sends one request and waits for the response's head. Uses a kept connection if one still works.
     async fn exchange(
         &self,
         mut request: PassedRequest,
@@ -154,7 +154,7 @@ impl Site {
             };
             match connection.send(request).await {
                 Sent::Answered(response, connection) => return Ok((response, connection)),
-                // The server had closed it meanwhile. There are only so many kept ones, so this ends.
+                // The server had closed the kept connection. Each retry uses one up, so this loop ends.
                 Sent::Unused(unsent, _) if was_kept => request = unsent,
                 Sent::Unused(_, problem) | Sent::Lost(problem) => {
                     return Err(Unanswered::Server(problem));
@@ -164,7 +164,7 @@ impl Site {
         }
     }
 
-    /// The connection that was used last, if it is not about to be closed by the server.
+    /// The most recently used connection, unless the server may be about to close it.
     fn kept(&self) -> Option<Connection> {
         let mut idle = self.idle.lock();
         let idle = idle.as_mut()?;
@@ -172,7 +172,7 @@ impl Site {
         if now().since(connection.kept_since) < IDLE_TIME_MAX {
             return Some(connection);
         }
-        // Those below are older.
+        // The rest are even older.
         idle.clear();
         None
     }
@@ -186,7 +186,7 @@ impl Site {
         Connection::new(stream).await
     }
 
-    /// Keeps a connection whose exchange is over, if it can be used again.
+    /// Keeps the connection of a finished exchange if it can be used again.
     fn keep(&self, mut connection: Connection) {
         connection.kept_since = now();
         let mut idle = self.idle.lock();
@@ -204,7 +204,7 @@ impl Site {
         drop(idle);
     }
 
-    /// `work`, or the end of the process: what had been answered by then still counts.
+    /// Runs `work` until it is done or the process ends. An answer that the process wrote before its end still counts.
     async fn while_alive<T>(
         &self,
         work: impl Future<Output = Result<T, Unanswered>>,
@@ -220,7 +220,7 @@ impl Site {
         }
     }
 
-    /// The fault of a server that did not answer: how it ended, if it did.
+    /// The fault of a server that did not answer. Says how the process ended, if it did.
     async fn fault(&self, problem: String) -> WorkerFault {
         match self.life.ended_soon().await {
             Some(end) => self.life.fault_of(end),
@@ -249,7 +249,7 @@ impl Worker for HttpWorker {
     }
 
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
-        let problem = format!("no answer is under way on stream {stream}");
+        let problem = format!("stream {stream} has no answer");
         Box::pin(async move { Err(self.site.life.fault(problem)) })
     }
 
@@ -276,7 +276,7 @@ impl Worker for HttpWorker {
             awaited: Awaited::MainProcess,
             held: Held::default(),
         });
-        // A server that ends waits for its connections.
+        // A server that shuts down waits until its connections are closed.
         self.site.keep_none();
     }
 
@@ -296,17 +296,17 @@ fn now() -> Instant {
     Instant(monotonic_ns())
 }
 
-/// A connection is not used again after this long: servers close idle ones (gunicorn after 2 s, Node.js and uvicorn after 5 s),
-/// and a request that crosses the close on its way is lost.
+/// A kept connection is not used after this time. Servers close idle connections (gunicorn after 2 s, Node.js and uvicorn after
+/// 5 s), and a request that is sent while the server closes is lost.
 const IDLE_TIME_MAX: Duration = Duration::from_millis(1500);
 
-/// Longest wait for a connection to a server that has been up.
+/// Longest wait for a connection to a server that was ready before.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What a dead process wrote is there already.
+/// What a dead process wrote is already in the socket's buffer.
 const LAST_ANSWER_TIME_MAX: Duration = Duration::from_millis(50);
 
-/// From SIGTERM to the end: Cloud Run's ten seconds.
+/// Time from SIGTERM to SIGKILL: ten seconds, as in Cloud Run.
 const TERMINATION_TIME_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What this crate needs of whatever a worker runs in: how it ends, what it prints, what memory it uses, and a way into its
-//! network. Not how it is made or cleaned.
+//! What this crate needs to know of the sandbox or container that a worker runs in: how it ends, what it prints, how much
+//! memory it uses, and how to connect to it. How it is made and cleaned is not part of this.
 
 use std::any::Any;
 use std::fmt::{self, Debug};
@@ -11,72 +11,72 @@ use pilot_model::BoxFuture;
 use pilot_model::ports::WorkerMemory;
 use tokio::net::TcpStream;
 
-/// What a worker runs in, as far as its end, output and memory are concerned. Implemented by sandboxes and containers.
+/// The sandbox or container of a worker: its end, output and memory.
 pub trait Instance: Send + Sync + Debug {
-    /// Resolves when the main process has ended. May be asked several times, and after the end.
+    /// Resolves when the main process has ended. May be called repeatedly, also after the end.
     fn ended(&self) -> BoxFuture<'static, End>;
 
-    /// False once it is known to have ended, or was told to. Asked before each lease: a look at a flag, not at the kernel.
+    /// False once the instance is known to have ended or was told to end. Called before each lease, so it only reads a flag.
     fn is_alive(&self) -> bool;
 
-    /// Ends everything in it at once; it is not used again. Idempotent.
+    /// Ends everything in it at once. It is not used again. Idempotent.
     fn kill(&self);
 
-    /// Lets it go between invocations: what is left of it may be cleaned and used again. Never waits. Idempotent, and without effect
-    /// after [`Instance::kill`].
+    /// Releases it between invocations: it may be cleaned and used again. Does not block. Idempotent, and without effect after
+    /// [`Instance::kill`].
     fn retire(&self, how: Retire);
 
-    /// What was printed (stdout and stderr, in order) since the last time, bounded. Asked once per invocation on the path: it
-    /// must not wait, and must have what was written before the answer came.
+    /// What was printed (stdout and stderr, in order) since the last call, bounded. Called once per invocation: it must not
+    /// block, and must include everything written before the answer arrived.
     fn take_output(&self) -> Bytes;
 
-    /// Memory in use and its peak. Not for the path.
+    /// Memory in use and its peak. Too slow for the path of an invocation.
     fn memory(&self) -> WorkerMemory;
 
-    /// Its memory limit, bytes: what an out-of-memory fault names.
+    /// Its memory limit, bytes; named in out-of-memory faults.
     fn memory_bytes_max(&self) -> u64;
 }
 
 /// How an instance's main process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// By itself, with this status.
+    /// It exited with this status.
     Exited(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Signalled(i32),
     /// Killed by the kernel at its memory limit.
     OutOfMemory,
-    /// Nobody could tell, for example because the sandbox's init or the container engine went away.
+    /// Unknown, for example because the sandbox's init or the container engine ended first.
     Unknown,
 }
 
-/// How an instance is let go.
+/// How an instance is released.
 #[derive(Debug)]
 pub enum Retire {
-    /// Everything in it is ended now.
+    /// Everything in it is ended immediately.
     AtOnce,
-    /// Its main process gets SIGTERM; what has not ended by itself after `grace` is ended (the contract of Knative and Cloud
-    /// Run; Lambda's `Shutdown` phase).
+    /// Its main process gets SIGTERM. Whatever still runs after `grace` is killed (as Knative and Cloud Run do, and Lambda in
+    /// its `Shutdown` phase).
     Gracefully {
-        /// Longest that it may take.
+        /// Longest time until the kill.
         grace: Duration,
-        /// Whose end is the end: the rest is ended then.
+        /// Which processes are waited for; the others are then killed.
         awaited: Awaited,
-        /// What it may want to talk to meanwhile. To be dropped once it has ended, not before.
+        /// Must stay alive until the instance has ended; dropped afterwards.
         held: Held,
     },
 }
 
-/// Whose end an instance that is let go gracefully is given the time for.
+/// Which processes a graceful end waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
-    /// Its main process alone.
+    /// Only the main process.
     MainProcess,
-    /// Every process in it: others than the main one were told to end, too.
+    /// Every process, because others than the main one were told to end, too.
     Everything,
 }
 
-/// Whatever must live until an instance has ended. Opaque: keep it, then drop it.
+/// Owns whatever must live until an instance has ended. Opaque: keep it, then drop it.
 #[derive(Default)]
 pub struct Held(
     #[expect(dead_code, reason = "it is there to be dropped")] Option<Box<dyn Any + Send>>,
@@ -94,11 +94,11 @@ impl Debug for Held {
     }
 }
 
-/// How the daemon gets into an instance's network.
+/// How the daemon connects into an instance's network.
 pub trait Reach: Send + Sync + Debug {
-    /// Connects to the loopback device inside, at `port`.
+    /// Connects to `port` on the instance's loopback device.
     ///
     /// # Errors
-    /// As connect(2): `ConnectionRefused` as long as nobody listens.
+    /// As connect(2): `ConnectionRefused` while nothing listens.
     fn connect(&self, port: u16) -> BoxFuture<'static, io::Result<TcpStream>>;
 }

@@ -1,4 +1,4 @@
-//! A worker's life as its exchanges see it: whether its instance still runs, how it ended, and that it is let go exactly once.
+//! The lifetime of a worker's instance: whether it still runs, how it ended, and that it is released exactly once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +11,11 @@ use tokio::time::timeout;
 
 use crate::{End, Instance, Retire};
 
-/// An instance, from a worker's point of view.
+/// The instance of one worker.
 #[derive(Debug)]
 pub(crate) struct Life {
     instance: Arc<dyn Instance>,
-    /// Set by the worker's own task once the main process has ended.
+    /// Set by the worker's task once the main process has ended.
     end: SetOnce<End>,
     /// It was killed or retired.
     let_go: AtomicBool,
@@ -30,25 +30,25 @@ impl Life {
         }
     }
 
-    /// A look at flags.
+    /// Reads flags only.
     pub(crate) fn is_alive(&self) -> bool {
         !self.end.initialized() && !self.let_go.load(Ordering::Relaxed) && self.instance.is_alive()
     }
 
-    /// Waits for the main process's end and notes it. For the worker's task alone.
+    /// Waits for the main process's end and records it. Only for the worker's task.
     pub(crate) async fn watch(&self) -> End {
         let end = self.instance.ended().await;
-        // Only the watcher sets it, and it is asked once.
+        // Only this task sets it, and only once.
         drop(self.end.set(end));
         end
     }
 
-    /// Resolves when the watcher has noted the end.
+    /// Resolves when the task has recorded the end.
     pub(crate) async fn ended(&self) -> End {
         *self.end.wait().await
     }
 
-    /// As [`Life::ended`], for as long as it takes to tell a worker that died from a connection that broke.
+    /// As [`Life::ended`], but waits only as long as it takes to tell a dead worker from a broken connection.
     pub(crate) async fn ended_soon(&self) -> Option<End> {
         timeout(END_TIME_MAX, self.ended()).await.ok()
     }
@@ -58,7 +58,7 @@ impl Life {
         self.instance.kill();
     }
 
-    /// The first time counts; `how` is asked for only then.
+    /// Only the first call counts; `how` is evaluated only then.
     pub(crate) fn retire(&self, how: impl FnOnce() -> Retire) {
         if !self.let_go.swap(true, Ordering::Relaxed) {
             self.instance.retire(how());
@@ -88,7 +88,7 @@ impl Life {
                 output,
             },
             End::Unknown => WorkerFault::Protocol {
-                problem: "it ended, and nobody can tell how".to_owned(),
+                problem: "it ended for an unknown reason".to_owned(),
                 output,
             },
         }
@@ -103,6 +103,6 @@ impl Life {
     }
 }
 
-/// A closed connection is heard of before the end of the process that had it. Whoever kills an instance waits no longer than
-/// 100 ms for its last words.
+/// A connection closes before the end of its process is known. Code that kills an instance waits up to 100 ms for its last
+/// output, so this must be less.
 const END_TIME_MAX: Duration = Duration::from_millis(80);

@@ -1,4 +1,4 @@
-//! What a worker's start is told, and the words for starts that fail.
+//! The inputs of a worker's start, and the error messages of a failed one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use pilot_model::{Instant, Runtime, Version, WorkerId};
 use crate::End;
 use crate::life::Life;
 
-/// The start of a worker whose process is running.
+/// The start of a worker whose process already runs.
 #[derive(Debug, Clone)]
 pub struct Start {
-    /// Which worker it will be.
+    /// The worker's id.
     pub id: WorkerId,
-    /// What it serves.
+    /// The version it serves.
     pub version: Arc<Version>,
-    /// The decision to start it.
+    /// When the start was decided.
     pub asked: Instant,
-    /// Its first instruction.
+    /// When its process started.
     pub forked: Instant,
-    /// It was isolated.
+    /// When its sandbox was ready.
     pub sandboxed: Instant,
-    /// Longest that it may take until it is ready, from here on.
+    /// Longest time from here until it is ready.
     pub come_up_max: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Start {
         }
     }
 
-    /// The error of a worker that ended before it `became` ready. `hint` says what to look at.
+    /// The error of a worker that ended before it was ready. `became` says what it had to do, `hint` what to check.
     pub(crate) fn ended(&self, end: End, became: &str, hint: &str, life: &Life) -> StartError {
         let what = self.what_runs();
         let problem = match end {
@@ -52,12 +52,12 @@ impl Start {
             End::Signalled(signal) => {
                 format!("{what} was ended by signal {signal} before it {became}")
             }
-            End::Unknown => format!("{what} ended before it {became}, and nobody can tell how"),
+            End::Unknown => format!("{what} ended before it {became}, for an unknown reason"),
         };
         failed(problem, life)
     }
 
-    /// The error of a worker that took too long. `missing` is what it did not do.
+    /// The error of a worker that took too long. `missing` says what it did not do.
     pub(crate) fn too_slow(&self, missing: &str, hint: &str, life: &Life) -> StartError {
         let what = self.what_runs();
         let seconds = self.come_up_max.as_secs_f64();
@@ -90,7 +90,7 @@ fn failed(problem: String, life: &Life) -> StartError {
     }
 }
 
-/// What was printed until now.
+/// What the worker has printed so far.
 pub(crate) fn output_text(life: &Life) -> String {
     String::from_utf8_lossy(&life.take_output()).into_owned()
 }

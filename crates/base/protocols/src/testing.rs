@@ -1,5 +1,5 @@
-//! Fakes for this crate's tests: an instance without a process, a way to a port of this machine, and an HTTP peer that writes
-//! exactly what it is told.
+//! Fakes for this crate's tests: an instance without a process, a `Reach` to a local port, and an HTTP peer that writes exactly
+//! the given bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio::sync::SetOnce;
 
 use crate::{End, Held, Instance, Reach, Retire, Start};
 
-/// An instance that ends when a test says so.
+/// An instance that ends when the test says so.
 #[derive(Debug, Default)]
 pub(crate) struct FakeInstance {
     end: Arc<SetOnce<End>>,
@@ -86,7 +86,7 @@ impl Instance for FakeInstance {
     }
 }
 
-/// A way to one address of this machine, whatever port is asked for.
+/// Connects to one local address, whatever port is asked for.
 #[derive(Debug)]
 pub(crate) struct FakeReach {
     address: Mutex<Option<SocketAddr>>,
@@ -95,7 +95,7 @@ pub(crate) struct FakeReach {
 }
 
 impl FakeReach {
-    /// `None`: nobody listens yet.
+    /// `None`: nothing listens yet.
     pub(crate) fn to(address: Option<SocketAddr>) -> Arc<Self> {
         Arc::new(Self {
             address: Mutex::new(address),
@@ -112,7 +112,7 @@ impl FakeReach {
         self.tries.load(Ordering::SeqCst)
     }
 
-    /// Connections made.
+    /// Number of connections made.
     pub(crate) fn connects(&self) -> usize {
         self.connects.load(Ordering::SeqCst)
     }
@@ -129,7 +129,7 @@ impl Reach for FakeReach {
     }
 }
 
-/// A start of a version whose configuration is changed by `change`.
+/// A start of a version whose configuration `change` has edited.
 pub(crate) fn start(change: impl FnOnce(&mut FunctionConfig)) -> Start {
     let name = "hello".parse().unwrap();
     let mut config = FunctionSpec {
@@ -162,18 +162,18 @@ pub(crate) fn start(change: impl FnOnce(&mut FunctionConfig)) -> Start {
     }
 }
 
-/// One end of an HTTP connection that writes what it is told and reads heads and bodies of known length.
+/// One end of an HTTP connection that writes the given bytes and reads heads and bodies of known length.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) stream: BufReader<TcpStream>,
 }
 
-/// What came from the other end.
+/// A message from the other end.
 #[derive(Debug)]
 pub(crate) struct Message {
     /// Request or status line.
     pub(crate) line: String,
-    /// As written, in order.
+    /// In their order and spelling.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
@@ -183,7 +183,7 @@ impl Message {
         self.line.split(' ').nth(1).unwrap().parse().unwrap()
     }
 
-    /// The value of a header whose name is written just so.
+    /// The value of the header with exactly this name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut found = self.headers.iter().filter(|(other, _)| other == name);
         found.next().map(|(_, value)| value.as_str())
@@ -210,7 +210,7 @@ impl Peer {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Asks, without waiting for the answer.
+    /// Sends a request without waiting for the answer.
     pub(crate) async fn ask(&mut self, method: &str, path: &str, headers: &str, body: &str) {
         let len = body.len();
         self.write(format!(
@@ -219,7 +219,7 @@ impl Peer {
         .await;
     }
 
-    /// Asks and waits.
+    /// Sends a request and waits for the answer.
     pub(crate) async fn exchange(
         &mut self,
         method: &str,

@@ -17,21 +17,22 @@ use tokio::net::TcpStream;
 pub(super) struct Connection {
     sender: SendRequest<StreamedBody>,
     driver: Driver,
-    /// When it was last given back.
+    /// When it was last returned to the idle list.
     pub(super) kept_since: Instant,
 }
 
-/// What reads and writes. Boxed once per connection, so that it can move between its users.
+/// The future that reads and writes. Boxed once per connection, so that it can move between its users.
 type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
 /// What became of a request.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// The response's head is there; the connection carries its body, or after status 101 is an upgrade's and no longer ours.
+    /// The response's head has arrived. The connection carries its body; after status 101 the connection belongs to the
+    /// upgrade.
     Answered(Response<Incoming>, Connection),
-    /// Nothing of the request was sent: the connection was closed before.
+    /// Nothing was sent: the connection was already closed.
     Unused(Request<StreamedBody>, String),
-    /// It was sent, in part at least, and there is no response.
+    /// At least a part was sent, and no response came.
     Lost(String),
     /// The request's body failed.
     BodyFailed,
@@ -71,7 +72,7 @@ impl Connection {
                 over = true;
             }
             match answer.as_mut().poll(cx) {
-                // Nobody is left who would answer.
+                // The connection is over, so no answer will come.
                 Poll::Pending if over => Poll::Ready(None),
                 answered => answered.map(Some),
             }
@@ -81,7 +82,7 @@ impl Connection {
             None => Sent::Lost(CLOSED.to_owned()),
             Some(Ok(response)) => {
                 if response.status() == http::StatusCode::SWITCHING_PROTOCOLS && !over {
-                    // Only now does it hand over its socket. An error is told to whoever takes the upgrade.
+                    // The driver hands over the socket when it ends. Whoever takes the upgrade sees an error.
                     drop((&mut self.driver).await);
                 }
                 if over {
@@ -97,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// Whether a request may be sent; a kept connection that the server has closed says no.
+    /// Waits until a request may be sent. Fails if the server has closed the connection.
     async fn ready(&mut self) -> Result<(), String> {
         poll_fn(|cx| {
             if self.drive(cx) == Driven::Over {
@@ -108,34 +109,34 @@ impl Connection {
         .await
     }
 
-    /// Reads and writes what can be read and written now.
+    /// Reads and writes as much as possible without waiting.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) -> Driven {
         match self.driver.as_mut().poll(cx) {
             Poll::Pending => Driven::On,
             Poll::Ready(_) => {
-                // A future that is over must not be polled again.
+                // A completed future must not be polled again.
                 self.driver = Box::pin(std::future::ready(Ok(())));
                 Driven::Over
             }
         }
     }
 
-    /// After an exchange: whether the next one can follow on it.
+    /// After an exchange: whether the connection can carry another one.
     pub(super) fn is_free(&mut self, cx: &mut Context<'_>) -> bool {
         self.drive(cx) == Driven::On && self.sender.is_ready()
     }
 }
 
-/// What came of driving a connection.
+/// The state of a connection after it was driven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Driven {
-    /// It waits for its socket, or for us.
+    /// It waits for its socket, or for its user.
     On,
     /// It is closed.
     Over,
 }
 
-/// hyper's error with what is behind it.
+/// hyper's error with its cause.
 pub(super) fn in_words(error: &hyper::Error) -> String {
     if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
         return CLOSED.to_owned();

@@ -14,8 +14,8 @@ use super::{Site, Unanswered, now};
 use crate::RESPONSE_LEN_MAX;
 use crate::error_body::{error_body, too_large, truncated};
 
-/// Posts the event. A status of 2xx is a result: the body if it is JSON, else the JSON string of it, and `null` if there is none. Any
-/// other is an error of type `Runtime.HttpStatus`.
+/// Posts the event. A 2xx response is the result: its body if that is JSON, otherwise the body as a JSON string, and `null` if
+/// there is none. Any other status is an error of type `Runtime.HttpStatus`.
 pub(super) async fn call(site: &Arc<Site>, event: Bytes) -> Result<Answer, WorkerFault> {
     let started = now();
     let body = Full::new(event).map_err(|never| match never {});
@@ -94,5 +94,5 @@ fn status_error(status: StatusCode, body: &[u8]) -> Bytes {
     )
 }
 
-/// What an error shows of a body, bytes.
+/// Longest part of a body that an error message quotes, bytes.
 const SHOWN_LEN_MAX: usize = 512;

@@ -1,8 +1,8 @@
-//! Headers that concern one connection alone (RFC 9110, 7.6.1) and go no further.
+//! Headers that are valid for a single connection (RFC 9110, 7.6.1) and are not forwarded.
 
 use http::header::{CONNECTION, HeaderMap, HeaderName, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING};
 
-/// Takes them out of a response.
+/// Removes them from a response.
 pub(super) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)

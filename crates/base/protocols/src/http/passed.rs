@@ -1,5 +1,5 @@
-//! The response as it passes through. Reading its body drives the connection; its end gives the connection back, and dropping it
-//! before closes it, which is how the server hears that nobody waits any more.
+//! A response that is passed through to the client. Reading its body drives the connection. At the body's end the connection is
+//! kept for reuse. If the body is dropped earlier, the connection is closed, which tells the server that the client is gone.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use super::{Site, hops};
 #[derive(Debug)]
 pub(super) struct PassedBody {
     incoming: Incoming,
-    /// Gone once the body has been read.
+    /// `None` once the body has been read.
     connection: Option<Connection>,
     site: Arc<Site>,
 }
 
 impl PassedBody {
-    /// The response with its body streamed. After status 101 the connection belongs to whoever takes `hyper::upgrade::OnUpgrade`
-    /// out of the response's extensions.
+    /// The response with a streamed body. After status 101, whoever takes `hyper::upgrade::OnUpgrade` out of the response's
+    /// extensions owns the connection.
     pub(super) fn response(
         site: &Arc<Site>,
         response: Response<Incoming>,
@@ -44,13 +44,13 @@ impl PassedBody {
             site: Arc::clone(site),
         };
         if body.incoming.is_end_stream() {
-            // Nobody will read it.
+            // There is no body to read.
             body.release(&mut Context::from_waker(Waker::noop()));
         }
         Response::from_parts(head, StreamedBody::new(body))
     }
 
-    /// Gives the connection back, if it can be used again.
+    /// Keeps the connection if it can be used again.
     fn release(&mut self, cx: &mut Context<'_>) {
         if let Some(mut connection) = self.connection.take()
             && connection.is_free(cx)
@@ -69,7 +69,7 @@ impl Body for PassedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        // Asking first says that there is room; only then does the connection read on.
+        // Polling the body first signals free space; only then does the connection read more.
         let mut frame = Pin::new(&mut this.incoming).poll_frame(cx);
         if frame.is_pending()
             && let Some(connection) = &mut this.connection

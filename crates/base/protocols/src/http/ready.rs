@@ -1,5 +1,6 @@
-//! When a server is ready: its port accepts, or it answers a path with 2xx. Asked again and again, after pauses that begin well
-//! under a millisecond and grow with the time that has passed, so that what is lost by asking stays a small part of it.
+//! Waits until a server is ready: its port accepts a connection, or a path answers with 2xx. The checks repeat after pauses
+//! that start well below a millisecond and grow with the time waited, so that the delay they add stays a small fraction of the
+//! start.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,14 +20,14 @@ use super::passed::PassedBody;
 use super::{Site, now};
 use crate::Start;
 
-/// What the last try saw, for the error.
+/// What the last check saw; for the error message.
 enum Seen {
     NotAccepting(String),
     Status(StatusCode),
     NoAnswer(String),
 }
 
-/// Waits until the server is ready. Its connection is kept for the first request.
+/// Waits until the server is ready. The connection of the successful check is kept for the first request.
 pub(super) async fn wait(
     site: &Arc<Site>,
     start: &Start,
@@ -38,7 +39,9 @@ pub(super) async fn wait(
         Some((path, Ok(uri))) if path.starts_with('/') => Some(uri),
         Some((path, _)) => {
             return Err(StartError::Runtime {
-                problem: format!("ready is {path:?}, which is no path: give one like \"/healthz\""),
+                problem: format!(
+                    "ready is {path:?}, which is not a path; use one like \"/healthz\""
+                ),
                 output: String::new(),
             });
         }
@@ -93,7 +96,7 @@ pub(super) async fn wait(
     }
 }
 
-/// One try.
+/// One check.
 async fn once(site: &Arc<Site>, uri: Option<&Uri>) -> Result<(), Seen> {
     let connect = async {
         let stream = site.reach.connect(site.port).await;
@@ -136,7 +139,7 @@ async fn once(site: &Arc<Site>, uri: Option<&Uri>) -> Result<(), Seen> {
     }
 }
 
-/// Reads a short body, so that its connection can be kept.
+/// Reads and discards a short body, so that its connection can be kept.
 async fn skip_body(response: PassedResponse) -> StatusCode {
     let (head, mut body) = response.into_parts();
     let mut left = BODY_LEN_MAX;
@@ -150,26 +153,26 @@ async fn skip_body(response: PassedResponse) -> StatusCode {
     head.status
 }
 
-/// Waits. The runtime's timer counts whole milliseconds; shorter pauses are slept through on a thread for blocking work.
+/// Sleeps. tokio's timer counts whole milliseconds, so shorter pauses use a blocking thread.
 async fn rest(pause: Duration) {
     if pause >= TIMER_STEP {
         sleep(pause).await;
         return;
     }
-    // It can only fail when the runtime shuts down, and then nobody waits.
+    // This fails only during the runtime's shutdown, when the pause no longer matters.
     drop(tokio::task::spawn_blocking(move || std::thread::sleep(pause)).await);
 }
 
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LAST_PAUSE: Duration = Duration::from_millis(20);
 
-/// What tokio's timer rounds up to.
+/// The resolution of tokio's timer.
 const TIMER_STEP: Duration = Duration::from_millis(1);
 
-/// Longest that one try may take.
+/// Longest time for one check.
 const TRY_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Most that is read of the answer to a try, bytes.
+/// Longest body of a check's response that is read, bytes.
 const BODY_LEN_MAX: usize = 64 * 1024;
 
 const HINT: &str = "Does the server listen on 0.0.0.0:$PORT?";

@@ -1,4 +1,4 @@
-//! Servers on loopback that write bytes, against the real worker.
+//! The real worker against servers on loopback that write raw bytes.
 
 mod events;
 mod passing;

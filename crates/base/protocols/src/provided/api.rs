@@ -1,8 +1,8 @@
-//! The Runtime API (`2018-06-01`) and what extensions ask beside it: which request means what. The state is the queue's and
-//! [`Extensions`](super::extensions::Extensions)'.
+//! The Runtime API (`2018-06-01`) and the Extensions API: maps each request to its effect. The state is in the queue and in
+//! [`Extensions`](super::extensions::Extensions).
 //!
-//! Every request has a defined answer; none can hurt the daemon. Bodies are bounded: an answer in one piece by
-//! [`RESPONSE_LEN_MAX`](crate::RESPONSE_LEN_MAX), everything small by [`SMALL_LEN_MAX`].
+//! Every request has a defined answer. Bodies are bounded: by [`RESPONSE_LEN_MAX`](crate::RESPONSE_LEN_MAX) for an answer in
+//! one piece, by [`SMALL_LEN_MAX`] for everything else.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ use super::stream::{ERROR_TYPE, Over, Streamed, has_prelude, raised};
 use crate::RESPONSE_LEN_MAX;
 use crate::error_body::{as_error_body, error_body, too_large};
 
-/// Answers one request of the worker's.
+/// Answers one request of the worker.
 pub(super) async fn answer(site: &Worksite, socket: &Socket, request: Request<Incoming>) -> Reply {
     let path = request.uri().path().to_owned();
     match path
@@ -39,7 +39,7 @@ pub(super) async fn answer(site: &Worksite, socket: &Socket, request: Request<In
         Some(("runtime/restore/error", &Method::POST)) => {
             return init_error(site, request, RESTORE_ERROR).await;
         }
-        // There is no snapshot: what was initialised goes on at once. A POST is what early clients sent.
+        // There is no snapshot: the runtime continues immediately. Early clients send a POST.
         Some(("runtime/restore/next", &(Method::GET | Method::POST))) => return reply::text(""),
         Some(("ping", &Method::GET)) => return reply::text("pong"),
         Some((rest, &Method::POST)) => {
@@ -74,7 +74,7 @@ pub(super) async fn answer(site: &Worksite, socket: &Socket, request: Request<In
             "Telemetry API is not supported",
         ),
         (path, method) => {
-            tracing::debug!(worker = %site.id, %method, path, "a worker asked for what the Runtime API does not have");
+            tracing::debug!(worker = %site.id, %method, path, "a worker requested an unknown path of the Runtime API");
             reply::problem(
                 StatusCode::NOT_FOUND,
                 "NotFound",
@@ -113,7 +113,7 @@ async fn response(site: &Worksite, id: &str, request: Request<Incoming>) -> Repl
         .headers()
         .get("lambda-runtime-function-response-mode")
     {
-        // aws-lambda-go names no mode: its streamed answers are known by their type alone.
+        // aws-lambda-go sends no mode: only the content type marks its streamed answers.
         None if has_prelude(request.headers()) => return stream(answering, request).await,
         None => {}
         Some(mode) if mode.as_bytes().eq_ignore_ascii_case(b"buffered") => {}
@@ -133,7 +133,7 @@ async fn response(site: &Worksite, id: &str, request: Request<Incoming>) -> Repl
             );
         }
     }
-    // As in Lambda, nobody looks whether it is JSON.
+    // As in Lambda, the body is not checked to be JSON.
     settle(answering, request.into_body(), Answering::result).await
 }
 
@@ -148,7 +148,7 @@ async fn error(site: &Worksite, id: &str, request: Request<Incoming>) -> Reply {
     .await
 }
 
-/// Reads an answer in one piece and gives it to whoever waits for it.
+/// Reads an answer in one piece and passes it to its caller.
 async fn settle(
     answering: Answering,
     mut body: Incoming,
@@ -168,12 +168,12 @@ async fn settle(
             answering.error(body);
             reply::accepted()
         }
-        // Dropping `answering` says so to whoever waits.
+        // Dropping `answering` tells the caller.
         Err(Unread::Broken) => reply::truncated(),
     }
 }
 
-/// Hands the body over as it comes, and answers when it has been read.
+/// Passes the body on while it arrives, and replies when all of it has been read.
 async fn stream(answering: Answering, request: Request<Incoming>) -> Reply {
     let content_type = request.headers().get(CONTENT_TYPE).map_or_else(
         || "application/octet-stream".to_owned(),
@@ -195,11 +195,11 @@ async fn stream(answering: Answering, request: Request<Incoming>) -> Reply {
 
 async fn init_error(site: &Worksite, request: Request<Incoming>, default: &str) -> Reply {
     if site.queue.is_up() {
-        return reply::invalid_state("the initialisation is over: the runtime has polled");
+        return reply::invalid_state("the initialisation is over, because the runtime has polled");
     }
     let kind = error_type(request.headers()).unwrap_or_else(|| default.to_owned());
     let mut body = request.into_body();
-    // What cannot be read is an error all the same.
+    // An error that cannot be read is still an error.
     let sent = read(&mut body, SMALL_LEN_MAX).await.unwrap_or_default();
     if site.queue.fail_init(as_error_body(sent, Some(&kind))) {
         reply::accepted()
@@ -282,7 +282,7 @@ async fn extension_next(site: &Worksite, socket: &Socket, request: &Request<Inco
     }
 }
 
-/// An extension gives up. The function goes on without it, unlike in Lambda, and the log says so.
+/// An extension reports an error and stops. Unlike in Lambda, the function continues without it; the log says so.
 fn extension_error(site: &Worksite, request: &Request<Incoming>) -> Reply {
     match extension(site, request) {
         Ok(extension) => {
@@ -292,7 +292,7 @@ fn extension_error(site: &Worksite, request: &Request<Incoming>) -> Reply {
                 .map(|kind| String::from_utf8_lossy(kind.as_bytes()));
             tracing::warn!(
                 worker = %site.id, function = %site.version.config.name, ?extension, ?kind,
-                "an extension reports an error and goes; the function is served without it"
+                "an extension reported an error and stops; the function continues without it"
             );
             extension.goes();
             reply::accepted()
@@ -301,7 +301,7 @@ fn extension_error(site: &Worksite, request: &Request<Incoming>) -> Reply {
     }
 }
 
-/// Who asks.
+/// The extension that sent the request.
 fn extension(
     site: &Worksite,
     request: &Request<Incoming>,
@@ -334,11 +334,11 @@ fn forbidden(kind: &str, message: &str) -> Reply {
 enum Unread {
     TooLarge,
     Broken,
-    /// Its trailers say that the function raised: Lambda's error body.
+    /// Its trailers report an exception: Lambda's error body.
     Raised(Bytes),
 }
 
-/// The whole body. One that came in one piece is not copied.
+/// Reads the whole body. One that arrived in one piece is not copied.
 async fn read(body: &mut Incoming, len_max: usize) -> Result<Bytes, Unread> {
     if body.size_hint().lower() > len_max as u64 {
         return Err(Unread::TooLarge);
@@ -374,7 +374,7 @@ async fn read(body: &mut Incoming, len_max: usize) -> Result<Bytes, Unread> {
     Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
-/// Reads on what nobody wants, so that the sender gets to read the answer; up to a bound, beyond which the connection is closed.
+/// Discards the rest of a body, so that its sender can read the answer. Above a limit the connection is closed instead.
 async fn drain(body: &mut Incoming) {
     let mut left = DRAIN_LEN_MAX;
     while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
@@ -386,14 +386,14 @@ async fn drain(body: &mut Incoming) {
     }
 }
 
-/// Longest body of a registration, and of the error of an initialisation, bytes. Whoever has not been initialised may hold as
-/// many of them as it has connections.
+/// Longest body of a registration or an initialisation error, bytes. Clients may send one per connection before they are
+/// initialised.
 const SMALL_LEN_MAX: usize = 128 * 1024;
 
-/// Most that is read of an answer that is too large already, bytes.
+/// Longest rest of an oversized answer that is discarded, bytes.
 const DRAIN_LEN_MAX: usize = 64 * 1024 * 1024;
 
-/// The account of the ARNs that the daemon makes up.
+/// The account number in the ARNs that the daemon makes up.
 const ACCOUNT: &str = "000000000000";
 
 const INIT_ERROR: &str = "Runtime.InitError";

@@ -1,9 +1,9 @@
-//! The Extensions API (`2020-01-01`): extensions register, wait for events and get them.
+//! The Extensions API (`2020-01-01`): extensions register and poll for events.
 //!
-//! As in Lambda the initialisation lasts until each of them has asked for its first event, and an invocation until each that was told
-//! of it has asked for the next. What the runtime answers is held back by neither: the event after it is. An extension that takes
-//! longer than the invocation may is not waited for again before it asks. Unlike in Lambda they may register at any time; those that
-//! come after the initialisation are told of what happens from then on.
+//! As in Lambda, the initialisation lasts until each extension has asked for its first event. An invocation lasts until each
+//! extension that got its event has asked for the next one; this delays the next event, but not the runtime's answer. An
+//! extension that is still busy at the invocation's deadline is not waited for until it asks again. Unlike in Lambda,
+//! extensions may register at any time; a late one gets only later events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,60 +20,60 @@ use tokio::time::timeout;
 /// One worker's extensions.
 #[derive(Debug, Default)]
 pub(super) struct Extensions {
-    /// In the order in which they registered; at most [`EXTENSIONS_MAX`]. The lock guards the list, and is held for a look-up.
+    /// In order of registration; at most [`EXTENSIONS_MAX`]. The lock guards the list and is held for a look-up.
     registered: Mutex<Vec<Arc<Extension>>>,
-    /// Numbers events.
+    /// Number of events; makes their identifiers.
     events: AtomicU64,
-    /// When the invocation that they were told of last must be over (Unix time, ms).
+    /// Deadline of the last invocation that extensions got (Unix time, ms).
     deadline_ms: AtomicU64,
-    /// One of them is no longer working.
+    /// Notified when an extension stops working.
     rested: Arc<Notify>,
 }
 
 /// An extension that has registered.
 #[derive(Debug)]
 pub(super) struct Extension {
-    /// What it names itself with from now on: in the form of a UUID, unique within the worker.
+    /// Its identifier from now on: in the form of a UUID, unique within the worker.
     pub(super) id: String,
     name: String,
     subscribed: Subscribed,
-    /// Held for a look-up.
+    /// Guards events and state; held for a look-up.
     inbox: Mutex<Inbox>,
     fetch: Notify,
-    /// That of all: see [`Extensions::rested`].
+    /// Shared by all extensions: see [`Extensions::rested`].
     rested: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct Inbox {
-    /// Events that it has not fetched; the oldest goes when there are more than [`EVENTS_MAX`].
+    /// Events not fetched yet. Above [`EVENTS_MAX`] the oldest is dropped.
     events: VecDeque<Bytes>,
     stance: Stance,
 }
 
-/// What an extension is at, as far as somebody may have to wait for it.
+/// The state of an extension, as far as somebody may have to wait for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stance {
-    /// It initialises itself, or works on an invocation.
+    /// It initialises, or works on an invocation.
     Working,
     /// It has asked for the next event.
     AtRest,
-    /// It came after the initialisation, or was waited for in vain: nobody waits for it until it has asked again.
+    /// It registered after the initialisation, or exceeded a deadline: nobody waits for it until it asks again.
     Behind,
-    /// It has said that it goes: it is told nothing more.
+    /// It reported an error and stopped: it gets no more events.
     Gone,
 }
 
 /// When an extension registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Registers {
-    /// While the worker is initialised, which is not over before the extension asks for its first event.
+    /// During the initialisation, which then lasts until the extension has asked for its first event.
     InTime,
-    /// When that is over.
+    /// After the initialisation.
     Late,
 }
 
-/// What extensions are told of an invocation.
+/// The event of an invocation, for extensions.
 #[derive(Debug, Clone)]
 pub(super) struct Notice {
     event: Bytes,
@@ -95,7 +95,7 @@ pub(super) struct Rejected {
 
 #[derive(Deserialize)]
 struct Registration {
-    /// `null` is none, too: so aws-lambda-go registers.
+    /// `null` means none, too: aws-lambda-go sends it.
     events: Option<Vec<String>>,
 }
 
@@ -125,7 +125,7 @@ struct Shutdown {
 }
 
 impl Extensions {
-    /// Takes an extension in. `body` is `{"events": ["INVOKE", "SHUTDOWN"]}`.
+    /// Registers an extension. `body` is `{"events": ["INVOKE", "SHUTDOWN"]}`.
     pub(super) fn register(
         &self,
         name: &str,
@@ -195,7 +195,7 @@ impl Extensions {
         identifier(self.events.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// An invocation was given to the runtime.
+    /// The runtime got an invocation: tells the subscribed extensions.
     pub(super) fn tell_of_invocation(&self, notice: &Notice) {
         self.deadline_ms
             .store(notice.deadline_ms, Ordering::Relaxed);
@@ -206,10 +206,10 @@ impl Extensions {
         }
     }
 
-    /// Waits until none is working. As long as it takes: whoever initialises the worker has a bound.
+    /// Waits until no extension is working. Has no limit of its own; the caller sets one.
     pub(super) async fn at_rest(&self) {
         loop {
-            // Made before the look, so that it hears of whoever rests after it (Notify::notify_waiters).
+            // Created before the check, so that no notification is missed (Notify::notify_waiters).
             let rested = self.rested.notified();
             if self.working().is_none() {
                 return;
@@ -218,7 +218,7 @@ impl Extensions {
         }
     }
 
-    /// Waits until they are done with the last invocation, but not beyond its deadline.
+    /// Waits until the extensions are done with the last invocation, but not beyond its deadline.
     pub(super) async fn done_with_the_last(&self) {
         if self.working().is_none() {
             return;
@@ -236,21 +236,21 @@ impl Extensions {
             if extension.fall_behind() {
                 tracing::warn!(
                     extension = %extension.name,
-                    "an extension has not asked for its next event when the invocation before had to be over; it is not waited for \
-                     until it does"
+                    "an extension did not ask for its next event before the last invocation's deadline; it is not waited for until \
+                     it does"
                 );
             }
         }
     }
 
-    /// The name of one that is working, if there is one.
+    /// The name of an extension that is working, if any.
     pub(super) fn working(&self) -> Option<String> {
         let registered = self.registered.lock();
         let mut working = registered.iter().filter(|one| one.is_working());
         working.next().map(|one| one.name.clone())
     }
 
-    /// Whether one is to be told of the end.
+    /// Whether an extension has to get the SHUTDOWN event.
     pub(super) fn awaits_shutdown(&self) -> bool {
         let registered = self.registered.lock();
         registered
@@ -258,7 +258,7 @@ impl Extensions {
             .any(|one| one.subscribed.shutdown && !one.is_gone())
     }
 
-    /// The worker is let go; it ends at `deadline_ms` (Unix time) at the latest.
+    /// The worker is released; it ends at `deadline_ms` (Unix time) at the latest.
     pub(super) fn tell_of_shutdown(&self, deadline_ms: u64) {
         let notice = to_json(&Shutdown {
             event_type: "SHUTDOWN",
@@ -273,17 +273,17 @@ impl Extensions {
     }
 }
 
-/// What an event asks of an extension.
+/// What an extension does with an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EventKind {
-    /// To ask for the next when it is done.
+    /// It works on it and then asks for the next.
     Invoke,
-    /// To end.
+    /// It ends.
     Shutdown,
 }
 
 impl Extension {
-    /// Waits for the next event. Who asks when there is none is done with those before.
+    /// Waits for the next event. A request that finds none means that the extension is done with the earlier ones.
     pub(super) async fn next(&self) -> Bytes {
         loop {
             {
@@ -303,7 +303,7 @@ impl Extension {
         }
     }
 
-    /// It reports that it cannot go on.
+    /// The extension reported that it cannot continue.
     pub(super) fn goes(&self) {
         self.inbox.lock().stance = Stance::Gone;
         self.rested.notify_waiters();
@@ -317,7 +317,7 @@ impl Extension {
         self.inbox.lock().stance == Stance::Gone
     }
 
-    /// Nobody waits for it any more. False: nobody had to.
+    /// Nobody waits for it any more. Returns whether somebody had to wait until now.
     fn fall_behind(&self) -> bool {
         let mut inbox = self.inbox.lock();
         let was_working = inbox.stance == Stance::Working;
@@ -345,7 +345,7 @@ impl Extension {
     }
 }
 
-/// What extensions are told of an invocation.
+/// The event of an invocation, for extensions.
 pub(super) fn invoke_notice(id: &str, arn: &str, deadline_ms: u64, trace: Option<&str>) -> Notice {
     let event = to_json(&Invoke {
         event_type: "INVOKE",
@@ -366,15 +366,16 @@ fn to_json(notice: &impl Serialize) -> Bytes {
         .into()
 }
 
-/// A number in the form of a UUID, which clients check. It need not be secret: whoever is in the sandbox is the function.
+/// A number in the form of a UUID, which clients check. It need not be secret: everything in the sandbox belongs to the
+/// function.
 fn identifier(number: u64) -> String {
     format!("00000000-0000-4000-8000-{:012x}", number & 0xffff_ffff_ffff)
 }
 
-/// Extensions of one worker, as in Lambda.
+/// Most extensions of one worker, as in Lambda.
 const EXTENSIONS_MAX: usize = 10;
 
-/// Events that wait for one extension.
+/// Most events that wait for one extension.
 const EVENTS_MAX: usize = 64;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The prelude of `application/vnd.awslambda.http-integration-response`: a JSON object with status, headers and cookies, then
-//! eight NUL bytes, then the body. How the bytes are split into chunks means nothing.
+//! eight NUL bytes, then the body. It may be split into chunks anywhere.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use bytes::{Bytes, BytesMut};
 use pilot_model::ports::HttpHead;
 use serde::Deserialize;
 
-/// The content type that says that there is one.
+/// The content type of a response with a prelude.
 pub(super) const CONTENT_TYPE: &str = "application/vnd.awslambda.http-integration-response";
 
-/// A prelude as it comes in.
+/// A prelude that is being received.
 #[derive(Debug, Default)]
 pub(super) struct Prelude {
     read: BytesMut,
-    /// Where the JSON ends, once that is known.
+    /// Where the JSON ends, once known.
     end: Option<usize>,
 }
 
-/// Why it is none.
+/// Why a prelude is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PreludeError {
     /// Longer than [`PRELUDE_LEN_MAX`].
     #[error("the prelude is longer than {PRELUDE_LEN_MAX} bytes")]
     TooLong,
-    /// Something else than eight NUL bytes after the JSON.
+    /// The JSON is followed by something else than eight NUL bytes.
     #[error("the prelude ends with fewer than {DELIMITER_LEN} NUL bytes")]
     Delimiter,
     /// No eight NUL bytes at all.
     #[error("the response ended within its prelude")]
     Ended,
-    /// Not the JSON it must be.
-    #[error("the prelude is not as it must be: {problem}")]
+    /// Invalid JSON.
+    #[error("the prelude is invalid: {problem}")]
     Json {
-        /// What serde says.
+        /// serde's message.
         problem: String,
     },
     /// A status that a response cannot have.
@@ -45,9 +45,9 @@ pub(super) enum PreludeError {
 }
 
 impl Prelude {
-    /// Takes a chunk. `Some`: the prelude is complete, and this is what of the body came along.
+    /// Takes a chunk. `Some`: the prelude is complete; the bytes are the beginning of the body.
     pub(super) fn feed(&mut self, chunk: &[u8]) -> Result<Option<(HttpHead, Bytes)>, PreludeError> {
-        // JSON has no NUL in it: the first one ends it.
+        // JSON contains no NUL, so the first one ends it.
         if self.end.is_none() {
             let at = chunk.iter().position(|byte| *byte == 0);
             self.end = at.map(|at| self.read.len() + at);
@@ -83,7 +83,7 @@ struct Written {
     cookies: Option<Vec<String>>,
 }
 
-/// A header's value, or several (as `http` crates write a header that is there twice), and what JavaScript makes of numbers.
+/// A header's value: one, several (as `http` crates write a repeated header), or a number from JavaScript.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Values {

@@ -1,7 +1,7 @@
-//! Where calls and polls meet: calls wait here until a poll takes them, and what was taken is noted until it is answered.
+//! Calls wait in this queue until a poll takes them. A call that was taken stays open until it is answered.
 //!
-//! Pure bookkeeping; no sockets. Invariants: an invocation is either waiting or open, under one id; it is answered once;
-//! after [`InvocationQueue::close`] nothing waits and nobody who asks is left hanging.
+//! Bookkeeping only; no sockets. Invariants: an invocation is either waiting or open, under one id; it is answered once; after
+//! [`InvocationQueue::close`] nothing waits, and every caller is told.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +16,16 @@ use tokio::sync::{Notify, SetOnce, oneshot};
 use super::extensions::Notice;
 use super::stream::Streamed;
 
-/// One worker's queue.
+/// The invocations of one worker.
 #[derive(Debug)]
 pub(super) struct InvocationQueue {
-    /// Most invocations at a time.
+    /// Most concurrent invocations.
     concurrency: usize,
-    /// Guards what waits and what is open; held for a look-up.
+    /// Guards the waiting and open invocations; held for a look-up.
     state: Mutex<QueueState>,
-    /// Polls that wait for an event. Whoever takes one and leaves more behind wakes the next.
+    /// Wakes polls that wait for an event. A poll that takes one event and leaves others wakes the next poll.
     polls: Notify,
-    /// The runtime has asked for an event.
+    /// The runtime has polled at least once.
     polled: AtomicBool,
     came_up: SetOnce<CameUp>,
     closed: SetOnce<()>,
@@ -50,17 +50,17 @@ struct Open {
 pub(super) struct Event {
     /// Request id.
     pub(super) id: Box<str>,
-    /// Of the answer to the poll.
+    /// The headers of the poll's answer.
     pub(super) headers: HeaderMap,
     /// The event.
     pub(super) body: Bytes,
-    /// What extensions are told of it, if there are any.
+    /// The event for extensions, if there are any.
     pub(super) notice: Option<Notice>,
-    /// Who waits for the answer.
+    /// Receives the answer.
     pub(super) caller: oneshot::Sender<Heard>,
 }
 
-/// An event, taken.
+/// An event that a poll has taken.
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) headers: HeaderMap,
@@ -68,25 +68,25 @@ pub(super) struct Taken {
     pub(super) notice: Option<Notice>,
 }
 
-/// What became of an invocation.
+/// The result of an invocation.
 #[derive(Debug)]
 pub(super) enum Heard {
     /// The runtime posted a response.
     Result(Bytes, Times),
-    /// The runtime posted an error: Lambda's error body.
+    /// The runtime posted an error (Lambda's error body).
     Error(Bytes, Times),
-    /// The runtime began to post a response in parts.
+    /// The runtime started to post a streamed response.
     Stream(Box<Streamed>),
-    /// The response broke off before its end.
+    /// The response was incomplete.
     Truncated(Times),
 }
 
-/// Stamps of an exchange.
+/// Timestamps of an exchange.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// The runtime's poll was answered.
+    /// The poll was answered.
     pub(super) started: Instant,
-    /// The runtime's answer began to arrive.
+    /// The first byte of the answer arrived.
     pub(super) first_byte: Instant,
 }
 
@@ -95,26 +95,26 @@ pub(super) struct Times {
 pub(super) enum CameUp {
     /// It polled.
     Ready(Instant),
-    /// It said that it cannot: Lambda's error body.
+    /// It reported an error (Lambda's error body).
     Failed(Bytes),
 }
 
-/// Why a call was not taken.
+/// Why a call was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
     /// The worker has ended.
     Closed,
-    /// An invocation of this id is not over.
+    /// An invocation with this id is still running.
     IdInUse,
-    /// As many as the worker may have are waiting already.
+    /// As many calls as the concurrency allows are already waiting.
     Full,
 }
 
-/// A poll although the runtime has not answered what it has.
+/// The runtime polled before it answered the invocation it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OutOfTurn;
 
-/// An invocation whose answer is arriving. Dropped before it is settled, the answer has broken off.
+/// An invocation whose answer is arriving. Dropping it unsettled means that the answer is incomplete.
 #[derive(Debug)]
 pub(super) struct Answering {
     caller: Option<oneshot::Sender<Heard>>,
@@ -133,7 +133,7 @@ impl InvocationQueue {
         }
     }
 
-    /// Puts an event there for the next poll.
+    /// Adds an event for the next poll.
     pub(super) fn submit(&self, event: Event) -> Result<(), Refused> {
         {
             let mut state = self.state.lock();
@@ -156,8 +156,8 @@ impl InvocationQueue {
 
     /// The runtime asks for an event.
     ///
-    /// With a concurrency of 1, whoever has not answered must not poll, as in Lambda. With more, a poll cannot be told from
-    /// another one's, and waits.
+    /// With a concurrency of 1, a runtime that has not answered must not poll, as in Lambda. With more, polls cannot be told
+    /// apart, so the poll waits.
     pub(super) fn ask(&self) -> Result<(), OutOfTurn> {
         if self.concurrency == 1 && !self.state.lock().open.is_empty() {
             return Err(OutOfTurn);
@@ -166,17 +166,17 @@ impl InvocationQueue {
         Ok(())
     }
 
-    /// Whether the runtime has ever asked for an event.
+    /// Whether the runtime has polled at least once.
     pub(super) fn was_asked(&self) -> bool {
         self.polled.load(Ordering::Relaxed)
     }
 
-    /// Waits for an event. The first time of all ends the initialisation.
+    /// Waits for an event. The first poll ends the initialisation.
     pub(super) async fn poll(&self) -> Result<Taken, OutOfTurn> {
         self.ask()?;
         self.note_came_up(|| CameUp::Ready(now()));
         loop {
-            // One permit may stand for several events: `take` passes on what it leaves.
+            // One permit may stand for several events: `take` notifies the next poll if it leaves some.
             if let Some(taken) = self.take() {
                 return Ok(taken);
             }
@@ -209,7 +209,7 @@ impl InvocationQueue {
         })
     }
 
-    /// The runtime begins to answer invocation `id`. `None`: there is none of that id, or it is answered already.
+    /// The runtime starts to answer invocation `id`. `None`: the id is unknown or already answered.
     pub(super) fn begin_answer(&self, id: &str) -> Option<Answering> {
         let open = self.state.lock().open.remove(id)?;
         Some(Answering {
@@ -221,12 +221,12 @@ impl InvocationQueue {
         })
     }
 
-    /// Resolves when the initialisation is over, one way or the other.
+    /// Resolves when the initialisation has succeeded or failed.
     pub(super) async fn came_up(&self) -> CameUp {
         self.came_up.wait().await.clone()
     }
 
-    /// The initialisation failed. False: it was over already.
+    /// The initialisation failed. Returns false if it was already over.
     pub(super) fn fail_init(&self, body: Bytes) -> bool {
         self.note_came_up(|| CameUp::Failed(body))
     }
@@ -235,12 +235,12 @@ impl InvocationQueue {
         !self.came_up.initialized() && self.came_up.set(how()).is_ok()
     }
 
-    /// The initialisation is over.
+    /// Whether the initialisation is over.
     pub(super) fn is_up(&self) -> bool {
         self.came_up.initialized()
     }
 
-    /// The worker has ended: whoever waits is told by the end of their channel.
+    /// The worker has ended. Closing the channels tells all callers.
     pub(super) fn close(&self) {
         let (waiting, open) = {
             let mut state = self.state.lock();
@@ -251,11 +251,11 @@ impl InvocationQueue {
             )
         };
         drop((waiting, open));
-        // It may be closed twice.
+        // An error means that it is already closed.
         drop(self.closed.set(()));
     }
 
-    /// Resolves when it is closed.
+    /// Resolves when the queue is closed.
     pub(super) async fn closed(&self) {
         self.closed.wait().await;
     }
@@ -274,7 +274,7 @@ impl Answering {
         self.settle(Heard::Error(body, times));
     }
 
-    /// The answer comes in parts.
+    /// The answer is streamed.
     pub(super) fn stream(self, make: impl FnOnce(Times) -> Streamed) {
         let streamed = Box::new(make(self.times));
         self.settle(Heard::Stream(streamed));
@@ -282,7 +282,7 @@ impl Answering {
 
     fn settle(mut self, heard: Heard) {
         if let Some(caller) = self.caller.take() {
-            // A caller that has gone away needs no answer.
+            // An error means that the caller is gone and needs no answer.
             drop(caller.send(heard));
         }
     }

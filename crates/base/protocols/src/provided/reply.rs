@@ -1,4 +1,4 @@
-//! Answers to the runtime's and its extensions' requests, in the words and with the status codes of Lambda's own endpoint.
+//! Replies to the runtime and its extensions, with the messages and status codes of Lambda's own endpoint.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
 
-/// An answer: always in one piece, so that it leaves with one write.
+/// A reply: always in one piece, so that it takes one write.
 pub(super) type Reply = Response<Full<Bytes>>;
 
 #[derive(Serialize)]
@@ -24,12 +24,12 @@ pub(super) fn accepted() -> Reply {
     )
 }
 
-/// 200 with what the handler is to be called with, or an extension is told.
+/// 200 with an event for the handler or an extension.
 pub(super) fn event(body: Bytes) -> Reply {
     json(StatusCode::OK, body)
 }
 
-/// 200 with text, or nothing.
+/// 200 with text, which may be empty.
 pub(super) fn text(body: &'static str) -> Reply {
     let mut reply = Response::new(Full::new(Bytes::from_static(body.as_bytes())));
     reply
@@ -38,7 +38,7 @@ pub(super) fn text(body: &'static str) -> Reply {
     reply
 }
 
-/// An error.
+/// An error reply.
 pub(super) fn problem(status: StatusCode, kind: &str, message: &str) -> Reply {
     let problem = Problem {
         error_message: message,
@@ -48,7 +48,7 @@ pub(super) fn problem(status: StatusCode, kind: &str, message: &str) -> Reply {
     json(status, body.into())
 }
 
-/// 400: no invocation of that id waits for an answer.
+/// 400: no invocation with this id waits for an answer.
 pub(super) fn invalid_request_id() -> Reply {
     problem(
         StatusCode::BAD_REQUEST,
@@ -57,12 +57,12 @@ pub(super) fn invalid_request_id() -> Reply {
     )
 }
 
-/// 403: the runtime is not where it may do this.
+/// 403: the runtime's state does not allow the request.
 pub(super) fn invalid_state(message: &str) -> Reply {
     problem(StatusCode::FORBIDDEN, "InvalidStateTransition", message)
 }
 
-/// 413: more than an answer may have.
+/// 413: the answer is too large.
 pub(super) fn too_large() -> Reply {
     problem(
         StatusCode::PAYLOAD_TOO_LARGE,
@@ -74,7 +74,7 @@ pub(super) fn too_large() -> Reply {
     )
 }
 
-/// 400: the request broke off.
+/// 400: the request is incomplete.
 pub(super) fn truncated() -> Reply {
     problem(
         StatusCode::BAD_REQUEST,
@@ -83,7 +83,7 @@ pub(super) fn truncated() -> Reply {
     )
 }
 
-/// The same reply with one more header.
+/// Adds a header to a reply.
 pub(super) fn with(mut reply: Reply, name: &'static str, value: &str) -> Reply {
     if let Ok(value) = HeaderValue::from_str(value) {
         reply

@@ -1,6 +1,6 @@
-//! The listener inside the worker's network: accepts, and runs a connection until it ends. When the main process has ended,
-//! what it wrote last is read before its callers are told. Of a worker that was let go its extensions are served on, which may be
-//! processes of their own, until whoever ends it drops this.
+//! Accepts and runs the connections on the listener inside the worker's network. When the main process has ended, what it wrote
+//! before is read before its callers are told. After a worker is released, its extensions (which may be separate processes) are
+//! served until this future is dropped.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::socket::Socket;
 use super::{Worksite, api};
 
-/// Serves the worker until it has ended, and then closes its queue. Dropping the future closes every connection.
+/// Serves the worker until it has ended, then closes its queue. Dropping the future closes every connection.
 pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {
     let mut connections = JoinSet::new();
     tokio::select! {
@@ -29,19 +29,20 @@ pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {
         match take_in(&site, &listener, &mut connections).await {}
     }
     let drained = async {
-        // The runtime hears of a connection when it next looks at its sockets, which is while this yields.
+        // Connections that are already established become visible when tokio next polls its sockets: that happens during this
+        // yield.
         yield_now().await;
         while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
             connections.spawn(connection(Arc::clone(&site), stream));
         }
         while connections.join_next().await.is_some() {}
     };
-    // What is still open after that belongs to others than the main process.
+    // Connections that are still open belong to other processes than the main one.
     drop(timeout(DRAIN_TIME_MAX, drained).await);
     site.queue.close();
 }
 
-/// Accepts connections and runs them, for ever.
+/// Accepts connections and runs them forever.
 async fn take_in(
     site: &Arc<Worksite>,
     listener: &TcpListener,
@@ -74,12 +75,12 @@ async fn connection(site: Arc<Worksite>, stream: TcpStream) {
         async move { Ok::<_, Infallible>(api::answer(&site, &socket, request).await) }
     });
     let served = http1::Builder::new()
-        // As Lambda writes them: runtimes made of shell scripts look for them so.
+        // As Lambda writes them: runtimes written as shell scripts search for this spelling.
         .title_case_headers(true)
         .auto_date_header(false)
-        // A poll may take for ever, and so may the pause before the next one.
+        // A poll may wait without limit, and so may the pause before the next request.
         .header_read_timeout(None)
-        // Who posts its answer and exits is heard; polls look for themselves whether anybody is there.
+        // A client that posts its answer and exits is still served; polls check by themselves whether their client is there.
         .half_close(true)
         .serve_connection(TokioIo::new(socket.clone()), service)
         .await;
@@ -88,11 +89,12 @@ async fn connection(site: Arc<Worksite>, stream: TcpStream) {
     }
 }
 
-/// Connections beyond one per invocation: an answer may come on another one than its poll, and extensions have theirs.
+/// Connections beyond one per invocation: an answer may use another connection than its poll, and extensions have their own.
 const CONNECTIONS_SPARE: usize = 32;
 
-/// Before the next try, when a connection could not be accepted (for want of descriptors, say).
+/// Pause after a failed accept (for example out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// What a dead process wrote is there already: reading it takes no time, unless somebody else has its connections.
+/// What a dead process wrote is already in the socket's buffer, so reading it takes no time unless another process holds the
+/// connection.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(50);

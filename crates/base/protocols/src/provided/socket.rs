@@ -1,7 +1,8 @@
-//! A connection's socket, shared between hyper, which reads and writes, and a poll that wants to know whether somebody is still there.
+//! A connection's socket, shared between hyper, which reads and writes, and a poll that checks whether its client is still
+//! there.
 //!
-//! Two things must hold at once: a request whose sender has closed its end is answered all the same (a process may post its answer
-//! and exit), and a poll whose sender has gone takes no event. hyper can do one or the other.
+//! A request is answered even if its sender has closed its sending end (a process may post its answer and exit), but a poll
+//! whose sender is gone must take no event. hyper supports only one or the other.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -20,7 +21,7 @@ impl Socket {
         Self(Arc::new(stream))
     }
 
-    /// Resolves when the other end is closed. Never, once more came than was read: it is not closed then.
+    /// Resolves when the other end is closed. Never resolves if unread bytes are left, because then it is not closed.
     pub(super) async fn closed(&self) {
         match self.0.peek(&mut [0]).await {
             Ok(0) | Err(_) => {}
@@ -77,7 +78,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // It is dropped next, which closes it.
+        // Dropping the socket closes it.
         Poll::Ready(Ok(()))
     }
 }

@@ -1,5 +1,5 @@
-//! A response that the runtime posts in parts (`Lambda-Runtime-Function-Response-Mode: streaming`), read by whoever waits for
-//! it: what nobody asks for is not read from the socket.
+//! A response that the runtime posts as a stream (`Lambda-Runtime-Function-Response-Mode: streaming`). The caller reads it from
+//! the socket piece by piece, so a slow caller slows down the runtime.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -18,49 +18,49 @@ use super::prelude::{self, Prelude, PreludeError};
 use super::queue::Times;
 use crate::error_body::as_error_body;
 
-/// A response under way.
+/// A streamed response that is being received.
 #[derive(Debug)]
 pub(super) struct Streamed {
     pub(super) times: Times,
     body: Incoming,
-    /// As the runtime named it.
+    /// The content type that the runtime sent.
     content_type: String,
-    /// Answers the runtime's request. Dropped before: whoever waited has gone away.
+    /// Lets the runtime's request be answered. Dropped unused: the caller is gone.
     over: Option<oneshot::Sender<Over>>,
 }
 
-/// How a streamed response ended, for the one who posted it.
+/// How a streamed response ended, for the request that posted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
-    /// It was taken to its end.
+    /// It was read to its end.
     Taken,
-    /// Its beginning was not what the content type says.
+    /// It does not begin as its content type says.
     Invalid,
 }
 
-/// What comes of a body.
+/// The next part of a body.
 #[derive(Debug)]
 pub(super) enum Piece {
-    /// More of it, not empty.
+    /// More follows; not empty.
     More(Bytes),
-    /// The last of it, may be empty.
+    /// The last part; may be empty.
     Last(Bytes),
-    /// The function raised: Lambda's error body.
+    /// The function raised an exception: Lambda's error body.
     Raised(Bytes),
     /// The connection broke.
     Broken,
 }
 
-/// How a response begins.
+/// The beginning of a response.
 #[derive(Debug)]
 pub(super) enum Beginning {
-    /// With this head; the piece came along.
+    /// The head, with the first part of the body.
     Head(HttpHead, Piece),
-    /// With something that is no prelude.
+    /// An invalid prelude.
     Invalid(PreludeError),
-    /// It raised before it said anything.
+    /// The function raised an exception before its first byte.
     Raised(Bytes),
-    /// It broke off before it said anything.
+    /// The connection broke before the first byte.
     Broken,
 }
 
@@ -79,8 +79,8 @@ impl Streamed {
         }
     }
 
-    /// Reads until it is known how the response begins: past the prelude, or to the first piece. A function that raises before
-    /// that is heard as if it had not begun to answer.
+    /// Reads the prelude, or up to the first part of the body. If the function raises an exception before that, the answer is
+    /// that error.
     pub(super) async fn begin(&mut self) -> Beginning {
         if names_prelude(&self.content_type) {
             return self.begin_with_prelude().await;
@@ -129,7 +129,7 @@ impl Streamed {
         }
     }
 
-    /// The next piece. After anything but [`Piece::More`] there is no more.
+    /// The next part. After anything but [`Piece::More`] there are no more.
     pub(super) async fn piece(&mut self) -> Piece {
         let piece = self.frame().await;
         if matches!(piece, Piece::Last(_) | Piece::Raised(_)) {
@@ -162,7 +162,7 @@ impl Streamed {
 
     fn finish(&mut self, how: Over) {
         if let Some(over) = self.over.take() {
-            // The runtime may have gone away meanwhile; the response is whole all the same.
+            // The response is complete, even if the runtime is gone.
             let _ = over.send(how);
         }
     }
@@ -181,7 +181,7 @@ fn names_prelude(content_type: &str) -> bool {
         .eq_ignore_ascii_case(prelude::CONTENT_TYPE)
 }
 
-/// What the trailers say of an error that came in the middle.
+/// The error that trailers report, if they do.
 pub(super) fn raised(trailers: &HeaderMap) -> Option<Bytes> {
     let kind = trailers
         .get(&ERROR_TYPE)
@@ -191,7 +191,7 @@ pub(super) fn raised(trailers: &HeaderMap) -> Option<Bytes> {
         return None;
     }
     let body = body.map_or_else(Bytes::new, |body| {
-        // It is sent in base64. What is not is shown as it came.
+        // The body is base64; anything else is shown unchanged.
         STANDARD
             .decode(body.as_bytes())
             .map_or_else(|_| Bytes::copy_from_slice(body.as_bytes()), Bytes::from)
@@ -199,7 +199,7 @@ pub(super) fn raised(trailers: &HeaderMap) -> Option<Bytes> {
     Some(as_error_body(body, kind.as_deref()))
 }
 
-/// Names the error; a header of posted errors, and a trailer of streamed responses.
+/// The error's type: a header of posted errors, and a trailer of streamed responses.
 pub(super) static ERROR_TYPE: HeaderName =
     HeaderName::from_static("lambda-runtime-function-error-type");
 

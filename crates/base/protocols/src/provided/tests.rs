@@ -18,7 +18,7 @@ use crate::testing::{FakeInstance, Message, Peer, start};
 
 const API: &str = "/2018-06-01/runtime";
 
-/// A worker that is up, and the runtime that has polled once.
+/// A worker that is ready, and its runtime, which has polled once.
 struct Rig {
     worker: Arc<ProvidedWorker>,
     instance: Arc<FakeInstance>,
@@ -32,7 +32,7 @@ async fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// What the runtime does is written before the worker comes up, and lies in the socket.
+/// `runtime` writes to the socket before the worker starts to read from it.
 async fn rig_with(change: impl FnOnce(&mut FunctionConfig)) -> Rig {
     let (listener, address) = listener().await;
     let instance = FakeInstance::new();
@@ -55,7 +55,7 @@ async fn rig() -> Rig {
 }
 
 impl Rig {
-    /// Begins a call with request id `id`.
+    /// Starts a call with request id `id`.
     fn call(&self, id: &str, event: &str) -> tokio::task::JoinHandle<Result<Answer, WorkerFault>> {
         let worker = Arc::clone(&self.worker);
         let call = call(id, event);
@@ -73,7 +73,7 @@ impl Peer {
             .await;
     }
 
-    /// The request id of the event that the poll under way gets.
+    /// The request id of the event that the current poll gets.
     async fn event(&mut self) -> String {
         let event = self.read().await;
         assert_eq!(event.status(), 200, "{event:?}");

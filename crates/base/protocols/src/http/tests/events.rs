@@ -1,4 +1,4 @@
-//! Events, posted.
+//! Events posted to a server.
 
 use pilot_model::ports::Call;
 
@@ -10,7 +10,7 @@ fn event(body: &str) -> Call {
     pilot_testkit::event_call("1", body)
 }
 
-/// What comes of an event that the server answers so.
+/// The result of an event for this answer of the server.
 async fn answered(rig: &Rig, server: &mut Peer, answer: &str) -> Result<Answer, WorkerFault> {
     let worker = Arc::clone(&rig.worker);
     let call = tokio::spawn(async move { worker.call(event("{\"a\":1}")).await });
@@ -76,7 +76,7 @@ async fn a_response_that_is_too_large_or_breaks_off_is_an_error() {
     let worker = Arc::clone(&rig.worker);
     let call = tokio::spawn(async move { worker.call(event("{}")).await });
     server.read().await;
-    // The worker stops reading before the end.
+    // The write fails because the worker stops reading before the end.
     drop(tokio::io::AsyncWriteExt::write_all(&mut server.stream, large.as_bytes()).await);
     let answer = call.await.unwrap();
     assert!(

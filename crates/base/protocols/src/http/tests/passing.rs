@@ -1,4 +1,4 @@
-//! Requests that pass through.
+//! Requests that are passed through.
 
 use futures_util::StreamExt;
 use http_body::Frame;
@@ -44,7 +44,7 @@ async fn requests_follow_one_another_on_one_connection() {
         assert!(!response.headers().contains_key("keep-alive"));
         assert_eq!(text(response).await, "hello");
     }
-    // That of the readiness, and no other.
+    // Only the connection of the readiness check.
     assert_eq!(rig.reach.connects(), 1);
 }
 
@@ -89,7 +89,7 @@ async fn a_connection_that_the_server_closed_is_not_used_again() {
             .await;
         assert_eq!(text(response.await.unwrap().unwrap()).await, "ok");
         drop(server);
-        // One turn through the sockets: the close has arrived when this has.
+        // When this connection is accepted, the close of the other has arrived, too.
         let (listener, address) = listener().await;
         let (_there, _here) =
             tokio::join!(tokio::net::TcpStream::connect(address), listener.accept());
@@ -140,7 +140,7 @@ async fn bodies_stream_both_ways_at_once() {
         .await;
     let mut response = response.await.unwrap().unwrap();
     for word in ["one", "two"] {
-        // Reading the response is what drives the request on.
+        // Reading the response drives the request.
         let (frame, ()) = tokio::join!(response.body_mut().frame(), async {
             send.send(Ok(word)).await.unwrap();
             let mut chunk = [0; 8];
@@ -247,7 +247,7 @@ async fn a_server_that_goes_before_it_answers_is_a_fault() {
     server.read().await;
     rig.instance.print("panic");
     rig.instance.end(End::Exited(101));
-    // Somebody else has its socket still: the end is told all the same.
+    // Another process still holds the socket: the end is reported anyway.
     let fault = response.await.unwrap().unwrap_err();
     let expected = WorkerFault::Exited {
         code: 101,

@@ -1,4 +1,4 @@
-//! When a server is ready.
+//! Readiness of a server.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ async fn a_path_is_asked_until_it_answers_2xx() {
     let come_up = come_up(web(), Some("/healthz"), &reach, &instance);
     let (worker, mut server) = tokio::join!(come_up, serves);
     let worker = Arc::new(worker.unwrap());
-    // The connection of the readiness carries the first request.
+    // The first request uses the connection of the readiness check.
     let passing = Arc::clone(&worker);
     let response = tokio::spawn(async move { passing.pass(get("/first")).await });
     assert_eq!(server.read().await.line, "GET /first HTTP/1.1");
@@ -142,6 +142,6 @@ async fn a_server_that_takes_too_long_is_told_what_was_missing() {
     for no_path in ["healthz", "/no path"] {
         let error = come_up(slow.clone(), Some(no_path), &reach, &instance).await;
         let said = problem(error.unwrap_err());
-        assert!(said.contains("no path"), "{said}");
+        assert!(said.contains("not a path"), "{said}");
     }
 }

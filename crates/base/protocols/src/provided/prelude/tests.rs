@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Feeds `bytes` in pieces of these lengths (repeated), and gives what came of it with the whole body.
+/// Feeds `bytes` in pieces of these lengths (repeated), and returns the result with the whole body.
 fn read(bytes: &[u8], lengths: &[usize]) -> Result<(HttpHead, Vec<u8>), PreludeError> {
     let mut prelude = Prelude::default();
     let mut rest = bytes;

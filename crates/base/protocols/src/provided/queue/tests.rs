@@ -39,7 +39,7 @@ fn two_polls_get_two_events_that_came_before_either_was_woken() {
     let (second, _second) = event("2");
     queue.submit(first).unwrap();
     queue.submit(second).unwrap();
-    // Both permits were one: what the first poll leaves behind wakes the second.
+    // Both notifications are one permit: the first poll leaves an event and wakes the second.
     let (mut one, mut two) = (Box::pin(queue.poll()), Box::pin(queue.poll()));
     assert_eq!(taken((&mut one).now_or_never()), "1");
     assert_eq!(taken((&mut two).now_or_never()), "2");

@@ -1,4 +1,4 @@
-//! Calls and answers in one piece, right and wrong ones.
+//! Calls with answers in one piece, valid and invalid ones.
 
 use super::*;
 
@@ -100,7 +100,7 @@ async fn two_invocations_run_at_once_and_their_answers_may_cross() {
     let mut calls = vec![("a", rig.call("a", "\"a\"")), ("b", rig.call("b", "\"b\""))];
     let (first, second) = (rig.runtime.event().await, other.event().await);
     assert_ne!(first, second);
-    // The answer to one comes on the other's connection.
+    // The answer to one call arrives on the other's connection.
     rig.runtime
         .respond(&second, "", &format!("\"{second}\""))
         .await;
@@ -207,7 +207,7 @@ async fn an_answer_of_more_than_six_mebibytes_is_refused_and_its_caller_told() {
         let (kind, message) = error(answer.await.unwrap().unwrap());
         assert_eq!(kind, "Function.ResponseSizeTooLarge");
         assert!(message.contains("6291556 bytes"), "{message}");
-        // The connection goes on.
+        // The connection stays usable.
         rig.runtime.poll().await;
     }
     let whole = "y".repeat(crate::RESPONSE_LEN_MAX);
@@ -241,7 +241,7 @@ async fn an_answer_that_breaks_off_is_an_error_of_that_invocation_alone() {
 async fn an_event_that_no_poll_took_waits_for_the_next() {
     let mut rig = rig().await;
     drop(rig.runtime);
-    // By the time this is answered, the worker has seen the poll go.
+    // When this is answered, the worker has seen that the poll is gone.
     rig.runtime = Peer::connect(rig.address).await;
     rig.runtime
         .exchange("GET", "/2018-06-01/ping", "", "")

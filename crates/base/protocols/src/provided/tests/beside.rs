@@ -1,4 +1,4 @@
-//! What is asked beside invocations: extensions, restore, telemetry, and what nobody should ask.
+//! Requests other than invocations: extensions, restore, telemetry, and unknown paths.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -62,7 +62,7 @@ async fn an_extension_is_told_of_invocations_and_of_the_end() {
     assert_eq!(goes.status(), 202);
 }
 
-/// A call that has a minute.
+/// A call with a deadline in one minute.
 fn long_call(rig: &Rig, id: &str) -> tokio::task::JoinHandle<Result<Answer, WorkerFault>> {
     let mut call = call(id, "{}");
     Arc::make_mut(&mut call.head).deadline_unix_ms = unix_ms(SystemTime::now()) + 60_000;
@@ -70,7 +70,7 @@ fn long_call(rig: &Rig, id: &str) -> tokio::task::JoinHandle<Result<Answer, Work
     tokio::spawn(async move { worker.call(call).await })
 }
 
-/// A worker that is up, with an extension of this name that was there before: it has asked for its first event.
+/// A ready worker with an extension of this name that registered in time and has asked for its first event.
 async fn rig_with_extension() -> (Rig, Peer, String) {
     let (listener, address) = listener().await;
     let instance = FakeInstance::new();
@@ -115,7 +115,7 @@ async fn rig_with_extension() -> (Rig, Peer, String) {
     (rig, extension, id)
 }
 
-/// The worker has answered somebody, and so had the time to answer others.
+/// After this answer, earlier requests on other connections have been handled, too.
 async fn pinged(address: SocketAddr) {
     let mut other = Peer::connect(address).await;
     let pong = other.exchange("GET", "/2018-06-01/ping", "", "").await;
@@ -157,7 +157,7 @@ async fn an_answer_is_not_held_back_by_an_extension_and_the_next_event_is() {
 async fn an_extension_that_never_asks_is_named_by_the_start_that_failed() {
     let (listener, address) = listener().await;
     let mut both = Peer::connect(address).await;
-    // One after the other on one connection: the runtime polls when the extension has registered.
+    // Both on one connection, in order: the runtime polls after the extension has registered.
     let headers = "Lambda-Extension-Name: sidecar\r\n";
     both.ask("POST", &format!("{EXTENSION}/register"), headers, "{}")
         .await;

@@ -1,10 +1,10 @@
-//! Coming up, ending, and being let go.
+//! Start, end and release of a worker.
 
 use super::*;
 use crate::End;
 use std::time::Duration;
 
-/// Comes up against a runtime that does not poll.
+/// Starts a worker whose runtime does not poll.
 async fn not_up(
     start: Start,
     listener: TcpListener,
@@ -90,7 +90,7 @@ async fn a_process_that_ends_before_it_polls_is_told_with_what_it_printed_and_wh
         (End::Exited(1), "AWS_LAMBDA_RUNTIME_API"),
         (End::Signalled(11), "was ended by signal 11"),
         (End::OutOfMemory, "memory_mb"),
-        (End::Unknown, "nobody can tell"),
+        (End::Unknown, "unknown reason"),
     ] {
         let (listener, _) = listener().await;
         let instance = FakeInstance::new();
@@ -108,7 +108,7 @@ async fn a_process_that_ends_before_it_polls_is_told_with_what_it_printed_and_wh
 #[tokio::test]
 async fn a_runtime_that_does_not_poll_in_time_is_retired() {
     let (listener, address) = listener().await;
-    // Connected, and silent.
+    // Connected, but sends nothing.
     let _runtime = Peer::connect(address).await;
     let mut start = start(provided);
     start.come_up_max = Duration::from_millis(20);
@@ -219,7 +219,7 @@ async fn a_worker_is_let_go_once_and_dropping_it_lets_it_go() {
     assert!(!rig.worker.is_alive());
     drop(rig.worker);
     assert_eq!(rig.instance.let_go(), ["at once"]);
-    // Its connections are closed with it.
+    // The worker's connections are closed with it.
     assert!(rig.runtime.read_to_end().await.is_empty());
 
     let rig = self::rig().await;

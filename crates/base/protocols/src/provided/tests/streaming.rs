@@ -1,4 +1,4 @@
-//! Answers in parts.
+//! Streamed answers.
 
 use super::*;
 use crate::End;
@@ -23,7 +23,7 @@ impl Peer {
     }
 }
 
-/// A call under way whose event the runtime has.
+/// A call whose event the runtime has taken.
 async fn under_way() -> (Rig, tokio::task::JoinHandle<Result<Answer, WorkerFault>>) {
     let mut rig = rig().await;
     let answer = rig.call("1", "{}");
@@ -65,7 +65,7 @@ async fn a_stream_of_any_type_is_a_response_with_status_200() {
     assert!(done.started <= done.first_byte && done.first_byte <= done.returned);
     assert_eq!(rig.runtime.read().await.status(), 202);
 
-    // The connection is good for the next one.
+    // The connection can be used for the next call.
     let answer = rig.call("2", "{}");
     rig.runtime.poll().await;
     rig.runtime.event().await;
@@ -107,7 +107,7 @@ async fn a_prelude_gives_status_headers_and_cookies_however_it_is_split() {
     }
 }
 
-/// As aws-lambda-go writes every answer.
+/// The way aws-lambda-go writes every answer.
 async fn begin_without_mode(runtime: &mut Peer, content_type: &str) {
     let head = format!(
         "POST {API}/invocation/1/response HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Type: {content_type}\r\n\
@@ -151,7 +151,7 @@ async fn what_is_no_prelude_is_an_error_for_both() {
     for bytes in ["no json\0\0\0\0\0\0\0\0", "{}\0\0", ""] {
         let (mut rig, answer) = under_way().await;
         rig.runtime.begin(PRELUDE).await;
-        // In one piece: what is left unread when it is refused would reset the connection.
+        // In one piece: unread bytes after the refusal would reset the connection.
         let chunk = match bytes.len() {
             0 => String::new(),
             len => format!("{len:x}\r\n{bytes}\r\n"),
@@ -186,7 +186,7 @@ async fn a_function_that_raises_in_the_middle_says_so_in_trailers() {
     assert_eq!(told(&told_body).1, "in the middle");
     assert_eq!(rig.runtime.read().await.status(), 202);
 
-    // Before the first byte it is as if it had not begun.
+    // An error before the first byte replaces the answer.
     let (mut rig, answer) = under_way().await;
     rig.runtime.begin(declared).await;
     rig.runtime.write(&trailers).await;
@@ -231,7 +231,7 @@ async fn nothing_is_read_ahead_of_whoever_takes_the_stream() {
     rig.runtime.begin("").await;
     rig.runtime.chunk("first").await;
     drop(answer.await.unwrap().unwrap());
-    // More than the sockets hold: the writer stands until somebody reads.
+    // More than the sockets' buffers hold: the writer waits until somebody reads.
     let chunk = vec![b'x'; 1 << 20];
     let mut runtime = rig.runtime;
     let mut writer = tokio::spawn(async move {
