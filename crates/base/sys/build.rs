@@ -1,5 +1,5 @@
-//! Compiles what the binary carries in C: the templates' inner loop, a shared object that languages' workers load, and the
-//! containers' process 1, a static program.
+//! Compiles the C parts of the binary: the templates' inner loop, a shared object that workers' interpreters load, and the
+//! shim, which is process 1 of containers, a static program.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn fork_server(out: &Path) {
     let status = compiler
         .to_command()
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror"])
-        // No C library, not even for a stack guard's or memset's sake: any interpreter can load it, glibc's or musl's.
+        // No C library, not even for stack protection or memset, so that any interpreter can load it, with glibc or musl.
         .args([
             "-ffreestanding",
             "-fno-stack-protector",
@@ -39,8 +39,8 @@ fn fork_server(out: &Path) {
     assert!(status.success(), "native/fork_server.c does not compile");
 }
 
-/// What does not compile ends the build. What cannot be linked does not: where there is no static C library there are no
-/// containers, which the daemon says when one is asked for, and everything else is as it is.
+/// A compile error ends the build. A link error does not: without a static C library there is no support for containers, which
+/// the daemon reports when a container is requested; everything else works.
 fn shim(out: &Path) {
     let compiler = cc::Build::new().opt_level_str("s").get_compiler();
     println!("cargo::rerun-if-changed=native/shim.h");

@@ -1,15 +1,15 @@
-// The inner loop of a template: waits, forks, reaps; and what a forked child does between the fork and its language runtime.
+// The inner loop of a template: waits, forks and reaps. Also what a forked child does before its language runtime continues.
 //
-// Loaded into the interpreter as a shared object. Written in C, without a C library, because of where it runs:
-// - The template's pages are shared with its children. Every page it writes to after a fork is copied, at some 2 us each. The
-//   same loop in Python wrote to 250 pages per fork; this one writes to its stack and its table.
-// - A child that is not isolated yet runs nothing else: it allocates nothing, locks nothing and calls nothing but the kernel.
-//   (fork itself is the C library's, given as a pointer, for its pthread_atfork handlers.)
+// Loaded into the interpreter as a shared object. It is written in C without a C library for two reasons:
+// - A template shares its pages with its children, and every page that it writes to after a fork is copied, at about 2 us each.
+//   The same loop in Python wrote to 250 pages per fork; this one writes to its stack and its table only.
+// - A child that is not isolated yet runs nothing else: it allocates nothing, locks nothing and only calls the kernel.
+//   (fork itself is the C library's, passed as a pointer, for its pthread_atfork handlers.)
 //
-// What it does not do: parse JSON, start templates, import. A message that does not begin with the magic goes back to the
-// caller. The protocol is crates/path/wire/PROTOCOL.md, section 2.
+// It does not parse JSON, start templates or import modules: a message that does not begin with the magic is returned to the
+// caller. The protocol is in crates/path/wire/PROTOCOL.md, section 2.
 //
-// Single-threaded by contract. Every kernel interface used is cited by its man page.
+// Single-threaded. Every kernel interface is cited by its man page.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -42,7 +42,7 @@ enum result {
 
 enum step { STEP_LOG = 1, STEP_CGROUP, STEP_NAMESPACE, STEP_DIRECTORY, STEP_CAPABILITIES, STEP_FILTER, STEP_RANDOM };
 
-// The beginning of a request to fork a worker of this template's own function; one role per descriptor follows.
+// Start of a request to fork a worker of this template's own function; one role per descriptor follows.
 struct request {
     uint8_t magic[4];  // "FORK"
     uint32_t count;
@@ -50,7 +50,7 @@ struct request {
     uint8_t roles[FDS_MAX];
 };
 
-// Memory that every child fills with randomness of its own: the state of a generator that siblings must not share.
+// Memory that every child fills with its own random bytes: the state of a generator that siblings must not share.
 struct region {
     uint8_t *at;
     uint64_t len;
@@ -61,13 +61,13 @@ struct child {
     uint64_t id;
 };
 
-// Shared with the caller (native.py); the order is theirs, too.
+// Shared with the caller (native.py), which also fixes the order.
 struct fork_server {
     int64_t (*fork)(void);
-    const char *directory;       // of a child; NULL: stays
+    const char *directory;       // of a child; NULL: unchanged
     const void *filter;          // struct sock_filter array; NULL: none
     uint64_t filter_len;         // instructions
-    uint64_t bounding;           // capabilities to take out of the bounding set, a bit each
+    uint64_t bounding;           // capabilities to remove from the bounding set, one bit each
     int32_t control;
     int32_t signals;             // signalfd for SIGCHLD
     uint8_t *message;
@@ -75,7 +75,7 @@ struct fork_server {
     struct child *children;      // CHILDREN_MAX of them; pid 0 is free
     struct region regions[REGIONS_MAX];
     uint64_t region_count;
-    int32_t channel_at;          // the descriptor a child finds its channel as; free in the template
+    int32_t channel_at;          // a child's descriptor number for its channel; unused in the template
     // Out.
     uint64_t message_len;
     int32_t fds[FDS_MAX];
@@ -85,9 +85,9 @@ struct fork_server {
     uint64_t sandboxed_ns;
     int32_t step;
     int32_t error;
-    uint64_t signal_mask;          // what children get: that of before pilot_watch
-    uint8_t in_own_pid_namespace;  // 0 once children are born elsewhere
-    uint8_t says_ready;            // nothing of the user's is left to be run before READY: it is said here
+    uint64_t signal_mask;          // of children: the mask from before pilot_watch
+    uint8_t in_own_pid_namespace;  // 0 once children are made in another one
+    uint8_t says_ready;            // no user code runs before READY, so it is sent here
 };
 
 // ---- system calls ---------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ static void close_all(struct fork_server *s) {
     s->fd_count = 0;
 }
 
-// The compiler may ask for these by name.
+// The compiler may emit calls to these.
 void *memset(void *to, int byte, size_t len) {
     volatile uint8_t *at = to;
     while (len--) *at++ = (uint8_t)byte;
@@ -198,7 +198,7 @@ static void tell(struct fork_server *s, const char *op, uint64_t id, const char 
     at = put_text(at, "\":");
     at = put_number(at, value);
     at = put_text(at, "}");
-    // A daemon that has gone is noticed at the next receive.
+    // A closed connection is noticed at the next receive.
     while (CALL5(__NR_sendto, s->control, text, at - text, MSG_NOSIGNAL, 0) == -EINTR) {}
 }
 
@@ -216,7 +216,7 @@ static void tell_failed(struct fork_server *s, uint64_t id, const char *what, lo
 
 // ---- signals --------------------------------------------------------------------------------------------------------
 
-// From now on ends of children are read from a descriptor. 0, or -errno.
+// From now on, ends of children are read from a descriptor. 0, or -errno.
 int pilot_watch(struct fork_server *s) {
     uint64_t children = 1ull << (SIGCHLD - 1);
     long error = CALL4(__NR_rt_sigprocmask, SIG_BLOCK, &children, &s->signal_mask, SIGNAL_SET_LEN);
@@ -226,7 +226,7 @@ int pilot_watch(struct fork_server *s) {
     return 0;
 }
 
-// In a child: signals are as before pilot_watch.
+// In a child: restores the signals from before pilot_watch.
 void pilot_unwatch(struct fork_server *s) {
     CALL1(__NR_close, s->signals);
     CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &s->signal_mask, 0, SIGNAL_SET_LEN);
@@ -234,7 +234,7 @@ void pilot_unwatch(struct fork_server *s) {
 
 // ---- children -------------------------------------------------------------------------------------------------------
 
-// Remembers a child; 0 when the table is full.
+// Adds a child to the table; 0 when it is full.
 int pilot_track(struct fork_server *s, int32_t pid, uint64_t id) {
     for (int i = 0; i < CHILDREN_MAX; i++) {
         if (s->children[i].pid == 0) {
@@ -254,7 +254,7 @@ static void reap(struct fork_server *s) {
         long pid = CALL4(__NR_wait4, -1, &status, WNOHANG, 0);
         if (pid <= 0) return;
         for (int i = 0; i < CHILDREN_MAX; i++) {
-            // Others are not ours: started by user code at import, or orphans of this PID namespace.
+            // Ignore other processes: started by user code at import, or orphans of this PID namespace.
             if (s->children[i].pid != pid) continue;
             s->children[i].pid = 0;
             int ended_by = status & 0x7f;  // WTERMSIG, WEXITSTATUS: wait(2)
@@ -265,7 +265,7 @@ static void reap(struct fork_server *s) {
     }
 }
 
-// Everything that takes rights away, in the order in which the rights for it vanish. 0, or the step that failed.
+// Every step that takes rights away; each one comes before the rights that it needs are gone. 0, or the step that failed.
 static int confine(struct fork_server *s, const struct request *r) {
     long error = 0;
     int step = STEP_LOG;
@@ -290,7 +290,7 @@ static int confine(struct fork_server *s, const struct request *r) {
     }
     if (error >= 0) {
         step = STEP_CAPABILITIES;
-        // Without CAP_SETPCAP the bounding set stays, which no_new_privs makes harmless (capabilities(7)).
+        // Without CAP_SETPCAP the bounding set stays, which is harmless with no_new_privs (capabilities(7)).
         for (int i = 0; i < 64; i++)
             if (s->bounding >> i & 1) CALL5(__NR_prctl, PR_CAPBSET_DROP, i, 0, 0, 0);
         error = CALL5(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
@@ -306,7 +306,7 @@ static int confine(struct fork_server *s, const struct request *r) {
         error = CALL3(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
     }
     for (uint64_t i = 0; i < s->region_count && error >= 0; i++) {
-        // Up to 256 bytes come whole (getrandom(2)).
+        // Up to 256 bytes are returned at once (getrandom(2)).
         for (uint64_t done = 0; done < s->regions[i].len && error >= 0;) {
             uint64_t len = s->regions[i].len - done;
             step = STEP_RANDOM;
@@ -318,8 +318,8 @@ static int confine(struct fork_server *s, const struct request *r) {
     return error < 0 ? step : 0;
 }
 
-// READY, section 1 of the protocol. Said from here, the daemon's answer to it, the first invocation, travels while the
-// interpreter comes to itself. 0, or -errno.
+// READY (section 1 of the protocol). It is sent from here so that the daemon's response, the first invocation, travels while
+// the interpreter continues. 0, or -errno.
 static long say_ready(struct fork_server *s) {
     char frame[16 + 128];
     char *at = put_text(frame + 16, "{\"forked_ns\":");
@@ -350,10 +350,10 @@ static int become_child(struct fork_server *s, const struct request *r) {
     s->channel = s->channel_at;
     close_all(s);
     s->sandboxed_ns = now_ns();
-    // Who has no invocation by then was not started for one, and uses the time (channel.py).
+    // A worker without an invocation by then was started ahead, and uses the time (channel.py).
     struct timespec64 idle = {0, IDLE_AFTER_US};  // a struct timeval: socket(7)
     CALL5(__NR_setsockopt, s->channel, SOL_SOCKET, SO_RCVTIMEO, &idle, sizeof idle);
-    // A daemon that has gone shows when the channel is read.
+    // A closed connection is noticed when the channel is read.
     if (!s->step && s->says_ready) say_ready(s);
     return s->step ? RESULT_REFUSED : RESULT_CHILD;
 }
@@ -372,7 +372,7 @@ static int fork_one(struct fork_server *s, const struct request *r) {
         error = CALL2(__NR_setns, pid_namespace, CLONE_NEWPID);
         if (error >= 0) s->in_own_pid_namespace = 0;
     } else if (!s->in_own_pid_namespace) {
-        what = "no pid namespace";  // it would be born in that of the child before
+        what = "no pid namespace";  // it would be made in that of the previous child
         error = -EINVAL;
     }
     if (error < 0) {
@@ -381,14 +381,14 @@ static int fork_one(struct fork_server *s, const struct request *r) {
     }
     int64_t pid = s->fork();
     if (pid == 0) return 1;
-    if (pid < 0) tell_failed(s, r->id, "fork", -EAGAIN);  // the C library keeps the number to itself
+    if (pid < 0) tell_failed(s, r->id, "fork", -EAGAIN);  // the C library does not pass the error on
     else if (!pilot_track(s, (int32_t)pid, r->id)) tell_failed(s, r->id, "too many children", -EAGAIN);
     return 0;
 }
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
-// One message into the caller's buffers. Its length, 0 at the end, or -errno.
+// Receives one message into the caller's buffers. Its length, 0 at the end, or -errno.
 static long receive(struct fork_server *s) {
     union {
         struct cmsghdr header;
@@ -405,7 +405,7 @@ static long receive(struct fork_server *s) {
         uint32_t count = (uint32_t)((ancillary.header.len - sizeof(struct cmsghdr)) / sizeof(int32_t));
         for (uint32_t i = 0; i < count && i < FDS_MAX; i++) s->fds[s->fd_count++] = given[i];
     }
-    if (len > 0 && header.flags & (MSG_TRUNC | MSG_CTRUNC)) len = 1;  // a byte that is no message: the caller refuses it
+    if (len > 0 && header.flags & (MSG_TRUNC | MSG_CTRUNC)) len = 1;  // one byte is no message: the caller rejects it
     return len;
 }
 

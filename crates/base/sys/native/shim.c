@@ -1,20 +1,20 @@
-// Process 1 of every container: starts what the daemon asks for, hands out sockets of the container's network, reaps, and makes
-// the container as new after a use.
+// The shim: process 1 of every container. It starts programs for the daemon, hands out sockets of the container's network, reaps
+// processes, and cleans the container after a use.
 //
-// A static program without dependencies, because it runs in any image. Single-threaded; every table and loop has a bound, and a
-// request that does not fit is refused, never cut.
+// A static program without dependencies, because it runs in any image. Single-threaded. Every table and loop has a bound; a
+// request that exceeds one is rejected, never truncated.
 //
-// What it is not: it decides nothing. What is run as whom, which folders are emptied and how long that may take comes with the
-// request; crates/side/container/src/shim/ is the other end, and the only one.
+// It makes no decisions: requests say what runs as which user, which folders are emptied and how long that may take. Its only
+// peer is crates/side/container/src/shim/.
 //
-// The daemon listens and the shim calls it, once: there is no socket in the container that the function could reach. When that
-// connection ends (the daemon let go, or died), so does the shim, and with it everything in the container (pid_namespaces(7)).
+// The daemon listens and the shim connects, once: the container has no socket that the function could connect to. When this
+// connection ends (the daemon closed it, or died), the shim exits, and with it everything in the container (pid_namespaces(7)).
 //
-// What runs in the container may be root there, but holds none of the capabilities that the shim holds: it cannot trace the
-// shim (ptrace(2)), nor signal it (process 1 gets no signal from inside that it has no handler for), and what it may change of
-// it all the same (its limits: prlimit(2)) is compared before each further use.
+// Other processes in the container may be root, but have none of the shim's capabilities. They cannot trace the shim (ptrace(2))
+// or signal it (process 1 receives only signals that it handles). What they can still change of it (its limits: prlimit(2)) is
+// compared before each further use.
 //
-// shim_users.c reads the image's users, shim_clean.c makes the container as new.
+// shim_users.c reads the image's users, shim_clean.c cleans the container.
 
 #define _GNU_SOURCE
 #include "shim.h"
@@ -40,14 +40,14 @@
 #include <unistd.h>
 
 #define PROTOCOL 2
-#define PROCESSES_MAX 1024  // that were asked for and run at the same time
+#define PROCESSES_MAX 1024  // requested ones that run at the same time
 #define WORDS_MAX 4096      // arguments and variables of one program, together
 #define BACKLOG 1024
-#define SEND_S_MAX 10       // a daemon that does not read for so long is gone
-// Below the daemon and whatever else runs on the machine, when the kernel must choose (proc_pid_oom_score_adj(5)).
+#define SEND_S_MAX 10       // a daemon that does not read for this long is gone
+// When the kernel runs out of memory, it should kill this before the daemon (proc_pid_oom_score_adj(5)).
 #define OOM_SCORE "300"
 
-// Of EXEC. Groups (u32 each), the working folder, arguments and variables (each ended by NUL) follow.
+// Payload of EXEC. Groups (u32 each), working folder, arguments and variables (each ended by NUL) follow.
 struct exec {
     uint32_t uid;
     uint32_t gid;
@@ -56,7 +56,7 @@ struct exec {
     uint32_t variables;
 };
 
-// Of SIGNAL.
+// Payload of SIGNAL.
 struct signal_target {
     uint64_t process;
     uint32_t whole_group;
@@ -71,7 +71,7 @@ struct process {
 static int daemon_fd;
 static int signals_fd;
 static struct process processes[PROCESSES_MAX];
-// Whether the daemon waits to hear that nothing runs any more, and by which request.
+// Whether the daemon waits until nothing runs any more, and which request does.
 static int rest_is_awaited;
 static uint64_t rest_id;
 
@@ -128,7 +128,7 @@ void tell(uint32_t op, uint32_t value, uint64_t id, const void *payload, size_t 
         memcpy(CMSG_DATA(rights), &fd, sizeof(int));
     }
     while (sendmsg(daemon_fd, &out, MSG_NOSIGNAL) < 0) {
-        if (errno != EINTR) _exit(0);  // Nobody is there any more.
+        if (errno != EINTR) _exit(0);  // The connection is closed.
     }
 }
 
@@ -146,7 +146,7 @@ static struct process *process_of(uint64_t id) {
     return NULL;
 }
 
-// Reaps whoever has ended, and reports those that were asked for. Whether there are children left.
+// Reaps ended processes and reports those that were requested. Returns whether children are left.
 static int reap(void) {
     for (;;) {
         int status;
@@ -165,7 +165,7 @@ static int reap(void) {
     }
 }
 
-// Gives up every capability for good, so that not even root's next execve(2) brings one back.
+// Drops every capability for good, so that not even root's next execve(2) restores one.
 static int drop_capabilities(void) {
     for (unsigned long capability = 0; capability < 64; capability++)
         if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0 && errno != EINVAL) return -1;
@@ -189,7 +189,7 @@ struct program {
 
 static struct program program;
 
-// Runs in the child. Which step failed, if it comes back.
+// Runs in the child. Returns the step that failed.
 static const char *become(const struct program *p) {
     sigset_t none;
     sigemptyset(&none);
@@ -213,13 +213,13 @@ static const char *become(const struct program *p) {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) return "PR_SET_NO_NEW_PRIVS";
     if (chdir(p->dir) < 0) return "the working folder";
     sigprocmask(SIG_SETMASK, &none, NULL);
-    // execvp looks at the PATH of `environ`: the function's.
+    // execvp searches the PATH of `environ`, so set it to the function's.
     environ = (char **)(uintptr_t)(p->words + p->exec->arguments + 1);
     execvp(p->words[0], p->words);
     return "execve";
 }
 
-// Reads an EXEC's payload into `program`. False: it is not one.
+// Parses an EXEC's payload into `program`. False: it is malformed.
 static int parse_exec(void) {
     const uint8_t *end = message + message_len;
     uint8_t *at = message + sizeof(struct head);
@@ -299,13 +299,13 @@ static void op_signal(uint64_t id, uint32_t number) {
     if (message_len != sizeof(struct head) + sizeof target) return failed(id, EINVAL, "signal");
     memcpy(&target, message + sizeof(struct head), sizeof target);
     struct process *process = process_of(target.process);
-    // Its id cannot be another's: it is ours to reap.
+    // The process id cannot be reused: this process has not reaped it yet.
     if (process && kill(target.whole_group ? -process->pid : process->pid, (int)number) < 0 && errno != ESRCH)
         return failed(id, errno, "kill");
     done(id);
 }
 
-// Whether /proc shows a process beside this one.
+// Whether /proc shows any other process.
 static int others(void) {
     DIR *proc = opendir("/proc");
     if (!proc) return 1;
@@ -318,7 +318,7 @@ static int others(void) {
 
 const char *kill_all(void) {
     for (;;) {
-        // All at once, whatever they fork meanwhile (kill(2)); process 1 is left out.
+        // Kills all processes at once, including any that they are forking (kill(2)); process 1 is excluded.
         if (kill(-1, SIGKILL) < 0 && errno != ESRCH) return "kill";
         if (!reap() && !others()) return NULL;
         if (now_ms() >= deadline_ms) {
@@ -326,7 +326,7 @@ const char *kill_all(void) {
             return "a process does not end";
         }
         struct pollfd ended = {signals_fd, POLLIN, 0};
-        // Not only our own children's ends matter: what was brought in from outside is reaped there, and nobody tells us.
+        // Processes that were moved in from outside are reaped outside, without a signal here; hence the timeout.
         poll(&ended, 1, 2);
         struct signalfd_siginfo info;
         while (read(signals_fd, &info, sizeof info) > 0) {}
@@ -339,7 +339,7 @@ static void op_kill(uint64_t id) {
     else done(id);
 }
 
-// Answered by the loop.
+// The main loop answers it.
 static void op_rest(uint64_t id) {
     if (rest_is_awaited) return failed(id, EBUSY, "rest");
     rest_is_awaited = 1;
@@ -362,7 +362,7 @@ static void op_socket(uint64_t id, uint32_t port, int listens) {
         if (bind(fd, (struct sockaddr *)&at, sizeof at) < 0) step = "bind";
         else if (listen(fd, BACKLOG) < 0) step = "listen";
     } else if (connect(fd, (struct sockaddr *)&at, sizeof at) < 0 && errno != EINPROGRESS) {
-        // In progress: the daemon waits for the end of it, so that nobody here does.
+        // In progress: the daemon waits for the result, so that the shim never waits.
         step = "connect";
     }
     int error = errno;
@@ -373,7 +373,7 @@ static void op_socket(uint64_t id, uint32_t port, int listens) {
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
-// The next request into `message` and `fds`. False: the daemon is gone.
+// Reads the next request into `message` and `fds`. False: the daemon is gone.
 static int receive(void) {
     struct iovec part = {message, sizeof message};
     union {
@@ -399,7 +399,7 @@ static int receive(void) {
 static void answer(void) {
     struct head head;
     memcpy(&head, message, sizeof head);
-    // Of KILL and CLEAN: how long it may take.
+    // For KILL and CLEAN: how long it may take.
     deadline_ms = now_ms() + head.value;
     switch (head.op) {
     case OP_EXEC: op_exec(head.id); break;
@@ -417,7 +417,7 @@ static void answer(void) {
 }
 
 int main(int count, char **arguments) {
-    // It kills whatever it sees: only where that is nothing but a container.
+    // The shim kills every process that it sees, so it must run only in a container.
     if (getpid() != 1) give_up("not process 1 of a PID namespace; it is started by `pilot serve` alone");
     if (count != 2) give_up("which socket?");
     for (int fd = open("/dev/null", O_RDWR); fd >= 0 && fd < 3; fd = open("/dev/null", O_RDWR)) {}
@@ -451,7 +451,7 @@ int main(int count, char **arguments) {
             if (!receive()) _exit(0);
             answer();
         }
-        // Whoever lost its parent is a child of process 1: no child is nobody.
+        // Orphans become children of process 1: without children, no process is left.
         if (rest_is_awaited && !reap()) {
             rest_is_awaited = 0;
             done(rest_id);

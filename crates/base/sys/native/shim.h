@@ -1,4 +1,4 @@
-// What the parts of the shim share: the layout of messages, and what one part does for another. See shim.c.
+// Shared by the parts of the shim: message layout and functions. See shim.c.
 
 #ifndef PILOT_SHIM_H
 #define PILOT_SHIM_H
@@ -26,37 +26,38 @@ enum op {
     OP_EXITED,
 };
 
-// Both ways; what follows it depends on `op`.
+// Header of messages in both directions; what follows depends on `op`.
 struct head {
     uint32_t op;
     uint32_t value;
-    uint64_t id;  // of the request; an EXEC's is the process's, too
+    uint64_t id;  // of the request; for EXEC also of the process
 };
 
-// The request that is being answered, and its descriptors.
+// The current request and its descriptors.
 extern uint8_t message[MESSAGE_MAX];
 extern size_t message_len;
 extern int fds[FDS_MAX];
 extern size_t fd_count;
 
-// When whatever is being done must be done, in now_ms()'s milliseconds.
+// The deadline of the current request, in now_ms()'s milliseconds.
 extern uint64_t deadline_ms;
 
 uint64_t now_ms(void);
 
-// Answers: with nothing; with the step that failed and why; with a payload (or NULL) and a descriptor (or -1).
+// Answers: empty; the failed step with its error; a payload (or NULL) with a descriptor (or -1).
 void done(uint64_t id);
 void failed(uint64_t id, int error, const char *what);
 void tell(uint32_t op, uint32_t value, uint64_t id, const void *payload, size_t len, int fd);
 
-// Ends every process but this one. NULL, or what is in the way.
+// Ends every other process. Returns NULL, or what prevented it.
 const char *kill_all(void);
 
-// A regular file's text, or nothing. An image says what lies there: it may be a pipe. Valid until the next call.
+// The contents of a regular file, or an empty text. The image controls what is there (it may be a pipe). Valid until the next
+// call.
 char *text_of(const char *path);
 int number_of(const char *text, uint32_t *number);
 
-// Requests: shim_users.c, shim_clean.c.
+// Request handlers in shim_users.c and shim_clean.c.
 void op_user(uint64_t id);
 void op_seal(uint64_t id);
 void op_clean(uint64_t id);

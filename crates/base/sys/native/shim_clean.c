@@ -1,7 +1,7 @@
-// Makes a container as new after a use, and remembers what it was like when it was. Part of the shim (shim.c).
+// Cleans a container after a use, and records the state of a new one to compare with. Part of the shim (shim.c).
 //
-// Nothing here trusts what lies in the container: folders are held as descriptors from before anybody could replace them, links are
-// not followed, and everything ends at a deadline.
+// Nothing here trusts what is in the container: folders are held as descriptors opened before anybody could replace them, links
+// are not followed, and everything has a deadline.
 
 #define _GNU_SOURCE
 #include "shim.h"
@@ -22,9 +22,9 @@
 #include <unistd.h>
 
 #define PLACES_MAX 32       // folders that are emptied
-#define DEPTH_MAX 48        // of folders within folders; what lies deeper is brought up first
+#define DEPTH_MAX 48        // of nested folders; deeper ones are moved up first
 
-// A folder that is emptied, as it was when the container was new.
+// A folder that is emptied, with its attributes when the container was new.
 struct place {
     int fd;
     mode_t mode;
@@ -33,7 +33,7 @@ struct place {
     ssize_t attributes;  // bytes of listxattr(2)
 };
 
-// What the shim's own process must still be like: what its children inherit.
+// Properties of the shim's process that its children inherit and that must not have changed.
 struct self {
     struct rlimit limits[RLIM_NLIMITS];
     cpu_set_t cpus;
@@ -48,11 +48,11 @@ static struct place places[PLACES_MAX];
 static size_t place_count;
 static struct self self_then;
 
-// Empties a folder. Mount points in it stay: nobody in here can make one (no CAP_SYS_ADMIN), so they are the container's own.
-// 0, or -1 with errno. What lies too deep is brought up to `top`, for the next pass.
+// Empties a folder. Mount points in it stay: nobody in the container can create one (no CAP_SYS_ADMIN), so they are the
+// container's own. 0, or -1 with errno. Folders that are nested too deeply are moved up to `top`, for the next pass.
 static int empty(int folder, int top, int depth) {
     static uint32_t names;
-    // Its own offset, from the beginning.
+    // A descriptor with its own offset, at the beginning.
     int here = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (here < 0) return -1;
     DIR *entries = fdopendir(here);
@@ -70,7 +70,7 @@ static int empty(int folder, int top, int depth) {
             break;
         }
         if (unlinkat(here, name, 0) == 0 || errno == ENOENT || errno == EBUSY) continue;
-        // EISDIR is what Linux says of folders; POSIX and some file systems say EPERM (unlink(2)).
+        // Linux returns EISDIR for folders; POSIX and some file systems return EPERM (unlink(2)).
         if (errno != EISDIR && errno != EPERM) result = -1;
         else if (unlinkat(here, name, AT_REMOVEDIR) == 0 || errno == EBUSY) continue;
         else if (errno != ENOTEMPTY && errno != EEXIST) result = -1;
@@ -117,8 +117,7 @@ static int is_empty(int folder) {
 
 static const char *refresh(const struct place *place) {
     struct stat now;
-    // What is removed while a folder is read may make the reading skip something: so until nothing is found. The deadline is
-    // looked at within.
+    // Removing entries while reading a folder may skip some: repeat until it is empty. The deadline is checked inside.
     while (!is_empty(place->fd))
         if (empty(place->fd, place->fd, 0) < 0) return "a folder cannot be emptied";
     if (fstat(place->fd, &now) < 0) return "fstat";
@@ -129,7 +128,7 @@ static const char *refresh(const struct place *place) {
     return NULL;
 }
 
-// An object goes by its owner's or its creator's word (sysvipc(7)), and the shim has no CAP_SYS_ADMIN: so as them.
+// Only its owner or creator may remove an object (sysvipc(7)), because the shim has no CAP_SYS_ADMIN: so it acts as that user.
 static int remove_as(uint32_t uid, uint32_t creator, int id, int (*remove)(int)) {
     int result = remove(id);
     uint32_t whose[2] = {uid, creator};
@@ -147,8 +146,8 @@ static int remove_segment(int id) { return shmctl(id, IPC_RMID, NULL); }
 static int remove_semaphores(int id) { return semctl(id, 0, IPC_RMID); }
 static int remove_queue(int id) { return msgctl(id, IPC_RMID, NULL); }
 
-// Tables of proc_sysvipc(5): a heading, then a line each: key, id, …; `uid_at` is the column of the owner, the creator's is two on.
-// Until the table is empty: it may be longer than what is read of it at a time.
+// Tables of proc_sysvipc(5): a header, then one line each: key, id, …; `uid_at` is the owner's column, the creator's is two
+// further. Repeats until the table is empty, since it may be longer than one read.
 static const char *remove_ipc(const char *table, size_t uid_at, int (*remove)(int), const char *what) {
     for (size_t found = 1; found;) {
         found = 0;
@@ -163,7 +162,7 @@ static const char *remove_ipc(const char *table, size_t uid_at, int (*remove)(in
                 if (column == uid_at + 2) number_of(field, &creator);
                 column++;
             }
-            // The last line of what was read may be cut off: the next round has it whole.
+            // The last line may be cut off: the next round reads it completely.
             if (column <= uid_at + 2) continue;
             found++;
             if (remove_as(uid, creator, (int)id, remove) < 0) return what;
@@ -185,8 +184,8 @@ static uint64_t mix_stat(uint64_t hash, const struct stat *stat) {
     return mix(hash, parts, sizeof parts);
 }
 
-// Of what lies in /dev (which is the container's own, and root's, whom a function may be): names, kinds, modes, owners; not below
-// mount points. The sum does not depend on the order.
+// Fingerprint of /dev (which belongs to the container and is writable for root, which a function may be): names, kinds, modes,
+// owners, without mount points. It does not depend on the order.
 static uint64_t of_devices(int folder, dev_t device, int depth) {
     int here = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = here < 0 ? NULL : fdopendir(here);
@@ -212,7 +211,7 @@ static uint64_t of_devices(int folder, dev_t device, int depth) {
     return sum;
 }
 
-// Files that the engine mounts into the container from outside: writes to them show in no layer.
+// Files that the engine mounts into the container from outside: writes to them are in no layer.
 static const char *const MOUNTED[] = {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"};
 
 static const char *look_at_self(struct self *self) {
@@ -254,8 +253,8 @@ static const char *compare_self(void) {
     return NULL;
 }
 
-// Remembers what the container is like while it is new. The folders that will be emptied come with it; one that is not empty now
-// holds what the image brought, and is refused. Without folders: those of before, and only the rest is remembered anew.
+// Records the state of a new container. The request carries the folders that will be emptied; a folder that is not empty now
+// has content from the image, and is an error. Without folders, only the rest is recorded again.
 void op_seal(uint64_t id) {
     char *at = (char *)message + sizeof(struct head), *end = (char *)message + message_len;
     for (size_t i = 0; at < end && i < place_count; i++) close(places[i].fd);
@@ -266,7 +265,7 @@ void op_seal(uint64_t id) {
         struct place *place = &places[place_count];
         struct stat stat;
         place->fd = open(at, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        // What an image does not have, nobody can have written to: creating it would show in its layer.
+        // If the image does not have it, nobody can have written to it: creating it would show in the container's layer.
         if (place->fd < 0 && errno == ENOENT) {
             at = nul + 1;
             continue;

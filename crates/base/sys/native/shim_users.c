@@ -1,5 +1,5 @@
-// Who an image's USER is, as its /etc/passwd and /etc/group say: the C library would load modules for that (nsswitch.conf(5)), which a
-// static program cannot. Part of the shim (shim.c).
+// Resolves an image's USER with its /etc/passwd and /etc/group. The C library would load modules for this (nsswitch.conf(5)),
+// which a static program cannot do. Part of the shim (shim.c).
 
 #define _GNU_SOURCE
 #include "shim.h"
@@ -13,7 +13,7 @@
 
 #define FILE_MAX (256 * 1024)
 
-// The answer to USER; groups and the home folder follow.
+// The answer to USER; groups and home folder follow.
 struct user {
     uint32_t uid;
     uint32_t gid;
@@ -37,7 +37,7 @@ char *text_of(const char *path) {
     return file_text;
 }
 
-// Cuts the next line into fields at ':'. False: there is none.
+// Splits the next line into fields at ':'. False: there is no line left.
 static int next_line(char **rest, char *fields[7]) {
     char *line;
     while ((line = strsep(rest, "\n"))) {
@@ -65,9 +65,9 @@ static int lists(char *members, const char *name) {
     return 0;
 }
 
-// `name`, `uid`, `name:group`, `uid:gid`, or nothing for root: as an image's USER is read by engines.
+// `name`, `uid`, `name:group`, `uid:gid`, or nothing for root: the forms of USER that engines accept.
 void op_user(uint64_t id) {
-    // The answer; groups and home follow one another without a gap.
+    // The answer; groups and home follow without a gap.
     static uint8_t payload[sizeof(struct user) + GROUPS_MAX * sizeof(uint32_t) + 256];
     struct user user = {0, 0, 0};
     uint32_t groups[GROUPS_MAX];

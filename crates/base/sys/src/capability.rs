@@ -1,4 +1,4 @@
-//! Capabilities (capabilities(7)): giving up all but a few, and keeping those across `execve` as an unprivileged user.
+//! Capabilities (capabilities(7)): drops all but a few, and keeps those across `execve` as an unprivileged user.
 
 use std::io;
 
@@ -12,13 +12,13 @@ pub enum Capability {
     Setuid = 7,
     /// Removing from the bounding set.
     Setpcap = 8,
-    /// `setns` into a mount namespace needs it.
+    /// Needed for `setns` into a mount namespace.
     SysChroot = 18,
-    /// `setns` needs it.
+    /// Needed for `setns`.
     SysAdmin = 21,
 }
 
-/// Highest capability number tried; the kernel refuses those it does not know.
+/// Highest capability number that is tried; the kernel rejects those that it does not know.
 const LAST_TRIED: u32 = 63;
 
 #[repr(C)]
@@ -38,8 +38,8 @@ struct Data {
 /// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 capabilities.
 const VERSION_3: u32 = 0x2008_0522;
 
-/// Takes everything but `kept` out of this thread's bounding set. Call it before the change of user, which takes the effective
-/// capability away that it needs.
+/// Removes everything but `kept` from this thread's bounding set. Call it before the change of user, which removes the
+/// effective capability that this needs.
 ///
 /// # Errors
 /// The kernel's.
@@ -49,7 +49,7 @@ pub fn bound_to(kept: &[Capability]) -> io::Result<()> {
             continue;
         }
         match prctl(libc::PR_CAPBSET_DROP, number, 0) {
-            // A number the kernel does not know: there are no more.
+            // The kernel does not know this number: there are no more.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
             done => done?,
         }
@@ -57,11 +57,11 @@ pub fn bound_to(kept: &[Capability]) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps exactly `kept` in this thread's permitted, effective, inheritable and ambient sets, so that they outlive an `execve`
+/// Keeps exactly `kept` in this thread's permitted, effective, inheritable and ambient sets, so that they survive an `execve`
 /// by a user other than root. Call it after the change of user.
 ///
 /// # Errors
-/// The kernel's, when one of `kept` is not held.
+/// The kernel's, when the thread does not hold one of `kept`.
 pub fn keep_only(kept: &[Capability]) -> io::Result<()> {
     prctl(
         libc::PR_CAP_AMBIENT,
@@ -106,7 +106,7 @@ pub fn keep_across_setuid() -> io::Result<()> {
 
 fn prctl(option: i32, first: u32, second: u32) -> io::Result<()> {
     let unused: libc::c_ulong = 0;
-    // SAFETY: the options used in this module take integers and touch no memory of ours.
+    // SAFETY: the options used in this module take integers and touch no memory of this process.
     let failed = unsafe {
         libc::prctl(
             option,

@@ -1,11 +1,11 @@
-//! The loopback device of a new network namespace comes up switched off (netdevice(7)).
+//! The loopback device. In a new network namespace it is down (netdevice(7)).
 
 use std::io;
 use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-/// Switches `lo` on in this network namespace.
+/// Sets `lo` up in this network namespace.
 ///
 /// # Errors
 /// The kernel's.

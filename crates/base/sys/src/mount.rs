@@ -1,5 +1,5 @@
-//! Mounts as descriptors: a folder or file cloned in one mount namespace, attached in another (open_tree(2), mount_setattr(2),
-//! move_mount(2); Linux 5.2, 5.12).
+//! Mounts as descriptors: a folder or file is cloned in one mount namespace and attached in another (open_tree(2),
+//! mount_setattr(2), move_mount(2); Linux 5.2, 5.12).
 
 use std::ffi::CString;
 use std::io;
@@ -22,7 +22,7 @@ const MOUNT_ATTR_NODEV: u64 = 0x4;
 const OPEN_TREE_CLONE: libc::c_uint = 1;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
 
-/// A read-only copy, without devices and set-user-id bits, of what is mounted at and below `path`, attached to nothing yet.
+/// A read-only copy of what is mounted at and below `path`, without devices and set-user-id bits, not attached anywhere yet.
 /// Needs `CAP_SYS_ADMIN` over the caller's mount namespace.
 ///
 /// # Errors
@@ -37,7 +37,7 @@ pub fn clone_read_only(path: &Path) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     let fd = RawFd::try_from(result).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, so this is its only owner.
     let tree = unsafe { OwnedFd::from_raw_fd(fd) };
     let attributes = MountAttr {
         attr_set: MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
@@ -45,8 +45,8 @@ pub fn clone_read_only(path: &Path) -> io::Result<OwnedFd> {
         propagation: 0,
         userns_fd: 0,
     };
-    // SAFETY: the empty path is NUL-terminated; `attributes` has the layout and the size that the kernel is told, and lives
-    // through the call.
+    // SAFETY: the empty path is NUL-terminated; `attributes` has the layout and size that the call is given, and lives through
+    // the call.
     let failed = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -64,8 +64,8 @@ pub fn clone_read_only(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Attaches such a copy at `path`, which must be there and of the same kind, in the caller's mount namespace. Needs
-/// `CAP_SYS_ADMIN` over that namespace alone.
+/// Attaches such a copy in the caller's mount namespace at `path`, which must exist and be of the same kind. Needs
+/// `CAP_SYS_ADMIN` over that namespace only.
 ///
 /// # Errors
 /// The kernel's.

@@ -1,10 +1,10 @@
-//! Netlink (netlink(7)): writes messages, sends them, reads what the kernel answers. A message carries the words for its
-//! step, so that an error says what could not be done.
+//! Netlink (netlink(7)): builds and sends messages and reads the kernel's answers. A message carries a description of its step,
+//! so that an error says what failed.
 //!
-//! Not here: what messages mean; that is [`route`]'s and [`nftables`]'s. No policy either.
+//! Not here: the meaning of messages, which [`route`] and [`nftables`] know, and policy.
 //!
-//! A message is a header of 16 bytes, a fixed part, and attributes; everything is padded to 4 bytes and, unless an
-//! attribute says otherwise, in the machine's byte order (include/uapi/linux/netlink.h).
+//! A message is a header of 16 bytes, a fixed part, and attributes. Everything is padded to 4 bytes and, unless an attribute
+//! says otherwise, in the machine's byte order (include/uapi/linux/netlink.h).
 
 pub mod nftables;
 pub mod route;
@@ -18,17 +18,17 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-/// A step that the kernel refused.
+/// A step that the kernel rejected.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {source}")]
 pub struct NetlinkError {
-    /// What could not be done.
+    /// The step.
     pub step: &'static str,
     /// Why.
     pub source: io::Error,
 }
 
-/// A request being written.
+/// A request that is being built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     step: &'static str,
@@ -36,7 +36,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A request of this type with its fixed part. `flags` beyond `NLM_F_REQUEST`.
+    /// A request of this type with its fixed part. `flags` are added to `NLM_F_REQUEST`.
     #[must_use]
     pub fn new(step: &'static str, kind: u16, flags: u16, fixed: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER_LEN];
@@ -68,7 +68,7 @@ impl Message {
         self.with(kind, &[value.as_bytes(), &[0]].concat())
     }
 
-    /// Appends an attribute whose value `inside` appends; its length is without the padding (nla_put() in lib/nlattr.c).
+    /// Appends an attribute whose value `inside` writes. Its length does not count the padding (nla_put() in lib/nlattr.c).
     #[must_use]
     pub fn with_nested(mut self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
         let begin = self.bytes.len();
@@ -81,7 +81,7 @@ impl Message {
         message.then(&[])
     }
 
-    /// The message as it is sent, but for its number.
+    /// The message as it is sent, apart from its sequence number.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.numbered(0)
@@ -95,7 +95,7 @@ impl Message {
         bytes
     }
 
-    /// Whether the kernel ends its answer with an acknowledgement, or with the end of a list.
+    /// Whether the kernel ends its answer with an acknowledgement or the end of a list.
     fn is_answered(&self) -> bool {
         let flags = u16::from_ne_bytes([self.bytes[6], self.bytes[7]]);
         flags & NLM_F_ACK != 0 || flags & NLM_F_DUMP == NLM_F_DUMP
@@ -112,7 +112,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The value of an attribute behind a fixed part of `fixed_len` bytes.
+    /// The value of an attribute after a fixed part of `fixed_len` bytes.
     #[must_use]
     pub fn attribute(&self, fixed_len: usize, wanted: u16) -> Option<&[u8]> {
         let mut rest = self.payload.get(fixed_len..)?;
@@ -127,7 +127,7 @@ impl Answer {
         }
     }
 
-    /// Four bytes of the fixed part as a number.
+    /// Reads four bytes of the fixed part as a number.
     #[must_use]
     pub fn number(&self, offset: usize) -> Option<u32> {
         Some(u32::from_ne_bytes(
@@ -136,7 +136,7 @@ impl Answer {
     }
 }
 
-/// What to talk with.
+/// The netlink protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Links, addresses and routes (rtnetlink(7)).
@@ -153,21 +153,21 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens one.
+    /// Opens a socket.
     ///
     /// # Errors
-    /// The kernel's: no such protocol in this kernel.
+    /// The kernel's: it does not have this protocol.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
         let socket = bound(protocol, SockFlag::empty(), 0)?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &ANSWER_TIME_MAX)?;
         Ok(socket.into())
     }
 
-    /// Sends messages as one and reads until the kernel has answered all that ask for it. What it gave, without the
-    /// acknowledgements.
+    /// Sends messages together and reads until the kernel has answered every one that asks for an answer. Returns the answers
+    /// without the acknowledgements.
     ///
     /// # Errors
-    /// The first step that was refused. The others may have been done, unless the protocol has transactions.
+    /// The first step that was rejected. The others may have taken effect, unless the protocol has transactions.
     pub fn transact(&mut self, messages: &[Message]) -> Result<Vec<Answer>, NetlinkError> {
         let refused = |step: &'static str| move |source: io::Error| NetlinkError { step, source };
         let (Some(first), Some(last)) = (messages.first(), messages.last()) else {
@@ -188,7 +188,7 @@ impl Netlink {
         while awaited > 0 {
             let bytes = receive(self.socket.as_fd()).map_err(refused(last.step))?;
             for (sequence, answer) in split(&bytes) {
-                // Numbers of earlier transactions belong to answers nobody waited for.
+                // Other numbers belong to late answers of earlier transactions.
                 let number = sequence.wrapping_sub(begin) as usize;
                 let Some(message) = messages.get(number) else {
                     continue;
@@ -207,7 +207,7 @@ impl Netlink {
 }
 
 impl From<OwnedFd> for Netlink {
-    /// A socket made by [`Netlink::open`] that has changed hands.
+    /// A socket made by [`Netlink::open`] in another process.
     fn from(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -228,7 +228,7 @@ impl AsFd for Netlink {
     }
 }
 
-/// A socket that becomes readable whenever something of the multicast `groups` changes (bits, as in `RTMGRP_…`).
+/// A socket that becomes readable whenever something in the multicast `groups` changes (bits, as in `RTMGRP_…`).
 ///
 /// # Errors
 /// The kernel's.
@@ -236,10 +236,10 @@ pub fn events(groups: u32) -> io::Result<OwnedFd> {
     bound(Protocol::Route, SockFlag::SOCK_NONBLOCK, groups)
 }
 
-/// Reads away what is waiting on a socket of [`events`].
+/// Discards everything that waits on a socket of [`events`].
 pub fn drain(events: &OwnedFd) {
     for _ in 0..DRAIN_ROUNDS_MAX {
-        // Too many to keep (ENOBUFS) is an event as well: only an empty socket ends this.
+        // An overflow (ENOBUFS) counts as an event, too: only an empty socket ends the loop.
         match receive(events.as_fd()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             _ => {}
@@ -271,7 +271,7 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The messages in what was received, with their numbers. What is cut off is left out.
+/// The messages in a received buffer, with their numbers. An incomplete last one is skipped.
 fn split(mut bytes: &[u8]) -> Vec<(u32, Answer)> {
     let mut answers = Vec::new();
     while let Some(header) = bytes.first_chunk::<HEADER_LEN>() {
@@ -292,21 +292,21 @@ fn split(mut bytes: &[u8]) -> Vec<(u32, Answer)> {
     answers
 }
 
-/// Both an acknowledgement and the end of a list begin with an error number, negative, or 0.
+/// Both an acknowledgement and the end of a list begin with a negative error number, or 0.
 fn error_of(answer: &Answer) -> Option<io::Error> {
     let code = answer.number(0).unwrap_or(0).cast_signed();
     (code != 0).then(|| io::Error::from_raw_os_error(-code))
 }
 
-/// Many times what a socket keeps.
+/// Many times more than a socket buffers.
 const DRAIN_ROUNDS_MAX: usize = 10_000;
 
 const HEADER_LEN: usize = 16;
 
-/// Lists come in pieces of at most this (netlink_dump() in net/netlink/af_netlink.c).
+/// Longest piece of a list (netlink_dump() in net/netlink/af_netlink.c).
 const RECEIVE_LEN_MAX: usize = 32 * 1024;
 
-/// The kernel answers within the call to send; waiting longer would be for ever.
+/// The kernel answers during the send call, so a longer wait would never end.
 const ANSWER_TIME_MAX: TimeVal = TimeVal::new(5, 0);
 
 const NLM_F_REQUEST: u16 = 0x1;

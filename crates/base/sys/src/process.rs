@@ -8,21 +8,21 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use nix::sched::CloneFlags;
 use nix::unistd::Pid;
 
-/// Which side of a [`clone_process`] this is.
+/// Which process returns from [`fork_with`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The new process.
     Child,
-    /// The caller, with the child's id as seen from here.
+    /// The caller, with the child's process id as the caller sees it.
     Parent(Pid),
 }
 
-/// Like fork(2), with namespaces: the child is a copy of the caller and goes on behind the call. `CLONE_PARENT` and the
-/// `CLONE_NEW…` flags make sense; sharing flags (`CLONE_VM`, `CLONE_FILES` …) do not and are taken out.
+/// Like fork(2), with namespaces: the child is a copy of the caller and continues after the call. Use `CLONE_PARENT` and the
+/// `CLONE_NEW…` flags; sharing flags (`CLONE_VM`, `CLONE_FILES` …) make no sense here and are removed.
 ///
 /// # Errors
-/// The kernel's (clone(2)); `Unsupported` in a process with more than one thread, where a lock held by another thread
-/// would stay locked in the child for ever.
+/// The kernel's (clone(2)); `Unsupported` in a process with more than one thread, because a lock that another thread holds
+/// would stay locked in the child forever.
 pub fn fork_with(flags: CloneFlags) -> io::Result<Side> {
     let threads = thread_count()?;
     if threads != 1 {
@@ -40,8 +40,8 @@ pub fn fork_with(flags: CloneFlags) -> io::Result<Side> {
     #[expect(clippy::cast_sign_loss, reason = "a set of bits, not a number")]
     let bits = libc::c_ulong::from(flags.bits() as u32 | libc::SIGCHLD as u32);
     let null: libc::c_ulong = 0;
-    // SAFETY: without CLONE_VM and with a null stack, clone(2) is fork(2): the child gets a copy of this stack. No
-    // pointer is passed. The process has one thread, as just checked, and no other could start one meanwhile.
+    // SAFETY: without CLONE_VM and with a null stack, clone(2) is fork(2): the child gets a copy of this stack. No pointer is
+    // passed. The process has one thread, as checked above, and only that thread could start another.
     let result = unsafe { libc::syscall(libc::SYS_clone, bits, null, null, null, null) };
     match result {
         -1 => Err(io::Error::last_os_error()),
@@ -51,8 +51,8 @@ pub fn fork_with(flags: CloneFlags) -> io::Result<Side> {
     }
 }
 
-/// What a forked child does with its life: closes every descriptor but `kept`, then runs `body`, which does not return.
-/// What the parent owned is neither used nor dropped here any more.
+/// The main function of a forked child: closes every descriptor but `kept`, then runs `body`, which does not return. The child
+/// never uses or drops anything else that the parent owned.
 pub fn child_main(kept: Vec<OwnedFd>, body: impl FnOnce(Vec<OwnedFd>) -> Infallible) -> ! {
     let mut numbers: Vec<libc::c_uint> = kept
         .iter()
@@ -72,32 +72,32 @@ pub fn child_main(kept: Vec<OwnedFd>, body: impl FnOnce(Vec<OwnedFd>) -> Infalli
 
 fn close_range(first: libc::c_uint, last: libc::c_uint) {
     let flags: libc::c_uint = 0;
-    // SAFETY: integers only. The descriptors closed belong to values of the parent's code, which this process never
-    // returns to. A kernel without the call (before 5.9) leaves them open, which costs descriptors and nothing else.
+    // SAFETY: integers only. The closed descriptors belong to values of the parent's code, to which this process never returns.
+    // A kernel without this call (before 5.9) leaves them open, which costs only descriptors.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
 }
 
-/// Gives a signal its default action back (sigaction(2)); an ignored one would stay ignored across `execve`.
+/// Restores a signal's default action (sigaction(2)); an ignored signal would stay ignored across `execve`.
 ///
 /// # Errors
 /// The kernel's.
 pub fn default_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
-    // SAFETY: SIG_DFL installs no handler, so no code of ours runs in signal context.
+    // SAFETY: SIG_DFL installs no handler, so no code of this process runs in signal context.
     unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) }?;
     Ok(())
 }
 
-/// Ignores a signal; ignored `SIGCHLD` means that the kernel reaps (wait(2)).
+/// Ignores a signal. With `SIGCHLD` ignored, the kernel reaps children (wait(2)).
 ///
 /// # Errors
 /// The kernel's.
 pub fn ignore_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
-    // SAFETY: SIG_IGN installs no handler, so no code of ours runs in signal context.
+    // SAFETY: SIG_IGN installs no handler, so no code of this process runs in signal context.
     unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigIgn) }?;
     Ok(())
 }
 
-/// Ends this process at once: no destructors, no exit handlers. For children that must not run their parent's.
+/// Ends this process immediately, without destructors and exit handlers. For children, which must not run their parent's.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: _exit(2) takes an integer and does not return.
     unsafe { libc::_exit(status) }
@@ -136,7 +136,7 @@ impl Program {
         })
     }
 
-    /// Becomes the program (execve(2)) with `fds[n]` as its descriptor `n` and no others. Returns only on failure.
+    /// Executes the program (execve(2)) with `fds[n]` as its descriptor `n` and no others. Returns only on failure.
     pub fn exec(&self, fds: &[OwnedFd]) -> io::Error {
         if let Err(error) = arrange_fds(fds) {
             return error;
@@ -161,10 +161,10 @@ fn null_terminated(strings: &[CString]) -> Vec<*const libc::c_char> {
 /// Puts `fds[n]` at descriptor `n`, without close-on-exec, and marks every other one close-on-exec.
 fn arrange_fds(fds: &[OwnedFd]) -> io::Result<()> {
     let count = RawFd::try_from(fds.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // First out of the way of the targets, then down: a source may stand where another one goes.
+    // Moves all sources above the targets first: a source may have the number of another one's target.
     let mut moved = Vec::with_capacity(fds.len());
     for fd in fds {
-        // SAFETY: fcntl with F_DUPFD_CLOEXEC takes and gives integers.
+        // SAFETY: fcntl with F_DUPFD_CLOEXEC takes and returns integers.
         let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, count + 16) };
         if copy < 0 {
             return Err(io::Error::last_os_error());
@@ -173,7 +173,7 @@ fn arrange_fds(fds: &[OwnedFd]) -> io::Result<()> {
     }
     for (target, source) in moved.iter().enumerate() {
         let target = RawFd::try_from(target).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: dup2 takes integers. What it replaces at `target` belongs to a process image that ends here.
+        // SAFETY: dup2 takes integers. The descriptor that it replaces at `target` belongs to the process image that ends here.
         if unsafe { libc::dup2(*source, target) } < 0 {
             return Err(io::Error::last_os_error());
         }

@@ -1,5 +1,5 @@
-//! System call filters (seccomp(2)): from a list of rules to a program, and the program into this thread.
-//! Which calls are allowed is `path/sandbox`'s to say.
+//! System call filters (seccomp(2)): compiles a list of rules into a program and installs it on this thread. `path/sandbox`
+//! decides which calls are allowed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,7 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-/// What a rule asks of one argument.
+/// A condition on one argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument {
     /// Argument `index` equals `value` (lower 32 bits).
@@ -28,12 +28,12 @@ pub enum Argument {
     },
 }
 
-/// A system call and when it matches: always without conditions, else when all of them hold.
+/// A system call and its conditions. The rule matches if all of them hold; without conditions it always matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// The call's number.
     pub call: i64,
-    /// All must hold.
+    /// Conditions that must all hold.
     pub when: Vec<Argument>,
 }
 
@@ -52,7 +52,7 @@ pub struct Filter {
     program: BpfProgram,
 }
 
-/// Why rules do not make a filter.
+/// Why a filter cannot be compiled.
 #[derive(Debug, thiserror::Error)]
 #[error("the system call filter does not compile: {problem}")]
 pub struct FilterError {
@@ -60,10 +60,10 @@ pub struct FilterError {
 }
 
 impl Filter {
-    /// A filter that gives `matched` to calls that match one of `rules` and `otherwise` to all others.
+    /// Compiles a filter: calls that match one of `rules` get `matched`, all others `otherwise`.
     ///
     /// # Errors
-    /// An architecture that is not known, or a rule that cannot be expressed.
+    /// An unknown architecture, or a rule that cannot be expressed.
     pub fn compile(
         rules: &[Rule],
         matched: Verdict,
@@ -92,7 +92,7 @@ impl Filter {
         Ok(Self { program })
     }
 
-    /// Puts it on this thread and all it forks. `no_new_privs` is set with it.
+    /// Installs the filter on this thread and everything that it forks. Also sets `no_new_privs`.
     ///
     /// # Errors
     /// The kernel's.

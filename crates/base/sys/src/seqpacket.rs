@@ -1,5 +1,4 @@
-//! Messages with descriptors over Unix socket pairs (unix(7), `SOCK_SEQPACKET`, `SCM_RIGHTS`): one message in, one
-//! message out, whole.
+//! Messages with descriptors over Unix socket pairs (unix(7), `SOCK_SEQPACKET`, `SCM_RIGHTS`). Messages arrive whole.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -13,7 +12,7 @@ use nix::sys::socket::{
 /// Longest message, bytes.
 pub const MESSAGE_LEN_MAX: usize = 64 * 1024;
 
-/// Most descriptors with one message.
+/// Most descriptors in one message.
 pub const FDS_MAX: usize = 16;
 
 /// A connected pair of message sockets, both close-on-exec.
@@ -42,10 +41,10 @@ pub fn stream_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// Sends one message with descriptors. Blocks if the socket does.
+/// Sends one message with descriptors. Blocks if the socket is blocking.
 ///
 /// # Errors
-/// `WouldBlock` on a non-blocking socket that is full; `BrokenPipe` when the other end is gone.
+/// `WouldBlock` on a full non-blocking socket; `BrokenPipe` when the other end is closed.
 pub fn send(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     if message.len() > MESSAGE_LEN_MAX || fds.len() > FDS_MAX {
         return Err(io::Error::new(
@@ -79,10 +78,10 @@ pub struct Message {
     pub fds: Vec<OwnedFd>,
 }
 
-/// Receives one message. `None`: the other end is gone.
+/// Receives one message. `None`: the other end is closed.
 ///
 /// # Errors
-/// `WouldBlock` on a non-blocking socket without one; `InvalidData` for one that does not fit.
+/// `WouldBlock` on a non-blocking socket without a message; `InvalidData` for a message that is too large.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
     let mut bytes = vec![0; MESSAGE_LEN_MAX];
     let mut space = cmsg_space!([RawFd; FDS_MAX]);
@@ -97,7 +96,7 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
         let mut fds = Vec::new();
         for control in received.cmsgs()? {
             if let ControlMessageOwned::ScmRights(raw) = control {
-                // SAFETY: the kernel has just made these descriptors for us, and nobody else knows them.
+                // SAFETY: the kernel has just made these descriptors, so this is their only owner.
                 fds.extend(
                     raw.into_iter()
                         .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),

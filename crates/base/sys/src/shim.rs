@@ -1,7 +1,8 @@
-//! The containers' process 1 (`native/shim.c`), as a program to be shown in a container, and the socket that it calls the daemon
-//! at: one connection per container, messages with descriptors ([`seqpacket`](crate::seqpacket)).
+//! The shim, which is process 1 of every container (`native/shim.c`): its binary, which is mounted into the container, and the
+//! socket at which it connects to the daemon. One connection per container, messages with descriptors
+//! ([`seqpacket`](crate::seqpacket)).
 //!
-//! Not here: what is said on it (`side/container`).
+//! Not here: the protocol on that connection (`side/container`).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,17 +12,18 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 
-/// A static program for this machine's architecture. Empty where the build had no static C library: then there are no containers.
+/// A static program for this machine's architecture. Empty if the build had no static C library: then there is no support for
+/// containers.
 pub const BINARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shim"));
 
-/// What is said to the shim and by it has this number; another one is another program.
+/// The version of the protocol. A shim with another version is rejected.
 pub const PROTOCOL: u32 = 2;
 
-/// A listening message socket (`SOCK_SEQPACKET`) at `folder`/`name`, non-blocking and close-on-exec, for one caller. The folder's path
-/// may be longer than a socket's may be (unix(7): 107 bytes).
+/// A listening message socket (`SOCK_SEQPACKET`) at `folder`/`name`, non-blocking and close-on-exec, for one connection. The
+/// folder's path may be longer than the limit for socket paths (unix(7): 107 bytes).
 ///
 /// # Errors
-/// The kernel's: something is at the path already, or the folder cannot be written to.
+/// The kernel's: something exists at the path, or the folder is not writable.
 pub fn door(folder: &Path, name: &str) -> io::Result<OwnedFd> {
     let folder = std::fs::File::open(folder)?;
     let door = socket(

@@ -1,17 +1,17 @@
-//! System V IPC objects of the caller's IPC namespace (sysvipc(7)): what there is, and the end of it.
+//! System V IPC objects of the caller's IPC namespace (sysvipc(7)): lists and removes them.
 
 use std::fs;
 use std::io;
 
-/// Removes every message queue, semaphore set and shared memory segment. Needs `CAP_SYS_ADMIN` over the IPC namespace, or to own
-/// them.
+/// Removes every message queue, semaphore set and shared memory segment. Needs `CAP_SYS_ADMIN` over the IPC namespace, or
+/// ownership of the objects.
 ///
 /// # Errors
-/// The first that could not be removed.
+/// The first one that could not be removed.
 pub fn remove_all() -> io::Result<()> {
     for (table, remove) in TABLES {
         let text = fs::read_to_string(format!("/proc/sysvipc/{table}")).unwrap_or_default();
-        // A heading, then a line each: key, id, …
+        // A header, then one line each: key, id, …
         let ids = text
             .lines()
             .skip(1)

@@ -1,45 +1,46 @@
 //! Packet filters (nf_tables; include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h): tables, chains and rules, written in
-//! transactions that the kernel takes whole or not at all.
+//! transactions that the kernel applies completely or not at all.
 //!
-//! A rule is a list of expressions. Each loads something into register 1, compares what is there and ends the rule when it
-//! does not fit, or decides. Attributes are big-endian; what is loaded and compared is as the packet or the kernel has it.
+//! A rule is a list of expressions. Each one loads a value into register 1, or compares the register and ends the rule on a
+//! mismatch, or decides. Attributes are big-endian; values that are loaded and compared have the byte order of the packet or
+//! the kernel.
 
 use super::{Message, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, Netlink, NetlinkError};
 
-/// Where a chain sees packets.
+/// The hook at which a chain sees packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Hook {
-    /// Everything that comes in, before it is routed.
+    /// All incoming packets, before routing.
     Prerouting = 0,
-    /// What is for this machine.
+    /// Packets for this machine.
     Input = 1,
-    /// What goes through it.
+    /// Packets that are forwarded.
     Forward = 2,
-    /// What it sends.
+    /// Packets that this machine sends.
     Output = 3,
-    /// Everything that leaves, after it is routed.
+    /// All outgoing packets, after routing.
     Postrouting = 4,
 }
 
-/// What a chain is for.
+/// The type of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainKind {
     /// Accepting and dropping.
     Filter,
-    /// Changing addresses.
+    /// Address translation.
     Nat,
 }
 
-/// A property of a packet beside its bytes.
+/// A property of a packet that is not part of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Meta {
-    /// Index of the interface it came in through, 4 bytes.
+    /// Index of the incoming interface, 4 bytes.
     InIndex = 4,
-    /// That interface's name, 16 bytes.
+    /// Name of the incoming interface, 16 bytes.
     InName = 6,
-    /// Name of the interface it leaves through, 16 bytes.
+    /// Name of the outgoing interface, 16 bytes.
     OutName = 7,
     /// [`IPV4`] or another, 1 byte.
     NetworkProtocol = 15,
@@ -54,17 +55,17 @@ pub const TCP: u8 = 6;
 /// [`Meta::TransportProtocol`] of UDP.
 pub const UDP: u8 = 17;
 
-/// Bits of a connection's state.
+/// Bits of a connection's state (conntrack).
 pub mod state {
-    /// Packets have passed in both directions.
+    /// Packets have been seen in both directions.
     pub const ESTABLISHED: u32 = 1 << 1;
-    /// New, but belonging to one that is not: ICMP errors.
+    /// New, but related to an established one: ICMP errors.
     pub const RELATED: u32 = 1 << 2;
     /// The first packet.
     pub const NEW: u32 = 1 << 3;
 }
 
-/// A step of a rule.
+/// An expression of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expression {
     /// Loads a property.
@@ -87,36 +88,35 @@ pub enum Expression {
     LoadState,
     /// Loads what kind of address the destination is: [`UNICAST`] or another, 4 bytes.
     LoadDestinationKind,
-    /// Loads the index of the interface the packet came in through if its source is reached through it, else 0; 4 bytes.
+    /// Loads the index of the incoming interface if the packet's source is routed through it, else 0; 4 bytes.
     LoadReversePath,
-    /// Keeps only these bits of what is loaded.
+    /// Masks the loaded value with these bits.
     Mask(Vec<u8>),
-    /// Goes on if what is loaded begins with these bytes.
+    /// Continues if the loaded value begins with these bytes.
     Is(Vec<u8>),
-    /// Goes on if it does not.
+    /// Continues if it does not.
     IsNot(Vec<u8>),
-    /// Goes on if more than `most` connections, this one included, have had the same 4 bytes loaded here; those that are
-    /// closed are not counted.
+    /// Continues if more than `most` open connections, this one included, have had the same 4 bytes loaded here.
     MoreConnectionsThan {
-        /// The set of [`Transaction::counting_set`] to count in.
+        /// The set of [`Transaction::counting_set`] that counts.
         set: &'static str,
-        /// How many are no more than that.
+        /// The limit.
         most: u32,
     },
-    /// Replaces the source address by that of the interface the packet leaves through.
+    /// Replaces the source address by that of the outgoing interface.
     Masquerade,
-    /// This chain needs not look further.
+    /// Accepts the packet in this chain.
     Accept,
-    /// The packet is lost.
+    /// Drops the packet.
     Drop,
-    /// Goes on in another chain, and comes back at its end.
+    /// Continues in another chain, and returns at its end.
     Jump(&'static str),
 }
 
-/// [`Expression::LoadDestinationKind`] of an address of one other machine (`RTN_UNICAST`).
+/// [`Expression::LoadDestinationKind`] for the address of one other machine (`RTN_UNICAST`).
 pub const UNICAST: u32 = 1;
 
-/// Changes of one table, for IPv4 and IPv6, to be made at once.
+/// Changes of one table for IPv4 and IPv6, made in one transaction.
 #[derive(Debug)]
 pub struct Transaction {
     table: String,
@@ -124,7 +124,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// One without a change.
+    /// A transaction without changes.
     #[must_use]
     pub fn of(table: &str) -> Self {
         let begin = batch("begin a transaction of nf_tables", NFNL_MSG_BATCH_BEGIN);
@@ -134,8 +134,8 @@ impl Transaction {
         }
     }
 
-    /// Makes the table. It belongs to the socket: nobody else can change it (not even `nft flush ruleset`), and it is gone
-    /// when the socket's last descriptor is closed (nft_rcv_nl_event() in net/netfilter/nf_tables_api.c; Linux 5.12).
+    /// Creates the table. It is owned by the socket: nobody else can change it (not even `nft flush ruleset`), and it is
+    /// removed when the socket's last descriptor is closed (nft_rcv_nl_event() in net/netfilter/nf_tables_api.c; Linux 5.12).
     #[must_use]
     pub fn make_owned_table(self) -> Self {
         let message = request(
@@ -156,7 +156,7 @@ impl Transaction {
         self.and(message)
     }
 
-    /// Adds a chain that packets come to at a hook, those with the lowest `priority` first; at its end they are accepted.
+    /// Adds a chain at a hook. Chains with a lower `priority` run first; packets are accepted at the chain's end.
     #[must_use]
     pub fn chain_at(self, name: &str, kind: ChainKind, hook: Hook, priority: i32) -> Self {
         let kind = match kind {
@@ -185,7 +185,8 @@ impl Transaction {
         self.and(message)
     }
 
-    /// Adds a set to count by in, for [`Expression::MoreConnectionsThan`]; at most `most` different 4 bytes. There may be one.
+    /// Adds a counting set for [`Expression::MoreConnectionsThan`], with at most `most` different keys of 4 bytes. A table may
+    /// have one.
     #[must_use]
     pub fn counting_set(self, name: &str, most: u32) -> Self {
         let message = request("make a set", NFT_MSG_NEWSET, NLM_F_CREATE)
@@ -201,7 +202,7 @@ impl Transaction {
         self.and(message)
     }
 
-    /// Adds a rule at a chain's end.
+    /// Appends a rule to a chain.
     #[must_use]
     pub fn rule(self, chain: &str, expressions: &[Expression]) -> Self {
         let message = request("add a rule", NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND)
@@ -227,7 +228,7 @@ impl Transaction {
         self
     }
 
-    /// The messages, from begin to end.
+    /// The messages, including begin and end.
     #[must_use]
     pub fn into_messages(mut self) -> Vec<Message> {
         let end = batch("end a transaction of nf_tables", NFNL_MSG_BATCH_END);
@@ -235,16 +236,16 @@ impl Transaction {
         self.messages
     }
 
-    /// Makes the changes.
+    /// Applies the changes.
     ///
     /// # Errors
-    /// The first step that was refused; then nothing has changed.
+    /// The first step that was rejected; then nothing has changed.
     pub fn commit(self, netfilter: &mut Netlink) -> Result<(), NetlinkError> {
         netfilter.transact(&self.into_messages()).map(drop)
     }
 }
 
-/// Begin and end are not answered: what fails is answered in their place.
+/// Begin and end get no answer of their own: an error is reported for the message that caused it.
 fn batch(step: &'static str, kind: u16) -> Message {
     let [high, low] = NFNL_SUBSYS_NFTABLES.to_be_bytes();
     Message::new(step, kind, 0, &[0, 0, high, low])
@@ -261,7 +262,7 @@ impl Message {
         self.with(kind, &value.to_be_bytes())
     }
 
-    /// Unlike rtnetlink, nf_tables wants it said that there are attributes inside.
+    /// Unlike rtnetlink, nf_tables requires the flag for nested attributes.
     fn with_list(self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
         self.with_nested(kind | NLA_F_NESTED, inside)
     }
@@ -391,9 +392,9 @@ const NFTA_SET_DESC: u16 = 9;
 const NFTA_SET_ID: u16 = 10;
 const NFTA_SET_DESC_SIZE: u16 = 1;
 const NFT_SET_EVAL: u32 = 0x20;
-/// What nft shows keys as; the kernel only keeps it.
+/// How nft displays keys; the kernel only stores it.
 const TYPE_IFACE_INDEX: u32 = 20;
-/// By what rules of the same transaction know the set.
+/// The id by which rules of the same transaction refer to the set.
 const COUNTING_SET: u32 = 1;
 const NFTA_DYNSET_SET_NAME: u16 = 1;
 const NFTA_DYNSET_SET_ID: u16 = 2;
@@ -403,7 +404,7 @@ const NFTA_DYNSET_EXPR: u16 = 7;
 const NFT_DYNSET_OP_ADD: u32 = 0;
 const NFTA_CONNLIMIT_COUNT: u16 = 1;
 const NFTA_CONNLIMIT_FLAGS: u16 = 2;
-/// Over the count, rather than not over it.
+/// Match above the limit, instead of up to it.
 const NFT_CONNLIMIT_F_INV: u32 = 1;
 
 const NF_DROP: u32 = 0;

@@ -1,5 +1,5 @@
-//! Links, IPv4 addresses and routes (rtnetlink(7); include/uapi/linux/{rtnetlink,if_link,if_addr,veth}.h), as far as a
-//! point-to-point link between two network namespaces needs them.
+//! Links, IPv4 addresses and routes (rtnetlink(7); include/uapi/linux/{rtnetlink,if_link,if_addr,veth}.h), as needed for a
+//! point-to-point link between two network namespaces.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -13,8 +13,8 @@ use super::{
 /// Longest name of an interface, bytes (`IFNAMSIZ` without the NUL).
 pub const NAME_LEN_MAX: usize = 15;
 
-/// A pair of connected devices. Both ends have the same hardware address, and neither asks for its peer's: on a link
-/// without ARP the kernel sends to the device's own address (arp_constructor() in net/ipv4/arp.c), which is the peer's.
+/// A pair of connected devices. Both ends have the same hardware address and do not use ARP: on such a link the kernel sends to
+/// the device's own address (arp_constructor() in net/ipv4/arp.c), which is also the peer's.
 #[derive(Debug, Clone)]
 pub struct Veth<'a> {
     /// Name of the end in the namespace of the socket.
@@ -34,7 +34,7 @@ pub struct InterfaceAddress {
     pub index: u32,
     /// The address.
     pub address: Ipv4Addr,
-    /// Whether it means something beyond this machine.
+    /// Whether it is valid beyond this machine.
     pub beyond_host: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// Opens one.
+    /// Opens a socket.
     ///
     /// # Errors
     /// The kernel's.
@@ -55,7 +55,7 @@ impl Route {
         })
     }
 
-    /// Does what a message of this module asks.
+    /// Executes a message of this module.
     ///
     /// # Errors
     /// The kernel's.
@@ -66,7 +66,7 @@ impl Route {
     /// The index of an interface.
     ///
     /// # Errors
-    /// The kernel's: there is none of this name.
+    /// The kernel's: no interface has this name.
     pub fn index_of(&mut self, name: &str) -> Result<u32, NetlinkError> {
         let step = "look an interface up";
         let message =
@@ -122,7 +122,7 @@ fn address_of(answer: &Answer) -> Option<InterfaceAddress> {
     })
 }
 
-/// Makes a pair of devices, both down.
+/// Creates a pair of devices, both down.
 #[must_use]
 pub fn make_veth(veth: &Veth<'_>) -> Message {
     let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
@@ -144,21 +144,21 @@ pub fn make_veth(veth: &Veth<'_>) -> Message {
         })
 }
 
-/// Switches an interface on.
+/// Sets an interface up.
 #[must_use]
 pub fn switch_on(index: u32) -> Message {
     let fixed = link(index, IFF_UP, IFF_UP);
     Message::new("switch the device on", RTM_NEWLINK, NLM_F_ACK, &fixed)
 }
 
-/// Removes an interface, and with one end of a pair the other.
+/// Removes an interface. Removing one end of a pair removes the other.
 #[must_use]
 pub fn remove_link(index: u32) -> Message {
     let fixed = link(index, 0, 0);
     Message::new("remove the device", RTM_DELLINK, NLM_F_ACK, &fixed)
 }
 
-/// Gives an interface an address and the net it lies in.
+/// Gives an interface an address with its prefix.
 #[must_use]
 pub fn add_address(index: u32, address: Ipv4Addr, prefix_len: u8) -> Message {
     let mut fixed = [0; ADDRESS_LEN];
@@ -170,7 +170,7 @@ pub fn add_address(index: u32, address: Ipv4Addr, prefix_len: u8) -> Message {
         .with(IFA_ADDRESS, &address.octets())
 }
 
-/// Sends everything for one address through an interface. An older route to it is replaced.
+/// Routes one address through an interface, replacing an older route to it.
 #[must_use]
 pub fn add_route_to(address: Ipv4Addr, index: u32) -> Message {
     let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
@@ -180,7 +180,7 @@ pub fn add_route_to(address: Ipv4Addr, index: u32) -> Message {
         .with(RTA_OIF, &index.to_ne_bytes())
 }
 
-/// Sends everything without a better route to a gateway that is taken to be on the interface's link.
+/// Adds a default route to a gateway that is assumed to be on the interface's link.
 #[must_use]
 pub fn add_default_route(gateway: Ipv4Addr, index: u32) -> Message {
     let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
@@ -216,10 +216,10 @@ fn route(prefix_len: u8, scope: u8, flags: u32) -> [u8; 12] {
     fixed
 }
 
-/// Changes of an interface's addresses, as bits for [`super::events`].
+/// Changes of interfaces' addresses, as bits for [`super::events`].
 pub const ADDRESS_EVENTS: u32 = 1 << (5 - 1);
 
-/// Changes of whether an interface forwards (`RTNLGRP_IPV4_NETCONF`).
+/// Changes of interfaces' forwarding (`RTNLGRP_IPV4_NETCONF`).
 pub const FORWARDING_EVENTS: u32 = 1 << (24 - 1);
 
 const LINK_LEN: usize = 16;

@@ -1,5 +1,5 @@
-//! Messages against those that iproute2 6.1 and nft 1.0.6 send for the same thing, recorded on a little-endian machine, and
-//! reading of what a kernel may answer.
+//! Compares messages with those that iproute2 6.1 and nft 1.0.6 send for the same thing, recorded on a little-endian machine;
+//! and parses what a kernel may answer.
 
 use super::nftables::{ChainKind, Expression, Hook, Meta, Transaction, state};
 use super::*;
@@ -11,7 +11,7 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Flags and numbers are each tool's own: compared are length and type, and everything behind the header.
+/// Compares length, type and everything after the header. Flags and sequence numbers differ between tools.
 #[track_caller]
 fn assert_recorded(message: &Message, hex: &str) {
     let (ours, theirs) = (message.to_bytes(), bytes(hex));
@@ -157,7 +157,7 @@ mod recorded {
         for message in &transaction[..1] {
             assert_recorded(message, recorded.next().unwrap());
         }
-        // The table itself: nft's has no owner.
+        // The table: nft's has no owner.
         recorded.next();
         for message in transaction[1..4]
             .iter()
@@ -188,13 +188,13 @@ mod recorded {
             )
             .into_messages();
         let mut recorded = include_str!("tests/nft_count.hex").lines();
-        // With what nft keeps in the kernel for itself (NFTA_SET_USERDATA).
+        // With nft's own data, which the kernel stores (NFTA_SET_USERDATA).
         let set = messages[1].clone().with(13, &[0, 4, 1, 0, 0, 0]);
         assert_recorded(&set, recorded.next().unwrap());
         assert_recorded(&messages[2], recorded.next().unwrap());
     }
 
-    /// `nft -f` of a table `t` with these chains and rules, a message a line.
+    /// `nft -f` of a table `t` with these chains and rules, one message per line.
     const RECORDED_TRANSACTION: &str = include_str!("tests/nft.hex");
 }
 
@@ -222,7 +222,7 @@ fn cut_off_answers_are_left_out_and_never_read_beyond() {
             kind: 16,
             payload: whole[..len].to_vec(),
         };
-        // Whatever it is, it is no panic.
+        // Arbitrary bytes must not panic.
         let _ = (answer.attribute(8, 1), answer.number(4));
     }
     let twice = [&whole[..], &whole[..]].concat();
