@@ -1,4 +1,4 @@
-//! Clocks for tests: one set by hand, one that follows tokio's (pausable) time.
+//! Clocks for tests: one that the test sets, and one that follows tokio's (pausable) time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use pilot_model::Instant;
 use pilot_model::ports::Clock;
 
-/// Stands still until it is told to go on.
+/// A clock that only moves when it is told to.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// Begins at `nanos`.
+    /// Starts at `nanos`.
     #[must_use]
     pub fn at(nanos: u64) -> Self {
         Self(AtomicU64::new(nanos))
     }
 
-    /// Goes on.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         self.0.fetch_add(nanos, Ordering::SeqCst);
@@ -30,12 +30,12 @@ impl Clock for ManualClock {
     }
 }
 
-/// Tokio's time: stands still and jumps in tests with `start_paused`. Begins at one second.
+/// Tokio's time: in tests with `start_paused` it stands still and jumps. Starts at one second.
 #[derive(Debug)]
 pub struct TokioClock(tokio::time::Instant);
 
 impl TokioClock {
-    /// Begins now.
+    /// Starts now.
     #[must_use]
     pub fn new() -> Self {
         Self(tokio::time::Instant::now())

@@ -1,4 +1,4 @@
-//! A programmable engine: starts take as long as the test says, fail when it says so, and their workers do what it says.
+//! A fake engine: the test says how long starts take, whether they fail, and what their workers do.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use pilot_model::{BoxFuture, Version, VersionId, WorkerId};
 
 use crate::worker::{Behaviour, Deed, FakeWorker, Served};
 
-/// A programmable engine. Its time is tokio's.
+/// A fake engine. It uses tokio's time.
 pub struct FakeEngine {
     clock: Arc<dyn Clock>,
     script: Mutex<Script>,
@@ -40,7 +40,7 @@ impl std::fmt::Debug for FakeEngine {
 }
 
 impl FakeEngine {
-    /// Starts take no time, succeed, and give workers that answer `{}` at once.
+    /// Starts take no time and succeed; workers answer `{}` at once.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
@@ -61,52 +61,52 @@ impl FakeEngine {
         })
     }
 
-    /// From now on, a start takes `latency`, and two come up at least `spacing` apart.
+    /// From now on a start takes `latency`, and two starts end at least `spacing` apart.
     pub fn starts_take(&self, latency: Duration, spacing: Duration) {
         let mut script = self.script.lock();
         script.start_takes = latency;
         script.start_spacing = spacing;
     }
 
-    /// The next starts fail, one for each error, after the time that a start takes.
+    /// The next starts fail, one per error, after the normal time of a start.
     pub fn fail_starts(&self, errors: impl IntoIterator<Item = StartError>) {
         self.script.lock().failures.extend(errors);
     }
 
-    /// What workers do when they are called, from now on.
+    /// What workers do from now on when they are called.
     pub fn serve(&self, behaviour: impl Fn(&Call) -> Deed + Send + Sync + 'static) {
         self.script.lock().behaviour.calls = Arc::new(behaviour);
     }
 
-    /// What workers make of requests that pass through to them, from now on. They are HTTP servers then.
+    /// How workers answer requests that are passed through from now on. This makes them HTTP servers.
     pub fn serve_http(&self, behaviour: impl Fn(PassedRequest) -> Served + Send + Sync + 'static) {
         self.script.lock().behaviour.passes = Arc::new(behaviour);
     }
 
-    /// The memory of workers that are started from now on, bytes.
+    /// Memory of each worker that is started from now on, bytes.
     pub fn workers_use(&self, pss: u64) {
         self.script.lock().pss = pss;
     }
 
-    /// What [`Engine::templates`] says, until the template of a version is forgotten (by its id as name), or one of level `prewarmed`
-    /// goes for its memory.
+    /// What [`Engine::templates`] returns, until a version is forgotten (its id is the template's name), or a template of level
+    /// `prewarmed` is evicted for its memory.
     pub fn templates_are(&self, templates: Vec<TemplateMemory>) {
         self.script.lock().templates = templates;
     }
 
-    /// Starts asked for so far.
+    /// Number of starts so far.
     #[must_use]
     pub fn starts(&self) -> usize {
         self.script.lock().asked
     }
 
-    /// Every worker that came up, in that order.
+    /// Every worker that was started, in order.
     #[must_use]
     pub fn workers(&self) -> Vec<Arc<FakeWorker>> {
         self.script.lock().workers.clone()
     }
 
-    /// Workers that came up and were not ended.
+    /// Number of workers that are still alive.
     #[must_use]
     pub fn alive(&self) -> usize {
         let script = self.script.lock();
@@ -117,13 +117,13 @@ impl FakeEngine {
             .count()
     }
 
-    /// Versions that were given up.
+    /// Versions that the pool has told the engine to forget.
     #[must_use]
     pub fn forgotten(&self) -> Vec<VersionId> {
         self.script.lock().forgotten.clone()
     }
 
-    /// When the start that is asked for now ends, and how.
+    /// When the start that begins now ends, and with which result.
     fn plan(&self) -> (tokio::time::Instant, Option<StartError>) {
         let mut script = self.script.lock();
         script.asked += 1;
@@ -168,7 +168,7 @@ impl Engine for FakeEngine {
     ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
         let asked = self.clock.now();
         let (ready, failure) = self.plan();
-        // The worker is made now and handed over later: until then it is nobody's.
+        // The worker is made now and returned later; until then nobody uses it.
         let clock = Arc::clone(&self.clock);
         let (behaviour, pss) = {
             let script = self.script.lock();

@@ -1,4 +1,4 @@
-//! A version to test with.
+//! Versions for tests.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -85,7 +85,7 @@ pub fn version(name: &str, number: u32) -> Arc<Version> {
     version_with(name, number, |_| ())
 }
 
-/// Version `number` of a function whose [`config`] is changed by `change`.
+/// Version `number` of a function whose [`config`] `change` has edited.
 #[must_use]
 pub fn version_with(
     name: &str,

@@ -1,5 +1,5 @@
-//! A programmable host of runtimes: starting, adapting, specialising and cleaning take as long as the test says and fail when it
-//! says so. What was done with each runtime, and whether it is still up, can be looked at afterwards.
+//! A fake host of runtimes: the test says how long starting, adapting, specialising and cleaning take and when they fail.
+//! Afterwards it can check what was done with each runtime, and whether it is still alive.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use pilot_model::{BoxFuture, FunctionName, Instant, Runtime, Version, WorkerId};
 
 use crate::worker::{Behaviour, FakeWorker};
 
-/// A programmable host of runtimes. Its time is tokio's.
+/// A fake host of runtimes. It uses tokio's time.
 #[derive(Debug)]
 pub struct FakeHost {
     inner: Arc<Inner>,
@@ -40,14 +40,14 @@ struct Script {
     runtimes: Vec<Arc<FakeRuntime>>,
 }
 
-/// How long something takes, and whether it works.
+/// How long a step takes, and its next errors.
 #[derive(Debug, Default)]
 struct Step {
     takes: Duration,
     failures: VecDeque<StartError>,
 }
 
-/// A runtime that was started, for the test to look at; the pool has a handle of its own.
+/// A runtime that was started, as the test sees it; the pool has its own handle.
 #[derive(Debug)]
 pub struct FakeRuntime {
     number: usize,
@@ -60,18 +60,18 @@ pub struct FakeRuntime {
 /// What was done with a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuntimeDeed {
-    /// It came up as one of this key.
+    /// It was started with this key.
     Started(Arc<RuntimeKey>),
-    /// It became one of this key.
+    /// It was adapted to this key.
     Adapted(Arc<RuntimeKey>),
-    /// It got a function.
+    /// It was specialised for this function.
     Specialised(FunctionName),
     /// It was cleaned.
     Cleaned,
 }
 
 impl FakeHost {
-    /// Everything takes no time and works; workers answer `{}` at once.
+    /// Every step takes no time and succeeds; workers answer `{}` at once.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
@@ -82,47 +82,47 @@ impl FakeHost {
         })
     }
 
-    /// From now on a start takes so long.
+    /// From now on a start takes this long.
     pub fn starts_take(&self, time: Duration) {
         self.inner.script.lock().start.takes = time;
     }
 
-    /// The next starts fail, one for each error.
+    /// The next starts fail, one per error.
     pub fn fail_starts(&self, errors: impl IntoIterator<Item = StartError>) {
         self.inner.script.lock().start.failures.extend(errors);
     }
 
-    /// From now on adapting takes so long.
+    /// From now on adapting takes this long.
     pub fn adaptations_take(&self, time: Duration) {
         self.inner.script.lock().adapt.takes = time;
     }
 
-    /// The next adaptations fail, one for each error.
+    /// The next adaptations fail, one per error.
     pub fn fail_adaptations(&self, errors: impl IntoIterator<Item = StartError>) {
         self.inner.script.lock().adapt.failures.extend(errors);
     }
 
-    /// From now on specialising takes so long.
+    /// From now on specialising takes this long.
     pub fn specialisations_take(&self, time: Duration) {
         self.inner.script.lock().specialise.takes = time;
     }
 
-    /// The next specialisations fail, one for each error.
+    /// The next specialisations fail, one per error.
     pub fn fail_specialisations(&self, errors: impl IntoIterator<Item = StartError>) {
         self.inner.script.lock().specialise.failures.extend(errors);
     }
 
-    /// From now on cleaning takes so long.
+    /// From now on cleaning takes this long.
     pub fn cleanings_take(&self, time: Duration) {
         self.inner.script.lock().clean.takes = time;
     }
 
-    /// The next cleanings fail, one for each error.
+    /// The next cleanings fail, one per error.
     pub fn fail_cleanings(&self, errors: impl IntoIterator<Item = StartError>) {
         self.inner.script.lock().clean.failures.extend(errors);
     }
 
-    /// No version's key can be had any more.
+    /// From now on no version has a key.
     pub fn fail_keys(&self, error: StartError) {
         self.inner.script.lock().keys_fail = Some(error);
     }
@@ -132,24 +132,24 @@ impl FakeHost {
         self.inner.script.lock().starts_stems = true;
     }
 
-    /// The memory of each runtime from now on, bytes.
+    /// Memory of each runtime from now on, bytes.
     pub fn runtimes_use(&self, bytes: u64) {
         self.inner.script.lock().memory_bytes = bytes;
     }
 
-    /// Starts asked for so far.
+    /// Number of starts so far.
     #[must_use]
     pub fn starts(&self) -> usize {
         self.inner.script.lock().asked
     }
 
-    /// Every runtime that came up, in that order.
+    /// Every runtime that was started, in order.
     #[must_use]
     pub fn runtimes(&self) -> Vec<Arc<FakeRuntime>> {
         self.inner.script.lock().runtimes.clone()
     }
 
-    /// Runtimes that are up: neither dropped nor dead.
+    /// Runtimes that are alive: neither dropped nor dead.
     #[must_use]
     pub fn up(&self) -> usize {
         let script = self.inner.script.lock();
@@ -160,10 +160,10 @@ impl FakeHost {
             .count()
     }
 
-    /// The key that [`RuntimeHost::key`] gives. `UV_THREADPOOL_SIZE` is an execution option.
+    /// The key that [`RuntimeHost::key`] returns. `UV_THREADPOOL_SIZE` is an execution option.
     ///
     /// # Panics
-    /// If the configuration has no key, which this host never says.
+    /// Never: this host has a key for every configuration.
     #[must_use]
     pub fn key_of(version: &Version) -> RuntimeKey {
         let config = &version.config;
@@ -216,13 +216,13 @@ impl FakeHost {
 }
 
 impl FakeRuntime {
-    /// Counted from 1, in the order in which they came up.
+    /// Its number in the order of starts, from 1.
     #[must_use]
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Neither dead nor dropped by everyone.
+    /// Whether it is neither dead nor dropped by all owners.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.alive.load(Ordering::SeqCst) && !self.dropped.load(Ordering::SeqCst)
@@ -242,12 +242,12 @@ impl FakeRuntime {
         cleaned.count()
     }
 
-    /// Ends by itself.
+    /// Makes it end by itself.
     pub fn die(&self) {
         self.alive.store(false, Ordering::SeqCst);
     }
 
-    /// The worker it was made last.
+    /// The worker it was last specialised into.
     #[must_use]
     pub fn worker(&self) -> Option<Arc<FakeWorker>> {
         self.worker.lock().clone()
@@ -255,7 +255,7 @@ impl FakeRuntime {
 }
 
 impl Inner {
-    /// Takes the time of a step and gives what becomes of it.
+    /// Waits for the time of a step and returns its result.
     async fn perform(
         &self,
         step: impl Fn(&mut Script) -> &mut Step + Send,
@@ -360,7 +360,7 @@ impl PrewarmedRuntime for Up {
     ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
         let version = Arc::clone(version);
         Box::pin(async move {
-            // One that is specialised as what it is not would show.
+            // Detects a runtime that is specialised for a version of another key.
             let wanted = FakeHost::key_of(&version);
             if *self.key() != wanted {
                 return Err(StartError::Sandbox {
@@ -383,7 +383,7 @@ impl PrewarmedRuntime for Up {
         })
     }
 
-    /// Fails where the use has not ended.
+    /// Fails while the runtime is in use.
     fn clean(&self) -> BoxFuture<'_, Result<(), StartError>> {
         Box::pin(async move {
             let worker = self.record.worker.lock().clone();

@@ -1,6 +1,7 @@
-//! Fakes for the ports, clocks, a fixture version, capability probes, what a machine has; for tests only.
+//! Fakes for the ports, clocks, test versions, and probes of the machine; for tests only.
 //!
-//! [`FakeEngine`] and [`FakeHost`] start [`FakeWorker`]s in tokio's time, so that a test with a paused clock decides when anything happens.
+//! [`FakeEngine`] and [`FakeHost`] start [`FakeWorker`]s in tokio's time, so that a test with a paused clock controls when
+//! everything happens.
 
 mod clock;
 mod engine;

@@ -1,12 +1,13 @@
-//! The machine's network namespaces, so that a test can tell that none was left. A namespace has no name of its own and no list
-//! (network_namespaces(7)): it is there as long as a process is in it, a descriptor refers to it, or a mount shows it.
+//! The machine's network namespaces, so that a test can check that none is left. Namespaces have no names and no list
+//! (network_namespaces(7)): one exists as long as a process is in it, a descriptor refers to it, or it is mounted somewhere.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Inode numbers of all network namespaces that a process is in, has open, or that is mounted where this process sees it. What other
-/// users' processes have needs root to be seen. A number is given anew once its namespace is gone, so compare how many there are.
+/// Inode numbers of all network namespaces that a process is in, has open, or that are mounted in this process's mount
+/// namespace. Seeing other users' processes needs root. A number is reused once its namespace is gone, so compare only how many
+/// there are.
 #[must_use]
 pub fn network() -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
@@ -19,7 +20,7 @@ pub fn network() -> BTreeSet<u64> {
         }
     }
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // The fourth field is what of its file system is mounted (proc_pid_mountinfo(5)).
+    // The fourth field is the root of the mount within its file system (proc_pid_mountinfo(5)).
     found.extend(
         mounts
             .lines()
@@ -28,7 +29,7 @@ pub fn network() -> BTreeSet<u64> {
     found
 }
 
-/// Names in a folder. Processes end meanwhile: of those there are none.
+/// Names in a folder. The folder of a process that ends meanwhile is empty.
 fn entries(folder: &Path) -> impl Iterator<Item = String> {
     fs::read_dir(folder)
         .into_iter()

@@ -1,4 +1,4 @@
-//! What this machine lets a test do. A test that cannot run says so loudly and why.
+//! What this machine allows a test to do. A test that cannot run reports why.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ pub fn is_root() -> bool {
     })
 }
 
-/// Whether the memory controller of cgroup v1 is there to be written to.
+/// Whether the memory controller of cgroup v1 is writable.
 #[must_use]
 pub fn has_cgroup_v1() -> bool {
     is_writable(Path::new("/sys/fs/cgroup/memory/cgroup.procs"))
 }
 
-/// Whether cgroup v2 is there to be written to.
+/// Whether cgroup v2 is writable.
 #[must_use]
 pub fn has_cgroup_v2() -> bool {
     is_writable(Path::new("/sys/fs/cgroup/cgroup.subtree_control"))
@@ -33,7 +33,7 @@ pub fn program(name: &str) -> Option<std::path::PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Says that a test does not run here, and why.
+/// Reports that a test is skipped here, and why.
 pub fn skip(test: &str, reason: &str) {
     eprintln!("SKIPPED {test}: {reason}");
 }

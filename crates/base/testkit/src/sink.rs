@@ -1,4 +1,4 @@
-//! An event sink that keeps everything.
+//! An event sink that keeps every event.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ impl RecordingSink {
         self.0.lock().clone()
     }
 
-    /// The records of ended invocations, in the order in which they ended.
+    /// The records of completed invocations, in the order of their ends.
     #[must_use]
     pub fn records(&self) -> Vec<Arc<InvocationRecord>> {
         let record = |event: &Event| match event {
@@ -27,7 +27,7 @@ impl RecordingSink {
         self.0.lock().iter().filter_map(record).collect()
     }
 
-    /// Workers that are gone, with the reason.
+    /// Workers that have ended, with the reason.
     #[must_use]
     pub fn ended(&self) -> Vec<(WorkerId, &'static str)> {
         let ended = |event: &Event| match event {

@@ -1,4 +1,4 @@
-//! A worker whose every call does what the test says, in tokio's time.
+//! A worker whose calls do what the test says, in tokio's time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use tokio::sync::watch;
 /// What a call does.
 #[derive(Debug, Clone)]
 pub enum Deed {
-    /// Returns this after so long, having printed that.
+    /// After a delay, prints the last text and returns this body.
     Return(Duration, Bytes, Bytes),
-    /// Raises: Lambda's error body.
+    /// Raises an exception: Lambda's error body.
     Raise(Duration, Bytes),
-    /// Ends the worker after so long.
+    /// The worker ends after this delay.
     Die(Duration, WorkerFault),
     /// Never returns.
     Hang,
-    /// Answers over HTTP: the head and the first part at once, then each part after its pause.
+    /// Answers over HTTP: the head and the first part at once, then each part after its delay.
     Http(HttpHead, Bytes, Vec<(Duration, Deal)>),
 }
 
@@ -35,14 +35,14 @@ pub enum Deal {
     Chunk(Bytes),
     /// The last part.
     End(Bytes),
-    /// The application raises: Lambda's error body.
+    /// The application raises an exception: Lambda's error body.
     Raise(Bytes),
     /// The worker ends.
     Die(WorkerFault),
 }
 
 impl Deed {
-    /// Returns this at once.
+    /// Returns this body at once.
     #[must_use]
     pub fn answer(body: &'static str) -> Self {
         Self::Return(
@@ -52,14 +52,14 @@ impl Deed {
         )
     }
 
-    /// Returns `{}` after so long.
+    /// Returns `{}` after this delay.
     #[must_use]
     pub fn after(time: Duration) -> Self {
         Self::Return(time, Bytes::from_static(b"{}"), Bytes::new())
     }
 }
 
-/// What a fake HTTP server makes of a request.
+/// A fake HTTP server's response to a request.
 pub type Served = BoxFuture<'static, Result<PassedResponse, WorkerFault>>;
 
 /// What the workers of an engine do.
@@ -70,7 +70,7 @@ pub(crate) struct Behaviour {
 }
 
 impl Default for Behaviour {
-    /// Answers `{}` at once, and is no HTTP server.
+    /// Answers `{}` at once, and is not an HTTP server.
     fn default() -> Self {
         let no_server = || WorkerFault::Protocol {
             problem: "this worker is no HTTP server".to_owned(),
@@ -83,7 +83,7 @@ impl Default for Behaviour {
     }
 }
 
-/// A programmable worker.
+/// A fake worker.
 pub struct FakeWorker {
     id: WorkerId,
     clock: Arc<dyn Clock>,
@@ -139,18 +139,18 @@ impl FakeWorker {
         *self.stamps.lock() = stamps;
     }
 
-    /// What it was called with.
+    /// The calls so far.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         self.calls.lock().clone()
     }
 
-    /// Prints something, in place of what nobody has asked for yet.
+    /// Prints a text; replaces output that nobody has read yet.
     pub fn print(&self, text: &'static str) {
         *self.printed.lock() = Bytes::from_static(text.as_bytes());
     }
 
-    /// Ends by itself while nobody calls it.
+    /// Ends by itself between calls.
     pub fn die(&self) {
         self.dead.send_replace(true);
     }
@@ -233,14 +233,14 @@ impl FakeWorker {
         }
     }
 
-    /// The end of a stream, with the stamps of its start where they are known.
+    /// The end of a stream, with the timestamps of its start if they are known.
     fn ended(&self, stamps: Option<(Instant, Instant)>, printed: Bytes) -> Done {
         let now = self.clock.now();
         let (started, first_byte) = stamps.unwrap_or((now, now));
         self.done(started, first_byte, printed)
     }
 
-    /// Does something, or learns that the worker was killed.
+    /// Runs `work`, but fails as soon as the worker is killed.
     async fn unless_killed<T>(
         &self,
         work: impl Future<Output = Result<T, WorkerFault>>,
@@ -275,7 +275,7 @@ impl Worker for FakeWorker {
         Box::pin(self.unless_killed(self.go_on(stream)))
     }
 
-    /// Killed, it fails what has no head yet; a body that streams is the test's to end.
+    /// A kill fails requests that have no head yet. The test ends bodies that are being streamed.
     fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
         Box::pin(self.unless_killed((self.behaviour.passes)(request)))
     }
@@ -300,7 +300,7 @@ impl Worker for FakeWorker {
     }
 }
 
-/// Even a sleep of no time would go through the timer.
+/// A sleep of zero would still go through the timer.
 async fn spend(time: Duration) {
     if !time.is_zero() {
         tokio::time::sleep(time).await;
