@@ -1,5 +1,5 @@
-//! A container's control group as the host sees it: memory, its peak, kills at the limit, and who is in it. What cannot be found or
-//! read (another cgroup root, no rights) is left out, never an error.
+//! A container's cgroup as the host sees it: memory, its peak, kills at the limit, and processes. What cannot be found or read
+//! (another cgroup root, missing rights) is left out; it is never an error.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-/// Where a container is counted.
+/// The cgroup folders of a container.
 #[derive(Debug)]
 pub(crate) struct Counters {
     memory: Option<Memory>,
@@ -26,7 +26,7 @@ enum Memory {
 }
 
 impl Counters {
-    /// Of the container that this process of the host is in.
+    /// For the container that contains this process of the host.
     pub(crate) fn of(pid: Option<u32>) -> Self {
         let lines = pid
             .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok())
@@ -34,7 +34,7 @@ impl Counters {
         Self::from_lines(&lines, Path::new("/sys/fs/cgroup"))
     }
 
-    /// `lines` as of cgroups(7), `/proc/PID/cgroup`.
+    /// `lines` have the format of `/proc/PID/cgroup`, see cgroups(7).
     fn from_lines(lines: &str, root: &Path) -> Self {
         let v1 = |controller: &str| {
             let dir = lines.lines().find_map(|line| {
@@ -66,7 +66,7 @@ impl Counters {
         }
     }
 
-    /// How often something in it was killed at the limit.
+    /// How often the kernel killed a process in it at the memory limit.
     pub(crate) fn oom_kills(&self) -> u64 {
         let file = match &self.memory {
             Some(Memory::V1(dir)) => dir.join("memory.oom_control"),
@@ -79,7 +79,7 @@ impl Counters {
             .unwrap_or(0)
     }
 
-    /// The highest charge since [`Counters::reset`], bytes.
+    /// The peak since [`Counters::reset`], bytes.
     pub(crate) fn peak(&self) -> Option<u64> {
         match &self.memory {
             Some(Memory::V1(dir)) => number(&dir.join("memory.max_usage_in_bytes")),
@@ -94,7 +94,7 @@ impl Counters {
         }
     }
 
-    /// Proportional set size of all processes in it, bytes; their charge where that cannot be read.
+    /// Proportional set size of all processes in it, bytes; the cgroup's usage if that cannot be read.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let (dir, charge) = match &self.memory {
             Some(Memory::V1(dir)) => (dir, "memory.usage_in_bytes"),
@@ -109,7 +109,7 @@ impl Counters {
         }
     }
 
-    /// Sets to zero what the kernel lets be set.
+    /// Resets the counters that the kernel allows to reset.
     pub(crate) fn reset(&self) {
         let zero = |file: PathBuf| drop(fs::write(file, "0"));
         match &self.memory {
@@ -132,7 +132,7 @@ fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Of one process, by its id; 0 for one that is gone. `None`: it may not be looked at.
+/// Of one process; 0 if it has ended. `None`: this process may not read it.
 fn pss_bytes(pid: &str) -> Option<u64> {
     match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
         Ok(text) => text

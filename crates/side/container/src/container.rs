@@ -1,7 +1,7 @@
-//! A container: pre-warmed once it is up, a function's once it is specialised, pre-warmed again once it is cleaned.
+//! A container: pre-warmed once it has started, specialised for a function, and pre-warmed again once it is cleaned.
 //!
-//! Invariants: only what is said to its shim runs in it. It ends when this is dropped, at the latest. It is cleaned only to what
-//! it was when it was new; anything else is an error, after which it is dropped.
+//! Invariants: nothing runs in it except through its shim. It ends at the latest when this is dropped. A cleaning must restore
+//! the state of the new container; otherwise it is an error, and the container is dropped.
 
 mod start;
 
@@ -28,36 +28,38 @@ use crate::reaper::ContainerGuard;
 use crate::shim::{Program, Shim, ShimError, User};
 use crate::{environment, host};
 
-/// A container that is up.
+/// A running container.
 #[derive(Debug)]
 pub(crate) struct Container {
-    /// Before the guard: fields are dropped in this order, and the connection's end ends what would still write there.
+    /// Must precede the guard: fields are dropped in this order, and closing the connection ends everything that could still
+    /// write to the folder.
     pub(crate) shim: Arc<Shim>,
     guard: ContainerGuard,
     parts: Arc<Parts>,
     pub(crate) image: Arc<Image>,
     pub(crate) user: User,
     pub(crate) counters: Arc<Counters>,
-    /// What its own layer differed in from the image when it was new: the places of mounts; or why it cannot be cleaned.
+    /// How its own layer differed from the image when it was new (the mount points), or why it cannot be cleaned.
     new: Result<Vec<String>, String>,
-    /// Guards only the value; so do the others.
+    /// This mutex and the next ones guard only their value.
     key: Mutex<Arc<RuntimeKey>>,
     usage: Mutex<Option<Arc<Use>>>,
-    /// Nobody in it can change the code, so it stays over a cleaning, until it is used for something else.
+    /// Processes in the container cannot change the code, so it stays after a cleaning until another function needs the
+    /// container.
     shown: Mutex<Shown>,
 }
 
-/// The code that lies in a container.
+/// The code in a container.
 #[derive(Debug, PartialEq, Eq)]
 enum Shown {
     Nothing,
-    /// It is being changed, or that failed.
+    /// A change is running, or has failed.
     Unfinished,
     Code(VersionId),
 }
 
 impl Container {
-    /// Its memory, and the peak of this use.
+    /// Memory in use, and the peak of this use.
     pub(crate) fn memory(&self) -> WorkerMemory {
         WorkerMemory {
             pss: self.counters.memory_bytes(),
@@ -89,7 +91,7 @@ impl Container {
         if command.is_empty() {
             return Err(StartError::Runtime {
                 problem: format!(
-                    "image {image} says nothing of what is to be run; set command in the manifest"
+                    "image {image} has neither ENTRYPOINT nor CMD; set command in the manifest"
                 ),
                 output: String::new(),
             });
@@ -131,7 +133,7 @@ impl Container {
         }
     }
 
-    /// Starts what serves a function, and watches it.
+    /// Starts and watches the program that serves a function.
     async fn run(
         self: &Arc<Self>,
         version: &Version,
@@ -174,7 +176,8 @@ impl Container {
         }
     }
 
-    /// A listener for the Runtime API. In the host's network, or while an earlier use's listener is still open, at any free port.
+    /// A listener for the Runtime API. It gets any free port if the network is the host's, or if the listener of an earlier use
+    /// is still open.
     async fn listen(&self) -> Result<tokio::net::TcpListener, ShimError> {
         let host = self.key.lock().network() == Network::Host;
         let listener = match self.shim.listen(if host { 0 } else { LAMBDA_PORT }).await {
@@ -191,7 +194,7 @@ impl Container {
         })
     }
 
-    /// The port a server is told to use: the contract's, or in the host's network, which is shared, one that is free.
+    /// The port that a server is told to use: the usual one, or a free one in the host's network, which is shared.
     async fn free_port(&self, usual: u16) -> Result<u16, StartError> {
         if self.key.lock().network() != Network::Host {
             return Ok(usual);
@@ -207,7 +210,7 @@ impl Container {
         Ok(address.port())
     }
 
-    /// Shows a version's code in the container, or none: that of the function before is not the next one's to see.
+    /// Makes a version's code visible in the container, or removes it, so that no function sees another one's code.
     async fn show(&self, version: Option<&Version>) -> Result<(), StartError> {
         let wanted = version.map_or(Shown::Nothing, |version| Shown::Code(version.id.clone()));
         if *self.shown.lock() == wanted {
@@ -221,7 +224,7 @@ impl Container {
             .map_err(io::Error::other)
             .and_then(|shown| shown)
             .map_err(|error| StartError::Sandbox {
-                problem: format!("show the code in a container at {CODE_INSIDE}: {error}"),
+                problem: format!("put the code into a container at {CODE_INSIDE}: {error}"),
             })?;
         *self.shown.lock() = wanted;
         Ok(())
@@ -235,11 +238,11 @@ impl Container {
             tracing::warn!(
                 image = self.image.short_id(),
                 %reason,
-                "a container cannot be made as new, and is removed instead of reused"
+                "a container cannot be cleaned; it is removed instead of reused"
             );
         }
         cleaned.map_err(|reason| StartError::Sandbox {
-            problem: format!("a container cannot be made as new: {reason}"),
+            problem: format!("a container cannot be cleaned: {reason}"),
         })
     }
 
@@ -256,7 +259,7 @@ impl Container {
         let changes = self.parts.engine.changes(self.guard.name());
         let now = tokio::time::timeout(CLEAN_TIME_MAX, changes)
             .await
-            .map_err(|_| "the engine takes too long to say what was changed".to_owned())?
+            .map_err(|_| "the engine takes too long to list a container's changes".to_owned())?
             .map_err(|error| error.to_string())?;
         if let Some(path) = first_change(new, &now) {
             return Err(format!(
@@ -271,7 +274,7 @@ impl Container {
     async fn adapt(&self, to: &Arc<RuntimeKey>) -> Result<(), StartError> {
         let from = Arc::clone(&self.key.lock());
         let cannot = |what: &str| StartError::Sandbox {
-            problem: format!("a container's {what} cannot be changed while it lives"),
+            problem: format!("a container's {what} cannot be changed while it runs"),
         };
         let differences = from
             .adaptation(to)
@@ -279,12 +282,12 @@ impl Container {
         let (engine, name) = (&self.parts.engine, self.guard.name());
         for difference in differences {
             match difference {
-                // Given with each start.
+                // Set at each start of a program.
                 Difference::Owner | Difference::Environment | Difference::Command => {}
                 Difference::Limits => engine.update(name, to.limits()).await?,
                 Difference::Network => {
                     engine.join_bridge(name).await?;
-                    // The engine wrote to /etc/hosts and /etc/resolv.conf.
+                    // The engine has changed /etc/hosts and /etc/resolv.conf.
                     self.shim
                         .seal(&[])
                         .await
@@ -332,7 +335,7 @@ impl PrewarmedRuntime for Container {
     }
 }
 
-/// A process was started just now. Isolated it was before.
+/// A start whose process starts now. The container was isolated before.
 fn start_of(version: &Arc<Version>, id: WorkerId, asked: Instant) -> Start {
     let now = host::now();
     Start {
@@ -345,8 +348,8 @@ fn start_of(version: &Arc<Version>, id: WorkerId, asked: Instant) -> Start {
     }
 }
 
-/// A path that was not among the changes when the container was new, or is not any more. Not a folder that changed only because
-/// something in it did. Both lists are sorted.
+/// The first path that is in only one of the lists. Folders that changed only because of their contents do not count. Both
+/// lists are sorted.
 fn first_change<'a>(new: &'a [String], now: &'a [String]) -> Option<&'a str> {
     let added = now.iter().filter(|path| new.binary_search(path).is_err());
     let is_within = |path: &str, folder: &str| {
@@ -366,17 +369,17 @@ fn cannot(what: &'static str) -> impl FnOnce(ShimError) -> StartError {
     }
 }
 
-/// What servers listen on, unless the network is the host's: Knative's and Cloud Run's default.
+/// Port of servers, unless the network is the host's: the default of Knative and Cloud Run.
 const HTTP_PORT: u16 = 8080;
 
-/// Where the Runtime API is: Lambda's own.
+/// Port of the Runtime API: as in Lambda.
 const LAMBDA_PORT: u16 = 9001;
 
-/// Longest that a server, or a client of the Runtime API, may take until it is ready.
+/// Longest time until a server or a client of the Runtime API is ready.
 const COME_UP_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Longest that either part of a cleaning may take: in the container, and the look at its layer. A container that takes longer is
-/// cheaper to start anew.
+/// Longest time for each part of a cleaning: inside the container, and the comparison of its layer. Beyond that a new container
+/// is cheaper.
 const CLEAN_TIME_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The Docker Engine API, as far as it is used here. Each function is one or two calls; what they are for is decided elsewhere.
+//! The parts of the Docker Engine API that are used. Each function makes one or two calls.
 //!
-//! Invariants: at most [`CALLS_MAX`] calls run at the same time; none waits for ever. The connection is made anew for each call, so
-//! that an engine that went away and came back needs nothing from here; images are never pulled.
+//! Invariants: at most [`CALLS_MAX`] calls run at the same time, and each has a time limit. Each call uses a new connection, so
+//! nothing has to be done when the engine was restarted. Images are never pulled.
 
 mod address;
 mod create_options;
@@ -33,18 +33,18 @@ pub(crate) use error::EngineError;
 /// An engine on this machine.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    /// Or why it is none: said when the engine is needed, not when the daemon starts.
+    /// An error is reported when the engine is needed, not at the daemon's start.
     address: Result<Address, EngineError>,
-    /// The client, once a version of the API was agreed upon. Guards only that; never held across an await.
+    /// The client, once the API version is negotiated. Guards only that; never held across an await.
     client: Mutex<Option<Docker>>,
     calls: Semaphore,
 }
 
-/// A container of ours that the engine knows.
+/// A container of this daemon or an earlier one.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) id: String,
-    /// Which run of the daemon made it.
+    /// The daemon's run that created it.
     pub(crate) run: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// An image of this engine.
+    /// Inspects a local image.
     pub(crate) async fn image(&self, reference: &str) -> Result<ImageInspect, EngineError> {
         let result = self
             .call("inspect an image", |docker| async move {
@@ -73,7 +73,7 @@ impl Engine {
         })
     }
 
-    /// Creates a container. It does not run yet.
+    /// Creates a container without starting it.
     pub(crate) async fn create(&self, options: &CreateOptions<'_>) -> Result<(), EngineError> {
         let parameters = CreateContainerOptions {
             name: Some(options.name.to_owned()),
@@ -87,7 +87,7 @@ impl Engine {
         .map(drop)
     }
 
-    /// Starts a container's process 1.
+    /// Starts a container.
     pub(crate) async fn start(&self, name: &str) -> Result<(), EngineError> {
         self.call("start a container", |docker| async move {
             docker.start_container(name, None).await
@@ -116,7 +116,7 @@ impl Engine {
     /// The paths at which a container's own layer differs from its image.
     pub(crate) async fn changes(&self, name: &str) -> Result<Vec<String>, EngineError> {
         let changes = self
-            .call("look for changes in a container", |docker| async move {
+            .call("list a container's changes", |docker| async move {
                 docker.container_changes(name).await
             })
             .await?;
@@ -129,7 +129,7 @@ impl Engine {
         Ok(paths)
     }
 
-    /// Gives a running container other limits.
+    /// Changes the limits of a running container.
     pub(crate) async fn update(&self, name: &str, limits: Limits) -> Result<(), EngineError> {
         let limits = limits_of(limits);
         let body = ContainerUpdateBody {
@@ -145,7 +145,7 @@ impl Engine {
         .await
     }
 
-    /// Takes a running container out of the network that is none, and into the engine's default one.
+    /// Moves a running container from network `none` to the engine's default network.
     pub(crate) async fn join_bridge(&self, name: &str) -> Result<(), EngineError> {
         let leave = NetworkDisconnectRequest {
             container: name.to_owned(),
@@ -155,9 +155,10 @@ impl Engine {
             container: name.to_owned(),
             endpoint_config: None,
         };
-        self.call("take a container off network none", |docker| async move {
-            docker.disconnect_network("none", leave).await
-        })
+        self.call(
+            "disconnect a container from network none",
+            |docker| async move { docker.disconnect_network("none", leave).await },
+        )
         .await?;
         self.call(
             "connect a container to network bridge",
@@ -166,7 +167,8 @@ impl Engine {
         .await
     }
 
-    /// Ends and removes a container, with its anonymous volumes. One that is gone, or going, is fine.
+    /// Ends and removes a container and its anonymous volumes. It is no error if the container is already removed or being
+    /// removed.
     pub(crate) async fn remove(&self, name: &str) -> Result<(), EngineError> {
         let options = RemoveContainerOptions {
             force: true,
@@ -180,7 +182,7 @@ impl Engine {
             .await;
         match result {
             Err(EngineError::Refused { status: 404, .. }) => Ok(()),
-            // It is being removed, because it ended.
+            // The engine is already removing it, because it ended.
             Err(EngineError::Refused { status: 409, .. }) => {
                 let removed = self.waited(name, "removed");
                 drop(tokio::time::timeout(REMOVAL_TIME_MAX, removed).await);
@@ -190,7 +192,7 @@ impl Engine {
         }
     }
 
-    /// All containers that daemons with this data directory made, running or not.
+    /// All containers made by daemons with this data directory, running or not.
     pub(crate) async fn made_by(&self, daemon: &str) -> Result<Vec<Known>, EngineError> {
         let filters =
             HashMap::from([("label".to_owned(), vec![format!("{LABEL_DAEMON}={daemon}")])]);
@@ -217,7 +219,7 @@ impl Engine {
             .collect())
     }
 
-    /// What happens to images from now on. Ends with the engine.
+    /// Events about images, from now on. The stream ends with the engine.
     pub(crate) async fn image_events(
         &self,
     ) -> Result<impl Stream<Item = Result<EventMessage, Cause>>, EngineError> {
@@ -229,7 +231,7 @@ impl Engine {
         Ok(self.docker().await?.events(Some(options)))
     }
 
-    /// The client. The first time, and after the engine was away, the version of the API is agreed upon.
+    /// The client. Negotiates the API version at the first call and after the engine was unreachable.
     async fn docker(&self) -> Result<Docker, EngineError> {
         if let Some(docker) = self.client.lock().clone() {
             return Ok(docker);
@@ -246,7 +248,7 @@ impl Engine {
         };
         let docker = connect
             .await
-            .map_err(|cause| EngineError::of("agree upon an API version", address, cause))?;
+            .map_err(|cause| EngineError::of("negotiate an API version", address, cause))?;
         *self.client.lock() = Some(docker.clone());
         Ok(docker)
     }
@@ -269,7 +271,7 @@ impl Engine {
         call(docker).await.map_err(|cause| {
             let error = EngineError::of(what, address, cause);
             if matches!(error, EngineError::Unreachable { .. }) {
-                // Another version may come back.
+                // The engine may return with another version.
                 *self.client.lock() = None;
             }
             error
@@ -277,7 +279,7 @@ impl Engine {
     }
 }
 
-/// A reference as people write it.
+/// A reference in its short form.
 fn familiar(reference: &str) -> &str {
     let short = reference
         .strip_prefix("docker.io/library/")
@@ -285,17 +287,17 @@ fn familiar(reference: &str) -> &str {
     short.unwrap_or(reference)
 }
 
-/// There is no way to say "no limit" to a container that has one: all CPUs is the same.
+/// The API cannot remove a limit once it is set; all CPUs have the same effect.
 fn all_nano_cpus() -> i64 {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     i64::try_from(cpus).map_or(i64::MAX, |cpus| cpus * 1_000_000_000)
 }
 
-/// Most calls at the same time. An engine works on a few at once; more only wait there.
+/// Most concurrent calls. An engine works on a few at once; more would only wait there.
 const CALLS_MAX: usize = 8;
 
-/// Longest that a removal that is under way is waited for.
+/// Longest wait for a removal that the engine has already started.
 const REMOVAL_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Longest that one call may take. Starting a container on a machine that is busy takes seconds.
+/// Longest time for one call. Starting a container on a busy machine takes seconds.
 const CALL_TIME_MAX: Duration = Duration::from_secs(60);

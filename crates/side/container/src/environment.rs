@@ -1,6 +1,6 @@
-//! The environment variables of what is run in a container: the image's, then Lambda's, then the function's, then those by which it is
-//! spoken to, which nobody may set otherwise. A function that sets one of Lambda's (`AWS_LAMBDA_FUNCTION_NAME`) has it its way, as in a
-//! sandbox, and in AWS's Runtime Interface Emulator.
+//! The environment variables of a container's programs: the image's, then Lambda's, then the function's, and last those that
+//! the protocol needs, which cannot be overridden. As in a sandbox, and in AWS's Runtime Interface Emulator, a function may
+//! override Lambda's (`AWS_LAMBDA_FUNCTION_NAME`).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::shim::User;
 
 type Variables = BTreeMap<String, String>;
 
-/// Of the function's own HTTP server: Knative's container runtime contract.
+/// For the function's own HTTP server: Knative's container runtime contract.
 pub(crate) fn of_server(version: &Version, image: &Image, user: &User, port: u16) -> Variables {
     let name = version.config.name.as_str();
     let mut variables = of_image(image, user);
@@ -26,7 +26,7 @@ pub(crate) fn of_server(version: &Version, image: &Image, user: &User, port: u16
     variables
 }
 
-/// Of a client of the Lambda Runtime API: what AWS Lambda's documentation calls "defined runtime environment variables".
+/// For a client of the Lambda Runtime API: AWS Lambda's "defined runtime environment variables".
 pub(crate) fn of_lambda(version: &Version, image: &Image, user: &User, port: u16) -> Variables {
     let config = &version.config;
     let name = config.name.as_str();
@@ -49,7 +49,7 @@ pub(crate) fn of_lambda(version: &Version, image: &Image, user: &User, port: u16
         ),
     ]));
     if config.concurrency > 1 {
-        // As on Lambda's managed instances: AWS's Runtime API clients poll for as many invocations.
+        // As on Lambda's managed instances: AWS's Runtime API clients run this many polls.
         variables
             .entry("AWS_LAMBDA_MAX_CONCURRENCY".to_owned())
             .or_insert_with(|| config.concurrency.to_string());
@@ -60,7 +60,7 @@ pub(crate) fn of_lambda(version: &Version, image: &Image, user: &User, port: u16
     variables
 }
 
-/// Of a program that is run per invocation.
+/// For a program that runs once per invocation.
 pub(crate) fn of_program(version: &Version, image: &Image, user: &User) -> Variables {
     let mut variables = of_image(image, user);
     variables.extend(of_function(version));
@@ -69,7 +69,7 @@ pub(crate) fn of_program(version: &Version, image: &Image, user: &User) -> Varia
     variables
 }
 
-/// What Lambda says of the function.
+/// Lambda's description of the function.
 fn of_function(version: &Version) -> Variables {
     let config = &version.config;
     owned([
@@ -83,10 +83,11 @@ fn of_function(version: &Version) -> Variables {
     ])
 }
 
-/// Of everything: as an engine would set them.
+/// For every program: the same as an engine would set.
 fn of_image(image: &Image, user: &User) -> Variables {
     let mut variables = owned([
-        // Python writes what it compiles beside its modules, into the image: a container of which that is true is not reused.
+        // Without this, Python writes compiled files next to its modules, into the image's layer, and such a container cannot
+        // be reused.
         ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
         ("HOME", user.home.clone()),
         (
@@ -98,7 +99,7 @@ fn of_image(image: &Image, user: &User) -> Variables {
     variables
 }
 
-/// The function's own, and where it finds its volume.
+/// The function's own variables, and the path of its volume.
 fn add_own(version: &Version, variables: &mut Variables) {
     variables.extend(version.config.environment.clone());
     variables.insert("PILOT_VOLUME".to_owned(), VOLUME_INSIDE.to_owned());

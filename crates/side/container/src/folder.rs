@@ -1,24 +1,24 @@
-//! A container's folder on the host: what is shown in it, and where what it writes lies.
+//! A container's folder on the host: the files that are mounted into it, and its volume.
 //!
 //! ```text
 //! RUN/containers/shim           the program, once
-//! RUN/containers/NAME/ours/     shown read-only as /.pilot: the shim, its socket, the code
-//! RUN/containers/NAME/volume/   shown writable as /mnt/volume
+//! RUN/containers/NAME/ours/     mounted read-only at /.pilot: the shim, its socket, the code
+//! RUN/containers/NAME/volume/   mounted writable at /mnt/volume
 //! ```
 //!
-//! The folders above are the daemon's alone (0700): what a function leaves in a volume, set-user-ID programs included, nobody else
-//! on the machine can reach.
+//! Only the daemon may enter the folders above (0700): no other user of the machine can reach what a function writes to a volume,
+//! for example set-user-ID programs.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// What the daemon shows in a container.
+/// What the daemon provides in a container.
 pub(crate) const OURS_INSIDE: &str = "/.pilot";
-/// Process 1.
+/// The shim, which is process 1.
 pub(crate) const SHIM_INSIDE: &str = "/.pilot/shim";
-/// Where it calls the daemon.
+/// The socket at which the shim connects to the daemon.
 pub(crate) const SOCKET_INSIDE: &str = "/.pilot/socket";
 /// The function's code.
 pub(crate) const CODE_INSIDE: &str = "/.pilot/code";
@@ -38,7 +38,7 @@ pub(crate) fn all(run: &Path) -> PathBuf {
 }
 
 impl Folder {
-    /// Makes the folder of a new container. Blocks.
+    /// Creates the folder of a new container. Blocks.
     ///
     /// # Errors
     /// With the path.
@@ -52,7 +52,7 @@ impl Folder {
         make_dir(&folder.ours(), 0o755)?;
         make_dir(&folder.code(), 0o755)?;
         make_dir(&folder.volume(), 0o755)?;
-        // Not when it is created: the daemon's umask would be taken off. As /tmp: any user of an image may write.
+        // Not when it is created, because the daemon's umask would apply. As for /tmp: every user of an image may write.
         named(
             &folder.volume(),
             fs::set_permissions(folder.volume(), Permissions::from_mode(0o1777)),
@@ -73,20 +73,20 @@ impl Folder {
         self.0.join("ours/code")
     }
 
-    /// Shows the code of `from` in the container, or nothing, in place of whatever was there. Blocks.
+    /// Replaces the code in the container by that of `from`, or by nothing. Blocks.
     ///
     /// # Errors
     /// With the path.
     pub(crate) fn show(&self, from: Option<&Path>) -> io::Result<()> {
         let code = self.code();
-        // The folder itself stays: it may be somebody's working directory, and is a place in a mount.
+        // Keep the folder itself: it may be a working directory, and is part of a mount.
         for entry in named(&code, fs::read_dir(&code))? {
             remove(&named(&code, entry)?.path())?;
         }
         from.map_or(Ok(()), |from| share_all(from, &code))
     }
 
-    /// Removes the folder with all that is in it. Blocks. One that is gone is fine.
+    /// Removes the folder and its contents. Blocks. It is no error if it does not exist.
     ///
     /// # Errors
     /// With the path.
@@ -95,7 +95,7 @@ impl Folder {
     }
 }
 
-/// Removes every folder of containers, and nothing else. Blocks.
+/// Removes the folders of containers, except those to keep. Blocks.
 pub(crate) fn remove_all(run: &Path, kept: impl Fn(&str) -> bool) -> io::Result<()> {
     let all = all(run);
     let entries = match fs::read_dir(&all) {
@@ -117,11 +117,11 @@ fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     named(path, made)
 }
 
-/// The program, whole or not at all: several containers may be started at once.
+/// Installs the program atomically: several containers may start at once.
 fn install_shim(path: &Path) -> io::Result<()> {
     let there = fs::metadata(path);
     let size = u64::try_from(pilot_sys::shim::BINARY.len()).unwrap_or(u64::MAX);
-    // Of this build: whoever writes it writes this, and another daemon's run directory is another one.
+    // Any writer in this run directory writes the same build; another daemon has another run directory.
     let is_ours = there.is_ok_and(|file| file.len() == size)
         && fs::read(path).is_ok_and(|bytes| bytes == pilot_sys::shim::BINARY);
     if is_ours {
@@ -136,8 +136,8 @@ fn install_shim(path: &Path) -> io::Result<()> {
     named(path, install())
 }
 
-/// The same file at another place, without a copy where the file system can: it is shown read-only, so nobody in a container can
-/// change what others see (mount_namespaces(7); a read-only mount refuses writes, modes and owners).
+/// Makes the same file available at another path, as a hard link where possible. It is mounted read-only, so nobody in a
+/// container can change what others see (mount_namespaces(7): a read-only mount also protects modes and owners).
 fn share(from: &Path, to: &Path) -> io::Result<()> {
     let shared = fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop));
     named(to, shared)

@@ -1,4 +1,4 @@
-//! [`ContainerHost`]: makes containers, says what a version needs of one, and removes what an earlier daemon left.
+//! [`ContainerHost`]: starts containers, computes the key that a version needs, and removes what an earlier daemon left.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,28 +20,28 @@ use crate::folder;
 use crate::reaper::ContainerReaper;
 use crate::watch::Images;
 
-/// What containers are made with.
+/// Configuration of containers.
 #[derive(Debug, Clone)]
 pub struct ContainerConfig {
-    /// The engine's socket, `unix:///run/docker.sock` or a path; `None`: `DOCKER_HOST`, or else Docker's own.
+    /// The engine's socket, `unix:///run/docker.sock` or a path; `None`: `DOCKER_HOST`, or else Docker's default.
     pub engine: Option<String>,
-    /// The daemon's run directory, absolute, the engine's as well: folders of it are mounted in containers.
+    /// The daemon's run directory, absolute and the same for the engine, because its folders are mounted in containers.
     pub dir: PathBuf,
-    /// The data directory, absolute: containers with this label are this daemon's, or those of one that used it before.
+    /// The data directory, absolute. Containers are labelled with it and belong to the daemon that uses it.
     pub data_dir: PathBuf,
-    /// Of `/tmp`, `/var/tmp` and `/run` each, bytes.
+    /// Size of each of `/tmp`, `/var/tmp` and `/run`, bytes.
     pub tmp_bytes_max: u64,
     /// Processes and threads of one container.
     pub pids_max: u32,
 }
 
-/// Makes containers.
+/// Starts containers.
 #[derive(Debug)]
 pub struct ContainerHost {
     parts: Arc<Parts>,
 }
 
-/// What every container shares.
+/// What all containers share.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) config: ContainerConfig,
@@ -49,14 +49,14 @@ pub(crate) struct Parts {
     pub(crate) images: Images,
     pub(crate) reaper: ContainerReaper,
     pub(crate) tasks: Tasks,
-    /// Of this process, so that no sweep takes its containers.
+    /// Identifies this process, so that the sweep keeps its containers.
     pub(crate) run: String,
     serial: AtomicU64,
     swept: OnceCell<usize>,
 }
 
 impl ContainerHost {
-    /// Asks the engine nothing yet. Must be called within a tokio runtime.
+    /// Does not call the engine yet. Must be called within a tokio runtime.
     #[must_use]
     pub fn new(config: ContainerConfig) -> Self {
         let address = config
@@ -80,11 +80,12 @@ impl ContainerHost {
         }
     }
 
-    /// Removes containers and folders that an earlier daemon with this data directory left, and says how many containers. Once per
-    /// host; the first start does it too. Where there are no folders the engine is not asked: there were no containers.
+    /// Removes the containers and folders of earlier daemons with this data directory, and returns the number of containers.
+    /// Runs once per host; the first start runs it, too. Without such folders there were no containers, and the engine is not
+    /// called.
     ///
     /// # Errors
-    /// The engine is not there, or a folder cannot be removed.
+    /// The engine is unreachable, or a folder cannot be removed.
     pub async fn sweep(&self) -> Result<usize, StartError> {
         if !folder::all(&self.parts.config.dir).exists() {
             return Ok(0);
@@ -92,8 +93,8 @@ impl ContainerHost {
         self.parts.sweep().await
     }
 
-    /// Waits until every container that was let go is removed, with its folder: for the end of a daemon, which need not wait for it
-    /// (the containers end with it; the next daemon removes the folders).
+    /// Waits until every released container and its folder is removed. Optional at the daemon's end: the containers end with
+    /// the daemon, and the next daemon removes the folders.
     pub async fn settled(&self) {
         self.parts.reaper.idle().await;
     }
@@ -116,9 +117,9 @@ impl RuntimeHost for ContainerHost {
             command: command.clone().unwrap_or_default(),
             working_dir: String::new(),
             environment: config.environment.clone().into_iter().collect(),
-            // Whatever runs in it is started for its worker, with all of its variables.
+            // Programs are started per worker, with all of its variables.
             execution: Vec::new(),
-            // The code is the container's affair: it comes and goes with the version.
+            // The code is not a mount of the key: it changes with the version.
             mounts: Vec::new(),
             limits: Limits {
                 memory_bytes: config.memory_bytes,
@@ -139,11 +140,11 @@ impl RuntimeHost for ContainerHost {
         Box::pin(async move {
             let (tell, told) = oneshot::channel();
             let work = Arc::clone(&parts);
-            // On its own: an engine does not stop creating a container when nobody waits any more, so somebody must be there to
+            // In a task of its own: if the caller is cancelled, the engine still creates the container, and something must
             // remove it.
             parts.tasks.spawn(async move {
                 let started = Box::pin(work.start(key)).await;
-                // Whoever asked may have gone; then it is dropped here, and removed.
+                // If the caller is gone, the container is dropped here, which removes it.
                 drop(tell.send(started));
             });
             let started = told.await.unwrap_or_else(|_| {
@@ -207,7 +208,7 @@ impl Parts {
             .map_err(std::io::Error::other)
             .and_then(|swept| swept)
             .map_err(|error| StartError::Sandbox {
-                problem: format!("remove what an earlier daemon left: {error}"),
+                problem: format!("remove folders of an earlier daemon: {error}"),
             })?;
             if removed > 0 {
                 tracing::info!(removed, "containers of an earlier daemon are removed");
@@ -227,7 +228,7 @@ impl Parts {
     }
 }
 
-/// Tasks that outlive a call: owned here, ended with the host.
+/// Tasks that outlive a call. They end with the host.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     /// Guards only the set; never held across an await.
@@ -243,7 +244,7 @@ impl Tasks {
         }
     }
 
-    /// Bounded by who asks: one per container that is being started or let go.
+    /// Bounded by the callers: one task per container that is being started or released.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut set = self.set.lock();
         while set.try_join_next().is_some() {}

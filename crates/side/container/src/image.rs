@@ -1,4 +1,4 @@
-//! An image, as far as its containers are concerned, and what was learnt of them.
+//! An image, as far as its containers need it, and what was learnt from them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use bollard::models::ImageInspect;
 use parking_lot::Mutex;
 
-/// An image as the engine had it when it was looked at. Immutable but for what is learnt.
+/// An image as the engine described it. Immutable except for what is learnt.
 #[derive(Debug)]
 pub(crate) struct Image {
     /// `sha256:…`.
@@ -17,23 +17,23 @@ pub(crate) struct Image {
     pub(crate) environment: Vec<(String, String)>,
     /// `ENTRYPOINT` and `CMD`.
     pub(crate) command: Vec<String>,
-    /// `WORKDIR`; `/` where there is none.
+    /// `WORKDIR`; `/` by default.
     pub(crate) working_dir: String,
     /// `VOLUME`s.
     pub(crate) volumes: Vec<String>,
     /// Bytes on disk.
     pub(crate) size: u64,
-    /// Its reference means another image by now.
+    /// Its reference now means another image.
     replaced: AtomicBool,
     learnt: Mutex<Learnt>,
 }
 
-/// For the report of a deployment. Guards only this.
+/// For the report of a deployment. The lock guards only this.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Learnt {
-    /// How long the newest container took until it was ready for a function.
+    /// How long the last container took to start.
     pub(crate) start: Option<Duration>,
-    /// Why a container could not be made as new after its use: the newest reason.
+    /// Why a container could not be cleaned; the last reason.
     pub(crate) not_reused: Option<String>,
 }
 
@@ -91,7 +91,7 @@ impl Image {
         self.learnt.lock().start = Some(took);
     }
 
-    /// True the first time with this reason.
+    /// Returns true the first time for this reason.
     pub(crate) fn cannot_reuse(&self, reason: &str) -> bool {
         let mut learnt = self.learnt.lock();
         let is_new = learnt.not_reused.as_deref() != Some(reason);

@@ -1,5 +1,5 @@
-//! One use of a container by a server of its own, as `base/protocols` sees it: the main process's end and output, and the way to its
-//! network.
+//! One use of a container by a server, as `base/protocols` sees it: the main process's end and output, and the connection to
+//! its network.
 
 use std::io;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::container::Container;
 use crate::output::Output;
 use crate::shim::{Ended, Process, Shim, Whom};
 
-/// A use: from the start of the main process until the container may be cleaned.
+/// A use lasts from the start of the main process until the container may be cleaned.
 #[derive(Debug)]
 pub(crate) struct Use {
     process: Process,
     output: Output,
-    /// Kills at the memory limit before it began.
+    /// Number of kills at the memory limit before this use.
     oom_kills_before: u64,
     let_go: AtomicBool,
-    /// Set when it was let go and given what time it had.
+    /// Set when the use is released and its grace period is over.
     settled: SetOnce<()>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct ContainerInstance {
     memory_bytes_max: u64,
 }
 
-/// The way into a container's network.
+/// Connects into a container's network.
 #[derive(Debug)]
 pub(crate) struct Inside(Arc<Shim>);
 
@@ -52,7 +52,7 @@ impl Use {
         }
     }
 
-    /// Waits until a use that was let go gracefully is over. One that was not let go has nothing to wait for.
+    /// Waits until the grace period of a released use is over. Returns at once for a use that was not released.
     pub(crate) async fn settled(&self) {
         if self.let_go.load(Ordering::Relaxed) {
             self.settled.wait().await;
@@ -60,7 +60,7 @@ impl Use {
     }
 
     fn settle(&self) {
-        // Once is enough.
+        // An error means that it is already set.
         drop(self.settled.set(()));
     }
 }
@@ -127,7 +127,7 @@ impl Instance for ContainerInstance {
             let ended = async {
                 usage.process.ended().await;
                 if awaited == Awaited::Everything {
-                    // Whatever is left in the end is ended.
+                    // Whatever still runs then is killed.
                     drop(container.shim.at_rest(grace).await);
                 }
             };
@@ -169,7 +169,8 @@ impl Reach for Inside {
                 .await
                 .map_err(crate::shim::ShimError::into_io)?;
             let stream = TcpStream::from_std(stream)?;
-            // connect(2), EINPROGRESS: writable is the end of it, and the error says which.
+            // connect(2), EINPROGRESS: the socket becomes writable when the connection is made or has failed; its error says
+            // which.
             stream.writable().await?;
             match stream.take_error()? {
                 None => Ok(stream),

@@ -1,5 +1,5 @@
-//! What a program in a container prints: a pipe, read while the program runs, so that nobody who prints a lot is held up, and
-//! kept up to a bound.
+//! The output of a program in a container: a pipe that is read while the program runs, so that it never blocks on a full pipe.
+//! What is kept is bounded.
 
 use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use crate::host::now;
 #[derive(Debug)]
 pub(crate) struct Output {
     buffer: Arc<OutputBuffer>,
-    /// Reads; ends with this.
+    /// The task that reads; ends with this.
     reader: AbortHandle,
 }
 
@@ -26,7 +26,7 @@ struct OutputBuffer {
     /// Non-blocking.
     pipe: PipeReader,
     len_max: usize,
-    /// Guards what was kept, and that one reads at a time, so that its order is the pipe's.
+    /// Guards what was kept. Also serialises readers, so that the order is the pipe's.
     kept: Mutex<Kept>,
 }
 
@@ -37,19 +37,19 @@ struct Kept {
     first_byte: Option<Instant>,
 }
 
-/// What came out of a pipe, all of it.
+/// The complete output of a pipe.
 #[derive(Debug)]
 pub(crate) struct Whole {
     /// Up to the bound.
     pub(crate) bytes: Vec<u8>,
-    /// What did not fit, bytes.
+    /// What exceeded the bound, bytes.
     pub(crate) dropped: u64,
-    /// When something came first.
+    /// When the first byte arrived.
     pub(crate) first_byte: Option<Instant>,
 }
 
 impl Output {
-    /// The reading end, which keeps [`OUTPUT_LEN_MAX`] at a time, and the one to give away. Must be called within a tokio runtime.
+    /// The reading end, which keeps up to [`OUTPUT_LEN_MAX`], and the writing end. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -63,7 +63,7 @@ impl Output {
     /// Out of descriptors.
     pub(crate) fn pipe_of(len_max: usize) -> io::Result<(Self, PipeWriter)> {
         let (here, there) = io::pipe()?;
-        // The copy shares its file description, which this makes non-blocking (open(2), "Open file descriptions").
+        // The duplicate shares the file description, which this makes non-blocking (open(2), "Open file descriptions").
         let watched = Receiver::from_owned_fd(OwnedFd::from(here.try_clone()?))?;
         let buffer = Arc::new(OutputBuffer {
             pipe: here,
@@ -74,8 +74,8 @@ impl Output {
         Ok((Self { buffer, reader }, there))
     }
 
-    /// Everything since the last time, with a last line that says what is missing. It asks the kernel, not the runtime: what was
-    /// written before an answer was sent is in hand when the answer is.
+    /// Everything since the last call, with a last line that says how much is missing. Reads the pipe directly instead of
+    /// waiting for tokio's readiness, so that everything written before an answer is included.
     pub(crate) fn take(&self) -> Bytes {
         let mut kept = self.buffer.kept.lock();
         self.buffer.drain(&mut kept);
@@ -87,7 +87,7 @@ impl Output {
         std::mem::take(&mut kept.bytes).into()
     }
 
-    /// Everything, without a note: for what is not a log. To be asked once its writers have ended.
+    /// Everything, without that line, for output that is not a log. Call it when all writers have ended.
     pub(crate) fn whole(&self) -> Whole {
         let mut kept = self.buffer.kept.lock();
         self.buffer.drain(&mut kept);
@@ -117,7 +117,7 @@ impl OutputBuffer {
             if more == More::Never {
                 return;
             }
-            // Tells the runtime that nothing is left, by asking through it; what came meanwhile is kept as well.
+            // Reading through tokio clears its readiness; what arrived meanwhile is kept.
             let mut kept = self.kept.lock();
             let mut chunk = [0; CHUNK_LEN];
             match watched.try_read(&mut chunk) {
@@ -130,7 +130,7 @@ impl OutputBuffer {
 
     fn drain(&self, kept: &mut Kept) -> More {
         let mut chunk = [0; CHUNK_LEN];
-        // A writer that never stops is left alone between two rounds.
+        // The limit interrupts a writer that never stops.
         for _ in 0..CHUNKS_MAX {
             match (&self.pipe).read(&mut chunk) {
                 Ok(0) => return More::Never,
@@ -153,20 +153,20 @@ impl Kept {
     }
 }
 
-/// Whether there will be more to read.
+/// Whether more can be read later.
 #[derive(Debug, PartialEq, Eq)]
 enum More {
     Perhaps,
-    /// All writers are gone.
+    /// All writers are closed.
     Never,
 }
 
-/// Most output kept per invocation, bytes. What comes beyond it is read and counted.
+/// Most output kept per invocation, bytes. The rest is read and counted.
 const OUTPUT_LEN_MAX: usize = 256 * 1024;
 
 const CHUNK_LEN: usize = 8192;
 
-/// Of one round: more than a pipe holds (pipe(7): at most 1 MiB without privileges).
+/// Per round: more than a pipe holds (pipe(7): at most 1 MiB without privileges).
 const CHUNKS_MAX: usize = 160;
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ async fn reap(
 }
 
 async fn remove(engine: Arc<Engine>, Removal { name, folder }: Removal) {
-    // The folder last: what runs in the container may write to it until it has ended.
+    // The folder last: until it has ended, the container may still write to it.
     if let Err(problem) = engine.remove(&name).await {
         tracing::warn!(container = name, %problem, "a container was not removed");
     }
@@ -134,5 +134,5 @@ async fn remove(engine: Arc<Engine>, Removal { name, folder }: Removal) {
     }
 }
 
-/// Removals at the same time: they are not urgent, and leave the engine to those that start.
+/// Most concurrent removals. They are not urgent and should leave the engine to starts.
 const REMOVALS_MAX: usize = 4;

@@ -1,8 +1,8 @@
-//! The other end of `base/sys/native/shim.c`: the connection to one container's process 1. Requests are answered in order, but the
-//! one that waits for the container's rest; ends of processes come by themselves.
+//! The connection to a container's shim (`base/sys/native/shim.c`). Requests are answered in order, except the one that waits
+//! until the container is at rest. Ends of processes are reported without a request.
 //!
-//! Invariants: a request is one message and gets one answer; whoever waits for an answer is told when the connection ends. Letting
-//! go of the last reference closes it, which ends the container.
+//! Invariants: a request is one message and gets one answer; when the connection ends, every waiting request fails. Dropping
+//! the last reference closes the connection, which ends the container.
 
 mod protocol;
 
@@ -23,11 +23,11 @@ use tokio::task::AbortHandle;
 pub(crate) use protocol::{Program, User};
 use protocol::{Reply, Request};
 
-/// A shim that is connected.
+/// A connected shim.
 #[derive(Debug)]
 pub(crate) struct Shim {
     connection: Arc<ShimConnection>,
-    /// Reads what comes; ends with this.
+    /// The task that reads; ends with this.
     reader: AbortHandle,
 }
 
@@ -41,50 +41,50 @@ pub(crate) struct Process {
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By itself, with this status.
+    /// It exited with this status.
     Exited(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Signalled(i32),
-    /// The container went away with it.
+    /// The container ended first.
     Unknown,
 }
 
-/// Whom a signal reaches.
+/// The receiver of a signal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Whom {
     /// The program itself.
     Process,
-    /// The program and what it started, unless that left its process group.
+    /// The program and its descendants that are still in its process group.
     Group,
 }
 
-/// Why a request had no good answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShimError {
     /// The container has ended.
     #[error("the container has ended")]
     Gone,
-    /// The shim tried and could not.
+    /// A step in the container failed.
     #[error("{what}: {error}")]
     Failed {
         /// Which step.
         what: String,
-        /// The kernel's.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// The request is over a bound of the protocol.
+    /// The request exceeds a limit of the protocol.
     #[error("{0}")]
     TooLarge(String),
     /// It did not answer in time.
     #[error("the shim did not answer within {} s", .0.as_secs())]
     TooSlow(Duration),
-    /// It said what it must not.
-    #[error("the shim sent what it must not: {0}")]
+    /// It sent an invalid message.
+    #[error("the shim sent an invalid message: {0}")]
     Protocol(String),
 }
 
 impl ShimError {
-    /// As an error of the kernel's, for those who asked for a socket.
+    /// As an I/O error, for callers that asked for a socket.
     pub(crate) fn into_io(self) -> io::Error {
         match self {
             Self::Failed { error, .. } => error,
@@ -95,10 +95,10 @@ impl ShimError {
 }
 
 impl Shim {
-    /// Talks to a shim that has just called; waits for its greeting.
+    /// Waits for the greeting of a shim that has just connected.
     ///
     /// # Errors
-    /// It is another version's, or hung up.
+    /// It has another protocol version, or closed the connection.
     pub(crate) async fn greet(socket: UnixStream) -> Result<Self, ShimError> {
         match receive(&socket).await? {
             Some((Reply::Hello { protocol }, _)) if protocol == pilot_sys::shim::PROTOCOL => {}
@@ -117,7 +117,7 @@ impl Shim {
         Ok(Self { connection, reader })
     }
 
-    /// False once the container is known to have ended: a look at a flag.
+    /// False once the container is known to have ended. Only reads a flag.
     pub(crate) fn is_alive(&self) -> bool {
         self.connection.alive.load(Ordering::Relaxed)
     }
@@ -125,7 +125,7 @@ impl Shim {
     /// Starts a program with these descriptors as its 0, 1 and 2.
     ///
     /// # Errors
-    /// The step that failed, e.g. `execve` and "No such file or directory".
+    /// The step that failed, for example `execve` with "No such file or directory".
     pub(crate) async fn exec(
         &self,
         program: &Program<'_>,
@@ -133,7 +133,7 @@ impl Shim {
     ) -> Result<Process, ShimError> {
         let id = self.connection.next_id();
         let end = Arc::new(SetOnce::new());
-        // Before it is started: its end may be told before its start is heard of here.
+        // Before the request: the program's end may be reported before its start is handled here.
         self.connection.expect_end(id, &end)?;
         let request = Request::Exec(program);
         match self
@@ -149,7 +149,7 @@ impl Shim {
         }
     }
 
-    /// Sends a signal, without waiting for an answer. Nothing happens if the program has ended.
+    /// Sends a signal without waiting for an answer. Has no effect if the program has ended.
     pub(crate) fn signal(&self, process: &Process, signal: i32, whom: Whom) {
         let request = Request::Signal {
             process: process.id,
@@ -159,32 +159,33 @@ impl Shim {
         self.connection.tell(&request);
     }
 
-    /// Begins to end everything in the container but the shim, without waiting.
+    /// Starts to end everything in the container but the shim, without waiting.
     pub(crate) fn kill_all_soon(&self) {
         self.connection.tell(&Request::Kill {
             within: ANSWER_TIME_MAX,
         });
     }
 
-    /// Makes the container as new, in at most so long.
+    /// Cleans the container, within this time.
     ///
     /// # Errors
-    /// What is left.
+    /// What could not be cleaned.
     pub(crate) async fn clean(&self, within: Duration) -> Result<(), ShimError> {
         self.ask(&Request::Clean { within }, within + ANSWER_TIME_MAX)
             .await
             .map(drop)
     }
 
-    /// Waits until nothing runs in the container any more but the shim; for at most so long.
+    /// Waits until nothing but the shim runs in the container, at most this long.
     ///
     /// # Errors
-    /// Something runs still, or somebody else waits; or the container has ended.
+    /// Something still runs, another request is already waiting, or the container has ended.
     pub(crate) async fn at_rest(&self, within: Duration) -> Result<(), ShimError> {
         self.ask(&Request::Rest, within).await.map(drop)
     }
 
-    /// Remembers what a new container is like. `places`: the folders that [`Shim::clean`] empties; none: those of before.
+    /// Records the state of a new container. `places` are the folders that [`Shim::clean`] empties; an empty list keeps those
+    /// of before.
     ///
     /// # Errors
     /// `ENOTEMPTY` with the folder that is not empty.
@@ -194,16 +195,16 @@ impl Shim {
             .map(drop)
     }
 
-    /// Who an image's `USER` is.
+    /// Resolves an image's `USER`.
     ///
     /// # Errors
-    /// The image does not have that user or group.
+    /// The image does not have this user or group.
     pub(crate) async fn user(&self, spec: &str) -> Result<User, ShimError> {
         let (payload, _) = self.ask(&Request::User { spec }, ANSWER_TIME_MAX).await?;
         User::decode(&payload).ok_or_else(|| ShimError::Protocol("a user".to_owned()))
     }
 
-    /// A listener on the container's loopback device; port 0: whichever is free.
+    /// A listener on the container's loopback device; port 0 means any free one.
     ///
     /// # Errors
     /// The kernel's.
@@ -212,7 +213,7 @@ impl Shim {
         Ok(one_of(fds)?.into())
     }
 
-    /// A socket that is being connected to the container's loopback device, non-blocking.
+    /// A non-blocking socket that is connecting to the container's loopback device.
     ///
     /// # Errors
     /// The kernel's.
@@ -235,7 +236,7 @@ impl Shim {
 
 impl Drop for Shim {
     fn drop(&mut self) {
-        // The reader holds the socket; with it the connection goes, and with that the container.
+        // The reader owns the socket: this closes the connection, which ends the container.
         self.reader.abort();
     }
 }
@@ -254,9 +255,9 @@ impl Process {
 
 #[derive(Debug)]
 struct ShimConnection {
-    /// A message socket: of the stream socket that tokio has, the readiness alone is used.
+    /// A message socket. Only the readiness of tokio's stream socket is used.
     socket: UnixStream,
-    /// Cleared by the reader alone.
+    /// Only the reader clears it.
     alive: AtomicBool,
     next_id: AtomicU64,
     /// Guards only the maps; never held across an await.
@@ -265,12 +266,12 @@ struct ShimConnection {
 
 type Answer = Result<(Vec<u8>, Vec<OwnedFd>), ShimError>;
 
-/// Who waits for what. Bounded by the processes and requests of one container.
+/// Requests and processes that are waited for. Bounded by the processes and requests of one container.
 #[derive(Debug, Default)]
 struct PendingReplies {
     answers: HashMap<u64, oneshot::Sender<Answer>>,
     ends: HashMap<u64, Arc<SetOnce<Ended>>>,
-    /// The connection has ended: nobody is added any more.
+    /// The connection has ended; nothing can be added.
     closed: bool,
 }
 
@@ -304,7 +305,7 @@ impl ShimConnection {
             }
             pending.answers.insert(id, tell);
         }
-        // Takes the entry out again if this future is dropped, too.
+        // Also removes the entry if this future is dropped.
         let _entry = Entry {
             connection: self,
             id,
@@ -323,8 +324,8 @@ impl ShimConnection {
             .unwrap_or(Err(ShimError::TooSlow(within)))
     }
 
-    /// A request whose answer nobody waits for. It is dropped where the socket is full: some hundred messages lie in it that the
-    /// shim has not read, so it is not working, and its container will fail to be cleaned.
+    /// Sends a request without waiting for its answer. It is dropped if the socket is full: then the shim has not read some
+    /// hundred messages, so it hangs, and cleaning its container will fail.
     fn tell(&self, request: &Request<'_>) {
         if let Ok(message) = request.encode(self.next_id()) {
             drop(seqpacket::send(self.socket.as_fd(), &message, &[]));
@@ -340,12 +341,12 @@ impl ShimConnection {
             }
         };
         if let Some(problem) = problem {
-            tracing::warn!(%problem, "a container's shim is given up");
+            tracing::warn!(%problem, "the connection to a container's shim failed");
         }
         self.alive.store(false, Ordering::Relaxed);
         let mut pending = self.pending.lock();
         pending.closed = true;
-        // Dropping the senders tells those who wait.
+        // Dropping the senders makes the waiting requests fail.
         pending.answers.clear();
         for (_, end) in pending.ends.drain() {
             drop(end.set(Ended::Unknown));
@@ -364,20 +365,20 @@ impl ShimConnection {
                     drop(waiting.set(end));
                 }
             }
-            // Only once, and that was heard.
+            // It is sent once and was handled at the start.
             Reply::Hello { .. } => {}
         }
     }
 
     fn answer(&self, id: u64, answer: Answer) {
         if let Some(waiting) = self.pending.lock().answers.remove(&id) {
-            // Whoever asked may have gone.
+            // An error means that the caller is gone.
             drop(waiting.send(answer));
         }
     }
 }
 
-/// A place in [`PendingReplies::answers`].
+/// Owns an entry of [`PendingReplies::answers`].
 struct Entry<'a> {
     connection: &'a ShimConnection,
     id: u64,
@@ -418,7 +419,7 @@ fn failed(what: &str, error: io::Error) -> ShimError {
     }
 }
 
-/// Longest that the shim takes for anything whose time is not given with it. It does nothing that waits.
+/// Longest time for requests that carry none. The shim never waits for these.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The images in use, and whether their references still mean them: an image that is built or imported anew under its old name must
-//! not be served from containers of the old one. The engine tells what happens to images; nothing is asked per invocation.
+//! The images in use, and whether their references still mean them. An image that is built or imported again under its old name
+//! must not be served from containers of the old image. The engine reports changes of images; nothing is asked per invocation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use tokio::task::AbortHandle;
 use crate::engine::{Engine, EngineError};
 use crate::image::Image;
 
-/// Images by reference, as they were last looked at.
+/// Images by reference, as they were last inspected.
 #[derive(Debug)]
 pub(crate) struct Images {
     cache: Arc<ImageCache>,
-    /// Listens to the engine, from the first look on; ends with this.
+    /// Listens to the engine's events from the first look-up on; ends with this.
     listener: Mutex<Option<AbortHandle>>,
 }
 
@@ -38,10 +38,10 @@ impl Images {
         }
     }
 
-    /// What a reference means now.
+    /// The image that a reference means now.
     ///
     /// # Errors
-    /// The engine has no such image, or is not there.
+    /// The engine does not have it, or is unreachable.
     pub(crate) async fn look_up(&self, reference: &str) -> Result<Arc<Image>, EngineError> {
         let image = self.cache.look_up(reference).await?;
         self.listener
@@ -50,7 +50,7 @@ impl Images {
         Ok(image)
     }
 
-    /// What it meant when it was last looked up.
+    /// The image that it meant at the last look-up.
     pub(crate) fn known(&self, reference: &str) -> Option<Arc<Image>> {
         self.cache.known.lock().get(reference).cloned()
     }
@@ -74,7 +74,7 @@ impl ImageCache {
             }
             image.replace();
         } else if known.len() >= IMAGES_MAX {
-            // Whoever was forgotten is looked up again at its next start, and its containers start anew.
+            // A dropped image is looked up again at its next start, and its containers start anew.
             for (_, image) in known.drain() {
                 image.replace();
             }
@@ -87,7 +87,7 @@ impl ImageCache {
     async fn refresh(&self) {
         let references: Vec<String> = self.known.lock().keys().cloned().collect();
         for reference in references {
-            // One that is gone may have containers still; they are what was asked for.
+            // An error is ignored: containers of a removed image are still what was asked for.
             drop(self.look_up(&reference).await);
         }
     }
@@ -97,19 +97,19 @@ async fn listen(cache: Arc<ImageCache>) {
     loop {
         if let Ok(events) = cache.engine.image_events().await {
             let mut events = std::pin::pin!(events);
-            // Whatever happened while nobody listened.
+            // Catches up with changes from before the stream started.
             cache.refresh().await;
             while let Some(Ok(_)) = events.next().await {
                 cache.refresh().await;
             }
-            tracing::debug!("the container engine went away");
+            tracing::debug!("the container engine closed its event stream");
         }
         tokio::time::sleep(RETRY_AFTER).await;
     }
 }
 
-/// Images that are watched at the same time.
+/// Most images that are watched.
 const IMAGES_MAX: usize = 1000;
 
-/// An engine that went away is looked for this often.
+/// Pause before reconnecting to an engine that was unreachable.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

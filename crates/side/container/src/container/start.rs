@@ -1,4 +1,4 @@
-//! How a container comes up: created, started, called by its shim, and looked at while it is new.
+//! The start of a container: it is created and started, its shim connects, and its initial state is recorded.
 
 use std::io;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::image::Image;
 use crate::shim::{Shim, ShimError};
 
 impl Container {
-    /// A new container.
+    /// Starts a new container.
     ///
     /// # Errors
-    /// What the engine says, in words for whoever deploys a function.
+    /// The engine's, as a message for whoever deploys a function.
     pub(crate) async fn start(
         parts: Arc<Parts>,
         key: Arc<RuntimeKey>,
@@ -66,7 +66,7 @@ impl Container {
         parts.engine.create(&options).await?;
         parts.engine.start(name).await?;
         let caller = caller(&parts, name, door).await?;
-        // Absent, or 0, where it is in no PID namespace below the daemon's.
+        // Absent, or 0, if the container is not in a PID namespace below the daemon's.
         let pid = caller.peer_cred().ok().and_then(|peer| peer.pid());
         let counters = Counters::of(pid.and_then(|pid| u32::try_from(pid).ok()));
         let shim = Shim::greet(caller)
@@ -88,13 +88,13 @@ impl Container {
             (Err(ShimError::Failed { what, error }), _)
                 if error.kind() == io::ErrorKind::DirectoryNotEmpty =>
             {
-                Err(format!("its image brings files in {what}, which is written to"))
+                Err(format!("its image has files in {what}, which functions write to"))
             }
-            (Err(error), _) => return Err(sandbox("look at a new container", error)),
+            (Err(error), _) => return Err(sandbox("record the state of a new container", error)),
             (Ok(()), Ok(Ok(layer))) => Ok(layer),
             (Ok(()), Ok(Err(error))) => Err(error.to_string()),
             (Ok(()), Err(_)) => Err(
-                "the engine takes too long to say what changes in a container; use the storage driver overlay2".to_owned(),
+                "the engine takes too long to list a container's changes; use the storage driver overlay2".to_owned(),
             ),
         };
         image.started_in(host::now().since(began));
@@ -113,8 +113,8 @@ impl Container {
     }
 }
 
-/// Waits for the shim's call. tokio has no type for `SOCK_SEQPACKET`: of its stream sockets the readiness is used, and the calls
-/// that are the same for both.
+/// Waits for the shim's connection. tokio has no type for `SOCK_SEQPACKET`, so its stream sockets provide the readiness and the
+/// calls that are common to both types.
 async fn caller(parts: &Parts, name: &str, door: UnixListener) -> Result<UnixStream, StartError> {
     tokio::select! {
         biased;
@@ -125,7 +125,7 @@ async fn caller(parts: &Parts, name: &str, door: UnixListener) -> Result<UnixStr
         status = parts.engine.stopped(name) => Err(sandbox(
             "start a container",
             format!(
-                "its process 1 ended before it called the daemon (status {}); can programs below {} be executed, and does the engine \
+                "its shim ended before it connected to the daemon (status {}); can programs below {} be executed, and does the engine \
                  see that folder?",
                 status.map_or_else(|| "unknown".to_owned(), |status| status.to_string()),
                 parts.config.dir.display(),
@@ -133,12 +133,12 @@ async fn caller(parts: &Parts, name: &str, door: UnixListener) -> Result<UnixStr
         )),
         () = tokio::time::sleep(CALL_TIME_MAX) => Err(sandbox(
             "start a container",
-            format!("its process 1 did not call the daemon within {} s", CALL_TIME_MAX.as_secs()),
+            format!("its shim did not connect to the daemon within {} s", CALL_TIME_MAX.as_secs()),
         )),
     }
 }
 
-/// The folders that are emptied: everything that can be written to but the image's layer.
+/// The folders that are emptied: every writable place outside the image's layer.
 fn places(image: &Image) -> Vec<String> {
     [
         "/tmp",
@@ -160,9 +160,9 @@ fn sandbox(what: &str, problem: impl std::fmt::Display) -> StartError {
     }
 }
 
-/// Longest that a new container's process 1 takes to call.
+/// Longest time until the shim of a new container connects.
 const CALL_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Longest that the engine may take to say what a new container's layer holds. Storage drivers that compare file by file take
-/// seconds; then containers are not reused.
+/// Longest time for the engine to list the changes of a new container's layer. Storage drivers that compare every file take
+/// seconds; with these, containers are not reused.
 const LAYER_TIME_MAX: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Where the engine is.
+//! The engine's address.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use super::EngineError;
 pub(crate) struct Address(String);
 
 impl Address {
-    /// Reads what the configuration or `DOCKER_HOST` says: `unix:///run/docker.sock`, or a path.
+    /// Parses the value of the configuration or of `DOCKER_HOST`: `unix:///run/docker.sock`, or a path.
     ///
     /// # Errors
-    /// It is no socket of this machine.
+    /// It is not the address of a Unix socket.
     pub(crate) fn parse(text: &str) -> Result<Self, EngineError> {
         let path = text.strip_prefix("unix://").unwrap_or(text);
         if path.starts_with('/') {

@@ -1,4 +1,4 @@
-//! What a container is created with: settings that it has for life, and the first values of those that can be changed.
+//! The options with which a container is created: permanent settings, and initial values of those that can change.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,25 +11,25 @@ use pilot_model::runtime_key::{Access, Ipc, Limits, RuntimeKey};
 
 use crate::folder::{OURS_INSIDE, SHIM_INSIDE, SOCKET_INSIDE, VOLUME_INSIDE};
 
-/// Whose data directory a container belongs to.
+/// The data directory of the daemon that created the container.
 pub(crate) const LABEL_DAEMON: &str = "io.pilotlight.daemon";
 
-/// Which run of that daemon made it.
+/// The run of that daemon.
 pub(crate) const LABEL_RUN: &str = "io.pilotlight.run";
 
 /// A container to be created.
 #[derive(Debug)]
 pub(crate) struct CreateOptions<'a> {
     pub(crate) name: &'a str,
-    /// The image's id: what was looked at is what is run.
+    /// The image's id, so that exactly the inspected image runs.
     pub(crate) image: &'a str,
     pub(crate) key: &'a RuntimeKey,
-    /// Host folders.
+    /// Folders on the host.
     pub(crate) ours: &'a Path,
     pub(crate) volume: &'a Path,
     pub(crate) daemon: &'a str,
     pub(crate) run: &'a str,
-    /// Of each folder in memory, bytes.
+    /// For each tmpfs, bytes.
     pub(crate) tmp_bytes_max: u64,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct CreateOptions<'a> {
 pub(crate) struct EngineLimits {
     pub(crate) memory: Option<i64>,
     pub(crate) nano_cpus: Option<i64>,
-    /// Never none: a fork bomb would take the machine along.
+    /// Always set: a fork bomb could exhaust the machine.
     pub(crate) pids: i64,
 }
 
@@ -58,13 +58,13 @@ impl CreateOptions<'_> {
         ContainerCreateBody {
             image: Some(self.image.to_owned()),
             entrypoint: Some(vec![SHIM_INSIDE.to_owned(), SOCKET_INSIDE.to_owned()]),
-            // The image's own would be appended.
+            // Otherwise the image's own would be appended.
             cmd: Some(Vec::new()),
             // Root, with a few capabilities that nothing else in the container has: see the shim.
             user: Some("0:0".to_owned()),
             working_dir: Some("/".to_owned()),
             hostname: (!key.host_name().is_empty()).then(|| key.host_name().to_owned()),
-            // An image's check would start programs that the shim does not know.
+            // An image's health check would start programs that the shim does not know.
             healthcheck: Some(HealthConfig {
                 test: Some(vec!["NONE".to_owned()]),
                 ..Default::default()
@@ -87,7 +87,7 @@ impl CreateOptions<'_> {
         let limits = limits_of(key.limits());
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         HostConfig {
-            // It ends with the daemon's connection, whether or not the engine is there then.
+            // It ends with the daemon's connection, even while the engine is unreachable.
             auto_remove: Some(true),
             network_mode: Some(
                 match key.network() {
@@ -109,11 +109,11 @@ impl CreateOptions<'_> {
             security_opt: Some(words(&["no-new-privileges:true"])),
             init: Some(false),
             memory: limits.memory,
-            // Of both together: no swap.
+            // Memory and swap together: no swap.
             memory_swap: limits.memory,
             nano_cpus: limits.nano_cpus,
             pids_limit: Some(limits.pids),
-            // What functions print goes through pipes; nothing is written here.
+            // Functions' output goes through pipes; nothing uses this log.
             log_config: Some(HostConfigLogConfig {
                 typ: Some("none".to_owned()),
                 config: None,
@@ -124,7 +124,8 @@ impl CreateOptions<'_> {
         }
     }
 
-    /// Folders that are written to by custom. They are empty, count as memory of the container, and are cleaned.
+    /// Folders that programs usually write to. They are empty tmpfs mounts, count towards the container's memory, and are
+    /// cleaned.
     fn in_memory(&self) -> HashMap<String, String> {
         let size = self.tmp_bytes_max;
         [("/tmp", "1777"), ("/var/tmp", "1777"), ("/run", "755")]
@@ -155,8 +156,7 @@ impl CreateOptions<'_> {
     }
 }
 
-/// What the shim needs: to signal anybody's processes, to become the image's user, to give up what others must not have, and to empty
-/// anybody's folders.
+/// Needed by the shim: to signal any process, switch to the image's user, drop capabilities, and empty any user's folders.
 const CAPABILITIES: &[&str] = &[
     "CHOWN",
     "DAC_OVERRIDE",
@@ -167,7 +167,7 @@ const CAPABILITIES: &[&str] = &[
     "SETUID",
 ];
 
-/// Processes and threads of a container whose key does not say.
+/// Limit of processes and threads if the key has none.
 const PIDS_MAX: i64 = 1024;
 
 #[cfg(test)]

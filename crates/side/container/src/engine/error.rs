@@ -1,11 +1,11 @@
-//! What engine calls fail with, in words for whoever deploys or runs a function.
+//! Errors of engine calls, as messages for whoever deploys or runs a function.
 
 use bollard::errors::Error as Cause;
 use pilot_model::ports::StartError;
 
 use super::Address;
 
-/// Why an engine call came to nothing.
+/// Why an engine call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum EngineError {
     #[error(
@@ -15,11 +15,11 @@ pub(crate) enum EngineError {
     Address { address: String },
     #[error(
         "the container engine at {address} does not answer ({problem}); start it (Debian: apt install docker.io, then systemctl start \
-         docker), or say where it is with DOCKER_HOST"
+         docker), or set its address in DOCKER_HOST"
     )]
     Unreachable { address: Address, problem: String },
     #[error(
-        "there is no image '{image}' on the engine at {address}, and images are never pulled by themselves; get it with `docker pull \
+        "there is no image '{image}' on the engine at {address}, and images are never pulled automatically; get it with `docker pull \
          {image}`, `docker build -t {image} .` or `docker import FILE.tar {image}`"
     )]
     NoImage { image: String, address: Address },
@@ -73,7 +73,7 @@ impl From<EngineError> for StartError {
     }
 }
 
-/// The innermost reason: what lies around it says only which library was asked.
+/// The innermost error: the outer ones only name libraries.
 fn root(error: &dyn std::error::Error) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {

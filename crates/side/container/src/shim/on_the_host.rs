@@ -1,4 +1,4 @@
-//! The real shim, without an engine: process 1 of namespaces that the test makes with unshare(1). Skips, loudly, without root.
+//! Tests the real shim without an engine, as process 1 of namespaces made with unshare(1). Skipped without root.
 
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
@@ -10,13 +10,13 @@ use tokio::net::UnixListener;
 
 use super::*;
 
-/// A shim and the process that waits for it.
+/// A shim and the process that contains it.
 struct Started {
     shim: Shim,
     unshare: Child,
 }
 
-/// `None`, having said so loudly, where no namespaces can be made.
+/// `None` if no namespaces can be made; reports that the test is skipped.
 async fn started(dir: &Path, test: &str) -> Option<Started> {
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     if !is_root || pilot_sys::shim::BINARY.is_empty() {
@@ -53,7 +53,7 @@ async fn started(dir: &Path, test: &str) -> Option<Started> {
     })
 }
 
-/// Runs a shell script as this user, and gives what it prints as a pipe.
+/// Runs a shell script as this user and returns a pipe with its output.
 async fn run(shim: &Shim, uid: u32, script: &str) -> Result<(Process, io::PipeReader), ShimError> {
     let user = User {
         uid,
@@ -145,7 +145,7 @@ async fn a_cleaning_ends_everything_and_empties_the_places() {
     )
     .await
     .unwrap();
-    // Process 1, the shell, ls and wc at the most.
+    // At most process 1, the shell, ls and wc.
     let left: u32 = printed(output).trim().parse().unwrap();
     assert!(left <= 4, "{left}");
 }
@@ -163,7 +163,7 @@ async fn rest_is_when_the_last_that_a_program_left_has_ended() {
     let (process, output) = run(shim, 0, leave).await.unwrap();
     assert_eq!(process.ended().await, Ended::Exited(0));
     let mut rest = std::pin::pin!(shim.at_rest(within));
-    // Asked for by now, and not answered.
+    // The request has been sent by now, and is not answered.
     assert!(
         tokio::time::timeout(Duration::from_millis(50), &mut rest)
             .await
@@ -184,7 +184,7 @@ async fn it_ends_with_the_connection_and_takes_everything_along() {
     };
     let (_, output) = run(&started.shim, 0, "exec sleep 1000").await.unwrap();
     drop(started.shim);
-    // The pipe's end: nobody has it any more.
+    // The pipe is at its end: all writers have ended.
     assert_eq!(printed(output), "");
     let status = tokio::task::spawn_blocking(move || started.unshare.wait().unwrap());
     assert!(status.await.unwrap().success());

@@ -1,4 +1,5 @@
-//! What is said to the shim and by it: the layout of `base/sys/native/shim.c`, in this machine's byte order. Codec only, no I/O.
+//! The messages of the shim's protocol: the layout of `base/sys/native/shim.c`, in this machine's byte order. Codec only, no
+//! I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,31 +8,31 @@ use pilot_sys::seqpacket::MESSAGE_LEN_MAX;
 
 use super::{Ended, ShimError, Whom};
 
-/// A program to be started.
+/// A program to start.
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
-    /// As whom.
+    /// Its user.
     pub(crate) user: &'a User,
-    /// Where.
+    /// Its working directory.
     pub(crate) dir: &'a str,
-    /// Program and arguments. A program without `/` is looked for in the variables' `PATH`.
+    /// Program and arguments. A program without `/` is searched for in the variables' `PATH`.
     pub(crate) argv: &'a [String],
-    /// All of its environment.
+    /// Its complete environment.
     pub(crate) environment: &'a BTreeMap<String, String>,
 }
 
-/// A user as the image has it.
+/// A user of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Beside `gid`.
+    /// In addition to `gid`.
     pub(crate) groups: Vec<u32>,
     /// Home folder.
     pub(crate) home: String,
 }
 
-/// To the shim.
+/// A request to the shim.
 #[derive(Debug)]
 pub(super) enum Request<'a> {
     Exec(&'a Program<'a>),
@@ -61,7 +62,7 @@ pub(super) enum Request<'a> {
     Rest,
 }
 
-/// From the shim.
+/// A message from the shim.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     Hello { protocol: u32 },
@@ -71,10 +72,10 @@ pub(super) enum Reply {
 }
 
 impl Request<'_> {
-    /// The message.
+    /// Encodes the message.
     ///
     /// # Errors
-    /// It is over a bound.
+    /// It exceeds a limit.
     pub(super) fn encode(&self, id: u64) -> Result<Vec<u8>, ShimError> {
         let (op, value) = match self {
             Self::Exec(_) => (1, 0),
@@ -156,7 +157,8 @@ fn put(message: &mut Vec<u8>, number: u32) {
     message.extend(number.to_ne_bytes());
 }
 
-/// Ended by NUL. One within (the manifest's are checked, an image's cannot have one) would make one word two: it is left out.
+/// Ends the text with a NUL. A NUL inside would split it in two, so it is left out (manifests are checked for it, and an image
+/// cannot contain one).
 fn put_text(message: &mut Vec<u8>, text: &str) {
     message.extend(text.bytes().filter(|byte| *byte != 0));
     message.push(0);
@@ -167,7 +169,7 @@ fn millis(duration: Duration) -> u32 {
 }
 
 impl Reply {
-    /// `None`: it is none.
+    /// `None`: it is invalid.
     pub(super) fn decode(message: &[u8]) -> Option<Self> {
         let (op, rest) = take_u32(message)?;
         let (value, rest) = take_u32(rest)?;
@@ -218,7 +220,7 @@ fn take_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_ne_bytes(*number), rest))
 }
 
-/// A status of wait(2).
+/// Decodes a status of wait(2).
 fn end_of(status: u32) -> Ended {
     match status & 0x7f {
         0 => Ended::Exited(i32::from(status.to_le_bytes()[1])),

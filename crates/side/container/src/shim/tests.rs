@@ -2,7 +2,7 @@ use std::os::fd::AsFd as _;
 
 use super::*;
 
-/// A message of the shim's.
+/// A message from the shim.
 fn reply(op: u32, value: u32, id: u64, payload: &[u8]) -> Vec<u8> {
     let mut message = Vec::new();
     message.extend(op.to_ne_bytes());
@@ -12,7 +12,7 @@ fn reply(op: u32, value: u32, id: u64, payload: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Message sockets, as tokio knows them.
+/// A pair of message sockets.
 fn pair() -> (UnixStream, UnixStream) {
     let (here, there) = seqpacket::pair().unwrap();
     let known = |socket: OwnedFd| {

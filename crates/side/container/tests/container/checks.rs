@@ -1,4 +1,4 @@
-//! The checks, by what they say.
+//! The list of checks.
 
 use std::pin::Pin;
 

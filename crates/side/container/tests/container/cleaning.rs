@@ -1,4 +1,4 @@
-//! What is left of a use after its container was cleaned: nothing, or the container is not used again.
+//! After a cleaning nothing is left of a use; otherwise the container is not reused.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use pilot_model::runtime_key::RuntimeKey;
 
 use crate::support::{BUSYBOX, PYTHON, Spec, Stage, answer, prewarmed, problem, shell, specialise};
 
-/// Leaves something behind in every way there is, when asked to; says what there is, otherwise.
+/// When asked to, leaves something behind in every possible way; otherwise reports what it finds.
 const LITTER: &str = r#"
 import ctypes, json, os, signal, socket, subprocess, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -165,7 +165,7 @@ esac
     assert_ne!(answer(&worker, "call").await.0, "0");
     drop(worker);
     runtime.clean().await.unwrap();
-    // What it may do to process 1 and to the mounts of the engine is found when it is cleaned.
+    // Changes to process 1 and to the engine's mounts are detected at the cleaning.
     for (attempt, names) in [("dev", "/dev"), ("hosts", "/etc/hosts")] {
         let runtime = prewarmed(&host, &version).await.unwrap();
         let worker = specialise(&runtime, &version).await.unwrap();
@@ -240,7 +240,7 @@ pub(crate) async fn limits_and_network_are_applied_to_a_live_container(stage: St
     spec.memory_mb = Some(64);
     let version = stage.version("wanted", &spec);
     let wanted = Arc::new(host.key(&version).unwrap());
-    // As the pool keeps them: nobody's, without limits, in no network.
+    // As the pool keeps them: without owner, limits and network.
     let runtime = host.start(&Arc::new(wanted.stem())).await.unwrap();
     adapted(&runtime, &wanted).await;
     let worker = specialise(&runtime, &version).await.unwrap();

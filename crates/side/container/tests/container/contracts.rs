@@ -1,4 +1,4 @@
-//! The three contracts, and what a container can and cannot reach.
+//! The three values of `contract`, and what a container can and cannot reach.
 
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ pub(crate) async fn a_program_that_fails_is_an_error_with_its_last_words(stage: 
     assert!(message.contains("exit status 3"), "{message}");
     assert!(message.ends_with("no such customer"), "{message}");
     assert_eq!(text(&done.output), "first\nno such customer\n");
-    // The worker serves on.
+    // The worker continues to serve.
     assert!(worker.is_alive());
     error(&worker, "{}").await;
 }
@@ -202,7 +202,7 @@ pub(crate) async fn a_server_is_asked_to_end_and_waited_for(stage: Stage) {
     worker.retire();
     drop(worker);
     let began = Instant::now();
-    // What it wrote when it was asked to end is gone afterwards, so the end is looked for while it is cleaned.
+    // What it wrote when it was asked to end is removed by the cleaning, so this looks during the cleaning.
     let written = async {
         while !volume.join("ended").exists() {
             tokio::task::yield_now().await;
@@ -240,7 +240,7 @@ pub(crate) async fn a_runtime_api_client_serves(stage: Stage) {
         };
         let version = stage.version(&format!("lambda-{network}"), &spec);
         let runtime = prewarmed(&host, &version).await.unwrap();
-        // Twice: the endpoint can be there again after a cleaning.
+        // Twice: after a cleaning the endpoint can be opened again.
         for _ in 0..2 {
             let worker = specialise(&runtime, &version).await.unwrap();
             let (body, output) = answer(&worker, r#"{"n": 1}"#).await;
@@ -293,7 +293,7 @@ pub(crate) async fn memory_over_the_limit_is_out_of_memory(stage: Stage) {
         matches!(fault, WorkerFault::OutOfMemory { limit_bytes, .. } if limit_bytes == 48 << 20),
         "{fault:?}"
     );
-    // Process 1 is not what the kernel took.
+    // The kernel did not kill process 1.
     worker.kill();
     drop(worker);
     runtime.clean().await.unwrap();

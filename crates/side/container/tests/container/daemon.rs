@@ -1,4 +1,4 @@
-//! A daemon that can be killed: a host of containers in a process of its own, which does one thing after another as it is told.
+//! A daemon that can be killed: a container host in a process of its own, which executes commands one after the other.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::support::{Stage, answer, host, prewarmed, shell, specialise, version};
 
-/// Environment variables of that process: its data directory, which says that it is one, and its engine.
+/// Environment variables of that process: its data directory, whose presence marks the process, and its engine.
 pub(crate) const DIR: &str = "PILOT_TEST_DAEMON";
 const ENGINE: &str = "PILOT_TEST_ENGINE";
 
@@ -18,7 +18,7 @@ pub(crate) async fn run(dir: &Path) {
     let host = host(dir, &engine);
     let version = version(dir, "killed", &shell(&[("handler.sh", "echo used")]));
     let mut runtime = None;
-    // Nothing else is to be done by this thread.
+    // This thread has nothing else to do.
     for order in std::io::stdin().lines() {
         let order = order.unwrap();
         match order.as_str() {
@@ -38,7 +38,7 @@ pub(crate) async fn run(dir: &Path) {
     }
 }
 
-/// That process, from outside.
+/// That process, as the test sees it.
 pub(crate) struct Daemon {
     process: Child,
     orders: ChildStdin,
@@ -46,7 +46,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// One with this engine.
+    /// Starts one with this engine.
     pub(crate) fn begin(stage: &Stage, engine: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .env(DIR, stage.dir.path())
@@ -63,20 +63,20 @@ impl Daemon {
         }
     }
 
-    /// Tells it to, and does not wait.
+    /// Sends a command without waiting.
     pub(crate) async fn begins(&mut self, order: &str) {
         let line = format!("{order}\n");
         self.orders.write_all(line.as_bytes()).await.unwrap();
     }
 
-    /// Tells it to, and waits until it has.
+    /// Sends a command and waits until it is done.
     pub(crate) async fn does(&mut self, order: &str) {
         self.begins(order).await;
         let done = self.done.next_line().await.unwrap();
         assert_eq!(done.as_deref(), Some(order));
     }
 
-    /// SIGKILL; waits for its end.
+    /// Sends SIGKILL and waits for the end.
     pub(crate) async fn dies(mut self) {
         self.process.kill().await.unwrap();
     }

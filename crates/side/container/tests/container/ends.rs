@@ -1,4 +1,4 @@
-//! Ends: of containers, of daemons, of the engine. Nothing is left, and nothing needs a restart.
+//! Ends of containers, daemons and the engine. Nothing is left behind, and nothing needs a restart.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,13 +34,13 @@ pub(crate) async fn a_dropped_container_is_removed_with_its_folder(stage: Stage)
 pub(crate) async fn a_start_that_nobody_waits_for_leaves_nothing(stage: Stage) {
     let host = stage.host();
     let version = stage.version("given-up", &shell(&[]));
-    // The first start sweeps: a second one is what is given up at every moment of.
+    // The first start also sweeps. The second one is the one that is cancelled at every moment.
     drop(prewarmed(&host, &version).await.unwrap());
     for after_ms in [0, 5, 20, 60, 120, 200] {
         let start = prewarmed(&host, &version);
         drop(tokio::time::timeout(Duration::from_millis(after_ms), start).await);
     }
-    // One more, begun after them all, that is waited for: those before have been created by then, or are not going to be.
+    // One more start after them all, which is completed: by then the earlier ones have been created, or never will be.
     drop(prewarmed(&host, &version).await.unwrap());
     tokio::time::timeout(TIME_MAX, async {
         loop {
@@ -70,7 +70,7 @@ pub(crate) async fn a_container_killed_behind_the_daemons_back_is_noticed(stage:
     assert!(!worker.is_alive());
     assert!(!runtime.is_alive());
     assert!(runtime.clean().await.is_err());
-    // The next one is another one.
+    // The next container is a new one.
     let runtime = prewarmed(&host, &version).await.unwrap();
     assert!(runtime.is_alive());
 }
@@ -87,7 +87,7 @@ pub(crate) async fn containers_of_a_killed_daemon_are_gone(stage: Stage) {
         .stderr(Stdio::null())
         .spawn();
     daemon.dies().await;
-    // By itself: nobody asks the engine to.
+    // The engine does it by itself, without a request.
     tokio::task::spawn_blocking(move || removed.unwrap().wait().unwrap())
         .await
         .unwrap();
@@ -110,7 +110,7 @@ pub(crate) async fn what_a_killed_daemon_left_is_swept_and_nothing_else(stage: S
     assert_eq!(host.sweep().await.unwrap(), 1);
     assert_eq!(stage.containers(), "");
     assert_eq!(stage.folders(), [""; 0]);
-    // Once: what it makes itself stays.
+    // Once, so that what the engine makes for itself exists.
     let runtime = prewarmed(&host, &stage.version("f", &shell(&[])))
         .await
         .unwrap();
@@ -155,7 +155,7 @@ pub(crate) async fn an_engine_that_goes_away_and_comes_back_needs_no_restart(sta
     let let_go = prewarmed(&host, &version).await.unwrap();
     stage.engine.crash();
 
-    // What runs does not need it (this engine is one with --live-restore).
+    // Running containers do not need the engine (this one has --live-restore).
     assert_eq!(answer(&worker, "").await.0, "\"here\"");
     drop(worker);
     let error = problem(&prewarmed(&host, &version).await.unwrap_err());
@@ -175,7 +175,7 @@ pub(crate) async fn an_engine_that_goes_away_and_comes_back_needs_no_restart(sta
     another.clean().await.unwrap();
     let report = host.report(&version).reason.unwrap();
     assert!(report.contains(BUSYBOX), "{report}");
-    // What ended while it was away is not kept by it.
+    // The engine does not keep what ended while it was down.
     drop((runtime, another));
     host.settled().await;
     assert_eq!(stage.containers(), "");

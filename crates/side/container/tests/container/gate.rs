@@ -1,5 +1,5 @@
-//! A gate between a daemon and the engine: what is asked of the engine passes, but one request, which is held, so that it is
-//! certain where the daemon is when it is killed. The client makes a connection for each call.
+//! A proxy between a daemon and the engine. It passes requests on, except one that it holds, so that the test knows the
+//! daemon's exact state when it is killed. The client makes one connection per call.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// A request: its method, and what its path has in it.
+/// A request to hold: its method, and a part of its path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked(pub(crate) &'static str, pub(crate) &'static str);
 
@@ -23,15 +23,15 @@ pub(crate) const REMOVE: Asked = Asked("DELETE ", "/containers/");
 /// Where it is held.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Held {
-    /// The engine has not heard of it.
+    /// Before the engine receives it.
     Before,
-    /// The engine has done it; the daemon has not heard of that.
+    /// After the engine has executed it and before the daemon gets the answer.
     After,
 }
 
 type Plan = Arc<Mutex<Option<(Asked, Held)>>>;
 
-/// See the module. Dropped, it lets go of everything.
+/// See the module. Dropping it releases everything.
 pub(crate) struct Gate {
     path: PathBuf,
     plan: Plan,
@@ -40,7 +40,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Opens one in a folder, before the engine that is `docker.sock` in another one.
+    /// Opens one in `folder`, for the engine whose `docker.sock` is in another folder.
     pub(crate) fn open(folder: &Path, engine: &Path) -> Self {
         let path = folder.join("gate.sock");
         drop(std::fs::remove_file(&path));
@@ -65,12 +65,12 @@ impl Gate {
         format!("unix://{}", self.path.display())
     }
 
-    /// The next such request is to be held.
+    /// Holds the next such request.
     pub(crate) fn hold(&self, asked: Asked, at: Held) {
         *self.plan.lock() = Some((asked, at));
     }
 
-    /// Waits until it is.
+    /// Waits until a request is held.
     pub(crate) async fn holds(&mut self) {
         let held = tokio::time::timeout(TIME_MAX, self.held.recv()).await;
         held.expect("such a request").unwrap();
@@ -84,7 +84,7 @@ impl Drop for Gate {
 }
 
 async fn serve(listener: UnixListener, engine: PathBuf, plan: Plan, tell: UnboundedSender<()>) {
-    // They end with this.
+    // They end with this task.
     let mut connections = JoinSet::new();
     loop {
         let (client, _) = listener.accept().await.unwrap();
@@ -105,7 +105,7 @@ async fn pass(
 ) -> Option<()> {
     let mut begun = Vec::new();
     while !begun.windows(4).any(|end| end == b"\r\n\r\n") {
-        // A client that has gone is no request.
+        // A client that closes its connection made no request.
         if client.read_buf(&mut begun).await.ok()? == 0 {
             return None;
         }
@@ -134,7 +134,7 @@ async fn pass(
     };
     tokio::select! {
         () = rest => {}
-        // The first byte of the answer: it is done.
+        // The first byte of the answer: the engine has executed the request.
         answered = answers.read_u8() => {
             answered.ok()?;
             tell.send(()).ok()?;

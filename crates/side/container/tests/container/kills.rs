@@ -1,8 +1,8 @@
-//! A daemon that is killed (SIGKILL) in the middle of a container's start, cleaning or removal: the next one makes an end of what it
-//! left, and its functions answer.
+//! A daemon is killed (SIGKILL) in the middle of a container's start, cleaning or removal: the next one removes what it left,
+//! and its functions answer.
 //!
-//! The instant is certain. What needs the engine is held at a gate before it (`gate`); what the container's process 1 does is held up
-//! by a process in the container that is killed and does not go away.
+//! The moment is exact. Engine calls are held by a proxy (`gate`); the shim is held by a process in the container that is
+//! killed but not reaped.
 
 use std::process::{Child, Command};
 
@@ -11,7 +11,7 @@ use crate::gate::{Asked, CHANGES, CREATE, Gate, Held, REMOVE, START};
 use crate::remains::{Before, pid_of, until};
 use crate::support::Stage;
 
-/// A daemon that has done `first`, and is killed when a request of `last` is held.
+/// A daemon that has executed `first` and is killed while a request of `last` is held.
 async fn killed(stage: &Stage, first: &[&str], last: &str, asked: Asked, at: Held) {
     let mut gate = Gate::open(stage.dir.path(), stage.engine.dir());
     let mut daemon = Daemon::begin(stage, &gate.address());
@@ -39,12 +39,12 @@ pub(crate) async fn a_daemon_killed_while_it_starts_a_container_leaves_nothing(s
 
 pub(crate) async fn a_daemon_killed_while_it_cleans_a_container_leaves_nothing(stage: Stage) {
     let before = Before::look(&stage).await;
-    // The engine's half: process 1 has made an end of everything else.
+    // The engine's part: the shim has already ended everything else.
     for at in [Held::Before, Held::After] {
         killed(&stage, &["start", "use"], "clean", CHANGES, at).await;
         before.is_all_there_is(&stage).await;
     }
-    // The half of process 1: it waits for the end of what it has killed.
+    // The shim's part: it waits for the end of what it has killed.
     let mut daemon = Daemon::begin(&stage, &stage.address());
     daemon.does("start").await;
     daemon.does("use").await;
@@ -64,7 +64,8 @@ pub(crate) async fn a_daemon_killed_while_it_evicts_a_container_leaves_nothing(s
     }
 }
 
-/// A process in a container that stays there when it has been killed: its parent, which is outside, is stopped, and does not reap it.
+/// A process in a container that stays a zombie when it is killed: its parent, which is outside, is stopped and does not reap
+/// it.
 struct Lasting {
     parent: Child,
     pid: u32,
@@ -112,7 +113,7 @@ fn child_of(parent: u32) -> Option<u32> {
         .find(|pid| state_and_parent(*pid).is_some_and(|(_, of)| of == parent))
 }
 
-/// From `/proc/PID/stat`: what follows the name, which is in parentheses and may hold anything.
+/// From `/proc/PID/stat`: the fields after the name, which is in parentheses and may contain anything.
 fn state_and_parent(pid: u32) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

@@ -1,5 +1,5 @@
-//! Containers on a real engine, which this suite starts for itself (`scripts/dockerd`) and ends again. Its own harness: the engine is
-//! one for all checks, some of which end it. Skips, loudly, where no engine can run.
+//! Containers on a real engine, which this suite starts (`scripts/dockerd`) and ends. It has its own harness because all checks
+//! share the engine and some of them end it. Skipped where no engine can run.
 
 #![expect(
     clippy::unwrap_used,

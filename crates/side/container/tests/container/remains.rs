@@ -1,4 +1,4 @@
-//! What an engine's containers are to the machine: processes, control groups, mounts, network namespaces; before and after.
+//! What an engine's containers use on the machine, before and after: processes, cgroups, mounts, network namespaces.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,17 +9,17 @@ use pilot_testkit::namespaces;
 
 use crate::support::{Stage, answer, prewarmed, shell, specialise};
 
-/// What there was before.
+/// The state before.
 pub(crate) struct Before {
     engine: PathBuf,
-    /// The folder of the engine's control groups, by its name.
+    /// The name of the engine's cgroup folder.
     group: String,
     things: BTreeSet<String>,
     namespaces: usize,
 }
 
 impl Before {
-    /// Looks, once the engine has made what it makes with its first container and keeps.
+    /// Records the state after the engine has made what it makes once, with its first container.
     pub(crate) async fn look(stage: &Stage) -> Self {
         let host = stage.host();
         let version = stage.version("first", &shell(&[]));
@@ -57,7 +57,7 @@ impl Before {
         }
     }
 
-    /// A daemon that begins on what the killed one has left makes an end of it, and its function answers.
+    /// Starts a daemon after the killed one: it removes what that one left, and its function answers.
     pub(crate) async fn is_all_there_is(&self, stage: &Stage) {
         let host = stage.host();
         host.sweep().await.unwrap();
@@ -87,13 +87,14 @@ impl Before {
     }
 }
 
-/// The process 1 of a container, as the host sees it.
+/// Process 1 of a container, as the host sees it.
 pub(crate) fn pid_of(stage: &Stage, container: &str) -> u32 {
     let inspect = ["inspect", "--format", "{{.State.Pid}}", container];
     stage.engine.docker(&inspect).parse().unwrap()
 }
 
-/// Looks until there is something to see; `None` after [`TIME_MAX`]. The engine ends containers in its own time, and nobody tells.
+/// Repeats `look` until it returns something; `None` after [`TIME_MAX`]. The engine sends no notification when a container has
+/// ended.
 pub(crate) async fn until<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let begun = Instant::now();
     loop {
@@ -120,7 +121,7 @@ fn things(engine: &Path, group: &str) -> BTreeSet<String> {
             found.insert(format!("process {process} {}", text("comm")));
         }
     }
-    // One folder for each hierarchy of version 1; in version 2 the only one.
+    // One folder per hierarchy in cgroup v1; a single one in v2.
     let hierarchies = names(Path::new("/sys/fs/cgroup"))
         .map(|name| Path::new("/sys/fs/cgroup").join(name))
         .chain([PathBuf::from("/sys/fs/cgroup")]);
@@ -145,5 +146,5 @@ fn names(folder: &Path) -> impl Iterator<Item = String> {
         .filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// Longest that the engine may take to make an end of a container.
+/// Longest time for the engine to end a container.
 const TIME_MAX: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! What the checks share: an engine, a host on a fresh data directory, versions of functions, exchanges.
+//! Shared by the checks: an engine, a host with a fresh data directory, versions of functions, calls.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,15 +16,15 @@ use pilot_model::{
 pub(crate) const BUSYBOX: &str = "pilot-test/busybox:1";
 pub(crate) const PYTHON: &str = "pilot-test/python:1";
 
-/// An engine of this run's own.
+/// An engine for this run.
 pub(crate) struct TestEngine {
     dir: PathBuf,
 }
 
 impl TestEngine {
-    /// With `--live-restore`, so that containers outlive it.
+    /// With `--live-restore`, so that containers survive its end.
     pub(crate) fn start() -> Result<Self, String> {
-        // Short: there are sockets below it.
+        // A short path, because sockets are below it.
         let engine = Self {
             dir: format!("/tmp/pilot-engine-{}", std::process::id()).into(),
         };
@@ -54,12 +54,12 @@ impl TestEngine {
         }
     }
 
-    /// As if it had crashed.
+    /// Simulates a crash.
     pub(crate) fn crash(&self) {
         assert!(self.script("halt", &["KILL"]).status.success());
     }
 
-    /// Everything of it lies there.
+    /// The folder of everything that it makes.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -94,7 +94,7 @@ impl TestEngine {
         text(&output.stdout).trim().to_owned()
     }
 
-    /// Makes an image from another one.
+    /// Builds an image on top of another one.
     pub(crate) fn build(&self, name: &str, dockerfile: &str) {
         let mut build = Command::new("docker")
             .args(["build", "--quiet", "--tag", name, "-"])
@@ -113,7 +113,7 @@ impl TestEngine {
     }
 }
 
-/// One check's own data directory and host.
+/// A data directory and a host for one check.
 pub(crate) struct Stage {
     pub(crate) engine: &'static TestEngine,
     pub(crate) dir: tempfile::TempDir,
@@ -135,12 +135,12 @@ impl Stage {
         self.engine.address()
     }
 
-    /// A version as a deployment leaves it.
+    /// A deployed version.
     pub(crate) fn version(&self, name: &str, spec: &Spec<'_>) -> Arc<Version> {
         version(self.dir.path(), name, spec)
     }
 
-    /// Names of containers that the engine has of this stage, in any state.
+    /// Names of the engine's containers of this stage, in any state.
     pub(crate) fn containers(&self) -> String {
         let label = format!("label=io.pilotlight.daemon={}", self.dir.path().display());
         self.engine
@@ -158,7 +158,7 @@ impl Stage {
     }
 }
 
-/// A version as a deployment leaves it in this data directory.
+/// A version deployed in this data directory.
 pub(crate) fn version(dir: &Path, name: &str, spec: &Spec<'_>) -> Arc<Version> {
     let code_dir = dir.join("code").join(name);
     std::fs::create_dir_all(&code_dir).unwrap();
@@ -193,7 +193,7 @@ pub(crate) fn version(dir: &Path, name: &str, spec: &Spec<'_>) -> Arc<Version> {
     })
 }
 
-/// What a function is, where it is not the default.
+/// The configuration of a function; the rest is the default.
 #[derive(Default)]
 pub(crate) struct Spec<'a> {
     pub(crate) image: &'a str,
@@ -254,7 +254,7 @@ pub(crate) fn call(event: &str) -> Call {
     call
 }
 
-/// The answer to an event, which must be one.
+/// The answer to an event; panics on an error.
 pub(crate) async fn answer(worker: &Arc<dyn Worker>, event: &str) -> (String, String) {
     match worker.call(call(event)).await {
         Ok(Answer::Result(body, done)) => (text(&body), text(&done.output)),
@@ -262,7 +262,7 @@ pub(crate) async fn answer(worker: &Arc<dyn Worker>, event: &str) -> (String, St
     }
 }
 
-/// The error of an event, which must be one.
+/// The error of an event; panics on an answer.
 pub(crate) async fn error(worker: &Arc<dyn Worker>, event: &str) -> (serde_json::Value, Done) {
     match worker.call(call(event)).await {
         Ok(Answer::Error(body, done)) => (serde_json::from_slice(&body).unwrap(), done),

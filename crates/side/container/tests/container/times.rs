@@ -1,4 +1,4 @@
-//! How long it takes. A and B in one run: a cleaned container beside a new one.
+//! Measures in one run, A against B: a cleaned container against a new one.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ pub(crate) async fn a_cleaned_container_is_handed_over_in_time(stage: Stage) {
         kept.clean().await.unwrap();
         cleanings.push(began.elapsed());
     }
-    // The hand-over of one with a process to start, until that accepts: one that takes no time itself.
+    // The hand-over of a container with a process to start, until it accepts connections; the server itself starts instantly.
     let spec = Spec {
         image: BUSYBOX,
         contract: "http",
