@@ -173,7 +173,7 @@ fn code_that_breaks_the_worker_itself_while_it_is_imported() {
     ] {
         let words = [
             "replaces parts of the standard library",
-            "leave them as they are",
+            "do not replace them",
         ];
         refused(&Project::function("lab", code, ""), &words);
     }
@@ -201,7 +201,7 @@ fn a_startup_that_fails_in_every_worker() {
         (hook, ""),
         (lifespan, "interface = \"asgi\"\nhandler = \"app:app\""),
     ] {
-        let words = ["no worker comes up", "not here", "startup"];
+        let words = ["a worker does not start", "not here", "startup"];
         refused(&Project::function("lab", code, keys), &words);
     }
 }

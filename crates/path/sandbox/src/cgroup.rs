@@ -1,8 +1,8 @@
-//! Control groups: one group per worker and per template, with limits on memory, CPU and processes. Version 1 and version 2,
-//! whichever the machine has; their files are [`v1`]'s and [`v2`]'s to know.
+//! Cgroups: one per worker and per template, with limits on memory, CPU and processes. Version 1 or version 2, whichever the
+//! machine has; [`v1`] and [`v2`] know their files.
 //!
-//! A process joins by writing `0` to the group's join files, which the daemon has opened: the kernel checks who opened
-//! them (cgroup_attach_permissions() in kernel/cgroup/cgroup.c), so that the process itself needs no right.
+//! A process joins by writing `0` to the group's join files, which the daemon has opened. The kernel checks the rights of the
+//! opener (cgroup_attach_permissions() in kernel/cgroup/cgroup.c), so the process needs none.
 
 mod v1;
 mod v2;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// What the processes of a group may use together.
+/// The limits for all processes of a group together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Memory with page cache and tmpfs files, bytes. Swap is not to be used beyond it.
+    /// Memory including page cache and tmpfs files, bytes. No swap beyond it.
     pub memory_bytes: u64,
     /// Thousandths of a CPU.
     pub cpu_milli: u32,
@@ -26,17 +26,17 @@ pub struct Limits {
     pub pids: u32,
 }
 
-/// CPU is given in slices of this period, µs (cpu.cfs_period_us, cpu.max).
+/// Period of the CPU quota, µs (cpu.cfs_period_us, cpu.max).
 const CPU_PERIOD_US: u64 = 100_000;
 
-/// What all groups of a daemon together weigh against the machine's other work: as much per CPU as a process of its own, which
-/// is 1 in these units. Left alone, all functions would weigh as much as one process, and whatever else runs would have a worker
-/// wait for milliseconds. (What Kubernetes does for its pods.)
+/// The CPU weight of all groups of a daemon together, relative to one ordinary process: one per CPU. With the default, all
+/// functions together would weigh as much as one process, and a busy machine would delay workers by milliseconds. (Kubernetes
+/// does the same for its pods.)
 fn weight_in_processes() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
 }
 
-/// The smallest quota the kernel takes, µs.
+/// The smallest quota that the kernel accepts, µs.
 const CPU_QUOTA_US_MIN: u64 = 1_000;
 
 impl Limits {
@@ -45,7 +45,7 @@ impl Limits {
     }
 }
 
-/// Where this daemon's groups lie. Cheap to clone.
+/// The cgroup folders of this daemon. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Hierarchy {
     inner: Arc<Inner>,
@@ -54,7 +54,7 @@ pub struct Hierarchy {
 #[derive(Debug)]
 struct Inner {
     layout: Layout,
-    /// Folders that could not be removed yet: their last process was still going.
+    /// Folders that could not be removed yet, because their last process had not ended.
     leftover: Mutex<Vec<PathBuf>>,
 }
 
@@ -65,11 +65,10 @@ enum Layout {
 }
 
 impl Hierarchy {
-    /// Finds the machine's control groups and makes this daemon's folder in them. Folders of daemons that are no more are
-    /// removed.
+    /// Finds the machine's cgroups and creates this daemon's folder in them. Removes folders of daemons that have ended.
     ///
     /// # Errors
-    /// Why there are no limits, in words.
+    /// Why there are no limits, as text.
     pub fn probe() -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| e.to_string())?;
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
@@ -95,7 +94,7 @@ impl Hierarchy {
         })
     }
 
-    /// 1 or 2.
+    /// The version: 1 or 2.
     #[must_use]
     pub fn version(&self) -> u8 {
         match self.inner.layout {
@@ -104,7 +103,7 @@ impl Hierarchy {
         }
     }
 
-    /// Makes a group.
+    /// Creates a group.
     ///
     /// # Errors
     /// The kernel's; nothing is left behind.
@@ -128,7 +127,7 @@ impl Hierarchy {
         }
     }
 
-    /// Tries again to remove what was still busy. True: nothing is left.
+    /// Tries again to remove folders that were busy. Returns whether none is left.
     pub fn sweep(&self) -> bool {
         let mut leftover = self.inner.leftover.lock();
         leftover.retain(|folder| !remove(folder));
@@ -155,7 +154,7 @@ impl Layout {
 
 const FOLDER_PREFIX: &str = "pilotlight-";
 
-/// Removes the folders of daemons that have ended, beside `base`.
+/// Removes the folders of ended daemons next to `base`.
 fn remove_orphans(base: &Path) {
     let Some(entries) = base.parent().and_then(|parent| fs::read_dir(parent).ok()) else {
         return;
@@ -178,7 +177,7 @@ fn remove_orphans(base: &Path) {
     }
 }
 
-/// Removes a group's folder; true when it is gone. Its files are the kernel's and go with it.
+/// Removes a group's folder and returns whether it is gone. The kernel removes the files in it.
 fn remove(folder: &Path) -> bool {
     match fs::remove_dir(folder) {
         Ok(()) => true,
@@ -193,31 +192,31 @@ pub struct Cgroup {
     files: Files,
 }
 
-/// The files of a group that are used again and again.
+/// The paths and files of a group that are used repeatedly.
 #[derive(Debug)]
 struct Files {
     /// Its name below this daemon's folders.
     name: String,
     /// Its folders, one per hierarchy.
     folders: Vec<PathBuf>,
-    /// Written to by the process that joins.
+    /// The files to which a joining process writes.
     join: Vec<OwnedFd>,
     /// Lists the processes.
     processes: PathBuf,
-    /// Highest memory use so far.
+    /// Peak memory use.
     peak: PathBuf,
     /// Has a line `oom_kill N`.
     oom: PathBuf,
 }
 
 impl Cgroup {
-    /// The files a process writes `0` to.
+    /// The files to which a process writes `0` to join.
     #[must_use]
     pub fn join_files(&self) -> &[OwnedFd] {
         &self.files.join
     }
 
-    /// The processes in it, as the daemon sees them.
+    /// Process ids of its processes, in the daemon's PID namespace.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         fs::read_to_string(&self.files.processes)
@@ -227,7 +226,7 @@ impl Cgroup {
             .collect()
     }
 
-    /// Highest memory use so far, bytes, where the kernel keeps it.
+    /// Peak memory use, bytes, if the kernel records it.
     #[must_use]
     pub fn peak_bytes(&self) -> Option<u64> {
         fs::read_to_string(&self.files.peak)
@@ -237,7 +236,7 @@ impl Cgroup {
             .ok()
     }
 
-    /// How often the kernel killed a process of it for want of memory.
+    /// How often the kernel killed one of its processes at the memory limit.
     #[must_use]
     pub fn oom_kills(&self) -> u64 {
         fs::read_to_string(&self.files.oom)
@@ -247,10 +246,10 @@ impl Cgroup {
             .unwrap_or(0)
     }
 
-    /// Changes the limits of what runs in it.
+    /// Changes the limits of a running group.
     ///
     /// # Errors
-    /// The kernel's: `ResourceBusy` for less memory than is in use. Some limits may be changed by then.
+    /// The kernel's: `ResourceBusy` for less memory than is in use. Some limits may already be changed then.
     pub fn set_limits(&self, limits: &Limits) -> io::Result<()> {
         match &self.hierarchy.inner.layout {
             Layout::V1(folders) => folders.limit(&self.files, limits),
@@ -258,7 +257,7 @@ impl Cgroup {
         }
     }
 
-    /// Begins a new use: the highest memory use is forgotten where the kernel can.
+    /// Starts a new use: resets the peak if the kernel supports it.
     pub fn reset(&self) {
         let _ = fs::write(&self.files.peak, "0");
     }

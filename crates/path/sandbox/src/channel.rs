@@ -1,7 +1,7 @@
-//! A message socket of the daemon's side, without blocking: to an init or to a template.
+//! The daemon's end of a message socket to an init or a template, non-blocking.
 //!
-//! tokio has no type for `SOCK_SEQPACKET`. Its datagram socket does: of it we use the readiness alone, and send and receive
-//! ourselves, with descriptors.
+//! tokio has no type for `SOCK_SEQPACKET`. Its datagram socket provides the readiness; sending and receiving, with descriptors,
+//! is done here.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,14 +13,14 @@ use serde::Serialize;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
-/// One end of a message socket pair, known to the runtime.
+/// One end of a message socket pair, registered with tokio.
 #[derive(Debug)]
 pub(crate) struct Channel {
     socket: UnixDatagram,
 }
 
 impl Channel {
-    /// A channel and the end to give away, which blocks.
+    /// A channel, and the other end, which blocks.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (here, there) = seqpacket::pair()?;
         set_nonblocking(&here)?;
@@ -32,7 +32,7 @@ impl Channel {
         ))
     }
 
-    /// Sends a message, as JSON. Waits while the other end is behind.
+    /// Sends a message as JSON. Waits while the socket is full.
     pub(crate) async fn send(
         &self,
         message: &impl Serialize,
@@ -41,7 +41,7 @@ impl Channel {
         self.send_bytes(&serde_json::to_vec(message)?, fds).await
     }
 
-    /// Sends a message, as JSON, if there is room for it now.
+    /// Sends a message as JSON, or fails if the socket is full.
     pub(crate) fn send_now(
         &self,
         message: &impl Serialize,
@@ -50,10 +50,10 @@ impl Channel {
         seqpacket::send(self.socket.as_fd(), &serde_json::to_vec(message)?, fds)
     }
 
-    /// Sends a message as it is.
+    /// Sends raw bytes.
     pub(crate) async fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let send = || seqpacket::send(self.socket.as_fd(), bytes, fds);
-        // First without asking the runtime: the socket is nearly always writable.
+        // First without tokio: the socket is nearly always writable.
         match send() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             done => return done,
@@ -61,7 +61,7 @@ impl Channel {
         self.socket.async_io(Interest::WRITABLE, send).await
     }
 
-    /// The next message. `None`: the other end is gone.
+    /// The next message. `None`: the other end is closed.
     pub(crate) async fn receive(&self) -> io::Result<Option<Message>> {
         let receive = || seqpacket::receive(&self.socket);
         self.socket.async_io(Interest::READABLE, receive).await

@@ -1,7 +1,8 @@
-//! The `Engine` port for runtimes that fork: keeps the tree of templates, hands out workers.
+//! The `Engine` port for runtimes that fork: owns the tree of templates and starts workers from it.
 //!
-//! A node of the tree is built when it is first needed, once however many ask ([`Slots`]), and built again when its process
-//! has ended. A function's node also keeps a few sandboxes ready, made and cleaned off the path by the [`prewarmer`].
+//! A node of the tree is built when it is first needed, once for all concurrent requests ([`Slots`]), and again when its
+//! process has ended. A function's node also holds a few spare sandboxes, which the [`prewarmer`] makes and cleans in the
+//! background.
 
 mod nodes;
 mod prewarmer;
@@ -35,7 +36,7 @@ pub struct ForkEngine {
     tree: Arc<TemplateTree>,
 }
 
-/// The templates that are up, and what starting workers from them needs.
+/// The templates that are running, and what starting workers from them needs.
 #[derive(Debug)]
 struct TemplateTree {
     machine: Arc<Machine>,
@@ -63,7 +64,7 @@ impl ForkEngine {
 }
 
 impl ForkEngine {
-    /// Ends every template. The workers must be gone by then. See [`Machine::vacated`].
+    /// Ends every template. All workers must have ended before. See [`Machine::vacated`].
     pub fn close(&self) {
         let tree = &self.tree;
         tree.functions.clear();
@@ -125,7 +126,7 @@ impl Engine for ForkEngine {
 }
 
 impl TemplateTree {
-    /// Starts a worker in a sandbox that is ready, or in a new one.
+    /// Starts a worker in a spare sandbox, or in a new one.
     async fn start(
         self: &Arc<Self>,
         function: &Arc<Function>,
@@ -146,7 +147,7 @@ impl TemplateTree {
             }
             None => self.exec_worker(function, &sandbox, &theirs, &log).await?,
         };
-        // Closed here before the worker's end is waited for, or it would never be seen.
+        // These copies must be closed before waiting for the worker, or its end would not be seen.
         drop((theirs, log));
         let home = self.prewarmer.home(function);
         let config = &function.version().config;
@@ -154,7 +155,7 @@ impl TemplateTree {
         ForkedWorker::come_up(id, asked, config, channel, output, body, home).await
     }
 
-    /// A fresh interpreter: `template = "off"`.
+    /// Starts a fresh interpreter, for `template = "off"`.
     async fn exec_worker(
         &self,
         function: &Function,

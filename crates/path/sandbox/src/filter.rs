@@ -1,8 +1,8 @@
-//! Which system calls code in a sandbox may make: an allow-list. Everything else fails with `EPERM`, except where programs
-//! ask in order to fall back (`ENOSYS`).
+//! The system calls that code in a sandbox may make: an allow-list. Everything else fails with `EPERM`, or with `ENOSYS` where
+//! programs then use a fallback.
 //!
-//! Filters are stacked. The template's, installed before the interpreter is executed, is inherited by all it forks: it is
-//! the bound that not even code that took a template over can leave. The worker's takes away what a template needs.
+//! Filters are stacked. The template's is installed before the interpreter is executed and inherited by all forks, so that even
+//! code that takes over a template cannot leave it. The worker's filter removes what only a template needs.
 
 use pilot_sys::seccomp::{Argument, Filter, Rule, Verdict};
 
@@ -13,9 +13,9 @@ pub use pilot_sys::seccomp::FilterError;
 pub struct Filters {
     /// For every process in a sandbox.
     pub(crate) template: Filter,
-    /// For every process as well, installed after it: of two errors the later filter's is given (seccomp(2)).
+    /// For every process as well, installed after the first: of two errors, the kernel returns the later filter's (seccomp(2)).
     pub(crate) absent: Filter,
-    /// For workers, on top.
+    /// For workers, in addition.
     pub(crate) worker: Filter,
 }
 
@@ -23,7 +23,7 @@ impl Filters {
     /// Compiles them for this machine.
     ///
     /// # Errors
-    /// An architecture that is not known.
+    /// An unknown architecture.
     pub fn compile() -> Result<Self, FilterError> {
         let always = GROUPS
             .iter()
@@ -47,7 +47,7 @@ impl Filters {
     }
 }
 
-/// What programs try first, and do without only where the kernel does not know it: the C library starts threads with clone3,
+/// Calls with a fallback that programs use only if the kernel does not have the call: the C library starts threads with clone3,
 /// and changes modes with fchmodat2.
 fn absent() -> Vec<Rule> {
     [libc::SYS_clone3, libc::SYS_fchmodat2]
@@ -58,7 +58,7 @@ fn absent() -> Vec<Rule> {
         .into()
 }
 
-/// What a template may and its workers may not: entering namespaces.
+/// What templates may do and their workers may not: enter namespaces.
 fn worker_takes_away() -> Vec<Rule> {
     [libc::SYS_setns]
         .map(|call| Rule {
@@ -68,7 +68,7 @@ fn worker_takes_away() -> Vec<Rule> {
         .into()
 }
 
-/// Calls allowed for some arguments only.
+/// Calls that are allowed for some arguments only.
 fn conditional() -> Vec<Rule> {
     let namespaces = libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -90,15 +90,15 @@ fn conditional() -> Vec<Rule> {
             .collect()
     };
     let mut rules = vec![Rule {
-        // Processes and threads, without new namespaces. clone3, whose flags lie in memory where a filter cannot look,
-        // is not on the list: libraries fall back to clone when told that there is none.
+        // Processes and threads, without new namespaces. clone3 is not allowed, because a filter cannot read its flags in
+        // memory; libraries fall back to clone.
         call: libc::SYS_clone,
         when: vec![Argument::Without {
             index: 0,
             mask: u64::from(namespaces.cast_unsigned()),
         }],
     }];
-    // No packet, vsock, crypto or Bluetooth sockets. Netlink for getifaddrs(3) alone.
+    // No packet, vsock, crypto or Bluetooth sockets. Netlink only for getifaddrs(3).
     rules.extend(only(
         libc::SYS_socket,
         0,
@@ -118,7 +118,7 @@ fn conditional() -> Vec<Rule> {
         ],
     });
     rules.extend(only(libc::SYS_socketpair, 0, &[libc::AF_UNIX]));
-    // Asking which execution domain this is, and the ordinary one; nothing that switches address randomisation off.
+    // Querying the execution domain, and the ordinary one; nothing that turns off address randomisation.
     rules.extend(only(libc::SYS_personality, 0, &[0, -1]));
     rules
 }
@@ -197,7 +197,7 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
         ],
     ),
     (
-        "memory of one's own",
+        "the process's own memory",
         &[
             libc::SYS_brk,
             libc::SYS_get_mempolicy,
@@ -266,7 +266,7 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
         ],
     ),
     (
-        "giving privileges up, and asking for those one has: without capabilities none can be gained",
+        "dropping and querying privileges: without capabilities none can be gained",
         &[
             libc::SYS_capget,
             libc::SYS_capset,
@@ -306,7 +306,7 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
         ],
     ),
     (
-        "time, read only",
+        "reading the time",
         &[
             libc::SYS_clock_getres,
             libc::SYS_clock_gettime,
@@ -327,7 +327,7 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
         ],
     ),
     (
-        "sockets of the kinds allowed below",
+        "sockets of the types allowed below",
         &[
             libc::SYS_accept,
             libc::SYS_accept4,
@@ -378,7 +378,7 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
         ],
     ),
     (
-        "what the machine is",
+        "information about the machine",
         &[
             libc::SYS_getrandom,
             libc::SYS_getrusage,
@@ -387,12 +387,12 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
         ],
     ),
     (
-        "entering the namespaces a template was handed; taken from workers, and of use with a capability only",
+        "entering the namespaces that a template gets; removed for workers, and useless without a capability",
         &[libc::SYS_setns],
     ),
 ];
 
-/// Older forms of calls above, which only some architectures have.
+/// Older variants of the calls above, which only some architectures have.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[libc::c_long] = &[
     libc::SYS_access,
@@ -433,6 +433,6 @@ const LEGACY: &[libc::c_long] = &[
     libc::SYS_vfork,
 ];
 
-/// Older forms of calls above, which only some architectures have.
+/// Older variants of the calls above, which only some architectures have.
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[libc::c_long] = &[];

@@ -1,8 +1,8 @@
-//! Process 1 of a sandbox: our own code, single-threaded, with capabilities in the sandboxes' user namespace only. It mounts
-//! what is the sandbox's own, makes sandboxes inside this one, starts programs, reaps, cleans. It ends, and with it
-//! everything in its PID namespace, when its control socket closes.
+//! Process 1 of a sandbox: single-threaded code of this crate, with capabilities in the sandboxes' user namespace only. It
+//! mounts the sandbox's own file systems, makes sandboxes inside, starts programs, reaps and cleans. When its control socket
+//! closes it exits, and the kernel ends everything in its PID namespace.
 //!
-//! It runs in a process that was forked from the daemon's spawner: what it inherits of memory is read and never freed.
+//! It runs in a process that was forked from the daemon's spawner: memory that it inherited is read and never freed.
 
 mod sockets;
 
@@ -32,8 +32,8 @@ use pilot_sys::{loopback, mount as trees, seqpacket, sysv};
 use crate::filter::Filters;
 use crate::message::{ExecSpec, InitReply, InitRequest, NAMESPACES};
 
-/// What a template's process keeps, inside the user namespace: what `setns` and the change to a function's user need. Its
-/// filter lets it do nothing else with them.
+/// The capabilities of a template's process in the user namespace: for `setns` and for switching to a function's user. Its
+/// filter allows no other use of them.
 const TEMPLATE_CAPABILITIES: [Capability; 5] = [
     Capability::SysAdmin,
     Capability::SysChroot,
@@ -42,7 +42,7 @@ const TEMPLATE_CAPABILITIES: [Capability; 5] = [
     Capability::Setpcap,
 ];
 
-/// The namespaces a sandbox has of its own, whatever its network.
+/// The namespaces that every sandbox has of its own, apart from the network.
 pub(crate) const OWN_NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWPID
     .union(CloneFlags::CLONE_NEWNS)
     .union(CloneFlags::CLONE_NEWIPC)
@@ -50,16 +50,16 @@ pub(crate) const OWN_NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWPID
 
 const HOST_NAME: &str = "pilotlight";
 
-/// Whether a sandbox has a network namespace of its own (and so a loopback device to switch on).
+/// Whether a sandbox has its own network namespace, whose loopback device must be set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OwnNetwork {
-    /// It has.
+    /// Its own.
     Yes,
-    /// It shares that of the sandbox it is in, or the host's.
+    /// That of the sandbox around it, or the host's.
     No,
 }
 
-/// Runs the init on its control socket. Never returns to the code of the process it was forked from.
+/// Runs the init on its control socket. Never returns to the code of the process that it was forked from.
 pub(crate) fn run(
     control: Option<OwnedFd>,
     filters: &Filters,
@@ -77,7 +77,7 @@ pub(crate) fn run(
                 programs: Vec::new(),
                 resting: Vec::new(),
             };
-            // An error here is the control socket's: nobody is left to tell.
+            // An error here is the control socket's, so it cannot be reported.
             i32::from(init.serve().is_err())
         }
         Err(problem) => {
@@ -107,7 +107,7 @@ fn set_up(control: &OwnedFd, network: OwnNetwork, tmp_bytes_max: u64) -> Result<
     reply(control.as_fd(), &InitReply::Ready, &borrowed).map_err(|error| error.to_string())
 }
 
-/// The places a function may write to. Limited in size; what lies there counts as the sandbox's memory.
+/// The folders that a function may write to. Their size is limited, and their contents count as the sandbox's memory.
 const WRITABLE: [(&str, u64); 2] = [("/tmp", 1), ("/dev/shm", 2)];
 
 fn mount_own(tmp_bytes_max: u64) -> Result<(), String> {
@@ -129,16 +129,16 @@ fn mount_own(tmp_bytes_max: u64) -> Result<(), String> {
 struct Init<'a> {
     control: OwnedFd,
     filters: &'a Filters,
-    /// The programs started by `Exec` that run, and where their end is told.
+    /// The running programs that `Exec` started, and the sockets on which their end is reported.
     programs: Vec<(Pid, OwnedFd)>,
-    /// Where it is told that nothing runs any more.
+    /// The sockets on which requests wait until nothing runs any more.
     resting: Vec<OwnedFd>,
 }
 
 impl Init<'_> {
     /// Serves until the control socket closes.
     fn serve(&mut self) -> io::Result<()> {
-        // The spawner ignores it, so that the kernel reaps; here it is needed to learn how programs end.
+        // The spawner ignores this signal so that the kernel reaps. Here it is needed to see how programs end.
         process::default_signal(Signal::SIGCHLD)?;
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGCHLD);
@@ -170,7 +170,7 @@ impl Init<'_> {
         }
     }
 
-    /// Does what is asked. Whoever asked may have gone: then nobody hears the answer.
+    /// Executes a request. If the caller is gone, the answer is lost.
     fn take(&mut self, request: InitRequest, fds: Vec<OwnedFd>) {
         let mut fds = fds.into_iter();
         let Some(first) = fds.next() else { return };
@@ -179,7 +179,7 @@ impl Init<'_> {
             tmp_bytes_max,
         } = request
         {
-            // The new init answers on its own control socket; when there is none, the daemon sees it closed.
+            // The new init answers on its own control socket; if there is none, the daemon sees that it is closed.
             let _ = self.nest(first, own_network, tmp_bytes_max);
             return;
         }
@@ -209,12 +209,12 @@ impl Init<'_> {
             },
             InitRequest::Rest => {
                 self.resting.push(first);
-                // There may be nobody left whose end would be told. Should it fail, the next end tells.
+                // If no process is left, no end will be reported later, so check now. On an error, the next end retries.
                 let _ = self.reap();
                 return;
             }
             InitRequest::Clean { tmp_bytes_max } => {
-                // They are to end here, and nobody is to hear how.
+                // They are killed now, and their end is not reported.
                 self.programs.clear();
                 self.resting.clear();
                 let answer = match clean(tmp_bytes_max) {
@@ -227,7 +227,7 @@ impl Init<'_> {
             InitRequest::Show { inside } => (show(&inside, fds.next()), None),
             InitRequest::Hide { inside } => {
                 let hidden = umount2(&inside, MntFlags::MNT_DETACH);
-                let failed = |error| failed(format!("take off {}: {error}", inside.display()));
+                let failed = |error| failed(format!("unmount {}: {error}", inside.display()));
                 (hidden.map_or_else(failed, |()| InitReply::Done), None)
             }
             InitRequest::Nest { .. } => return,
@@ -270,14 +270,14 @@ impl Init<'_> {
                     Ok(()) => program.exec(&fds),
                     Err(error) => error,
                 };
-                // The daemon reads the log, which is descriptor 2 of the program-to-be.
+                // The daemon reads the log, which is the program's descriptor 2.
                 if let Some(log) = fds.get(2) {
                     let _ = write(
                         log,
                         format!("cannot start {}: {error}\n", spec.path).as_bytes(),
                     );
                 }
-                // As a shell's: not found, or not to be executed.
+                // As in a shell: 127 for not found, 126 for not executable.
                 process::exit_now(match error.kind() {
                     io::ErrorKind::NotFound => 127,
                     _ => 126,
@@ -328,7 +328,7 @@ impl Init<'_> {
         Ok(())
     }
 
-    /// Reaps everything that has ended and reports the program's end. Orphans of user code come here too.
+    /// Reaps every process that has ended and reports the ends of programs. Orphans of user code are reaped here, too.
     fn reap(&mut self) -> io::Result<()> {
         loop {
             let (pid, code, ended_by) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -337,7 +337,7 @@ impl Init<'_> {
                 Ok(WaitStatus::StillAlive) => return Ok(()),
                 Err(Errno::ECHILD) => {
                     for heard_by in self.resting.drain(..) {
-                        // Whoever asked may have gone.
+                        // An error means that the caller is gone.
                         let _ = reply(heard_by.as_fd(), &InitReply::Done, &[]);
                     }
                     return Ok(());
@@ -355,14 +355,14 @@ impl Init<'_> {
                     code,
                     signal: ended_by,
                 };
-                // Whoever started it may have gone.
+                // An error means that the caller is gone.
                 let _ = reply(heard_by.as_fd(), &exited, &[]);
             }
         }
     }
 }
 
-/// A program's name without a slash is looked for on its own PATH, as execvp(3) does.
+/// Searches for a program whose name has no slash on the program's own PATH, as execvp(3) does.
 fn find_program(spec: &ExecSpec) -> String {
     let found = || {
         let (_, path) = spec.environment.iter().find(|(key, _)| key == "PATH")?;
@@ -377,24 +377,27 @@ fn find_program(spec: &ExecSpec) -> String {
     found().unwrap_or_else(|| spec.path.clone())
 }
 
-/// Limits of every process in a sandbox beyond its cgroup's. No core dumps: they could fill the disk.
+/// Resource limits of every process in a sandbox, in addition to the cgroup's. No core dumps: they could fill the disk.
 const LIMITS: [(Resource, u64); 3] = [
     (Resource::RLIMIT_CORE, 0),
     (Resource::RLIMIT_NOFILE, 4096),
     (Resource::RLIMIT_MEMLOCK, 64 * 1024),
 ];
 
-/// Ends what still runs, removes IPC objects, empties what can be written to.
+/// Kills what still runs, removes IPC objects, and empties the writable folders.
 fn clean(tmp_bytes_max: u64) -> Result<(), String> {
-    // Everyone but this process. The use's own process was reaped before the daemon asked; orphans are ours to reap.
+    // Every process but this one. The worker's own process was reaped before the daemon sent the request; orphans are reaped
+    // here.
     for _ in 0..CLEAN_ROUNDS_MAX {
         match kill(Pid::from_raw(-1), Signal::SIGKILL) {
             Err(Errno::ESRCH) => return empty(tmp_bytes_max),
-            Err(error) => return Err(format!("processes that cannot be ended: {error}")),
+            Err(error) => return Err(format!("processes that cannot be killed: {error}")),
             Ok(()) => match waitpid(None, None) {
                 Ok(_) | Err(Errno::EINTR) => {}
-                // Still there and not ours: its parent outside has not reaped it yet.
-                Err(Errno::ECHILD) => return Err("a process whose parent is outside".to_owned()),
+                // A process is left that is not a child: its parent outside has not reaped it yet.
+                Err(Errno::ECHILD) => {
+                    return Err("a process whose parent is outside the sandbox".to_owned());
+                }
                 Err(error) => return Err(format!("processes that cannot be reaped: {error}")),
             },
         }
@@ -407,7 +410,7 @@ const CLEAN_ROUNDS_MAX: usize = 10_000;
 fn empty(tmp_bytes_max: u64) -> Result<(), String> {
     sysv::remove_all().map_err(|error| format!("System V IPC objects: {error}"))?;
     let used = WRITABLE.iter().any(|(path, _)| {
-        // The root folder itself is one inode.
+        // The root folder itself uses one inode.
         statvfs(*path).map_or(true, |fs| fs.files() - fs.files_free() > 1)
     });
     if used {
@@ -419,14 +422,14 @@ fn empty(tmp_bytes_max: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Attaches the spawner's copy. A program that already runs sees it too.
+/// Attaches the spawner's copy of a mount. Running programs see it, too.
 fn show(inside: &Path, tree: Option<OwnedFd>) -> InitReply {
     let Some(tree) = tree else {
-        return failed("nothing to show was attached");
+        return failed("the descriptor of the mount is missing");
     };
     match trees::attach(tree, inside) {
         Ok(()) => InitReply::Done,
-        Err(error) => failed(format!("show at {}: {error}", inside.display())),
+        Err(error) => failed(format!("mount at {}: {error}", inside.display())),
     }
 }
 
@@ -437,7 +440,7 @@ fn failed(error: impl std::fmt::Display) -> InitReply {
     }
 }
 
-/// With the kernel's number: a server that does not listen yet is told from everything else by it.
+/// With the kernel's error number, so that the daemon can tell a server that does not listen yet from other errors.
 fn failed_call(error: &io::Error) -> InitReply {
     InitReply::Failed {
         problem: error.to_string(),

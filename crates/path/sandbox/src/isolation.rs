@@ -1,4 +1,5 @@
-//! What this machine lets us enforce. Found out once, at start; said then, and refused in strict mode.
+//! The isolation that this machine can enforce. Probed once, at the daemon's start, and reported then; strict mode refuses to
+//! start without it.
 
 use std::fs;
 use std::path::Path;
@@ -11,39 +12,39 @@ use crate::network::{self, Resolver};
 /// Whether something is enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enforcement {
-    /// It is.
+    /// Enforced.
     Full,
-    /// It is not: why, and what that means.
+    /// Not enforced: why, and the consequence.
     Missing(String),
 }
 
-/// What the machine gives.
+/// The results of the probes.
 #[derive(Debug)]
 pub struct Isolation {
     user_namespace: UserNamespace,
     cgroups: Option<Hierarchy>,
     findings: Vec<(&'static str, Enforcement)>,
-    /// Whether functions may have links to other hosts, or why not.
+    /// Whether functions can have links to other hosts, or why not.
     outbound: Result<(), String>,
 }
 
-/// The user namespace in which sandboxes live.
+/// The user namespace of sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UserNamespace {
-    /// Its own users, mapped from `base` on: needs root.
+    /// Users of its own, mapped to ids from `base` on; needs root.
     Mapped {
-        /// First user and group id outside.
+        /// First user and group id outside of it.
         base: u32,
     },
-    /// The daemon's own user alone.
+    /// Only the daemon's own user.
     Own,
     /// None: the machine has no user namespaces.
     None,
 }
 
 impl Isolation {
-    /// Looks at the machine. `id_base`: first of the 65,536 host user ids given to sandboxes. Must be called while the
-    /// process has one thread.
+    /// Probes the machine. `id_base` is the first of the 65,536 user ids of the host that sandboxes use. Must be called while
+    /// the process has one thread.
     #[must_use]
     pub fn probe(id_base: u32) -> Self {
         let root = geteuid().is_root();
@@ -64,7 +65,7 @@ impl Isolation {
                     Enforcement::Full
                 } else {
                     missing(
-                        "the daemon is not root: all functions run as its own user, and are kept apart by namespaces alone",
+                        "the daemon is not root: all functions run as its user, and only namespaces separate them",
                     )
                 },
             ),
@@ -74,7 +75,7 @@ impl Isolation {
                     Enforcement::Full
                 } else {
                     missing(
-                        "the kernel has none (user.max_user_namespaces): templates cannot be kept from the host's privileges",
+                        "the kernel allows none (user.max_user_namespaces): templates run with the host's privileges",
                     )
                 },
             ),
@@ -96,7 +97,7 @@ impl Isolation {
         }
     }
 
-    /// What is not enforced, a sentence each.
+    /// What is not enforced, one sentence each.
     pub fn missing(&self) -> impl Iterator<Item = String> + '_ {
         self.findings
             .iter()
@@ -106,8 +107,8 @@ impl Isolation {
             })
     }
 
-    /// What functions cannot have here, a sentence each: the deployment of one that asks for it fails. Nothing is less
-    /// enforced for it.
+    /// Features that functions cannot use on this machine, one sentence each. Deploying a function that needs one fails. This
+    /// does not weaken the isolation of others.
     pub fn unavailable(&self) -> impl Iterator<Item = String> + '_ {
         let refused = self.outbound.as_ref().err();
         let refused = refused.map(|why| format!("network = \"outbound\": {why}"));
@@ -121,10 +122,10 @@ impl Isolation {
         refused.or_else(unresolved).into_iter()
     }
 
-    /// Whether `network = "outbound"` is to be had.
+    /// Whether `network = "outbound"` is available.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// Why not, as text.
     pub(crate) fn outbound(&self) -> Result<(), &str> {
         match &self.outbound {
             Ok(()) => Ok(()),
@@ -140,7 +141,7 @@ impl Isolation {
         self.cgroups.as_ref()
     }
 
-    /// Whether a sandbox's processes can have users of their own.
+    /// Whether sandboxes' processes can have users of their own.
     pub(crate) fn has_users(&self) -> bool {
         matches!(self.user_namespace, UserNamespace::Mapped { .. })
     }

@@ -4,15 +4,14 @@
 //! daemon ─▶ spawner ─▶ init of a template's sandbox ─▶ template (Python) ──fork──▶ worker
 //!                              └▶ init of a worker's sandbox: namespaces, /tmp, /proc ──▲ entered with setns
 //! ```
-//! - [`spawner`] is a small process, forked before the daemon has threads: the only one that builds file system roots.
-//! - Every sandbox has an [`init`]: our own code, process 1 of its PID namespace. Closing its control socket ends
-//!   the sandbox and everything in it.
-//! - A template forks; the child enters a sandbox that was made ready beforehand, so that making namespaces is not on
-//!   the start path.
-//! - [`engine`] keeps the tree of templates (interpreter → environment → function) and implements the `Engine` port.
+//! - [`spawner`] is a small process that is forked before the daemon has threads: only it builds root file systems.
+//! - Every sandbox has an [`init`], which is process 1 of its PID namespace and runs code of this crate. Closing its control socket
+//!   ends the sandbox and everything in it.
+//! - A template forks, and the child enters a sandbox that was made before, so that a start does not wait for namespaces.
+//! - [`engine`] owns the tree of templates (interpreter → environment → function) and implements the `Engine` port.
 //!
-//! User code never runs with a capability outside the user namespace that all sandboxes share, and what it runs with
-//! inside is named in `docs/security-model.md`.
+//! User code never has a capability outside the user namespace that all sandboxes share; `docs/security-model.md` lists those that
+//! it has inside.
 
 pub mod cgroup;
 mod channel;

@@ -1,5 +1,5 @@
-//! What all engines of a daemon share of the machine: the spawner, what isolation there is, links to other hosts, the workers'
-//! files, and the numbers that must not be given twice.
+//! What all engines of a daemon share: the spawner, the isolation, links to other hosts, the workers' files, and ids that must
+//! be unique.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,22 +19,22 @@ use crate::network::{OF_THE_HOST, Outbound, Resolver};
 use crate::runtime_files::RuntimeFiles;
 use crate::spawner::Spawner;
 
-/// What an engine needs to know.
+/// Configuration of the engines.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// A folder of the daemon's own, for mount points and the workers' sources.
+    /// A folder of the daemon for mount points and the workers' sources.
     pub dir: PathBuf,
     /// Size limit of a worker's `/tmp`, bytes.
     pub tmp_bytes_max: u64,
     /// Processes and threads in one sandbox.
     pub pids_max: u32,
-    /// Memory limit of an interpreter's or environment's template, bytes. A function's template has its function's.
+    /// Memory limit of an interpreter's or environment's template, bytes. A function's template has the function's limit.
     pub template_memory_bytes: u64,
-    /// Where functions with `network = "outbound"` get their addresses from; see [`crate::OUTBOUND_CIDR_DEFAULT`].
+    /// Range of the addresses for functions with `network = "outbound"`; see [`crate::OUTBOUND_CIDR_DEFAULT`].
     pub outbound_cidr: Ipv4Net,
 }
 
-/// Why there is no engine.
+/// Why the engines cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// A file could not be written.
@@ -45,7 +45,7 @@ pub enum EngineError {
         /// Why.
         source: io::Error,
     },
-    /// The filters do not compile on this architecture.
+    /// The filters do not compile for this architecture.
     #[error(transparent)]
     Filter(#[from] FilterError),
 }
@@ -58,16 +58,16 @@ pub struct Machine {
     pub(crate) isolation: Isolation,
     pub(crate) outbound: Outbound,
     pub(crate) files: RuntimeFiles,
-    /// The workers' filter as the wire protocol has it.
+    /// The workers' filter in the format of the wire protocol.
     pub(crate) worker_filter: Vec<u8>,
     next_user: AtomicU32,
     next_group: AtomicU64,
 }
 
-/// Functions' users begin here; there are this many before one is used again.
+/// First user id for functions, and their number; then ids are reused.
 const USERS: (u32, u32) = (2_000, 60_000);
 
-/// How often, and how many times, it is looked whether sandboxes have ended.
+/// Pause between checks whether sandboxes have ended, and the number of checks.
 const CLOSE_ROUND: Duration = Duration::from_millis(5);
 const CLOSE_ROUNDS_MAX: usize = 400;
 
@@ -98,12 +98,13 @@ impl Machine {
         }))
     }
 
-    /// Waits, for a while, until nothing is left of all sandboxes. True: nothing is. Whatever holds one must have let go.
+    /// Waits for some time until nothing is left of any sandbox, and returns whether that is so. Everything that holds a
+    /// sandbox must have been dropped before.
     pub async fn vacated(&self) -> bool {
         let Some(cgroups) = self.isolation.cgroups() else {
             return true;
         };
-        // The kernel gives no sign when a control group's last process has gone.
+        // The kernel does not notify when a cgroup's last process has ended.
         for _ in 0..CLOSE_ROUNDS_MAX {
             if cgroups.sweep() {
                 return true;
@@ -113,7 +114,7 @@ impl Machine {
         false
     }
 
-    /// A cgroup, on machines that have them.
+    /// A cgroup, if the machine has them.
     pub(crate) fn cgroup(&self, limits: &Limits) -> Result<Option<Cgroup>, StartError> {
         let number = self.next_group.fetch_add(1, Ordering::Relaxed);
         self.isolation
@@ -123,7 +124,7 @@ impl Machine {
             .map_err(no_sandbox("a cgroup"))
     }
 
-    /// A user inside the sandboxes' user namespace that nobody else has, on machines that have them.
+    /// An unused user id of the sandboxes' user namespace, if the machine has one.
     pub(crate) fn user(&self) -> Option<u32> {
         self.isolation.has_users().then(|| {
             let number = self.next_user.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +132,8 @@ impl Machine {
         })
     }
 
-    /// The host's file that tells a version's processes where names are resolved. Refuses what this machine cannot give.
+    /// The host's file that becomes the version's `/etc/resolv.conf`. Fails if this machine cannot provide the version's
+    /// network.
     pub(crate) fn resolver(&self, version: &Version) -> Result<Option<PathBuf>, StartError> {
         match version.config.network {
             Network::None => Ok(None),

@@ -1,5 +1,5 @@
-//! What the daemon says to its spawner and to the inits of sandboxes, and what they answer. Both ends are this binary, so
-//! it is plain serde; descriptors travel beside the message in the order the variant names.
+//! The messages between the daemon, its spawner and the inits of sandboxes. All of them are the same binary, so this is plain
+//! serde. Descriptors travel beside a message, in the order that its variant gives.
 
 use std::path::PathBuf;
 
@@ -12,14 +12,14 @@ use crate::rootfs::RootSpec;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum SpawnerRequest {
-    /// Make a sandbox.
+    /// Makes a sandbox.
     Sandbox(MakeSandbox),
-    /// Give a function's network namespace its link.
+    /// Makes the link of a function's network namespace.
     Link(MakeLink),
-    /// A read-only copy of what is mounted at a folder or file of the host, to be shown in a sandbox that is up. Descriptor: where the
-    /// answer goes.
+    /// Returns a read-only copy of what is mounted at a folder or file of the host, to be mounted in a running sandbox.
+    /// Descriptor: the socket for the answer.
     Tree {
-        /// Which.
+        /// The folder or file.
         host: PathBuf,
     },
 }
@@ -30,70 +30,70 @@ pub(crate) enum SpawnerRequest {
 pub(crate) enum TreeReply {
     /// Descriptor: the copy.
     Tree,
-    /// There is none.
+    /// The request failed.
     Failed {
-        /// Which step and why.
+        /// The step and the error.
         problem: String,
     },
 }
 
-/// Daemon → spawner. Descriptors: the new init's control socket; then, if `nested`, the PID namespace it goes into.
-/// The answer comes from the new init on its own control socket.
+/// Daemon → spawner. Descriptors: the new init's control socket; then, if `nested`, the outer PID namespace. The new init
+/// answers on its own control socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct MakeSandbox {
     /// What its processes see as `/`.
     pub(crate) root: RootSpec,
-    /// Whether a PID namespace to nest in is attached.
+    /// Whether the descriptor of an outer PID namespace is attached.
     pub(crate) nested: bool,
-    /// A network namespace of its own, with loopback up; otherwise the host's.
+    /// Whether it has its own network namespace with loopback up; otherwise the host's.
     pub(crate) own_network: bool,
     /// Size limit of `/tmp`, bytes.
     pub(crate) tmp_bytes_max: u64,
 }
 
-/// Daemon → init. The first descriptor of each, but of [`InitRequest::Nest`], is where the answer goes: requests of several callers
-/// can be under way, and one that nobody waits for any more leaves nothing behind.
+/// Daemon → init. The first descriptor of each, except for [`InitRequest::Nest`], is the socket for the answer. So requests of
+/// several callers can run at once, and a cancelled one leaves nothing behind.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum InitRequest {
-    /// Make a sandbox inside this one with the same root. Descriptor: its control socket.
+    /// Makes a sandbox inside this one with the same root. Descriptor: its control socket.
     Nest {
-        /// A network namespace of its own, with loopback up; otherwise this one's.
+        /// Whether it has its own network namespace with loopback up; otherwise this one's.
         own_network: bool,
         /// Size limit of its `/tmp`, bytes.
         tmp_bytes_max: u64,
     },
-    /// Start a program. Descriptors: what it finds as 0, 1, 2 …, and cgroup files. The answer [`InitReply::Started`] is followed by
+    /// Starts a program. Descriptors: its 0, 1, 2 …, then cgroup files. The answer [`InitReply::Started`] is followed by
     /// [`InitReply::Exited`].
     Exec(ExecSpec),
-    /// Send the programs a signal.
+    /// Sends a signal to the programs.
     Signal {
         /// Its number.
         signal: i32,
     },
-    /// Show something of the host at a place that is there. Descriptor: the spawner's copy.
+    /// Mounts something of the host at an existing path. Descriptor: the spawner's copy.
     Show {
-        /// Where.
+        /// The path.
         inside: PathBuf,
     },
-    /// Show it no longer.
+    /// Removes such a mount.
     Hide {
-        /// Where.
+        /// The path.
         inside: PathBuf,
     },
-    /// A socket that listens on 127.0.0.1 in the sandbox's network.
+    /// Returns a socket that listens on 127.0.0.1 in the sandbox's network.
     Listen {
-        /// 0: any that is free.
+        /// 0: any free port.
         port: u16,
     },
-    /// A socket that connects to 127.0.0.1 in the sandbox's network, without blocking.
+    /// Returns a non-blocking socket that is connecting to 127.0.0.1 in the sandbox's network.
     Connect {
-        /// Where to.
+        /// The port.
         port: u16,
     },
-    /// Say [`InitReply::Done`] once no process runs but the init: no program, and nothing that one has left.
+    /// Answers [`InitReply::Done`] once no process but the init runs.
     Rest,
-    /// Make the sandbox as new: no process, no file, no IPC object of the use before.
+    /// Cleans the sandbox: kills processes, removes files and IPC objects of the previous use.
     Clean {
         /// Size limit of `/tmp`, bytes.
         tmp_bytes_max: u64,
@@ -105,17 +105,17 @@ pub(crate) enum InitRequest {
 pub(crate) struct ExecSpec {
     /// Executable, as seen in the sandbox.
     pub(crate) path: String,
-    /// Arguments behind it.
+    /// Arguments after the program's name.
     pub(crate) arguments: Vec<String>,
     /// Environment variables.
     pub(crate) environment: Vec<(String, String)>,
     /// Its working folder.
     pub(crate) cwd: PathBuf,
-    /// User and group inside the sandbox; `None` keeps the init's.
+    /// User and group in the sandbox; `None` keeps the init's.
     pub(crate) user: Option<u32>,
-    /// How many cgroup files, to which the process writes `0`, follow the program's descriptors.
+    /// Number of cgroup files, to which the process writes `0`, after the program's descriptors.
     pub(crate) cgroup_files: usize,
-    /// A template, which must be able to enter namespaces; otherwise a worker.
+    /// Whether it is a template, which must be able to enter namespaces, or a worker.
     pub(crate) template: bool,
 }
 
@@ -123,16 +123,16 @@ pub(crate) struct ExecSpec {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum InitReply {
-    /// The sandbox is up. Descriptors: its namespaces in the order of [`NAMESPACES`].
+    /// The sandbox is ready. Descriptors: its namespaces in the order of [`NAMESPACES`].
     Ready,
-    /// It is not, and its init has ended; or a request failed.
+    /// A request failed, or the sandbox could not be made and its init has ended.
     Failed {
-        /// Which step and why.
+        /// The step and the error.
         problem: String,
-        /// The kernel's number for it (errno(3)), where whoever asked decides by it.
+        /// The kernel's error number (errno(3)), if the caller needs it.
         errno: Option<i32>,
     },
-    /// The program runs.
+    /// The program is running.
     Started,
     /// The program has ended.
     Exited {
@@ -141,21 +141,21 @@ pub(crate) enum InitReply {
         /// Signal.
         signal: Option<i32>,
     },
-    /// It is done.
+    /// The request is done.
     Done,
     /// Descriptor: the socket.
     Socket,
-    /// Clean again.
+    /// The sandbox is clean.
     Clean,
-    /// Cannot be cleaned; to be thrown away.
+    /// The sandbox cannot be cleaned and must be dropped.
     Dirty {
-        /// What was left.
+        /// What could not be removed.
         leftover: String,
     },
 }
 
-/// The namespaces an init hands out, by the names of `/proc/self/ns`.
+/// The namespaces that an init hands out, by their names in `/proc/self/ns`.
 pub(crate) const NAMESPACES: [&str; 5] = ["pid", "mnt", "ipc", "uts", "net"];
 
-/// Where in [`NAMESPACES`] the network's is.
+/// Index of the network namespace in [`NAMESPACES`].
 pub(crate) const NETWORK: usize = 4;

@@ -1,12 +1,13 @@
-//! Runtimes of this machine that cannot fork: a sandbox each, empty or with an interpreter that is up and knows no function yet. They
-//! become a function's worker late, are cleaned afterwards and used again. Which one, the keyed pool decides (`path/pool`).
+//! Runtimes in sandboxes of this machine, for languages that cannot fork. A pre-warmed sandbox is empty or has an interpreter that
+//! waits for its function. It is specialised for a function's worker, cleaned after the use, and reused; the keyed pool
+//! (`path/pool`) decides which one.
 //!
 //! ```text
 //! base sandbox: a sandbox with a root, nothing in it ── nest ──▶ sandbox of a runtime: its own network, limits, code, /tmp
 //!   one per set of folders shown                                 └─ node (waiting) | bootstrap | server
 //! ```
-//! Code, packages and the resolver's file are shown in a sandbox that is up (`Control::show`), so that a pre-warmed one can become
-//! anybody's.
+//! Code, packages and `resolv.conf` are mounted into a running sandbox (`Control::show`), so that a pre-warmed one can be
+//! specialised for any function.
 
 mod base_sandbox;
 mod execution;
@@ -30,7 +31,7 @@ use base_sandbox::{BaseSandbox, BaseSandboxKey};
 use runtime::NativeRuntime;
 use start_limiter::StartLimiter;
 
-/// Makes sandboxes for runtimes that are kept.
+/// Starts runtimes in sandboxes.
 #[derive(Debug)]
 pub struct NativeHost {
     parts: Arc<NativeParts>,
@@ -56,7 +57,7 @@ impl NativeHost {
         }
     }
 
-    /// Ends every base sandbox. The runtimes must be gone by then. See [`Machine::vacated`].
+    /// Ends every base sandbox. All runtimes must have ended before. See [`Machine::vacated`].
     pub fn close(&self) {
         self.parts.base_sandboxes.clear();
     }
@@ -94,7 +95,7 @@ impl RuntimeHost for NativeHost {
             environment: config.environment.clone().into_iter().collect(),
             execution: match &config.runtime {
                 Runtime::Node { .. } => execution::of_node(&config.environment),
-                // Nothing runs in it before its program does, with all of its variables.
+                // Nothing runs in it before its program, which gets all of its variables at its start.
                 _ => Vec::new(),
             },
             mounts: self.mounts(version)?,
@@ -122,12 +123,12 @@ impl RuntimeHost for NativeHost {
     fn report(&self, version: &Version) -> TemplateReport {
         let reason = match (&version.config.runtime, &version.environment.node) {
             (Runtime::Node { .. }, Some(node)) => format!(
-                "a worker is made from a Node.js {} that is kept ready",
+                "workers are made from a pre-warmed Node.js {}",
                 node.version
             ),
-            (runtime, _) => format!(
-                "runtime = \"{runtime}\": a worker is made from a sandbox that is kept ready"
-            ),
+            (runtime, _) => {
+                format!("runtime = \"{runtime}\": workers are made from pre-warmed sandboxes")
+            }
         };
         TemplateReport {
             python: String::new(),

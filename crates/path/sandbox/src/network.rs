@@ -1,16 +1,15 @@
-//! `network = "outbound"`: a function reaches other hosts, and neither this one nor another function; nobody reaches it.
+//! `network = "outbound"`: a function reaches other hosts, but neither this one nor another function, and nobody reaches it.
 //!
 //! ```text
 //!  function's namespace            host's namespace
 //!  eth0 10.213.0.5/32 ────────── pilot…-… (no address) ──▶ nf_tables: `table`  ──▶ forwarded, masqueraded
 //!  default via 169.254.1.1         route 10.213.0.5/32
 //! ```
-//! A link is a pair of devices without ARP and without an address on the host's side: there is nothing of the host to talk
-//! to, and a function's address collides with a real one only if that very address is in use. All links have one table
-//! of rules.
+//! A link is a pair of devices without ARP and without an address on the host's side, so there is nothing of the host to connect
+//! to. A function's address conflicts with a real one only if exactly that address is in use. All links share one table of rules.
 //!
-//! Here is the daemon's side: who gets which address, and whether the machine can do it. [`host`] is the spawner's
-//! side, which makes links, rules ([`table`]) and lets the machine forward ([`forwarding`]).
+//! This is the daemon's side: it assigns addresses and knows whether the machine can make links. [`host`] is the spawner's side,
+//! which makes links and rules ([`table`]) and enables forwarding ([`forwarding`]).
 
 mod forwarding;
 pub(crate) mod host;
@@ -36,15 +35,15 @@ use crate::channel::Channel;
 use crate::sandbox::Sandbox;
 use crate::spawner::Spawner;
 
-/// Where functions' addresses come from unless configured otherwise. Only single addresses of it are ever routed.
+/// Range of functions' addresses unless configured otherwise. Only single addresses of it are ever routed.
 pub const OUTBOUND_CIDR_DEFAULT: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 213, 0, 0), 16);
 
-/// Daemon → spawner. Descriptors: where the answer goes; the function's network namespace.
+/// Daemon → spawner. Descriptors: the socket for the answer; the function's network namespace.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct MakeLink {
-    /// Tells it from the daemon's other links.
+    /// Unique among the daemon's links.
     pub(crate) number: u32,
-    /// The function's.
+    /// The function's address.
     pub(crate) address: Ipv4Addr,
 }
 
@@ -52,25 +51,25 @@ pub(crate) struct MakeLink {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum LinkReply {
-    /// It is up, and so are the rules.
+    /// The link and the rules are in place.
     Up,
-    /// There is none.
+    /// The link could not be made.
     Failed {
-        /// Which step and why.
+        /// The step and the error.
         problem: String,
     },
 }
 
-/// Hands out addresses.
+/// Assigns addresses.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     range: Ipv4Net,
     next: AtomicU32,
-    /// Guards the addresses of links that are up.
+    /// Guards the addresses of existing links.
     taken: Arc<Mutex<HashSet<Ipv4Addr>>>,
 }
 
-/// A function's link. The devices go with the function's network namespace; dropping this gives the address back.
+/// A function's link. The devices end with the function's network namespace; dropping this frees the address.
 #[derive(Debug)]
 pub(crate) struct Link {
     address: Ipv4Addr,
@@ -86,7 +85,7 @@ impl Outbound {
         }
     }
 
-    /// Gives the sandbox, which has nothing running in it yet, its link.
+    /// Makes a link for a sandbox in which nothing runs yet.
     pub(crate) async fn connect(
         &self,
         spawner: &Spawner,
@@ -114,18 +113,20 @@ impl Outbound {
             .await
             .map_err(|_| refused("the spawner did not answer in time".to_owned()))?
             .map_err(io)?
-            .ok_or_else(|| refused("the spawner gave no answer".to_owned()))?;
+            .ok_or_else(|| refused("the spawner closed its socket without an answer".to_owned()))?;
         match serde_json::from_slice(&message.bytes) {
             Ok(LinkReply::Up) => Ok(link),
             Ok(LinkReply::Failed { problem }) => Err(refused(problem)),
-            Err(error) => Err(refused(format!("the spawner answered nonsense: {error}"))),
+            Err(error) => Err(refused(format!(
+                "the spawner sent an invalid answer: {error}"
+            ))),
         }
     }
 
-    /// The next address that is free, and a number that has not been used for long: an old link of the same name or
-    /// address may still be going.
+    /// The next free address, and a number that was not used recently, since an old link with the same name or address may not
+    /// have ended yet.
     fn take(&self) -> Option<(u32, Link)> {
-        // Neither the first, which stands for the range, nor the last, which is its broadcast address.
+        // Not the first address, which denotes the range, nor the last, which is the broadcast address.
         let usable = u32::from(self.range.broadcast()).checked_sub(self.range.network().into())?;
         let usable = usable.checked_sub(1).filter(|usable| *usable > 0)?;
         let mut taken = self.taken.lock();

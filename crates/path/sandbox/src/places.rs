@@ -1,5 +1,4 @@
-//! Where a sandbox's processes find what belongs to a function. The root file system has these places, empty, so that something can
-//! be shown there later.
+//! Paths in a sandbox. The root file system has them, empty, so that something can be mounted there later.
 
 /// The code.
 pub(crate) const CODE_INSIDE: &str = "/var/task";
@@ -7,8 +6,8 @@ pub(crate) const CODE_INSIDE: &str = "/var/task";
 /// Installed Python packages.
 pub(crate) const PACKAGES_INSIDE: &str = "/opt/environment";
 
-/// Installed Node packages: where both `require` and `import` look for them from the code's folder upwards.
+/// Installed Node packages: `require` and `import` search here, going up from the code's folder.
 pub(crate) const NODE_MODULES_INSIDE: &str = "/var/node_modules";
 
-/// Where names are resolved; a file.
+/// The resolver's configuration; a file.
 pub(crate) const RESOLVER_INSIDE: &str = "/etc/resolv.conf";

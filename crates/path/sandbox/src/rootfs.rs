@@ -1,9 +1,9 @@
-//! The root a sandbox's processes see: the host's `/usr` and what belongs to it read-only, the interpreter, the environment
-//! and the code, a little `/etc`, five devices. Built on a tmpfs by the spawner's helper in a mount namespace of its own,
-//! with the host's privileges, so that nobody inside can take a read-only flag back (mount_namespaces(7): mounts
-//! that come from a more privileged namespace are locked).
+//! The root file system of sandboxes: the host's `/usr` and related folders read-only, interpreter, environment and code, some
+//! files of `/etc`, and five devices. The spawner's helper builds it on a tmpfs in a mount namespace of its own, with the
+//! host's privileges. Therefore nobody inside can remove a read-only flag (mount_namespaces(7): mounts from a more privileged
+//! namespace are locked).
 //!
-//! Not here: `/proc`, `/tmp` and `/dev/shm`; each sandbox's init mounts its own.
+//! Not here: `/proc`, `/tmp` and `/dev/shm`, which each sandbox's init mounts.
 
 use std::fs;
 use std::io;
@@ -17,16 +17,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE};
 
-/// What to build a root from.
+/// The contents of a root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RootSpec {
-    /// An empty folder of the host to mount it on.
+    /// An empty folder of the host where it is mounted.
     pub(crate) mount_point: PathBuf,
-    /// Host folders shown read-only: (host, inside).
+    /// Host folders to mount read-only: (host, inside).
     pub(crate) shown: Vec<(PathBuf, PathBuf)>,
     /// User id inside, for `/etc/passwd`.
     pub(crate) user: u32,
-    /// The host's file to be shown as `/etc/resolv.conf`, where names of other hosts are resolved.
+    /// The host's file that becomes `/etc/resolv.conf`.
     pub(crate) resolver: Option<PathBuf>,
 }
 
@@ -39,10 +39,11 @@ pub(crate) struct RootError {
     source: io::Error,
 }
 
-/// Shown as they are on the host: as a link where the host has a link (`/lib` → `usr/lib`).
+/// Mounted as on the host; a link on the host becomes a link (`/lib` → `usr/lib`).
 const SYSTEM_FOLDERS: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"];
 
-/// Files and folders of `/etc` that programs need to run, load libraries, tell time and verify certificates. No secrets.
+/// Files and folders of `/etc` that programs need to run, load libraries, know the time zone and verify certificates. No
+/// secrets.
 const ETC_SHOWN: [&str; 11] = [
     "alternatives",
     "ca-certificates",
@@ -63,7 +64,7 @@ const READ_ONLY: MsFlags = MsFlags::MS_RDONLY
     .union(MsFlags::MS_NOSUID)
     .union(MsFlags::MS_NODEV);
 
-/// Builds the root and makes it this process's. The process must be in a mount namespace of its own.
+/// Builds the root and makes it this process's root. The process must be in its own mount namespace.
 pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
     let none: Option<&str> = None;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
@@ -118,8 +119,8 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
     for (host, inside) in &spec.shown {
         show(host, &beneath(root, inside))?;
     }
-    // A procfs must be visible here for the sandbox's init to be allowed one of its own (mount_too_revealing() in
-    // fs/namespace.c); the init's covers it.
+    // A procfs must be visible here, or the sandbox's init may not mount its own (mount_too_revealing() in fs/namespace.c); the
+    // init's covers this one.
     let proc = root.join("proc");
     step("bind /proc on", &proc, || {
         mount(
@@ -139,7 +140,7 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
             none,
         )
     })?;
-    // pivot_root(2), "pivot_root(".", ".")": the old root ends up on top of the new one and is taken off.
+    // pivot_root(2), "pivot_root(".", ".")": the old root ends up on top of the new one and is unmounted.
     step("enter", root, || chdir(root))?;
     step("pivot to", root, || pivot_root(".", "."))?;
     step("detach the host below", root, || {
@@ -188,7 +189,7 @@ fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
     let shown = ETC_SHOWN.map(|name| (Path::new("/etc").join(name), name));
     let resolver = spec.resolver.clone().map(|file| (file, "resolv.conf"));
     for (host, name) in shown.into_iter().chain(resolver) {
-        // Links are followed: /etc/localtime and /etc/resolv.conf often are ones.
+        // Follow links: /etc/localtime and /etc/resolv.conf often are links.
         if let Ok(host) = fs::canonicalize(host) {
             show(&host, &root.join("etc").join(name))?;
         }
@@ -196,7 +197,7 @@ fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
     Ok(())
 }
 
-/// Shows `host` at `inside`, read-only, without devices and set-user-id bits.
+/// Mounts `host` at `inside`, read-only, without devices and set-user-id bits.
 fn show(host: &Path, inside: &Path) -> Result<(), RootError> {
     let metadata = step("look at", host, || fs::metadata(host))?;
     if metadata.is_dir() {

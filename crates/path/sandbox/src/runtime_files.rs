@@ -1,4 +1,5 @@
-//! The language workers' sources, which are part of this binary: written out once per content, compiled once per interpreter.
+//! The sources of the language workers, which are embedded in this binary. They are written to disk once per content and
+//! compiled once per interpreter.
 
 use std::fs;
 use std::io;
@@ -13,10 +14,10 @@ static PYTHON_WORKER: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../../pytho
 
 static NODE_WORKER: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../../node");
 
-/// Where a sandbox finds the Python worker.
+/// The Python worker's folder in a sandbox.
 pub(crate) const PYTHON_WORKER_INSIDE: &str = "/opt/pilot/python";
 
-/// Where a sandbox finds the Node.js worker.
+/// The Node.js worker's folder in a sandbox.
 pub(crate) const NODE_WORKER_INSIDE: &str = "/opt/pilot/node";
 
 /// The files on disk.
@@ -26,18 +27,18 @@ pub(crate) struct RuntimeFiles {
     node: PathBuf,
 }
 
-/// Where a source goes, and its text.
+/// A source's path and contents.
 type Source = (PathBuf, &'static [u8]);
 
 impl RuntimeFiles {
-    /// Writes the sources below `dir`, unless they are there.
+    /// Writes the sources below `dir`, unless they exist.
     pub(crate) fn unpack(dir: &Path) -> io::Result<Self> {
         let mut python = Vec::new();
         collect(&PYTHON_WORKER, &["py"], &mut python);
         for (path, _) in &mut python {
             *path = Path::new("pilot_worker").join(&*path);
         }
-        // Beside the package, where it looks for it.
+        // Next to the package, where it expects it.
         python.push((PathBuf::from("fork_server.so"), FORK_SERVER));
         let mut node = Vec::new();
         collect(&NODE_WORKER, &["js", "mjs", "cjs", "json"], &mut node);
@@ -56,7 +57,7 @@ impl RuntimeFiles {
         &self.node
     }
 
-    /// Compiles the worker for an interpreter, so that none of its processes has to. Blocks for some 100 ms the first time.
+    /// Compiles the worker for an interpreter, so that its processes need not. Blocks for about 100 ms the first time.
     pub(crate) fn compile(&self, python: &Path) -> io::Result<()> {
         let status = Command::new(python)
             .args([
@@ -80,7 +81,7 @@ impl RuntimeFiles {
     }
 }
 
-/// Writes sources to a folder that is named after them, unless it is there.
+/// Writes sources to a folder named after their hash, unless it exists.
 fn write(dir: &Path, name: &str, sources: &[Source]) -> io::Result<PathBuf> {
     let mut hash = Sha256::new();
     for (path, text) in sources {
@@ -96,7 +97,7 @@ fn write(dir: &Path, name: &str, sources: &[Source]) -> io::Result<PathBuf> {
         .collect();
     let place = dir.join(format!("{name}-{id}"));
     if !place.exists() {
-        // Written beside and renamed, so that a half-written one is never taken for whole.
+        // Written to a temporary folder and renamed, so that an incomplete one is never used.
         let staging = dir.join(format!("{name}-{id}.{}", std::process::id()));
         for (path, text) in sources {
             let file = staging.join(path);
@@ -110,7 +111,7 @@ fn write(dir: &Path, name: &str, sources: &[Source]) -> io::Result<PathBuf> {
     Ok(place)
 }
 
-/// The sources; not what an interpreter has left beside them.
+/// Collects the sources, without files that an interpreter has left there.
 fn collect(dir: &Dir<'static>, endings: &[&str], into: &mut Vec<Source>) {
     for file in dir.files() {
         let ending = file.path().extension().and_then(|ending| ending.to_str());

@@ -1,4 +1,4 @@
-//! A sandbox as the daemon holds it: its init's control socket, its namespaces, its cgroup. Dropping it ends everything in it.
+//! The daemon's handle of a sandbox: its init's control socket, its namespaces, its cgroup. Dropping it ends everything in it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,31 +15,31 @@ use crate::message::{ExecSpec, InitReply, InitRequest, MakeSandbox, NAMESPACES, 
 use crate::spawner::Spawner;
 use crate::template::{Child, ChildEnd};
 
-/// Namespaces, writable places and limits, ready for a process to enter or to be executed in.
+/// Namespaces, writable folders and limits, which a process can enter or be started in.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     /// Closing it ends the sandbox.
     control: Arc<Control>,
     /// In the order of [`NAMESPACES`].
     namespaces: Vec<OwnedFd>,
-    /// Whether its network is not the host's.
+    /// Whether it has its own network instead of the host's.
     own_network: bool,
     cgroup: Option<Cgroup>,
     tmp_bytes_max: u64,
 }
 
-/// The way to a sandbox's init. Each request has a socket of its own for its answer.
+/// The connection to a sandbox's init. Each request has its own socket for the answer.
 #[derive(Debug)]
 pub(crate) struct Control {
     channel: Channel,
 }
 
-/// Longest that an init may take to come up, or to answer. They do nothing that waits.
+/// Longest time for an init to start or to answer. Inits do nothing that blocks.
 pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 impl Sandbox {
-    /// One with a root of its own; its PID namespace lies within that of `nested_in`, whose templates can therefore
-    /// enter it (setns(2): into a descendant only).
+    /// Makes a sandbox with its own root. Its PID namespace is inside that of `nested_in`, so that templates there can enter it
+    /// (setns(2): only into descendants).
     pub(crate) async fn with_root(
         spawner: &Spawner,
         request: MakeSandbox,
@@ -55,7 +55,7 @@ impl Sandbox {
         Self::come_up(control, own_network, cgroup, tmp_bytes_max).await
     }
 
-    /// One inside this one, with the same root, and all else its own, the network too if that is asked for.
+    /// Makes a sandbox inside this one, with the same root; everything else is its own, including the network if requested.
     pub(crate) async fn nest(
         &self,
         network: NestNetwork,
@@ -72,7 +72,7 @@ impl Sandbox {
             .channel
             .send(&request, &[theirs.as_fd()])
             .await
-            .map_err(refused("ask the sandbox's init"))?;
+            .map_err(refused("send to the sandbox's init"))?;
         drop(theirs);
         let own_network = own_network || self.own_network;
         Self::come_up(control, own_network, cgroup, tmp_bytes_max).await
@@ -119,12 +119,12 @@ impl Sandbox {
         }
     }
 
-    /// The way to its init, which outlives neither the sandbox nor its use for long: who holds it keeps the sandbox up.
+    /// The connection to its init. Holding it keeps the sandbox alive.
     pub(crate) fn control(&self) -> &Arc<Control> {
         &self.control
     }
 
-    /// Makes it as new after a use whose process has ended. On an error it is to be dropped.
+    /// Cleans it after a use whose process has ended. After an error it must be dropped.
     pub(crate) async fn clean(&self) -> Result<(), StartError> {
         let request = InitRequest::Clean {
             tmp_bytes_max: self.tmp_bytes_max,
@@ -140,13 +140,13 @@ impl Sandbox {
         }
     }
 
-    /// Has limits and counters of its own from now on. What runs in it keeps the old ones.
+    /// Replaces its cgroup, and so its limits and counters. Running processes stay in the old one.
     pub(crate) fn set_cgroup(&mut self, cgroup: Option<Cgroup>) {
         self.cgroup = cgroup;
     }
 
-    /// What a process that is to enter gets: names of the wire protocol and descriptors. Not the host's network: to enter that takes
-    /// rights over the host (setns(2)), so who is to be there must have been born there.
+    /// Names (of the wire protocol) and descriptors that a process needs to enter. Not of the host's network: entering that
+    /// needs rights over the host (setns(2)), so processes in it must be made there.
     pub(crate) fn entrance(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         let namespaces = NAMESPACES
             .into_iter()
@@ -174,15 +174,15 @@ impl Sandbox {
     }
 }
 
-/// A sandbox shared by those who keep it alive.
+/// A sandbox with several owners.
 pub(crate) type SharedSandbox = Arc<Sandbox>;
 
-/// Whether a sandbox inside another one has a network namespace of its own.
+/// Whether a nested sandbox has its own network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NestNetwork {
-    /// It has.
+    /// Its own.
     Own,
-    /// It is in that of the outer one.
+    /// The outer sandbox's.
     Shared,
 }
 
@@ -192,7 +192,7 @@ struct Reply {
 }
 
 impl Control {
-    /// Shows a folder or file of the host, read-only, at a place of the sandbox that is there.
+    /// Mounts a folder or file of the host, read-only, at an existing path in the sandbox.
     pub(crate) async fn show(
         &self,
         spawner: &Spawner,
@@ -205,33 +205,33 @@ impl Control {
             .await
     }
 
-    /// Shows it no longer.
+    /// Removes such a mount.
     pub(crate) async fn hide(&self, inside: &Path) -> Result<(), StartError> {
         let inside = inside.to_owned();
         self.command(&InitRequest::Hide { inside }, &[]).await
     }
 
-    /// Sends the programs that run a signal; whether they got it nobody hears. Does not wait.
+    /// Sends a signal to the running programs, without waiting and without a result.
     pub(crate) fn tell_signal(&self, signal: i32) {
         let told = Channel::pair().and_then(|(_, answer)| {
             self.channel
                 .send_now(&InitRequest::Signal { signal }, &[answer.as_fd()])
         });
         if let Err(error) = told {
-            tracing::debug!(%error, signal, "a sandbox's programs could not be sent a signal");
+            tracing::debug!(%error, signal, "a signal could not be sent to a sandbox's programs");
         }
     }
 
-    /// A socket that listens on 127.0.0.1 in the sandbox; port 0: one that is free. It does not block.
+    /// A non-blocking socket that listens on 127.0.0.1 in the sandbox; port 0 means any free one.
     pub(crate) async fn listen(&self, port: u16) -> Result<OwnedFd, StartError> {
         let made = self.socket(&InitRequest::Listen { port }).await?;
         made.map_err(|reply| unexpected(&reply))
     }
 
-    /// A socket that begins to connect to 127.0.0.1 in the sandbox. It does not block.
+    /// A non-blocking socket that is connecting to 127.0.0.1 in the sandbox.
     ///
     /// # Errors
-    /// As connect(2) in the sandbox: `ConnectionRefused` as long as nobody listens.
+    /// As connect(2) in the sandbox: `ConnectionRefused` while nothing listens.
     pub(crate) async fn connect(&self, port: u16) -> io::Result<OwnedFd> {
         let asked = self.socket(&InitRequest::Connect { port }).await;
         match asked.map_err(io::Error::other)? {
@@ -243,13 +243,13 @@ impl Control {
         }
     }
 
-    /// Waits until nothing runs in the sandbox any more but its init; for as long as an answer of it is waited for.
+    /// Waits until nothing but its init runs in the sandbox, at most [`ANSWER_TIME_MAX`].
     pub(crate) async fn at_rest(&self) {
-        // An init that does not answer has gone, and everything with it; or whoever cleans it is told.
+        // If the init does not answer, it is gone and everything with it; otherwise cleaning reports the error.
         drop(self.command(&InitRequest::Rest, &[]).await);
     }
 
-    /// A socket that the init has made; or its answer, if it has not.
+    /// A socket that the init has made.
     async fn socket(
         &self,
         request: &InitRequest,
@@ -272,7 +272,7 @@ impl Control {
         }
     }
 
-    /// Asks, and gives the answer with the socket that it came on.
+    /// Sends a request and returns the answer, with the socket on which it came.
     async fn ask(
         &self,
         request: &InitRequest,
@@ -284,14 +284,14 @@ impl Control {
         self.channel
             .send(request, &all)
             .await
-            .map_err(refused("ask the sandbox's init"))?;
+            .map_err(refused("send to the sandbox's init"))?;
         drop(theirs);
         let (what, fds) = answer(&answers).await?;
         Ok((Reply { what, fds }, answers))
     }
 }
 
-/// Waits for the end of a program, told where its start was.
+/// Waits for a program's end, which is reported on the socket of its start.
 async fn end_of_program(answers: Channel) -> ChildEnd {
     while let Ok(Some(message)) = answers.receive().await {
         if let Ok(InitReply::Exited { code, signal }) = serde_json::from_slice(&message.bytes) {
@@ -312,10 +312,10 @@ async fn answer(control: &Channel) -> Result<(InitReply, Vec<OwnedFd>), StartErr
     let message = timeout(ANSWER_TIME_MAX, control.receive())
         .await
         .map_err(|_| ended("did not answer in time"))?
-        .map_err(refused("hear the sandbox's init"))?
+        .map_err(refused("receive from the sandbox's init"))?
         .ok_or_else(|| ended("ended before it was ready"))?;
     let reply = serde_json::from_slice(&message.bytes)
-        .map_err(|error| ended(&format!("answered nonsense: {error}")))?;
+        .map_err(|error| ended(&format!("sent an invalid answer: {error}")))?;
     Ok((reply, message.fds))
 }
 
@@ -323,7 +323,7 @@ fn unexpected(reply: &InitReply) -> StartError {
     StartError::Sandbox {
         problem: match reply {
             InitReply::Failed { problem, .. } => problem.clone(),
-            InitReply::Dirty { leftover } => format!("cannot be cleaned of {leftover}"),
+            InitReply::Dirty { leftover } => format!("cannot clean {leftover}"),
             other => format!("the sandbox's init answered {other:?}"),
         },
     }
@@ -341,7 +341,7 @@ mod tests {
 
     use super::*;
 
-    /// What a connection attempt comes to when the init answers this.
+    /// The result of a connection attempt for this answer of the init.
     async fn connected(answer: InitReply) -> io::Error {
         let (channel, init) = Channel::pair().unwrap();
         let init = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Nodes by key, each built at most once at a time: whoever asks while one is being built waits for that one.
+//! Nodes by key. Each is built by at most one task at a time; other tasks that need it wait.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,7 +12,7 @@ type Slot<V> = Arc<AsyncMutex<Option<Arc<V>>>>;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Slots<K, V> {
-    /// Guards the map, never held while something is built; a slot's own lock is.
+    /// Guards the map; never held while a node is built. Each slot has its own lock for that.
     slots: Mutex<HashMap<K, Slot<V>>>,
 }
 
@@ -25,8 +25,8 @@ impl<K, V> Default for Slots<K, V> {
 }
 
 impl<K: Eq + Hash + Clone, V> Slots<K, V> {
-    /// The node of this key, if it is still `usable`; otherwise a new one. A failed build leaves nothing behind: the
-    /// next who asks tries again.
+    /// The node of this key, if it is still `usable`; otherwise builds a new one. After a failed build the next task tries
+    /// again.
     pub(crate) async fn find_or_build<E, F>(
         &self,
         key: &K,
@@ -41,24 +41,24 @@ impl<K: Eq + Hash + Clone, V> Slots<K, V> {
         if let Some(node) = slot.as_ref().filter(|node| usable(node)) {
             return Ok(Arc::clone(node));
         }
-        // The old one goes first: its processes and limits end before new ones are made.
+        // Drop the old node first, so that its processes and limits end before new ones are made.
         *slot = None;
         let node = Arc::new(build().await?);
         *slot = Some(Arc::clone(&node));
         Ok(node)
     }
 
-    /// Lets go of a node; it ends with its last user.
+    /// Removes a node. It ends with its last user.
     pub(crate) fn remove(&self, key: &K) {
         self.slots.lock().remove(key);
     }
 
-    /// Lets go of all.
+    /// Removes all nodes.
     pub(crate) fn clear(&self) {
         self.slots.lock().clear();
     }
 
-    /// The nodes that are up. One being built, or being looked at, is left out.
+    /// The nodes that are built. Leaves out those that are being built or checked.
     pub(crate) fn built(&self) -> Vec<Arc<V>> {
         let slots: Vec<Slot<V>> = self.slots.lock().values().cloned().collect();
         slots

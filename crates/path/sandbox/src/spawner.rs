@@ -1,8 +1,9 @@
-//! The spawner: a small process forked from the daemon before it has threads. It makes the sandboxes of templates: a helper
-//! builds the root with the host's privileges, enters the sandboxes' user namespace, and forks the sandbox's init.
+//! The spawner: a small process that is forked from the daemon before the daemon has threads. It makes the sandboxes of
+//! templates: a helper builds the root with the host's privileges, enters the sandboxes' user namespace, and forks the
+//! sandbox's init.
 //!
-//! Here is the daemon's side; [`process`] is the other one. The two meet in a socket pair: when the daemon ends, however
-//! it ends, the spawner ends, and every init with it.
+//! This is the daemon's side; [`process`] is the spawner's. They share a socket pair: when the daemon ends, for whatever
+//! reason, the spawner and every init end, too.
 
 mod process;
 
@@ -26,24 +27,23 @@ use crate::sandbox::ANSWER_TIME_MAX;
 #[derive(Debug)]
 pub struct Spawner {
     socket: OwnedFd,
-    /// What the packet filter's table belongs to. It is the spawner's to use; as long as either process lives, so do
-    /// the rules.
+    /// Owns the packet filter's table. The spawner uses it; the rules stay as long as one of the two processes lives.
     _netfilter: Option<OwnedFd>,
 }
 
-/// Why there is no spawner.
+/// Why the spawner cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnerError {
     /// The kernel refused.
     #[error("cannot start the spawner: {0}")]
     Io(#[from] io::Error),
-    /// The filters do not compile on this architecture.
+    /// The filters do not compile for this architecture.
     #[error(transparent)]
     Filter(#[from] FilterError),
 }
 
 impl Spawner {
-    /// Forks the spawner. Must be called while the process has one thread, before any runtime is started.
+    /// Forks the spawner. Must be called while the process has one thread, before a tokio runtime is started.
     ///
     /// # Errors
     /// The kernel's, or `Unsupported` in a process with threads.
@@ -73,7 +73,7 @@ impl Spawner {
         }
     }
 
-    /// Asks for a sandbox. The answer comes on the other end of `control`.
+    /// Requests a sandbox. The answer comes on the other end of `control`.
     pub(crate) fn make(
         &self,
         request: MakeSandbox,
@@ -86,10 +86,10 @@ impl Spawner {
         seqpacket::send(self.socket.as_fd(), &bytes, &fds)
     }
 
-    /// A read-only copy of what is mounted at a folder or file of the host.
+    /// Requests a read-only copy of what is mounted at a folder or file of the host.
     pub(crate) async fn tree(&self, host: &Path) -> Result<OwnedFd, StartError> {
         let refused = |problem: String| StartError::Sandbox {
-            problem: format!("show {}: {problem}", host.display()),
+            problem: format!("mount {}: {problem}", host.display()),
         };
         let io = |error: io::Error| refused(error.to_string());
         let (answers, theirs) = Channel::pair().map_err(io)?;
@@ -103,7 +103,7 @@ impl Spawner {
             .await
             .map_err(|_| refused("the spawner did not answer in time".to_owned()))?
             .map_err(io)?
-            .ok_or_else(|| refused("the spawner gave no answer".to_owned()))?;
+            .ok_or_else(|| refused("the spawner closed its socket without an answer".to_owned()))?;
         match (serde_json::from_slice(&message.bytes), message.fds.pop()) {
             (Ok(TreeReply::Tree), Some(tree)) => Ok(tree),
             (Ok(TreeReply::Failed { problem }), _) => Err(refused(problem)),
@@ -111,7 +111,7 @@ impl Spawner {
         }
     }
 
-    /// Asks for a link into a network namespace. The answer comes on the other end of `control`.
+    /// Requests a link into a network namespace. The answer comes on the other end of `control`.
     pub(crate) fn make_link(
         &self,
         request: MakeLink,

@@ -1,4 +1,4 @@
-//! A template as the daemon holds it: a process that has imported something and does nothing but fork.
+//! The daemon's handle of a template: a process that has imported modules and does nothing but fork.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +20,7 @@ use crate::channel::Channel;
 use crate::sandbox::{Sandbox, SharedSandbox};
 use crate::worker::Output;
 
-/// Forks children into sandboxes. Dropping it, with the last of its children's sandboxes, ends the process.
+/// Forks children into sandboxes. The process ends when this and the last of its children's sandboxes are dropped.
 #[derive(Debug)]
 pub(crate) struct Template {
     control: Arc<Channel>,
@@ -33,7 +33,7 @@ pub(crate) struct Template {
 
 #[derive(Debug)]
 struct Children {
-    /// Guards who is told of which child's end.
+    /// Guards the children whose end is awaited.
     waiting: Mutex<HashMap<u64, Arc<SetOnce<ChildEnd>>>>,
     alive: AtomicBool,
 }
@@ -43,29 +43,29 @@ struct Children {
 pub(crate) enum ChildEnd {
     /// It exited.
     Exited(i32),
-    /// A signal ended it.
+    /// Killed by a signal.
     Signalled(i32),
-    /// It never was.
+    /// The fork failed.
     ForkFailed(String),
-    /// Its template ended first, so nobody knows.
+    /// Its template ended first, so the status is unknown.
     Unknown,
 }
 
-/// A process of a sandbox, as far as its end is concerned.
+/// A process in a sandbox; used to learn of its end.
 #[derive(Debug)]
 pub(crate) struct Child {
     end: Arc<SetOnce<ChildEnd>>,
-    /// Who listens for the end, when that is a task of its own.
+    /// The task that waits for the end, if there is one.
     watcher: Option<AbortHandle>,
 }
 
 impl Child {
-    /// One whose end `watch` finds out.
+    /// A process whose end `watch` reports.
     pub(crate) fn watched(watch: impl Future<Output = ChildEnd> + Send + 'static) -> Self {
         let end = Arc::new(SetOnce::new());
         let told = Arc::clone(&end);
         let watcher = tokio::spawn(async move {
-            // Nobody else sets it.
+            // Only this task sets it.
             let _ = told.set(watch.await);
         });
         Self {
@@ -74,12 +74,11 @@ impl Child {
         }
     }
 
-    /// How it ended; waits for that.
+    /// Waits for its end.
     pub(crate) async fn end(&self) -> ChildEnd {
         self.end.wait().await.clone()
     }
 
-    /// What [`Child::end`] waits for, to be waited for without the child.
     /// Whether it is known to have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.end.initialized()
@@ -110,8 +109,8 @@ impl ChildEnd {
     }
 }
 
-/// `work`, unless the process it waits for ends first. A closed socket does not show that: a child of the process may hold it
-/// open. What the process had sent before it ended still counts.
+/// Runs `work`, but fails when the process that it waits for ends first. A closed socket does not show that, because a child of
+/// the process may hold it open. What the process sent before its end still counts.
 pub(crate) async fn or_end<T>(
     work: impl Future<Output = T>,
     end: impl Future<Output = ChildEnd>,
@@ -124,18 +123,18 @@ pub(crate) async fn or_end<T>(
     }
 }
 
-/// A process that has closed its channel is as good as dead; reaping it takes its parent a moment.
+/// Longest wait for the end of a process that has closed its channel. Reaping it takes its parent a moment.
 pub(crate) const END_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What has been sent is in the socket already: this is for the runtime to hear of it.
+/// Everything sent is already in the socket; this is the time for tokio to notice.
 const LAST_WORDS: Duration = Duration::from_millis(20);
 
-/// Longest that a template may import.
+/// Longest time for a template's imports.
 const IMPORT_TIME_MAX: Duration = Duration::from_secs(120);
 
 impl Template {
-    /// Waits until the process at the other end of `control` has imported what it should. `ended` resolves when it
-    /// ends, with words for how.
+    /// Waits until the process at the other end of `control` has finished its imports. `ended` resolves with a description when
+    /// the process ends.
     pub(crate) async fn come_up(
         control: Channel,
         sandbox: SharedSandbox,
@@ -158,7 +157,7 @@ impl Template {
                     }
                     (Silence::Failed(error), _) => error.to_string(),
                     (Silence::TooLong, _) => {
-                        format!("the imports took over {} s", IMPORT_TIME_MAX.as_secs())
+                        format!("the imports took more than {} s", IMPORT_TIME_MAX.as_secs())
                     }
                 };
                 return Err(runtime(problem, output));
@@ -168,11 +167,16 @@ impl Template {
             Ok(Reply::Ready(ready)) => *ready,
             Ok(other) => {
                 return Err(runtime(
-                    format!("the template began with {other:?}"),
+                    format!("the template's first message is {other:?}"),
                     output,
                 ));
             }
-            Err(error) => return Err(runtime(format!("the template sent {error}"), output)),
+            Err(error) => {
+                return Err(runtime(
+                    format!("the template sent an invalid message: {error}"),
+                    output,
+                ));
+            }
         };
         if let Some(error) = &ready.error {
             return Err(StartError::Import {
@@ -196,8 +200,8 @@ impl Template {
         })
     }
 
-    /// Asks for a child in `sandbox`. Resolves when the template has been asked, not when the child is up: that the child
-    /// says itself, on `channel`. Without a spec it is a worker of this template's own function.
+    /// Requests a child in `sandbox`. Resolves when the template has the request; the child itself reports on `channel` when it
+    /// is ready. Without a spec it is a worker of the template's own function.
     pub(crate) async fn fork(
         &self,
         role: Role,
@@ -235,24 +239,24 @@ impl Template {
         if let Err(error) = sent {
             self.children.end();
             return Err(StartError::Runtime {
-                problem: format!("the template cannot be asked to fork: {error}"),
+                problem: format!("cannot send the template a fork request: {error}"),
                 output: String::new(),
             });
         }
         Ok(Child { end, watcher: None })
     }
 
-    /// What it found when it came up.
+    /// The template's report of its imports.
     pub(crate) fn ready(&self) -> &TemplateReady {
         &self.ready
     }
 
-    /// Whether it may fork: with more than one thread a lock could stay locked in the child for ever.
+    /// Whether it may fork: with more than one thread, a lock could stay locked in the child forever.
     pub(crate) fn forkable(&self) -> bool {
         self.ready.threads == 1
     }
 
-    /// Whether its process is still there, as far as is known.
+    /// Whether its process is still running, as far as known.
     pub(crate) fn alive(&self) -> bool {
         self.children.alive.load(Ordering::Relaxed)
     }
@@ -269,7 +273,7 @@ impl Drop for Template {
 }
 
 impl Children {
-    /// The template has ended: whoever waits for a child's end is told that nobody knows.
+    /// The template has ended: everybody who waits for a child's end gets `Unknown`.
     fn end(&self) {
         self.alive.store(false, Ordering::Relaxed);
         for (_, waiting) in self.waiting.lock().drain() {
@@ -279,13 +283,13 @@ impl Children {
 
     fn tell(&self, id: u64, end: ChildEnd) {
         if let Some(waiting) = self.waiting.lock().remove(&id) {
-            // Said once: the entry is gone.
+            // Set once, because the entry is removed.
             let _ = waiting.set(end);
         }
     }
 }
 
-/// Why a template has said nothing.
+/// Why a template did not report.
 enum Silence {
     Ended(ChildEnd),
     Failed(io::Error),
@@ -301,7 +305,7 @@ async fn first_message(
     let received = timeout(IMPORT_TIME_MAX, or_end(control.receive(), &mut ended));
     match received.await {
         Ok(Ok(Ok(Some(message)))) => Ok(message),
-        // Closed by the process's end, of which we shall hear in a moment.
+        // The process has ended; its status arrives in a moment.
         Ok(Ok(Ok(None))) => Err(Silence::Ended(
             timeout(END_TIME_MAX, ended)
                 .await
@@ -326,7 +330,7 @@ async fn read_replies(control: Arc<Channel>, children: Arc<Children>) {
             }
             Ok(Reply::ForkFailed { id, error }) => children.tell(id, ChildEnd::ForkFailed(error)),
             Ok(Reply::Forked { .. } | Reply::Ready(_)) => {}
-            Err(error) => tracing::warn!(%error, "a template sent what is not understood"),
+            Err(error) => tracing::warn!(%error, "a template sent an invalid message"),
         }
     }
     children.end();

@@ -1,5 +1,5 @@
-//! The environment variables of functions' processes: those that AWS Lambda's documentation names ("Defined runtime environment
-//! variables"), those of the Knative container contract, and where what was installed is found.
+//! The environment variables of functions' processes: those of AWS Lambda ("Defined runtime environment variables"), those of
+//! the Knative container contract, and the paths of installed packages.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use pilot_model::Version;
 
 use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 
-/// Of every process in a sandbox.
+/// For every process in a sandbox.
 pub(crate) fn base() -> BTreeMap<String, String> {
     [
         ("HOME", "/tmp"),
@@ -20,7 +20,7 @@ pub(crate) fn base() -> BTreeMap<String, String> {
     .into()
 }
 
-/// Of a worker that is called with events. `runtime_dir`: where its language's worker lies.
+/// For a worker that gets events. `runtime_dir` is the folder of its language's worker.
 pub(crate) fn of_lambda(version: &Version, runtime_dir: &str) -> BTreeMap<String, String> {
     let config = &version.config;
     let name = config.name.as_str();
@@ -50,7 +50,8 @@ pub(crate) fn of_lambda(version: &Version, runtime_dir: &str) -> BTreeMap<String
     ];
     variables.extend(own.map(|(key, value)| (key.to_owned(), value)));
     if config.concurrency > 1 {
-        // As on Lambda's managed instances: AWS's Runtime API clients poll for as many invocations, and its libraries keep them apart.
+        // As on Lambda's managed instances: AWS's Runtime API clients run this many polls, and its libraries keep invocations
+        // apart.
         variables.insert(
             "AWS_LAMBDA_MAX_CONCURRENCY".to_owned(),
             config.concurrency.to_string(),
@@ -60,8 +61,8 @@ pub(crate) fn of_lambda(version: &Version, runtime_dir: &str) -> BTreeMap<String
     variables
 }
 
-/// Of a program that is not one of our workers and finds interpreters, commands and packages by these alone. What the user has
-/// set stays.
+/// For a program that is not one of Pilotlight's workers: it finds interpreters, commands and packages only through these.
+/// Variables set by the user stay.
 pub(crate) fn add_paths(version: &Version, variables: &mut BTreeMap<String, String>) {
     let environment = &version.environment;
     let folder = |executable: &Path| Some(executable.parent()?.display().to_string());
@@ -80,7 +81,7 @@ pub(crate) fn add_paths(version: &Version, variables: &mut BTreeMap<String, Stri
             NODE_MODULES_INSIDE.to_owned(),
         );
     } else {
-        // Packages that came with the code, if any did: they are found from there, their commands by this alone.
+        // Packages uploaded with the code, if any. They are found from the code's folder; their commands only through this.
         path.push(format!("{CODE_INSIDE}/node_modules/.bin"));
     }
     path.extend(
@@ -94,7 +95,7 @@ pub(crate) fn add_paths(version: &Version, variables: &mut BTreeMap<String, Stri
     keep(variables, version, "PATH", path.join(":"));
 }
 
-/// Of a function's own HTTP server (Knative's container runtime contract; Cloud Run's "container runtime contract").
+/// For a function's own HTTP server (Knative's container runtime contract; Cloud Run's "container runtime contract").
 pub(crate) fn of_server(version: &Version, port: u16) -> BTreeMap<String, String> {
     let config = &version.config;
     let mut variables = base();

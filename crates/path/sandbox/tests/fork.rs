@@ -1,5 +1,5 @@
-//! The engine on the real machine: templates, forks, exchanges, ends. Its own harness, because the spawner must be forked
-//! before there are threads. Skips, loudly, where it is not root.
+//! The engine on the real machine: templates, forks, calls, ends. It has its own harness because the spawner must be forked
+//! before there are threads. Skipped without root.
 
 mod support;
 

@@ -1,6 +1,6 @@
-//! Functions with `network = "outbound"` on the real machine, in a world of network namespaces of its own: what they reach
-//! and what not, who reaches them, and that nothing is left of it, however the daemon ends. Its own harness, because
-//! daemons must be forked from a process with one thread. Skips, loudly, where it is not root.
+//! Functions with `network = "outbound"` on the real machine, in network namespaces of the test: what they can and cannot
+//! reach, who can reach them, and that nothing is left behind however the daemon ends. It has its own harness because daemons
+//! must be forked from a process with one thread. Skipped without root.
 
 mod support;
 #[path = "outbound/world.rs"]
@@ -29,7 +29,7 @@ fn main() {
     if support::is_skipped(CHECKS, "only root may make network namespaces to try in") {
         return;
     }
-    // Daemons' spawners come to this process when the daemon ends, and can be waited for.
+    // A daemon's spawner becomes a child of this process when the daemon ends, so the test can wait for it.
     prctl::set_child_subreaper(true).expect("a subreaper");
     let resolvers = tempfile::NamedTempFile::new().expect("a temporary file");
     let world = world::enter(resolvers.path());
@@ -105,10 +105,10 @@ fn main() {
     println!("{CHECKS} passed, 0 failed");
 }
 
-/// What is found out, each said on a line of its own.
+/// Number of checks; each prints one line.
 const CHECKS: u32 = 11;
 
-/// Forks a daemon. What it says comes through the socket.
+/// Forks a daemon, which reports through the socket.
 fn daemon(body: impl FnOnce(UnixStream)) -> (UnixStream, Pid) {
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");
     match process::fork_with(nix::sched::CloneFlags::empty()).expect("a process") {
@@ -121,8 +121,7 @@ fn daemon(body: impl FnOnce(UnixStream)) -> (UnixStream, Pid) {
     }
 }
 
-/// Waits for what the daemon has left to this process: its spawner, which ends last, and places it has made, which are
-/// killed.
+/// Waits for processes that became this one's children: the daemon's spawner, which ends last, and places, which are killed.
 fn spawner_ends() {
     while !matches!(
         waitpid(None, None).expect("a spawner"),
@@ -197,7 +196,7 @@ struct Function<'a> {
 }
 
 impl Function<'_> {
-    /// What an attempt has seen, or why it failed.
+    /// The result of an attempt, or why it failed.
     async fn attempt(&self, kind: &str, with: Value) -> Result<Value, String> {
         call(&self.worker, kind, with).await
     }
@@ -208,7 +207,7 @@ impl Function<'_> {
     }
 }
 
-/// Everything a function does while its daemon lives.
+/// All checks of a function while its daemon runs.
 async fn reaches(daemon: &Daemon, world: &World) {
     let one = daemon.function("one", "outbound").await;
     println!("during: {:?}", world::inventory());
@@ -223,12 +222,12 @@ async fn reaches(daemon: &Daemon, world: &World) {
     takes_its_device_along(two);
 }
 
-/// Out, as the host.
+/// To other hosts, with the host's address.
 async fn reaches_others(one: &Function<'_>) {
     let seen = one.attempt("network", json!({})).await;
     let seen = seen.expect("its network");
     assert_eq!(seen["devices"], json!(["eth0", "lo"]));
-    // Loopback's own at most.
+    // At most loopback's own.
     assert!(!seen["inet6"].to_string().contains("eth0"), "{seen}");
     assert_eq!(seen["resolv"], json!(format!("nameserver {SERVER}\n")));
     for address in [SERVER, ROUTER] {
@@ -244,7 +243,7 @@ async fn reaches_others(one: &Function<'_>) {
     println!("a function reaches other hosts, by name too");
 }
 
-/// By none of the host's addresses, though it serves at all of them.
+/// At none of the host's addresses, although it serves at all of them.
 async fn reaches_no_host(one: &Function<'_>, World { host, internet, .. }: &World) {
     assert!(host.reaches(Ipv4Addr::LOCALHOST.into(), PORT));
     assert!(host.reaches(HOST.into(), PORT) && internet.reaches(HOST.into(), PORT));
@@ -259,13 +258,13 @@ async fn reaches_no_host(one: &Function<'_>, World { host, internet, .. }: &Worl
         let to = json!({"host": address, "port": PORT});
         one.attempt("broadcast", to).await.expect_err("no answer");
     }
-    // Nor with another's address.
+    // Not with another source address either.
     for source in [HOST, Ipv4Addr::new(10, 213, 0, 2)] {
         let to = json!({"host": SERVER, "port": PORT, "source": source});
         one.attempt("udp", to).await.expect_err("no answer");
     }
     println!("a function does not reach its host");
-    // Names, but no credentials.
+    // The resolver, but not the credentials.
     assert!(host.reaches(METADATA.into(), PORT));
     assert!(!one.reaches(METADATA).await);
     let to = json!({"host": METADATA, "port": DNS});
@@ -292,7 +291,7 @@ async fn nobody_reaches<'a>(
     assert!(!one.reaches(address).await, "from another function");
     assert!(!host.reaches(address.into(), PORT), "from the host");
     assert!(!internet.reaches(address.into(), PORT), "from outside");
-    // Not even when no answer has to come back.
+    // Not even for a packet that needs no answer.
     let port = PORT + 1;
     let hears = two.attempt("hear", json!({"port": port})).await;
     hears.expect("it listens");
@@ -320,7 +319,8 @@ async fn takes_its_share(one: &Function<'_>) {
     println!("a function does not take all connections");
 }
 
-/// A net that comes later is another function's, too; the machine does not lead others there, until its owner wants it to.
+/// A network that is attached later is unreachable for functions, too. The machine does not forward others to it until its
+/// administrator enables that.
 async fn leaves_the_machine_no_router(one: &Function<'_>, listens: Ipv4Addr, world: &World) {
     let World { internet, lan, .. } = world;
     world.attach_lan();
@@ -348,7 +348,7 @@ fn takes_its_device_along(two: Function<'_>) {
             .filter(|name| name.starts_with("pilot"))
             .count()
     };
-    // A device and that it forwards.
+    // A device, and that it forwards.
     let before = devices();
     let changes = world::device_changes();
     two.daemon.engine.forget(&two.version);

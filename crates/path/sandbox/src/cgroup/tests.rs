@@ -6,7 +6,7 @@ const LIMITS: Limits = Limits {
     pids: 64,
 };
 
-/// A tree as a machine with version 2 shows it, recorded from a Debian 12 host; the kernel's part is played by plain files.
+/// A cgroup v2 tree, recorded on a Debian 12 host. Plain files stand in for the kernel's.
 fn recorded_v2_tree(root: &Path) -> (String, String) {
     let own = root.join("system.slice/pilot.service");
     fs::create_dir_all(&own).unwrap();
@@ -35,7 +35,7 @@ fn version_2_hands_controllers_down_and_writes_limits() {
         "+memory +cpu +pids"
     );
 
-    // The kernel makes these with the folder.
+    // The kernel creates these with the folder.
     let group = base.join("pilotlight-1/w1");
     let created = folder.create("w1", &LIMITS);
     assert!(created.is_err(), "plain folders have no cgroup.procs");

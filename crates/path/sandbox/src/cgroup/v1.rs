@@ -1,8 +1,8 @@
-//! Version 1: a hierarchy per controller (Documentation/admin-guide/cgroup-v1).
+//! Cgroup v1: one hierarchy per controller (Documentation/admin-guide/cgroup-v1).
 //!
-//! Processes join through `tasks`, not `cgroup.procs`: moving only the calling thread, which is the whole process right after
-//! a fork, spares the write lock that waits for a read-copy-update grace period, 5-7 ms whenever no process was moved
-//! for a while (cgroup_procs_write_start() in kernel/cgroup/cgroup.c).
+//! Processes join through `tasks`, not `cgroup.procs`. This moves only the calling thread, which is the whole process right
+//! after a fork. It avoids a write lock that waits for an RCU grace period, 5-7 ms if no process was moved recently
+//! (cgroup_procs_write_start() in kernel/cgroup/cgroup.c).
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::{CPU_PERIOD_US, Files, Limits, open_to_write, weight_in_processes};
 
-/// This daemon's folder in each hierarchy: memory, cpu, pids; fewer where controllers share one.
+/// This daemon's folder in each hierarchy (memory, cpu, pids); fewer if controllers share one.
 #[derive(Debug)]
 pub(super) struct Folders {
     memory: PathBuf,
@@ -20,14 +20,14 @@ pub(super) struct Folders {
 }
 
 impl Folders {
-    /// `mounts` and `own`: the texts of `/proc/self/mounts` and `/proc/self/cgroup`.
+    /// `mounts` and `own` are the contents of `/proc/self/mounts` and `/proc/self/cgroup`.
     pub(super) fn make(mounts: &str, own: &str, name: &str) -> Result<Self, String> {
         let folder = |controller: &str| {
             let mount = mount_of(mounts, controller)
                 .ok_or_else(|| format!("v1 controller {controller} is not mounted"))?;
             let base = own_folder(own, controller).unwrap_or("/");
             let inside = Path::new(mount).join(base.trim_start_matches('/'));
-            // In a container the path may be the host's, which is not there: then the mount is our folder.
+            // In a container the path may be the host's and not exist; then the mount point is this process's folder.
             let base = if inside.is_dir() {
                 inside
             } else {
@@ -42,7 +42,7 @@ impl Folders {
             }
         };
         let (memory, cpu, pids) = (folder("memory")?, folder("cpu")?, folder("pids")?);
-        // 1024 is one process's; a kernel that refuses leaves functions slower on a busy machine, no more.
+        // 1024 is the weight of one process. An error is ignored: functions are then only slower on a busy machine.
         let shares = 1024 * weight_in_processes();
         let _ = fs::write(cpu.join("cpu.shares"), shares.to_string());
         let mut all = vec![memory.clone(), cpu.clone(), pids.clone()];
@@ -88,11 +88,11 @@ impl Folders {
         let memory = self.memory.join(name);
         let (alone, with_swap) = (
             memory.join("memory.limit_in_bytes"),
-            // Memory and swap together. Not there in a kernel without swap accounting.
+            // Memory and swap together. Missing in a kernel without swap accounting.
             memory.join("memory.memsw.limit_in_bytes"),
         );
         let bytes = limits.memory_bytes.to_string();
-        // That of memory alone may never be the larger one.
+        // The limit of memory alone must never be the larger one.
         let before = fs::read_to_string(&alone)
             .ok()
             .and_then(|text| text.trim().parse().ok());

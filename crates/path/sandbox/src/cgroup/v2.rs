@@ -1,5 +1,5 @@
-//! Version 2: one hierarchy (Documentation/admin-guide/cgroup-v2.rst). A group that hands controllers down may hold no process
-//! itself, so the daemon moves into a leaf beside its workers' groups when it has to.
+//! Cgroup v2: one hierarchy (Documentation/admin-guide/cgroup-v2.rst). A group that enables controllers for its children may
+//! not contain processes, so the daemon moves into a leaf next to its workers' groups if necessary.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// `mounts` and `own`: the texts of `/proc/self/mounts` and `/proc/self/cgroup`.
+    /// `mounts` and `own` are the contents of `/proc/self/mounts` and `/proc/self/cgroup`.
     pub(super) fn make(mounts: &str, own: &str, name: &str) -> Result<Self, String> {
         let mount = mounts
             .lines()
@@ -43,7 +43,8 @@ impl Folder {
         let folder = base.join(name);
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         hand_down(&folder).map_err(|error| format!("v2 {}: {error}", folder.display()))?;
-        // 100 is one process's, 10,000 the most; a kernel that refuses leaves functions slower on a busy machine, no more.
+        // 100 is the weight of one process, 10,000 the maximum. An error is ignored: functions are then only slower on a busy
+        // machine.
         let weight = (100 * weight_in_processes()).min(10_000);
         let _ = fs::write(folder.join("cpu.weight"), weight.to_string());
         Ok(Self { all: [folder] })
@@ -83,14 +84,14 @@ impl Folder {
     }
 }
 
-/// Lets a group's children use the controllers.
+/// Enables the controllers for a group's children.
 fn hand_down(group: &Path) -> io::Result<()> {
     let wanted = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
     let file = group.join("cgroup.subtree_control");
     let Err(error) = fs::write(&file, &wanted) else {
         return Ok(());
     };
-    // "No internal processes": only the root may hold processes and hand controllers down.
+    // "No internal processes": only the root may contain processes and enable controllers for children.
     if error.kind() != io::ErrorKind::ResourceBusy {
         return Err(error);
     }

@@ -1,5 +1,5 @@
-//! The tree of templates: interpreter → environment → function, each in a sandbox whose PID namespace lies in that of the
-//! level above. A level that cannot fork is passed over: its children come from the level above it.
+//! The tree of templates: interpreter → environment → function, each in a sandbox whose PID namespace is inside that of its
+//! parent. If a template cannot fork, its children are forked from its parent.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use crate::template::Template;
 use crate::variables;
 use crate::worker::Output;
 
-/// An interpreter's or environment's node.
+/// The node of an interpreter or environment.
 #[derive(Debug)]
 pub(super) struct Base {
     name: String,
@@ -36,8 +36,8 @@ pub(super) struct Base {
     parent: Option<Arc<Self>>,
 }
 
-/// What an interpreter's or environment's node is of. Functions in the host's network have a tree of their own: a fork of a
-/// template elsewhere could not go there.
+/// Key of such a node. Functions in the host's network have a separate tree, because a fork of a template cannot enter another
+/// network namespace there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct BaseKey<T> {
     of: T,
@@ -56,7 +56,7 @@ impl<T> BaseKey<T> {
 }
 
 impl Base {
-    /// The nearest template that may fork, from here up.
+    /// The nearest template that can fork, starting here and going up.
     fn forks_from(&self) -> Option<&Template> {
         if self.template.forkable() {
             return Some(&self.template);
@@ -77,30 +77,30 @@ impl Base {
     }
 }
 
-/// A function's node: its sandbox, its template if it has one, and sandboxes for its workers.
+/// The node of a function: its sandbox, its template if it has one, and spare sandboxes for its workers.
 #[derive(Debug)]
 pub(super) struct Function {
     version: Arc<Version>,
     base: Arc<Base>,
     sandbox: SharedSandbox,
-    /// `None`: it may not fork, or is not wanted.
+    /// `None`: it cannot fork, or is turned off.
     template: Option<Template>,
     spec: TemplateSpec,
     report: TemplateReport,
-    /// Its way to other hosts, kept while it is up.
+    /// Its link to other hosts, open as long as the node.
     _link: Option<Link>,
     spares: Mutex<Spares>,
-    /// Somebody is making spares.
+    /// A task is making spares.
     refilling: AtomicBool,
-    /// Somebody looks whether there are too many.
+    /// A task checks whether there are too many.
     trimming: AtomicBool,
 }
 
-/// Sandboxes that nobody is in.
+/// Spare sandboxes.
 #[derive(Debug, Default)]
 struct Spares {
     ready: Vec<Sandbox>,
-    /// The fewest there were since they were last trimmed.
+    /// The lowest count since they were last trimmed.
     fewest: usize,
 }
 
@@ -132,7 +132,7 @@ impl Function {
         self.spares.lock().ready.len()
     }
 
-    /// Keeps a sandbox for the next worker, if there are fewer than `most`; otherwise it ends.
+    /// Keeps a sandbox for the next worker if there are fewer than `most`; otherwise drops it.
     pub(super) fn keep_spare(&self, sandbox: Sandbox, most: usize) {
         let mut spares = self.spares.lock();
         if spares.ready.len() < most {
@@ -140,7 +140,7 @@ impl Function {
         }
     }
 
-    /// True: the caller is the one to trim spares, until [`Function::end_trim`].
+    /// Returns whether the caller has to trim spares, until [`Function::end_trim`].
     pub(super) fn begin_trim(&self) -> bool {
         !self.trimming.swap(true, Ordering::Relaxed)
     }
@@ -149,7 +149,7 @@ impl Function {
         self.trimming.store(false, Ordering::Relaxed);
     }
 
-    /// Gives up those beyond `kept` that were not needed since the last time.
+    /// Drops those beyond `kept` that were not needed since the last call.
     pub(super) fn trim_spares(&self, kept: usize) {
         let mut spares = self.spares.lock();
         let needless = spares.fewest.saturating_sub(kept);
@@ -159,7 +159,7 @@ impl Function {
         drop(gone);
     }
 
-    /// True: the caller is the one to make spares, until [`Function::end_refill`].
+    /// Returns whether the caller has to make spares, until [`Function::end_refill`].
     pub(super) fn begin_refill(&self) -> bool {
         !self.refilling.swap(true, Ordering::Relaxed)
     }
@@ -168,8 +168,8 @@ impl Function {
         self.refilling.store(false, Ordering::Relaxed);
     }
 
-    /// The template its workers come from, with the spec they need when that is not its own. `None`: from a fresh
-    /// interpreter.
+    /// The template that forks its workers, with the spec that they need if it is not the function's own template. `None`:
+    /// workers start a fresh interpreter.
     pub(super) fn forks_from(&self) -> Option<(&Template, Option<&TemplateSpec>)> {
         if self.version.config.template == TemplateMode::Off {
             return None;
@@ -180,7 +180,7 @@ impl Function {
         }
     }
 
-    /// Whether its handler has been imported, so that a worker need not.
+    /// Whether the template has imported the handler, so that workers need not.
     pub(super) fn is_imported(&self) -> bool {
         self.template.is_some()
     }
@@ -203,11 +203,11 @@ fn memory_of(sandbox: &Sandbox) -> u64 {
     processes.into_iter().map(pss_bytes).sum()
 }
 
-/// User inside the sandboxes' user namespace of templates that belong to no function.
+/// The user of templates that belong to no function, in the sandboxes' user namespace.
 const BASE_USER: u32 = 1000;
 
 impl TemplateTree {
-    /// The function's node, built if need be.
+    /// The function's node, built if necessary.
     pub(super) async fn function(
         self: &Arc<Self>,
         version: &Arc<Version>,
@@ -364,7 +364,7 @@ impl TemplateTree {
             .await
     }
 
-    /// The first template of an interpreter is the only one that is executed.
+    /// Only the first template of an interpreter is started with exec.
     async fn exec_template(
         &self,
         environment: &Environment,
@@ -431,7 +431,7 @@ impl TemplateTree {
     }
 }
 
-/// The interpreter that a Python function cannot be without.
+/// The interpreter of a Python function; its absence is an error.
 pub(super) fn python(environment: &Environment) -> Result<&Python, StartError> {
     environment
         .python
@@ -459,7 +459,7 @@ pub(super) fn python_program(python: &Python, role: &str, user: Option<u32>) -> 
     }
 }
 
-/// What a Python function that came with a `package.json` has for the programs it starts.
+/// The Node.js folders of a Python function with a `package.json`, for programs that it starts.
 fn node_folders(environment: &Environment) -> Vec<(PathBuf, PathBuf)> {
     let Some(node) = &environment.node else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Keeps sandboxes ready for functions that are in use, off the path: makes new ones, and cleans those that workers leave.
+//! The sandbox pre-warmer: makes spare sandboxes for active functions in the background, and cleans those that workers release.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,22 +10,22 @@ use super::TemplateTree;
 use super::nodes::Function;
 use crate::worker::{Body, Home};
 
-/// Sandboxes made ahead for a function that has just started a worker.
+/// Spare sandboxes of a function that has just started a worker.
 const SPARES: usize = 2;
 
-/// Sandboxes kept when workers come and go: as many as were in use at once, up to this.
+/// Most spare sandboxes of a function. Released sandboxes are kept up to this number.
 const SPARES_MAX: usize = 32;
 
-/// How long after a start sandboxes are made for the next.
+/// Pause between a start and making spares.
 const REFILL_AFTER: Duration = Duration::from_millis(4);
 
-/// Of the sandboxes kept beyond [`SPARES`], those that nobody needed for this long are given up.
+/// Of the sandboxes beyond [`SPARES`], those that were not needed for this long are dropped.
 const TRIM_AFTER: Duration = Duration::from_secs(10);
 
-/// Work waiting; beyond it a function is not refilled, a sandbox is not cleaned but dropped.
+/// Most queued jobs. Beyond this, spares are not made, and released sandboxes are dropped.
 const WAITING_MAX: usize = 1024;
 
-/// The task that does it.
+/// Handle of the background task.
 #[derive(Debug)]
 pub(super) struct SandboxPrewarmer {
     work: mpsc::Sender<Work>,
@@ -46,18 +46,18 @@ impl SandboxPrewarmer {
         }
     }
 
-    /// A function's worker has started: have sandboxes ready for the next.
+    /// Called when a function has started a worker: makes spare sandboxes for the next ones.
     pub(super) fn refill(&self, tree: &Arc<TemplateTree>, function: &Arc<Function>) {
         if function.spare_count() < SPARES && function.begin_refill() {
             let work = Work::Refill(Arc::downgrade(tree), Arc::downgrade(function));
             if self.work.try_send(work).is_err() {
-                // Full: the next start makes its own.
+                // The queue is full: the next start makes its own sandbox.
                 function.end_refill();
             }
         }
     }
 
-    /// Where a worker's sandbox goes.
+    /// Takes back the sandboxes of a function's workers.
     pub(super) fn home(&self, function: &Arc<Function>) -> Arc<dyn Home> {
         Arc::new(FunctionHome {
             work: self.work.clone(),
@@ -81,7 +81,7 @@ struct FunctionHome {
 impl Home for FunctionHome {
     fn take_back(&self, body: Body) {
         if self.function.spare_count() < SPARES_MAX {
-            // Full: dropped, which ends it.
+            // If the queue is full, the sandbox is dropped, which ends it.
             let _ = self.work.try_send(Work::Recycle(
                 Arc::downgrade(&self.function),
                 Box::new(body),
@@ -109,7 +109,7 @@ async fn keep(mut work: mpsc::Receiver<Work>) {
 }
 
 async fn refill(tree: Weak<TemplateTree>, function: Weak<Function>) {
-    // The invocation that the worker was started for is under way: not beside it, on a machine of few CPUs.
+    // The invocation that caused the start is running; do not compete with it for the CPU.
     tokio::time::sleep(REFILL_AFTER).await;
     let (Some(tree), Some(function)) = (tree.upgrade(), function.upgrade()) else {
         return;
@@ -118,7 +118,7 @@ async fn refill(tree: Weak<TemplateTree>, function: Weak<Function>) {
         match tree.worker_sandbox(&function).await {
             Ok(sandbox) => function.keep_spare(sandbox, SPARES_MAX),
             Err(error) => {
-                tracing::warn!(%error, function = %function.version().config.name, "no sandbox could be made ahead");
+                tracing::warn!(%error, function = %function.version().config.name, "a spare sandbox could not be made");
                 break;
             }
         }
@@ -126,7 +126,7 @@ async fn refill(tree: Weak<TemplateTree>, function: Weak<Function>) {
     function.end_refill();
 }
 
-/// The process is ending: its channel is closed. What cannot be cleaned is dropped, which ends it.
+/// The worker's process is ending, because its channel is closed. A sandbox that cannot be cleaned is dropped, which ends it.
 async fn recycle(function: Weak<Function>, body: Box<Body>) {
     let Some(sandbox) = body.vacated().await else {
         return;
@@ -143,7 +143,7 @@ async fn recycle(function: Weak<Function>, body: Box<Body>) {
     trim(function).await;
 }
 
-/// Gives up, little by little, what is kept beyond [`SPARES`] and not needed. The function may go meanwhile.
+/// Gradually drops unused spares beyond [`SPARES`]. The function may be dropped meanwhile.
 async fn trim(function: Weak<Function>) {
     loop {
         tokio::time::sleep(TRIM_AFTER).await;

@@ -1,4 +1,4 @@
-//! What a Python function's processes are told: `TemplateSpec`s of the wire protocol.
+//! The `TemplateSpec`s (see the wire protocol) of a Python function's processes.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -40,7 +40,7 @@ pub(super) fn of_function(version: &Version, user: Option<u32>, filter: &[u8]) -
     let mut sys_path = vec![CODE_INSIDE.to_owned()];
     sys_path.extend(packages.map(|_| PACKAGES_INSIDE.to_owned()));
     let mut environment = variables::of_lambda(version, PYTHON_WORKER_INSIDE);
-    // For what it starts; it finds its own packages by `sys_path`.
+    // For the programs that it starts; it finds its own packages through `sys_path`.
     variables::add_paths(version, &mut environment);
     TemplateSpec {
         level: "function",
@@ -59,7 +59,7 @@ pub(super) fn of_function(version: &Version, user: Option<u32>, filter: &[u8]) -
     }
 }
 
-/// What a worker's `context` says of its function.
+/// The function's properties in a worker's `context`.
 pub(crate) fn function_info(version: &Version) -> FunctionInfo {
     let config = &version.config;
     FunctionInfo {
@@ -71,16 +71,16 @@ pub(crate) fn function_info(version: &Version) -> FunctionInfo {
     }
 }
 
-/// A spec in a pipe, to be read by the process that gets the descriptor.
+/// Writes a spec into a pipe, for the process that gets the descriptor.
 pub(super) fn piped(spec: &TemplateSpec) -> Result<OwnedFd, StartError> {
     let write = || -> io::Result<OwnedFd> {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // It fits the pipe, or fails: nobody reads yet.
+        // It fits into the pipe or fails, because nothing reads yet.
         File::from(writer).write_all(&serde_json::to_vec(spec)?)?;
         nix::fcntl::fcntl(&reader, nix::fcntl::FcntlArg::F_SETFL(OFlag::empty()))?;
         Ok(reader)
     };
     write().map_err(|error| StartError::Sandbox {
-        problem: format!("hand a worker its specification: {error}"),
+        problem: format!("send a worker its specification: {error}"),
     })
 }

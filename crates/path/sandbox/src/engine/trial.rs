@@ -1,8 +1,9 @@
-//! One worker, started and ended before a version is deployed: that a template has imported a handler does not say that a worker
-//! comes of it. What fails only in workers: code that replaced what the worker itself needs, `after_restore` hooks, an
-//! application's startup, and without a template the import.
+//! Starts and ends one worker before a version is deployed. A template that has imported a handler does not prove that workers
+//! start: code that replaces what the worker itself needs, `after_restore` hooks, an application's startup, and the import
+//! without a template fail only in a worker.
 //!
-//! It serves nothing, and its sandbox ends with it: a function that is deployed and not invoked costs no more than its template.
+//! The worker serves nothing, and its sandbox ends with it: a function that is deployed and never invoked costs no more than
+//! its template.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +18,13 @@ use tokio::time::timeout;
 use super::TemplateTree;
 use super::nodes::Function;
 
-/// Longest that the worker may take.
+/// Longest time for the worker's start.
 const TRIAL_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Starts a worker and ends it.
 ///
 /// # Errors
-/// Why none comes up, with what to change.
+/// Why it does not start, with what to change.
 pub(super) async fn run(
     tree: &Arc<TemplateTree>,
     function: &Arc<Function>,
@@ -37,8 +38,8 @@ pub(super) async fn run(
         Ok(Err(error)) => Err(in_a_worker(error, function)),
         Err(_) => Err(StartError::Runtime {
             problem: format!(
-                "it is imported, but no worker comes up within {} s: an after_restore hook or the application's startup takes \
-                 that long; do less there",
+                "the import succeeds, but a worker does not start within {} s: an after_restore hook or the application's startup \
+                 takes too long; do less there",
                 TRIAL_TIME_MAX.as_secs()
             ),
             output: String::new(),
@@ -46,26 +47,28 @@ pub(super) async fn run(
     }
 }
 
-/// What a failed start says of a function that has been imported before.
+/// The error of a worker's start whose function was imported successfully.
 fn in_a_worker(error: StartError, function: &Function) -> StartError {
     let imported = function.is_imported();
     match error {
         StartError::Import { body, output } if imported => StartError::Runtime {
             problem: format!(
-                "it is imported, but no worker comes up: {}, in an after_restore hook or in the application's startup",
+                "the import succeeds, but a worker does not start: {}, in an after_restore hook or in the application's startup",
                 raised(&body)
             ),
             output,
         },
         StartError::Runtime { problem, output } if imported => StartError::Runtime {
-            problem: format!("it is imported, but no worker comes up: {problem}; {REPLACED}"),
+            problem: format!(
+                "the import succeeds, but a worker does not start: {problem}; {REPLACED}"
+            ),
             output,
         },
         other => other,
     }
 }
 
-/// What to say of a template that failed in the worker's own code.
+/// The error of a template that failed in the worker's own code.
 pub(super) fn in_the_template(error: StartError) -> StartError {
     match error {
         StartError::Runtime { problem, output } if output.contains(OWN_FRAME) => {
@@ -78,7 +81,7 @@ pub(super) fn in_the_template(error: StartError) -> StartError {
     }
 }
 
-/// `ValueError: no network yet`.
+/// The exception in one line: `ValueError: no network yet`.
 fn raised(body: &str) -> String {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -90,11 +93,11 @@ fn raised(body: &str) -> String {
     format!("{}: {}", raised.error_type, raised.error_message)
 }
 
-/// Not one of the pool's, which count from 1.
+/// Not an id of the pool's, which start at 1.
 const TRIAL: WorkerId = WorkerId(0);
 
 const REPLACED: &str = "most likely something that is imported replaces parts of the standard library that the worker itself \
-                        needs (json, socket, asyncio, time …): leave them as they are";
+                        needs (json, socket, asyncio, time …): do not replace them";
 
-/// A line of a traceback that leads into the worker's code.
+/// Marks lines of a traceback in the worker's own code.
 const OWN_FRAME: &str = "File \"/opt/pilot/python/pilot_worker/";

@@ -1,6 +1,6 @@
-//! Sockets of the sandbox's network, made for the daemon: a socket belongs to the network namespace it was made in, whoever
-//! holds it (network_namespaces(7)). So the daemon serves and calls what is in a sandbox without entering it, and nothing is
-//! relayed.
+//! Makes sockets in the sandbox's network for the daemon. A socket belongs to the network namespace in which it was made,
+//! whoever holds it (network_namespaces(7)). So the daemon can serve and call programs in a sandbox without entering it and
+//! without a relay.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,13 +11,13 @@ use nix::sys::socket::{
     connect as connect_to, listen as listen_on, setsockopt, socket, sockopt,
 };
 
-/// Connections that nobody has accepted yet.
+/// Most connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// Listens on 127.0.0.1.
 pub(super) fn listen(port: u16) -> io::Result<OwnedFd> {
     let socket = tcp()?;
-    // The use before may have left connections in TIME_WAIT.
+    // The previous use may have left connections in TIME_WAIT.
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     bind(socket.as_raw_fd(), &loopback(port))?;
     let backlog = Backlog::new(BACKLOG)?;
@@ -25,7 +25,7 @@ pub(super) fn listen(port: u16) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Begins to connect to 127.0.0.1; whoever gets the socket waits until it is writable (connect(2), `EINPROGRESS`).
+/// Starts to connect to 127.0.0.1. The receiver of the socket waits until it is writable (connect(2), `EINPROGRESS`).
 pub(super) fn connect(port: u16) -> io::Result<OwnedFd> {
     let socket = tcp()?;
     match connect_to(socket.as_raw_fd(), &loopback(port)) {

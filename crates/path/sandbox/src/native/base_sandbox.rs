@@ -1,5 +1,5 @@
-//! The outer sandbox of runtimes: it has the root that they all see, and nothing runs in it but its init. Runtimes are nested in
-//! it, which costs namespaces and two mounts instead of a root.
+//! The base sandbox: it has the root file system that its runtimes share, and only its init runs in it. Runtimes are nested in
+//! it, which costs namespaces and two mounts instead of a new root.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::rootfs::RootSpec;
 use crate::runtime_files::NODE_WORKER_INSIDE;
 use crate::sandbox::Sandbox;
 
-/// What base sandboxes differ in.
+/// The key of a base sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct BaseSandboxKey {
     shown: Vec<PathBuf>,
@@ -40,7 +40,7 @@ pub(super) struct BaseSandbox {
     pub(super) sandbox: Sandbox,
 }
 
-/// The user in `/etc/passwd`; runtimes' processes have users of their own beyond it.
+/// The user in `/etc/passwd`. Runtimes' processes have other user ids.
 const USER_SHOWN: u32 = 1000;
 
 impl NativeParts {
@@ -48,7 +48,7 @@ impl NativeParts {
         &self,
         key: &BaseSandboxKey,
     ) -> Result<std::sync::Arc<BaseSandbox>, StartError> {
-        // An init that has ended takes its base sandbox along: the next request to it fails, and the runtime is given up.
+        // If its init has ended, the base sandbox is gone: the next request to it fails, and the runtime is dropped.
         self.base_sandboxes
             .find_or_build(key, |_| true, || self.build_base_sandbox(key))
             .await
@@ -61,7 +61,7 @@ impl NativeParts {
             PathBuf::from(NODE_WORKER_INSIDE),
         )];
         for folder in &key.shown {
-            // One below another that is shown is there already.
+            // A folder inside another mounted one is already visible.
             let within = |(_, inside): &(PathBuf, PathBuf)| folder.starts_with(inside);
             if !shown.iter().any(within) {
                 shown.push((folder.clone(), folder.clone()));

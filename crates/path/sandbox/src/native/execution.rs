@@ -1,16 +1,16 @@
-//! Node's execution options: what of a function's environment a Node.js reads when it starts, and never again. A process that
-//! waits for its function has read it before it knows which, so these are settings of the runtime
+//! Node's execution options: the environment variables that a Node.js reads only when it starts. A pre-warmed process has read
+//! them before its function is known, so they are settings of the runtime
 //! ([`RuntimeSpec::execution`](pilot_model::runtime_key::RuntimeSpec::execution)), and it is started with them.
 //!
-//! What the worker can still apply to a process that is up (`node/lib/specialise.js`: `TZ`, `NODE_PATH`, `NODE_COMPILE_CACHE`, and the
-//! options of [`LATE`]) is none of them: functions that differ in those alone share what is kept.
+//! Not among them is what the worker can apply later to a running process (`node/lib/specialise.js`: `TZ`, `NODE_PATH`,
+//! `NODE_COMPILE_CACHE`, and the options in [`LATE`]): functions that differ only in those share pre-warmed processes.
 
 use std::collections::BTreeMap;
 
 use crate::variables;
 
-/// Variables that are read at the start: of Node ("Environment variables" of its command line documentation), libuv, OpenSSL, ICU, the
-/// C library and the dynamic linker.
+/// Variables that are read at the start: by Node ("Environment variables" in its command line documentation), libuv, OpenSSL,
+/// ICU, the C library and the dynamic linker.
 const READ_AT_START: [&str; 22] = [
     "GLIBC_TUNABLES",
     "LANG",
@@ -36,13 +36,13 @@ const READ_AT_START: [&str; 22] = [
     "UV_USE_IO_URING",
 ];
 
-/// Those that begin so: of the dynamic linker, and of the C library's allocator and others.
+/// Prefixes of more such variables: of the dynamic linker, the C library's allocator and others.
 const READ_AT_START_ALL: [&str; 2] = ["LD_", "MALLOC_"];
 
-/// Its options are a variable, too, of which [`LATE`] ones are left out.
+/// Its value counts, too, without the options in [`LATE`].
 const OPTIONS: &str = "NODE_OPTIONS";
 
-/// Options that are applied late; those with an argument take the next word where it is not behind a `=`.
+/// Options that are applied late. One with an argument takes the next word, unless it has a `=`.
 const LATE: [(&str, Argument); 4] = [
     ("--enable-source-maps", Argument::None),
     ("--import", Argument::One),
@@ -50,7 +50,7 @@ const LATE: [(&str, Argument); 4] = [
     ("-r", Argument::One),
 ];
 
-/// With this, or its option, `fetch` and `http` read these variables at the start.
+/// With this variable or its option, `fetch` and `http` read the proxy variables at the start.
 const USE_PROXY: &str = "NODE_USE_ENV_PROXY";
 const USE_PROXY_OPTION: &str = "--use-env-proxy";
 const PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
@@ -61,7 +61,7 @@ enum Argument {
     One,
 }
 
-/// What of these variables a Node.js has to be started with, beyond what every one is. An empty value says nothing, and is left out.
+/// The variables with which a Node.js must be started, beyond those of every one. An empty value has no effect and is left out.
 pub(super) fn of_node(environment: &BTreeMap<String, String>) -> Vec<(String, String)> {
     let base = variables::base();
     let options = environment.get(OPTIONS).map(|text| at_start(text));
@@ -88,7 +88,7 @@ pub(super) fn of_node(environment: &BTreeMap<String, String>) -> Vec<(String, St
     execution
 }
 
-/// These options without the late ones, as they were written.
+/// These options without the late ones, spelled as they were.
 fn at_start(options: &str) -> String {
     let mut kept = Vec::new();
     let mut words = words(options).into_iter();
@@ -108,14 +108,14 @@ fn at_start(options: &str) -> String {
 
 /// A word of `NODE_OPTIONS`.
 struct Word<'a> {
-    /// What it means.
+    /// Its value.
     text: String,
-    /// What stands there.
+    /// Its spelling.
     written: &'a str,
 }
 
-/// As Node reads them: parted by spaces, but within double quotes, where a backslash stands for the next character. Quotes that
-/// are never closed are Node's to complain of.
+/// Splits as Node does: at spaces outside of double quotes; inside quotes, a backslash escapes the next character. Unclosed
+/// quotes are left for Node to report.
 fn words(options: &str) -> Vec<Word<'_>> {
     let mut words = Vec::new();
     let mut begin = None;
@@ -213,9 +213,9 @@ mod tests {
             .as_deref(),
             Some("--max-old-space-size=100 --title \"a \\\" b\" --no-warnings")
         );
-        // Quotes that are never closed: as they are.
+        // Unclosed quotes stay as they are.
         assert_eq!(options("--title \"a b").as_deref(), Some("--title \"a b"));
-        // Quotes within a name are no part of it.
+        // Quotes are not part of a name.
         assert_eq!(options("\"--require\" ./a.js"), None);
     }
 

@@ -1,4 +1,4 @@
-//! A sandbox with a program in it, as the worker protocols see it: how it ends, what it prints, and the way into its network.
+//! The `Instance` of a worker in a native sandbox: the end of its program, its output, and connections into its network.
 
 use std::io;
 use std::net::TcpStream as StdTcpStream;
@@ -22,14 +22,14 @@ use crate::sandbox::Control;
 use crate::template::ChildEnd;
 use crate::worker::{Body, Home, Output};
 
-/// See the module. Dropping it gives the sandbox back, to be cleaned.
+/// See the module. Dropping it releases the sandbox, to be cleaned.
 #[derive(Debug)]
 pub(super) struct NativeInstance {
     runtime: Arc<NativeRuntime>,
     memory_bytes_max: u64,
     end: Arc<SetOnce<ChildEnd>>,
     over: AtomicBool,
-    /// Taken when it is killed or let go.
+    /// Taken when it is killed or released.
     body: Arc<Mutex<Option<Body>>>,
     output: Arc<Mutex<Output>>,
     reader: AbortHandle,
@@ -46,7 +46,7 @@ impl NativeInstance {
         let output = Arc::new(Mutex::new(output));
         let read = Arc::clone(&output);
         let reader = tokio::spawn(async move {
-            // Whoever prints much is held up by nobody.
+            // Reads all the time, so that the program never blocks on a full pipe.
             while pipe.readable().await.is_ok() && read.lock().drain_ready() {}
         });
         Self {
@@ -100,7 +100,7 @@ impl Instance for NativeInstance {
 
     fn kill(&self) {
         self.over.store(true, Ordering::Relaxed);
-        // The sandbox's init sees its socket close, ends, and the kernel ends everything in its PID namespace.
+        // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
         if let Some(body) = self.body.lock().take() {
             drop(body);
             self.runtime.lost();
@@ -140,8 +140,8 @@ impl Instance for NativeInstance {
         let Some((processes, peak)) = seen else {
             return WorkerMemory::default();
         };
-        // Not under the lock, which whoever ends the worker needs: a look at a process that forks waits until it has forked, and that
-        // may be for memory, for many seconds.
+        // Not under the lock, which ending the worker needs: reading the memory of a process that forks waits until the fork is
+        // done, which may take many seconds if it waits for memory.
         WorkerMemory {
             pss: processes.into_iter().map(memory::pss_bytes).sum(),
             peak,
@@ -155,8 +155,7 @@ impl Instance for NativeInstance {
 
 const SIGTERM: i32 = 15;
 
-/// The way into a sandbox's network. Does not keep the sandbox up longer than its instance: a connection to one that has ended
-/// fails.
+/// Connects into a sandbox's network. Does not keep the sandbox alive: a connection to an ended one fails.
 #[derive(Debug)]
 pub(super) struct NativeReach {
     pub(super) control: Weak<Control>,
@@ -169,7 +168,7 @@ impl Reach for NativeReach {
             let control = control.ok_or(io::ErrorKind::NotConnected)?;
             let socket = control.connect(port).await?;
             let stream = TcpStream::from_std(StdTcpStream::from(socket))?;
-            // connect(2): writable once it is connected, or has failed.
+            // connect(2): the socket becomes writable when it is connected or has failed.
             stream.writable().await?;
             match stream.take_error()? {
                 Some(error) => Err(error),

@@ -1,5 +1,5 @@
-//! A Node.js that is up and knows no function yet: started in an empty sandbox, told on its control socket what to become
-//! (PROTOCOL.md, "Node").
+//! A pre-warmed Node.js: started in an empty sandbox, and told on its control socket which function to load (PROTOCOL.md,
+//! "Node").
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,16 +31,16 @@ use crate::worker::{Body, ForkedWorker, Home, Output};
 #[derive(Debug)]
 pub(super) struct WaitingNode {
     process: Child,
-    /// The invocation channel-to-be.
+    /// Becomes the invocation channel.
     channel: OwnedFd,
     control: UnixStream,
     output: Output,
 }
 
-/// Longest that a Node.js may take to come up.
+/// Longest time for a Node.js to start.
 const COME_UP_MAX: Duration = Duration::from_secs(30);
 
-/// Longest line that one says.
+/// Longest line on the control socket.
 const LINE_LEN_MAX: usize = 4096;
 
 #[derive(Debug, Deserialize)]
@@ -48,7 +48,7 @@ struct WaitingMessage {
     op: String,
 }
 
-/// What it is told.
+/// The specification that it gets.
 #[derive(Debug, Serialize)]
 struct Specification {
     cwd: &'static str,
@@ -60,7 +60,7 @@ struct Specification {
 }
 
 impl WaitingNode {
-    /// With execution options it begins in the code's folder, which is shown by then: what they name may lie there.
+    /// With execution options it starts in the code's folder, which is already mounted, because they may name files there.
     pub(super) async fn start(
         sandbox: &Sandbox,
         node: &Path,
@@ -113,7 +113,7 @@ impl WaitingNode {
         Ok(waiting)
     }
 
-    /// Waits until it says that it waits.
+    /// Waits for its message that it is ready.
     async fn hear(&mut self) -> Result<(), StartError> {
         let control = &mut self.control;
         let line = async move {
@@ -129,10 +129,10 @@ impl WaitingNode {
         let problem = match heard {
             Ok(Ok(line)) => match serde_json::from_slice(&line) {
                 Ok(WaitingMessage { op }) if op == "waiting" => return Ok(()),
-                _ => "Node.js did not say that it waits".to_owned(),
+                _ => "Node.js did not report that it is ready".to_owned(),
             },
             Ok(Err(end)) => format!("Node.js {} before it was ready", end.in_words()),
-            Err(_) => format!("Node.js did not come up within {} s", COME_UP_MAX.as_secs()),
+            Err(_) => format!("Node.js did not start within {} s", COME_UP_MAX.as_secs()),
         };
         Err(StartError::Runtime {
             problem,
@@ -144,7 +144,7 @@ impl WaitingNode {
         !self.process.has_ended()
     }
 
-    /// Makes it a version's worker. Code and packages are shown in the sandbox by now.
+    /// Makes it a version's worker. Code and packages are already mounted.
     pub(super) async fn specialise(
         mut self,
         sandbox: Sandbox,
@@ -174,7 +174,7 @@ impl WaitingNode {
         };
         if let Err(error) = self.control.write_all(&line).await {
             home.take_back(body);
-            return Err(no_sandbox("hand Node.js its specification")(error));
+            return Err(no_sandbox("send Node.js its specification")(error));
         }
         ForkedWorker::come_up(id, asked, config, self.channel, self.output, body, home).await
     }

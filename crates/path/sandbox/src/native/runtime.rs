@@ -1,4 +1,4 @@
-//! One runtime: a sandbox that is pre-warmed, in use, left to be cleaned, or gone.
+//! One runtime: a sandbox that is pre-warmed, in use, released, or ended.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -31,10 +31,10 @@ use crate::worker::{Body, Home, Output};
 #[derive(Debug)]
 pub(super) struct NativeRuntime {
     parts: Arc<NativeParts>,
-    /// Its sandbox is nested in it.
+    /// Keeps the base sandbox alive.
     _base: Arc<BaseSandbox>,
     user: Option<u32>,
-    /// Guards what it is just now; never held across an await.
+    /// Guards the current state; never held across an await.
     state: Mutex<RuntimeState>,
 }
 
@@ -42,17 +42,17 @@ pub(super) struct NativeRuntime {
 struct RuntimeState {
     key: Arc<RuntimeKey>,
     phase: RuntimePhase,
-    /// Its way to other hosts.
+    /// Its link to other hosts.
     link: Option<Link>,
 }
 
 #[derive(Debug)]
 enum RuntimePhase {
-    /// Clean: nothing of the user's has run in it since.
+    /// Clean: no user code has run in it since it was started or cleaned.
     Prewarmed(Prewarmed),
-    /// A worker has it, or somebody changes it.
+    /// A worker uses it, or it is being changed.
     InUse,
-    /// A worker has let it go.
+    /// A worker has released it.
     Released(Released),
     /// It has ended.
     Ended,
@@ -61,32 +61,32 @@ enum RuntimePhase {
 #[derive(Debug)]
 struct Prewarmed {
     sandbox: Sandbox,
-    /// The interpreter that is up in it.
+    /// Its interpreter, if the key has one.
     waiting: Option<WaitingNode>,
 }
 
-/// A sandbox after its use.
+/// A sandbox after a use.
 #[derive(Debug)]
 pub(super) struct Released {
     pub(super) body: Body,
-    /// It was told to end, and has this time.
+    /// The grace period, if its processes were told to end.
     pub(super) grace: Option<Grace>,
 }
 
-/// The time that whatever was told to end still has.
+/// Time for processes that were told to end.
 #[derive(Debug)]
 pub(super) struct Grace {
     pub(super) until: Deadline,
-    /// Whose end is the end of it.
+    /// Which processes are waited for.
     pub(super) awaited: Awaited,
-    /// What it may need meanwhile.
+    /// Dropped after they have ended.
     pub(super) held: Held,
 }
 
-/// Longest that a program may take until it is ready.
+/// Longest time until a program is ready.
 const COME_UP_MAX: Duration = Duration::from_secs(60);
 
-/// Where the Lambda Runtime API and a function's own server are, in a network of the runtime's own.
+/// Ports of the Lambda Runtime API and of a function's own server, if the runtime has its own network.
 const RUNTIME_API_PORT: u16 = 9001;
 const SERVER_PORT: u16 = 8080;
 
@@ -125,7 +125,7 @@ impl NativeRuntime {
         })
     }
 
-    /// What a worker has let go of.
+    /// Takes back a sandbox from its worker.
     pub(super) fn take_back(&self, released: Released) {
         self.state.lock().phase = RuntimePhase::Released(released);
     }
@@ -148,7 +148,7 @@ impl NativeRuntime {
         }
     }
 
-    /// Runs the version's program with this environment.
+    /// Starts the version's program with these variables.
     async fn run(
         self: &Arc<Self>,
         sandbox: Sandbox,
@@ -233,7 +233,7 @@ impl NativeRuntime {
         Ok(Arc::new(worker))
     }
 
-    /// In the host's network whatever is free: others are there too.
+    /// Any free port in the host's network, because others use it, too.
     fn port(&self, usual: u16) -> u16 {
         match self.state.lock().key.network() {
             Network::Host => 0,
@@ -284,7 +284,7 @@ impl PrewarmedRuntime for NativeRuntime {
                 }
                 Runtime::Node { .. } => {
                     let Some(waiting) = prewarmed.waiting else {
-                        return Err(unusable("no Node.js is up in it"));
+                        return Err(unusable("it has no Node.js"));
                     };
                     let home: Arc<dyn Home> = self;
                     let worker = waiting
@@ -292,9 +292,9 @@ impl PrewarmedRuntime for NativeRuntime {
                         .await?;
                     Ok(Arc::new(worker) as Arc<dyn Worker>)
                 }
-                runtime @ (Runtime::Python { .. } | Runtime::Container { .. }) => {
-                    Err(unusable(&format!("runtime = \"{runtime}\" is not for it")))
-                }
+                runtime @ (Runtime::Python { .. } | Runtime::Container { .. }) => Err(unusable(
+                    &format!("runtime = \"{runtime}\" cannot run in it"),
+                )),
             }
         })
     }
@@ -312,7 +312,7 @@ impl PrewarmedRuntime for NativeRuntime {
             };
             let key = self.key();
             sandbox.clean().await?;
-            // All counters begin anew with a group of its own.
+            // A new cgroup resets all counters.
             let limits = limits(&self.parts, key.limits());
             sandbox.set_cgroup(self.parts.machine.cgroup(&limits)?);
             let prewarmed = prepare(&self.parts, &key, sandbox, self.user).await?;
@@ -334,7 +334,7 @@ impl PrewarmedRuntime for NativeRuntime {
         Box::pin(async move {
             let from = self.key();
             if from.adaptation(&to).is_none() {
-                return Err(unusable("it cannot become what is wanted"));
+                return Err(unusable("it cannot be adapted to this key"));
             }
             let prewarmed = self.take_prewarmed()?;
             let link = self.adapt_sandbox(&from, &to, &prewarmed).await?;
@@ -404,7 +404,7 @@ impl NativeRuntime {
 }
 
 impl Released {
-    /// The sandbox, once what ran in it had the time it was given.
+    /// The sandbox, after the grace period.
     async fn vacated(self) -> Sandbox {
         let Self { body, grace } = self;
         if let Some(Grace {
@@ -426,7 +426,7 @@ impl Released {
     }
 }
 
-/// Starts the interpreter that the key wants to be up.
+/// Starts the interpreter of the key, if it has one.
 async fn prepare(
     parts: &NativeParts,
     key: &RuntimeKey,
@@ -452,14 +452,14 @@ async fn show(parts: &NativeParts, sandbox: &Sandbox, mount: &Mount) -> Result<(
     control.show(spawner, &mount.host, &mount.inside).await
 }
 
-/// A port of the host that is free now; the program that is told of it is the next to take it.
+/// A port of the host that is free now. The program that gets it has to bind it next.
 async fn free_port(sandbox: &Sandbox) -> Result<u16, StartError> {
     let socket = sandbox.control().listen(0).await?;
     let address = std::net::TcpListener::from(socket).local_addr();
     Ok(address.map_err(no_sandbox("find a free port"))?.port())
 }
 
-/// What was isolated long ago counts as isolated now.
+/// The sandbox was made before, so the start's timestamps begin now.
 fn begun(start: Start) -> Start {
     let now = Instant(monotonic_ns());
     Start {

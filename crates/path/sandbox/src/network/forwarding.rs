@@ -1,10 +1,9 @@
-//! Lets the machine forward for functions, and for nobody else.
+//! Enables forwarding on the machine for functions only.
 //!
-//! The kernel asks the device through which a packet comes in whether it forwards (ip_route_input_slow() in
-//! net/ipv4/route.c). For what functions send that is their link; for the answers it is whatever interface leads to the
-//! other hosts. On a machine that is a router already (`net.ipv4.ip_forward`) nothing is changed. On any other, the
-//! interfaces that have an address are switched on one by one, and the table's guard drops what comes in through them for
-//! anybody but functions: the machine is no more of a router than it was.
+//! The kernel checks the device through which a packet arrives (ip_route_input_slow() in net/ipv4/route.c). For packets of
+//! functions that is their link; for answers it is the interface towards other hosts. If the machine already is a router
+//! (`net.ipv4.ip_forward`), nothing is changed. Otherwise forwarding is enabled per interface with an address, and the table's
+//! guard drops packets that arrive there for anything but functions, so that the machine does not become a router for others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -18,7 +17,7 @@ use super::table::{DEVICES, Table};
 /// Whether the machine as a whole forwards.
 const MACHINE: &str = "/proc/sys/net/ipv4/ip_forward";
 
-/// What was switched on.
+/// The interfaces on which forwarding was enabled.
 #[derive(Debug, Default)]
 pub(super) struct Forwarding {
     /// Name by index.
@@ -26,7 +25,7 @@ pub(super) struct Forwarding {
 }
 
 impl Forwarding {
-    /// Brings switches and guard up to date with the machine's interfaces.
+    /// Updates forwarding and guard to the machine's current interfaces.
     pub(super) fn follow(
         &mut self,
         route: &mut Route,
@@ -41,17 +40,17 @@ impl Forwarding {
             self.needed(route, &names)?
         };
         if wanted != self.switched_on {
-            // The guard is up before a switch is on.
+            // The guard must be in place before forwarding is enabled.
             table
                 .guard(wanted.keys().copied())
                 .commit(netfilter)
                 .map_err(|error| error.to_string())?;
         }
-        // Links have theirs on from the beginning, until somebody switches off the whole machine's.
+        // Links have forwarding enabled from the beginning, until somebody disables it for the whole machine.
         let links = names.values().filter(|name| table.has(name));
         for name in wanted.values().chain(links) {
             let switch = forwarding(name);
-            // One that went away meanwhile needs none.
+            // Ignore an interface that was removed meanwhile.
             if !is_on(&switch) && fs::exists(&switch).unwrap_or(false) {
                 set(&switch, "1")?;
             }
@@ -60,7 +59,7 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Interfaces that lead to other hosts and do not forward but for us.
+    /// Interfaces towards other hosts that forward only if this daemon enables it.
     fn needed(
         &self,
         route: &mut Route,
@@ -79,13 +78,13 @@ impl Forwarding {
             .collect())
     }
 
-    /// Switches off what was switched on.
+    /// Disables forwarding where it was enabled here.
     pub(super) fn undo(&mut self) {
         if is_on(MACHINE) {
             return;
         }
         for name in std::mem::take(&mut self.switched_on).into_values() {
-            // Nobody is left to be told; it may well be gone.
+            // Errors are ignored: the interface may be gone.
             let _ = set(&forwarding(&name), "0");
         }
     }

@@ -1,8 +1,7 @@
-//! The spawner's side of links: it has the host's privileges, and outlives both daemon and sandboxes, so that it can put
-//! everything back however they end.
+//! The spawner's part of links. It has the host's privileges and outlives both daemon and sandboxes, so it can restore the
+//! host's settings however they end.
 //!
-//! Nothing is done before the first link is asked for: on a machine whose functions use no network, nobody's connections
-//! are tracked.
+//! Nothing is changed before the first link: without functions that use the network, the machine tracks no connections.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -17,16 +16,16 @@ use super::forwarding::Forwarding;
 use super::table::Table;
 use super::{LinkReply, MakeLink, link};
 
-/// The host's part of all links of a daemon.
+/// The host's side of all links of a daemon.
 #[derive(Debug)]
 pub(crate) struct HostNetwork {
     table: Table,
-    /// `None`: this machine cannot, which the daemon knows as well.
+    /// `None`: this machine cannot make links; the daemon knows it as well.
     netfilter: Option<Netlink>,
     running: Option<Running>,
 }
 
-/// From the first link on.
+/// Exists from the first link on.
 #[derive(Debug)]
 struct Running {
     route: Route,
@@ -35,7 +34,7 @@ struct Running {
 }
 
 impl HostNetwork {
-    /// `daemon`: its process id. The table will be that of `netfilter`.
+    /// `daemon` is its process id. `netfilter` will own the table.
     pub(crate) fn new(daemon: u32, netfilter: Option<OwnedFd>) -> Self {
         Self {
             table: Table::of(daemon),
@@ -44,7 +43,7 @@ impl HostNetwork {
         }
     }
 
-    /// Waits until `socket` has something to read, and follows the machine's interfaces meanwhile.
+    /// Waits until `socket` is readable, and meanwhile follows changes of the machine's interfaces.
     pub(crate) fn wait_for(&mut self, socket: &OwnedFd) -> std::io::Result<()> {
         loop {
             let changed = {
@@ -65,17 +64,17 @@ impl HostNetwork {
                 ready.next() == Some(true)
             };
             if changed {
-                // Interfaces come and go while they are looked at; what comes next is another event.
+                // Errors are ignored: interfaces change while they are read, and each change is a new event.
                 let _ = self.follow();
             }
         }
     }
 
-    /// Makes a link; the answer goes to `control`.
+    /// Makes a link; the answer is sent on `control`.
     pub(crate) fn link(&mut self, request: &MakeLink, control: &OwnedFd, namespace: &OwnedFd) {
         let problem = match self.run() {
             Err(problem) => problem,
-            // A process of its own: it enters the function's namespace, and devices take the kernel a while.
+            // In a process of its own, because it enters the function's namespace, and making devices takes time.
             Ok(()) => match process::fork_with(CloneFlags::empty()) {
                 Ok(Side::Parent(_)) => return,
                 Ok(Side::Child) => {
@@ -93,13 +92,13 @@ impl HostNetwork {
         answer(control, &LinkReply::Failed { problem });
     }
 
-    /// Rules first, then switches; both before the first link.
+    /// Rules first, then forwarding; both before the first link.
     pub(super) fn run(&mut self) -> Result<(), String> {
         if self.running.is_some() {
             return self.follow();
         }
         let Some(netfilter) = &mut self.netfilter else {
-            return Err("this machine has no packet filter to keep functions in".to_owned());
+            return Err("this machine has no packet filter to restrict functions".to_owned());
         };
         let io = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
         let route = Route::open().map_err(io("open a netlink socket"))?;
@@ -127,13 +126,13 @@ impl HostNetwork {
             .follow(&mut running.route, &self.table, netfilter)
     }
 
-    /// Puts everything back, once nothing of a sandbox runs any more.
+    /// Restores the host's settings, once no process of a sandbox runs any more.
     pub(crate) fn close(mut self) {
         let (Some(mut running), Some(netfilter)) = (self.running.take(), &mut self.netfilter)
         else {
             return;
         };
-        // The namespaces go a moment after their last process, and their devices with them.
+        // Namespaces, and with them their devices, end shortly after their last process.
         if let Ok(links) = running.route.links() {
             for (index, _) in links.iter().filter(|(_, name)| self.table.has(name)) {
                 let _ = running.route.apply(netlink::route::remove_link(*index));
@@ -143,14 +142,14 @@ impl HostNetwork {
         let _ = self.table.remove().commit(netfilter);
     }
 
-    /// Whether there is anything to put back.
+    /// Whether there is anything to restore.
     pub(crate) fn is_running(&self) -> bool {
         self.running.is_some()
     }
 }
 
 fn answer(control: &OwnedFd, reply: &LinkReply) {
-    // The daemon sees the closed socket where even this fails.
+    // If this fails, too, the daemon sees the closed socket.
     if let Ok(bytes) = serde_json::to_vec(reply) {
         let _ = seqpacket::send(control.as_fd(), &bytes, &[]);
     }

@@ -1,5 +1,5 @@
-//! One link: a pair of devices, of which one end goes into the function's network namespace. Done by a process of its own,
-//! which enters that namespace and never comes back.
+//! One link: a pair of devices with one end in the function's network namespace. Made by a process of its own, which enters
+//! that namespace and does not return.
 
 use std::fs;
 use std::io;
@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sched::{CloneFlags, setns};
 use pilot_sys::netlink::route::{self, Route, Veth};
 
-/// What the function sees.
+/// The name of the function's device.
 const INSIDE: &str = "eth0";
 
-/// The function's way out. Nobody has this address: without ARP nobody is asked for it (`route::Veth`).
+/// The function's gateway. No host has this address; without ARP nobody needs it (`route::Veth`).
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
-/// Makes the link, from the host's device to the default route inside. On an error nothing is left. Leaves this process in
-/// the function's network namespace.
+/// Makes the link, from the host's device to the default route inside. Leaves nothing behind on an error. Afterwards this
+/// process is in the function's network namespace.
 pub(super) fn make(
     device: &str,
     address: Ipv4Addr,
@@ -28,14 +28,14 @@ pub(super) fn make(
         here: device,
         there: INSIDE,
         there_namespace: namespace.as_fd(),
-        // Locally administered, one machine's (IEEE 802, 8.4).
+        // A locally administered unicast address (IEEE 802, 8.4).
         hardware_address: [0x02, b'p', a, b, c, d],
     });
     host.apply(pair).map_err(|error| error.to_string())?;
     let index = host.index_of(device).map_err(|error| error.to_string())?;
     let made = here(&mut host, device, index, address).and_then(|()| there(namespace, address));
     if made.is_err() {
-        // Its other end goes with it. The socket is still the host's.
+        // This removes the other end, too. The socket is still in the host's namespace.
         let _ = host.apply(route::remove_link(index));
     }
     made
@@ -66,7 +66,7 @@ fn there(namespace: BorrowedFd<'_>, address: Ipv4Addr) -> Result<(), String> {
     Ok(())
 }
 
-/// Otherwise both ends would get a link-local IPv6 address as they are switched on.
+/// Disables IPv6; otherwise both ends would get a link-local address when they are set up.
 fn without_ipv6(device: &str) -> Result<(), String> {
     let switch = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
     match fs::write(&switch, "1") {
@@ -76,12 +76,12 @@ fn without_ipv6(device: &str) -> Result<(), String> {
     }
 }
 
-/// The switch that lets packets which come in through a device go on to another.
+/// The setting that allows packets arriving at a device to be forwarded.
 pub(super) fn forwarding(device: &str) -> String {
     format!("/proc/sys/net/ipv4/conf/{device}/forwarding")
 }
 
-/// Writes a switch of the network namespace that this process is in.
+/// Writes a setting of this process's network namespace.
 pub(super) fn set(switch: &str, value: &str) -> Result<(), String> {
     fs::write(switch, value).map_err(|error| format!("write {switch}: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Whether this machine can give functions a link: everything is tried once, in an empty network namespace.
+//! Tests whether this machine can make links, by doing every step once in an empty network namespace.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,17 +12,19 @@ use pilot_sys::seqpacket;
 use super::host::HostNetwork;
 use super::{MakeLink, OUTBOUND_CIDR_DEFAULT, link};
 
-/// Why `network = "outbound"` is not to be had, if so. Must be called while the process has one thread.
+/// Why `network = "outbound"` is not available, if so. Must be called while the process has one thread.
 pub(crate) fn probe() -> Result<(), String> {
     if !geteuid().is_root() {
-        return Err("the daemon is not root, and only root may make links and rules".to_owned());
+        return Err(
+            "the daemon is not root, and only root may make links and firewall rules".to_owned(),
+        );
     }
     let (ours, theirs) = seqpacket::pair().map_err(|error| error.to_string())?;
     match process::fork_with(CloneFlags::CLONE_NEWNET)
-        .map_err(|error| format!("make a network namespace to try in: {error}"))?
+        .map_err(|error| format!("make a network namespace for the probe: {error}"))?
     {
         Side::Child => {
-            // Silence would be taken for a failure, so success speaks, too.
+            // Success is reported explicitly, so that no answer means failure.
             let said = attempt().err().unwrap_or_else(|| FINE.to_owned());
             let _ = seqpacket::send(theirs.as_fd(), said.as_bytes(), &[]);
             process::exit_now(0)
@@ -34,7 +36,7 @@ pub(crate) fn probe() -> Result<(), String> {
             match said.map(|message| String::from_utf8_lossy(&message.bytes).into_owned()) {
                 Some(said) if said == FINE => Ok(()),
                 Some(problem) => Err(problem),
-                None => Err("the attempt to make a link ended early".to_owned()),
+                None => Err("the probe process ended without a result".to_owned()),
             }
         }
     }

@@ -1,26 +1,26 @@
-//! Who tells a function other hosts' addresses: the resolvers of the host, if another host is one.
+//! Functions' DNS resolvers: the host's, if they are on other hosts.
 
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-/// What a function finds as `/etc/resolv.conf`.
+/// What a function gets as `/etc/resolv.conf`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Resolver {
-    /// The host's file with it.
+    /// The host's file to use.
     pub(crate) file: PathBuf,
-    /// Its resolvers, when all of them are on this machine, where functions reach none.
+    /// Its resolvers, if all of them are on this machine, which functions cannot reach.
     pub(crate) out_of_reach: Option<String>,
 }
 
-/// Where the host itself looks.
+/// The file that the host itself uses.
 pub(crate) const OF_THE_HOST: &str = "/etc/resolv.conf";
 
-/// Where systemd-resolved writes the resolvers it asks itself (systemd-resolved.service(8), "/ETC/RESOLV.CONF").
+/// Where systemd-resolved writes its upstream resolvers (systemd-resolved.service(8), "/ETC/RESOLV.CONF").
 const BEHIND_THE_STUB: &str = "/run/systemd/resolve/resolv.conf";
 
 impl Resolver {
-    /// The first of the host's files that names another host.
+    /// The first of the host's files that names a resolver on another host.
     pub(crate) fn find() -> Self {
         Self::among(&[OF_THE_HOST, BEHIND_THE_STUB].map(Path::new), is_own)
     }
@@ -45,14 +45,14 @@ impl Resolver {
     }
 }
 
-/// The addresses of `nameserver` lines (resolv.conf(5)). Without any, the C library asks this machine.
+/// The addresses of `nameserver` lines (resolv.conf(5)). Without any, the C library asks localhost.
 fn resolvers(text: &str) -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = text
         .lines()
         .filter_map(|line| {
             let mut words = line.split_whitespace();
             (words.next()? == "nameserver").then_some(())?;
-            // An IPv6 address may name an interface.
+            // An IPv6 address may have an interface suffix.
             words.next()?.split('%').next()?.parse().ok()
         })
         .collect();
@@ -62,8 +62,8 @@ fn resolvers(text: &str) -> Vec<IpAddr> {
     found
 }
 
-/// Whether an address is this machine's: only then a socket can be bound to it (ip(7)). IPv6 has no link, so that an
-/// address of it is as far away as one of our own.
+/// Whether an address belongs to this machine: only then can a socket be bound to it (ip(7)). Links have no IPv6, so an IPv6
+/// address counts as unreachable, too.
 fn is_own(address: IpAddr) -> bool {
     address.is_ipv6() || UdpSocket::bind((address, 0)).is_ok()
 }
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn loopback_is_this_machine() {
         assert!(is_own(IpAddr::from([127, 0, 0, 1])));
-        // TEST-NET-3 (RFC 5737) is nobody's.
+        // TEST-NET-3 (RFC 5737) belongs to no host.
         assert!(!is_own(IpAddr::from([203, 0, 113, 77])));
     }
 }

@@ -1,27 +1,27 @@
-//! The rules for all links of a daemon, as data: one table of nf_tables, which goes with the socket it was made through.
+//! The firewall rules for all links of a daemon, as data: one nf_tables table, which is removed with the socket that made it.
 //!
-//! What a function sends is looked at where it comes in, before anybody else's rules may give it another destination
-//! (`arriving`); what is for the machine itself after that is dropped as well (`input`). What goes through the machine is
-//! either a function's, to anywhere but a function and not too many connections at once, or an answer (`forward`). The host does not connect to
-//! functions either (`output`).
+//! Packets of functions are checked where they arrive, before other rules may change their destination (`arriving`);
+//! afterwards, packets for the machine itself are dropped, too (`input`). Forwarded packets are either a function's, to
+//! anything but a function and within a connection limit, or answers (`forward`). The host does not connect to functions either
+//! (`output`).
 
 use pilot_sys::netlink::nftables::{
     ChainKind, Expression, Hook, IPV4, Meta, TCP, Transaction, UDP, UNICAST, state,
 };
 
-/// All devices of all daemons begin with this.
+/// Prefix of all devices of all daemons.
 pub(super) const DEVICES: &str = "pilot";
 
 /// A daemon's table.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     name: String,
-    /// What the names of this daemon's devices begin with.
+    /// Prefix of this daemon's devices.
     devices: String,
 }
 
 impl Table {
-    /// That of the daemon with this process id.
+    /// The table of the daemon with this process id.
     pub(super) fn of(daemon: u32) -> Self {
         Self {
             name: format!("pilotlight_{daemon}"),
@@ -34,12 +34,12 @@ impl Table {
         format!("{}{}", self.devices, base36(number % NUMBERS))
     }
 
-    /// Whether a device is one of ours.
+    /// Whether a device belongs to this daemon.
     pub(super) fn has(&self, device: &str) -> bool {
         device.starts_with(&self.devices)
     }
 
-    /// Makes it.
+    /// Creates the table.
     pub(super) fn make(&self) -> Transaction {
         let from_function = |rest: &[Expression]| self.begins(Meta::InName, rest);
         let to_function = |rest: &[Expression]| self.begins(Meta::OutName, rest);
@@ -78,8 +78,8 @@ impl Table {
         all
     }
 
-    /// Sets through which interfaces packets come in that are forwarded to functions alone. Another daemon's functions
-    /// have its rules.
+    /// Sets the interfaces through which packets are forwarded to functions only. Other daemons' functions have their own
+    /// rules.
     pub(super) fn guard(&self, interfaces: impl Iterator<Item = u32>) -> Transaction {
         let begin = Transaction::of(&self.name).empty_chain(GUARD);
         interfaces.fold(begin, |transaction, interface| {
@@ -94,12 +94,12 @@ impl Table {
         })
     }
 
-    /// Removes it.
+    /// Removes the table.
     pub(super) fn remove(&self) -> Transaction {
         Transaction::of(&self.name).remove_table()
     }
 
-    /// A rule for packets whose device in this direction is one of ours.
+    /// A rule for packets whose device in this direction belongs to this daemon.
     fn begins(&self, name: Meta, rest: &[Expression]) -> Vec<Expression> {
         let ours = [
             Expression::Load(name),
@@ -109,7 +109,7 @@ impl Table {
     }
 }
 
-/// What a function may send at all: IPv4 from its own address to another machine's.
+/// Allows functions to send only IPv4, from their own address, to other machines.
 fn arriving() -> Vec<Vec<Expression>> {
     let link_local = [
         // The destination's first two bytes.
@@ -137,22 +137,21 @@ fn arriving() -> Vec<Vec<Expression>> {
             Expression::Is(vec![0; 4]),
             Expression::Drop,
         ],
-        // None of the host's own addresses, no broadcast, no multicast.
+        // No address of the host, no broadcast, no multicast.
         vec![
             Expression::LoadDestinationKind,
             Expression::IsNot(UNICAST.to_ne_bytes().into()),
             Expression::Drop,
         ],
-        // Link-local addresses are not to be forwarded (RFC 3927, 7). Clouds give the machine's credentials to whoever asks
-        // at one; some of them answer for names there as well.
+        // Link-local addresses must not be forwarded (RFC 3927, 7). Clouds serve the machine's credentials at one of them; some
+        // also run a resolver there.
         names(UDP),
         names(TCP),
         [&link_local[..], &[Expression::Drop]].concat(),
     ]
 }
 
-/// New connections beyond what a function may have under way: the machine keeps all connections in one table, of which no
-/// function shall take all.
+/// Limits a function's new connections: the machine has one table for all connections, which no function may fill.
 fn too_many() -> Vec<Expression> {
     let counted = [
         Expression::Load(Meta::InIndex),
@@ -191,11 +190,11 @@ fn base36(mut number: u32) -> String {
     }
 }
 
-/// How many links a daemon can name: four digits.
+/// Most links that a daemon can name: four digits.
 const NUMBERS: u32 = 36 * 36 * 36 * 36;
 
-/// Connections and exchanges of datagrams that a function may have under way, those that are closed not counted. The
-/// kernel's table has 65,536 places on a machine of 1 GiB (nf_conntrack_init_start() in net/netfilter/nf_conntrack_core.c).
+/// Most open connections and datagram exchanges of a function. The kernel's table has 65,536 entries on a machine with 1 GiB
+/// (nf_conntrack_init_start() in net/netfilter/nf_conntrack_core.c).
 const CONNECTIONS_MAX: u32 = 4_096;
 
 const LINKS: &str = "links";
@@ -205,7 +204,7 @@ const ARRIVING: &str = "arriving";
 const GUARD: &str = "guard";
 const DNS: u16 = 53;
 
-/// Behind connection tracking, before destinations are changed (`NF_IP_PRI_MANGLE`, include/uapi/linux/netfilter_ipv4.h).
+/// After connection tracking, before destination NAT (`NF_IP_PRI_MANGLE`, include/uapi/linux/netfilter_ipv4.h).
 const BEFORE_NAT: i32 = -150;
 /// `NF_IP_PRI_FILTER`.
 const FILTER: i32 = 0;

@@ -1,5 +1,5 @@
-//! The spawner's own process: receives requests, forks a helper for each, never waits for one. It ends when the daemon's
-//! end of the socket closes; its inits have sockets of their own to notice by.
+//! The spawner's process: receives requests and forks a helper for each, without waiting for it. It ends when the daemon's end
+//! of the socket closes; its inits notice that on their own sockets.
 
 use std::convert::Infallible;
 use std::fs::{self, File};
@@ -44,9 +44,9 @@ fn serve(
     wanted: UserNamespace,
     mut network: HostNetwork,
 ) -> io::Result<()> {
-    // Inits come to us when their helper ends, and are reaped by the kernel.
+    // Inits become children of this process when their helper ends, and the kernel reaps them.
     prctl::set_child_subreaper(true)?;
-    // A terminal's Ctrl-C is for the daemon, which drains and then closes our socket.
+    // Ctrl-C in a terminal is for the daemon, which drains and then closes this socket.
     for signal in [
         Signal::SIGINT,
         Signal::SIGTERM,
@@ -58,7 +58,7 @@ fn serve(
     let user_namespace = match make_user_namespace(wanted) {
         Ok(namespace) => namespace,
         Err(error) => {
-            // Told with each request: the daemon has long gone on.
+            // Every request reports this error, because the daemon has long continued.
             return refuse_all(socket, &format!("make the user namespace: {error}"));
         }
     };
@@ -83,7 +83,7 @@ fn serve(
                 continue;
             }
             Err(error) => {
-                fail(&control, &format!("a request is not understood: {error}"));
+                fail(&control, &format!("invalid request: {error}"));
                 continue;
             }
         };
@@ -105,15 +105,15 @@ fn serve(
         }
     }
     if network.is_running() {
-        // The rules stay until nobody is left whom they keep in: our children are the outermost inits, which end after all
-        // that is in them. With SIGCHLD ignored this returns when there are none any more (wait(2)).
+        // The rules must stay until the last process that they restrict has ended. This process's children are the outermost
+        // inits, which end after everything in them. With SIGCHLD ignored, this call returns when no child is left (wait(2)).
         while !matches!(waitpid(None, None), Err(Errno::ECHILD)) {}
     }
     network.close();
     Ok(())
 }
 
-/// A copy of something of the host for a sandbox that is up.
+/// Sends a copy of a mount of the host, for a running sandbox.
 fn give_tree(host: &Path, answers: &OwnedFd) {
     let made = mount::clone_read_only(host);
     let (reply, attached) = match &made {
@@ -124,7 +124,7 @@ fn give_tree(host: &Path, answers: &OwnedFd) {
         }
     };
     let attached: Vec<_> = attached.into_iter().collect();
-    // The daemon sees the closed socket where even this fails.
+    // If this fails, too, the daemon sees the closed socket.
     if let Ok(bytes) = serde_json::to_vec(&reply) {
         let _ = seqpacket::send(answers.as_fd(), &bytes, &attached);
     }
@@ -139,8 +139,8 @@ fn refuse_all(socket: &OwnedFd, problem: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The helper: builds the root, goes where the sandbox is to be, and forks its init. (As the spawner's own child
-/// it cannot be: clone(2) has no CLONE_PARENT with CLONE_NEWPID.)
+/// The helper: builds the root, enters the namespaces, and forks the sandbox's init. (The init cannot be the spawner's own
+/// child: clone(2) does not allow CLONE_PARENT with CLONE_NEWPID.)
 fn help(
     request: &MakeSandbox,
     control: &OwnedFd,
@@ -183,20 +183,20 @@ fn help(
     }
 }
 
-/// The inits' user and group, as seen in the user namespace.
+/// The inits' user and group in the user namespace.
 const ROOT_INSIDE: (Uid, Gid) = (Uid::from_raw(0), Gid::from_raw(0));
 
-/// How many users and groups a sandbox's user namespace maps.
+/// Number of users and groups that a sandbox's user namespace maps.
 const IDS: u32 = 65_536;
 
-/// Makes the user namespace that all sandboxes share. With the host's root: ids 0-65535 inside are `base…` outside.
-/// Without: this process moves into one in which only its own user exists, as 0, and `None` is given.
+/// Makes the user namespace that all sandboxes share. As the host's root: ids 0-65535 inside are `base…` outside. Otherwise:
+/// this process moves into a namespace that only has its own user, as 0, and the function returns `None`.
 fn make_user_namespace(wanted: UserNamespace) -> io::Result<Option<OwnedFd>> {
     match wanted {
         UserNamespace::None => Ok(None),
         UserNamespace::Own => {
             let (user, group) = (geteuid(), getegid());
-            // A mount namespace of its own as well: what is in it may be copied (open_tree(2)).
+            // Also a mount namespace of its own, so that its mounts may be copied (open_tree(2)).
             unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
             fs::write("/proc/self/setgroups", "deny")?;
             fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
@@ -204,7 +204,7 @@ fn make_user_namespace(wanted: UserNamespace) -> io::Result<Option<OwnedFd>> {
             Ok(None)
         }
         UserNamespace::Mapped { base } => {
-            // The child makes it and stays until it has been mapped and opened.
+            // The child makes it, and lives until it has been mapped and opened.
             let (ours, theirs) = seqpacket::stream_pair()?;
             match process::fork_with(CloneFlags::CLONE_NEWUSER)? {
                 Side::Child => {
@@ -232,7 +232,7 @@ fn fail(control: &OwnedFd, problem: &str) {
         problem: problem.to_owned(),
         errno: None,
     };
-    // The daemon sees the closed socket where even this fails.
+    // If this fails, too, the daemon sees the closed socket.
     if let Ok(bytes) = serde_json::to_vec(&reply) {
         let _ = seqpacket::send(control.as_fd(), &bytes, &[]);
     }

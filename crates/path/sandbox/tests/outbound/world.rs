@@ -1,5 +1,5 @@
-//! The world around a daemon, on a machine whose network is not touched: a host, the internet, and a local net, each a
-//! network namespace of its own. Servers are processes, so that the test's own has one thread.
+//! The network around a daemon: a host, the internet, and a local network, each in its own network namespace, so that the
+//! machine's network stays untouched. Servers are processes, so that the test's own has one thread.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -26,10 +26,10 @@ use pilot_sys::process::{self, Side};
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 /// The host, as the local net sees it.
 pub(crate) const HOST_IN_LAN: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 1);
-/// The host's router, and far behind it a server that resolves names, too.
+/// The host's router, and behind it a server that is also a resolver.
 pub(crate) const ROUTER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
-/// Where clouds keep credentials.
+/// The address at which clouds serve credentials.
 pub(crate) const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 /// A host beside this one.
 pub(crate) const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
@@ -37,11 +37,11 @@ pub(crate) const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
 /// TCP and UDP, everywhere.
 pub(crate) const PORT: u16 = 8000;
 
-/// How the host calls its devices.
+/// The name of the host's device.
 pub(crate) const UPLINK: &str = "up0";
 pub(crate) const LAN: &str = "lan0";
 
-/// A place with servers that can be told to connect somewhere.
+/// A network namespace with servers, which can be told to connect somewhere.
 #[derive(Debug)]
 pub(crate) struct Place {
     process: Pid,
@@ -64,8 +64,8 @@ impl Place {
     }
 }
 
-/// Makes this process the host's, with the internet attached, and its names resolved there: says `resolvers`,
-/// a file to be kept.
+/// Moves this process into the host's namespace, with the internet attached and a resolver there, which `resolvers` names; keep
+/// that file.
 pub(crate) fn enter(resolvers: &Path) -> World {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("namespaces");
     let none: Option<&str> = None;
@@ -92,7 +92,7 @@ pub(crate) fn enter(resolvers: &Path) -> World {
     }
 }
 
-/// The places there are.
+/// The places that exist.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) host: Place,
@@ -102,7 +102,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Attaches the local net, with one host in it.
+    /// Attaches the local network, with one host in it.
     pub(crate) fn attach_lan(&self) {
         attach(&self.lan, LAN, (HOST_IN_LAN, &[NEIGHBOUR]), false);
     }
@@ -126,7 +126,7 @@ fn attach(place: &Place, device: &str, (here, there): (Ipv4Addr, &[Ipv4Addr]), d
     apply(route::add_address(index, here, 24));
     apply(mtu(index));
     apply(route::switch_on(index));
-    // The other end is the place's own to switch on.
+    // The place itself sets the other end up.
     let mut control = &place.control;
     for address in there {
         writeln!(control, "{address} 0").expect("the place lives");
@@ -138,7 +138,7 @@ fn attach(place: &Place, device: &str, (here, there): (Ipv4Addr, &[Ipv4Addr]), d
     }
 }
 
-/// A process in a network namespace of its own, or in the host's, that serves until this one ends.
+/// A process in a new network namespace, or in the host's, that serves until this one ends.
 fn place(flags: CloneFlags) -> Place {
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");
     match process::fork_with(flags).expect("a process") {
@@ -162,7 +162,7 @@ fn place(flags: CloneFlags) -> Place {
     }
 }
 
-/// Serves; connects to `ADDRESS PORT` when told so, and takes `ADDRESS 0` as one of its own.
+/// Serves. Connects to `ADDRESS PORT` on request, and adds the address of `ADDRESS 0` to its own.
 fn live(control: &UnixStream, own_network: bool) -> io::Result<()> {
     serve()?;
     if own_network {
@@ -187,7 +187,7 @@ fn live(control: &UnixStream, own_network: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes an address, and believes that everything else is behind the host: as hostile as a neighbour can be.
+/// Adds an address, and a route for everything else through the host: the most hostile neighbour possible.
 fn settle(address: Ipv4Addr) -> io::Result<()> {
     let mut route = Route::open()?;
     let index = route.index_of("eth0").map_err(io::Error::other)?;
@@ -203,20 +203,20 @@ fn settle(address: Ipv4Addr) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets what a link carries to less than functions' links do (RTM_NEWLINK with IFLA_MTU), as tunnels and clouds have it.
+/// Gives a link a smaller MTU than functions' links have (RTM_NEWLINK with IFLA_MTU), as tunnels and clouds do.
 fn mtu(index: u32) -> Message {
     let mut fixed = [0; 16];
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
     Message::new("set the MTU", 16, 4, &fixed).with(4, &MTU.to_ne_bytes())
 }
 
-/// Bytes of a packet between host and world.
+/// MTU between the host and the world, bytes.
 pub(crate) const MTU: u32 = 1400;
 
-/// Longer than a lost packet takes to be sent again.
+/// Longer than the retransmission of a lost packet takes.
 const PATIENCE: Duration = Duration::from_millis(2_000);
 
-/// Connects and is greeted.
+/// Connects and reads the greeting.
 fn connect(address: SocketAddr) -> io::Result<()> {
     let mut peer = TcpStream::connect_timeout(&address, PATIENCE)?;
     peer.set_read_timeout(Some(PATIENCE))?;
@@ -229,7 +229,7 @@ fn connect(address: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells whoever comes as whom he is seen, and what he said.
+/// Tells each client its source address and what it sent.
 fn serve() -> io::Result<()> {
     let listener = TcpListener::bind(("::", PORT))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
@@ -241,7 +241,7 @@ fn serve() -> io::Result<()> {
     Ok(())
 }
 
-/// At one address, or the answer's might be another one.
+/// On a single address, so that answers come from it.
 fn serve_datagrams(address: Ipv4Addr) -> io::Result<()> {
     for port in [PORT, DNS] {
         let socket = UdpSocket::bind((address, port))?;
@@ -268,7 +268,7 @@ fn greet(mut peer: TcpStream, address: SocketAddr) -> io::Result<()> {
 
 pub(crate) const DNS: u16 = 53;
 
-/// Every name is the server's (RFC 1035, 4.1): the question, and one answer that points at it.
+/// Resolves every name to the server (RFC 1035, 4.1): the question, and one answer.
 fn resolve(question: &[u8]) -> Vec<u8> {
     let name_end = question.iter().skip(12).position(|byte| *byte == 0);
     let end = 12 + name_end.unwrap_or(0) + 5;
@@ -283,7 +283,7 @@ fn resolve(question: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Becomes readable when a device comes or goes.
+/// Becomes readable when a device is added or removed.
 pub(crate) fn device_changes() -> OwnedFd {
     const LINK_EVENTS: u32 = 1;
     netlink::events(LINK_EVENTS).expect("a socket")
@@ -297,7 +297,7 @@ pub(crate) fn wait_for(changes: &OwnedFd) {
     netlink::drain(changes);
 }
 
-/// What there is of network on the host: devices, tables of nf_tables, devices that forward.
+/// The host's network state: devices, tables of nf_tables, devices that forward.
 pub(crate) fn inventory() -> Vec<String> {
     let links = Route::open().expect("a socket").links().expect("devices");
     let names: Vec<String> = links.into_iter().map(|(_, name)| name).collect();

@@ -1,5 +1,5 @@
-//! What the suites of the engine share: an engine's configuration, a version as a deployment leaves it, one call of a worker, and
-//! the closing line of a suite that cannot be run here.
+//! Shared by the engine's suites: a configuration, a deployed version, one call of a worker, and the last line of a skipped
+//! suite.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use pilot_model::ports::{Answer, Worker, WorkerFault};
 use pilot_model::{Environment, EnvironmentId, FunctionSpec, Python, Version, VersionId};
 use pilot_sandbox::{EngineConfig, OUTBOUND_CIDR_DEFAULT};
 
-/// True, having said so loudly and counted it, where a suite of so many checks cannot be run: without root.
+/// Whether a suite with this many checks is skipped, because it does not run as root; reports and counts it.
 pub(crate) fn is_skipped(checks: u32, why: &str) -> bool {
     if geteuid().is_root() {
         return false;
@@ -20,7 +20,7 @@ pub(crate) fn is_skipped(checks: u32, why: &str) -> bool {
     true
 }
 
-/// An engine with everything below `dir`.
+/// An engine with all its files below `dir`.
 pub(crate) fn engine_config(dir: &Path) -> EngineConfig {
     std::fs::create_dir_all(dir.join("run/root")).expect("a folder");
     EngineConfig {
@@ -32,7 +32,7 @@ pub(crate) fn engine_config(dir: &Path) -> EngineConfig {
     }
 }
 
-/// A version with this code as `app.py`, and the interpreter that `python3` is.
+/// A version with this code as `app.py`, and the interpreter `python3`.
 pub(crate) fn version(dir: &Path, name: &str, code: &str, spec: &FunctionSpec) -> Arc<Version> {
     let code_dir = dir.join("code").join(name);
     std::fs::create_dir_all(&code_dir).expect("a folder");
@@ -66,7 +66,7 @@ fn python(expression: &str) -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).expect("text").trim())
 }
 
-/// One exchange.
+/// One call.
 pub(crate) async fn call(worker: &Arc<dyn Worker>, event: &str) -> Result<Answer, WorkerFault> {
     let mut call = pilot_testkit::event_call("1", event);
     Arc::make_mut(&mut call.head).deadline_unix_ms = 99_999_999_999_999;
