@@ -139,7 +139,7 @@ function encode(kind, stream, meta, body) {
  * @param {number} bodyLen
  */
 function writeHeader(frame, kind, stream, metaLen, bodyLen) {
-  check(metaLen, bodyLen, kind, 0);
+  check(metaLen, bodyLen, kind, 0, 0);
   frame.writeUInt32LE(metaLen, 0);
   frame.writeUInt32LE(bodyLen, 4);
   frame.writeUInt32LE(stream, 8);
@@ -154,9 +154,10 @@ function writeHeader(frame, kind, stream, metaLen, bodyLen) {
  * @param {number} metaLen
  * @param {number} bodyLen
  * @param {number} kind
+ * @param {number} flags
  * @param {number} reserved
  */
-function check(metaLen, bodyLen, kind, reserved) {
+function check(metaLen, bodyLen, kind, flags, reserved) {
   if (kind !== INVOKE && kind !== HTTP && (kind < READY || kind > INIT_ERROR)) {
     throw new ProtocolError('unknown_kind');
   }
@@ -165,6 +166,10 @@ function check(metaLen, bodyLen, kind, reserved) {
   }
   if (bodyLen > BODY_LEN_MAX) {
     throw new ProtocolError('body_too_long');
+  }
+  // Of frames from the daemon: the number of descriptors. Node.js cannot take any.
+  if (flags !== 0) {
+    throw new ProtocolError('too_many_descriptors');
   }
   if (reserved !== 0) {
     throw new ProtocolError('reserved_not_zero');
@@ -183,7 +188,7 @@ function frameLen(bytes, at, end) {
   }
   const metaLen = bytes.readUInt32LE(at);
   const bodyLen = bytes.readUInt32LE(at + 4);
-  check(metaLen, bodyLen, bytes[at + 12], bytes.readUInt16LE(at + 14));
+  check(metaLen, bodyLen, bytes[at + 12], bytes[at + 13], bytes.readUInt16LE(at + 14));
   return HEADER_LEN + metaLen + bodyLen;
 }
 

@@ -59,6 +59,12 @@ for (const { name, hex, error } of vectors.invalid) {
   });
 }
 
+for (const { name, hex } of vectors.with_inputs) {
+  test(`a frame with descriptors is refused: ${name}`, () => {
+    assert.throws(() => decode(Buffer.from(hex, 'hex'), 16), { name: 'ProtocolError', reason: 'too_many_descriptors' });
+  });
+}
+
 for (const { name, hex, frames } of vectors.sequences) {
   test(`sequence: ${name}`, () => {
     const bytes = Buffer.from(hex, 'hex');

@@ -10,7 +10,7 @@ import asyncio
 import selectors
 import socket
 
-from . import eager, wire
+from . import eager, inputs, wire
 from .channel import Channel, ChannelClosed
 from .selector import FrameSelector
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Reused: the C library would map and unmap a new one for each read.
 _buffer = bytearray(128 * 1024)
 _view = memoryview(_buffer)
+_buffers = (_buffer,)
+_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
 def new_loop() -> Tuple[asyncio.AbstractEventLoop, Optional[FrameSelector]]:
@@ -98,7 +100,9 @@ class AsyncChannel:
 
     def _readable(self) -> None:
         try:
-            received = self._socket.recv_into(_buffer, 0, socket.MSG_DONTWAIT)
+            received, ancillary, _, _ = self._socket.recvmsg_into(_buffers, inputs.ANCILLARY_LEN, _FLAGS)
+            if ancillary:
+                inputs.arrived(ancillary)
         except BlockingIOError:
             return
         except ConnectionError:

@@ -37,7 +37,7 @@ class AsgiCall:
         self._server: Tuple[str, int] = ("", 0)
 
     async def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
-        meta = decode_meta(meta_bytes)
+        meta = decode_meta(stream, meta_bytes)
         output.request_id.set(meta["id"])
         exchange = _Exchange(stream, self._channel, body)
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import _socket
 import threading
 
-from . import wire
+from . import inputs, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Created at import, in the template. A worker copies only the pages that its events fill.
 _buffer = bytearray(64 * 1024)
+_buffers = (_buffer,)
+_CLOEXEC = _socket.MSG_CMSG_CLOEXEC
 
 
 class ChannelClosed(Exception):
@@ -41,11 +43,13 @@ class Channel:
             if received == 0:
                 return None
             if received >= wire.HEADER_LEN:
-                meta_len, body_len, stream, kind, _flags, reserved = wire.HEADER.unpack_from(_buffer)
-                wire.check(meta_len, body_len, kind, reserved)
+                meta_len, body_len, stream, kind, flags, reserved = wire.HEADER.unpack_from(_buffer)
+                wire.check(meta_len, body_len, kind, flags, reserved)
                 body_at = wire.HEADER_LEN + meta_len
                 end = body_at + body_len
                 if received == end:
+                    if flags:
+                        wire.claim(stream, flags)
                     view = self._view
                     return kind, stream, bytes(view[wire.HEADER_LEN : body_at]), bytes(view[body_at:end])
             self._decoder.feed(self._view[:received])
@@ -66,7 +70,11 @@ class Channel:
 
     def _receive(self) -> int:
         try:
-            return self.socket.recv_into(_buffer)
+            # a plain recv(2) would close descriptors that come along
+            received, ancillary, _, _ = self.socket.recvmsg_into(_buffers, inputs.ANCILLARY_LEN, _CLOEXEC)
+            if ancillary:
+                inputs.arrived(ancillary)
+            return received
         except BlockingIOError:
             return self._receive_after_idling()
         except ConnectionError:

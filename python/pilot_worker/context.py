@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Optional
 
+    from .inputs import Input
+
 _CLIENT_KEYS = ("installation_id", "app_title", "app_version_name", "app_version_code", "app_package_name")
 
 
@@ -68,6 +70,7 @@ class Context:
         self.function_version = meta.get("version") or info.version
         self._deadline_ms: int = meta["deadline_ms"]
         self._client_context = meta.get("client_context")
+        self._inputs: Optional[Dict[str, Input]] = meta.get("inputs")
         self.function_name = info.name
         self.memory_limit_in_mb = info.memory_mb
         self.log_group_name = info.log_group
@@ -75,6 +78,11 @@ class Context:
         self.tenant_id = None
 
     identity = CognitoIdentity()
+
+    @property
+    def inputs(self) -> Dict[str, Input]:
+        """The inputs of this invocation by name; empty if it has none."""
+        return self._inputs or {}
 
     @property
     def client_context(self) -> Optional[ClientContext]:

@@ -9,7 +9,7 @@ import json
 import os
 import time
 
-from . import errors, output, wire
+from . import errors, inputs, output, wire
 from .context import Context
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ class EventCall:
         self._write = channel.write
 
     def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
-        meta = decode_meta(meta_bytes)
+        meta = decode_meta(stream, meta_bytes)
         request_id = meta["id"]
         output.request_id.set(request_id)
         self._trace.set(meta.get("trace"))
@@ -81,7 +81,7 @@ class AsyncEventCall:
         self._send = channel.send
 
     async def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
-        meta = decode_meta(meta_bytes)
+        meta = decode_meta(stream, meta_bytes)
         request_id = meta["id"]
         output.request_id.set(request_id)
         self._trace.set(meta.get("trace"))
@@ -104,8 +104,10 @@ class AsyncEventCall:
             await rest
 
 
-def decode_meta(text: bytes) -> Dict[str, Any]:
+def decode_meta(stream: int, text: bytes) -> Dict[str, Any]:
     meta: Dict[str, Any] = _scan(text.decode(), 0)[0]
+    if "inputs" in meta:
+        meta["inputs"] = inputs.take(stream, meta["inputs"])
     return meta
 
 

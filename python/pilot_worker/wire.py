@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 
+from . import inputs
+
 TYPE_CHECKING = False  # `typing` is not imported at run time, because its import would add to cold starts
 if TYPE_CHECKING:
     from typing import Optional, Tuple
@@ -49,7 +51,7 @@ def encode(kind: int, stream: int, meta: bytes, body: bytes) -> bytes:
     return HEADER.pack(len(meta), len(body), stream, kind, 0, 0) + meta + body
 
 
-def check(meta_len: int, body_len: int, kind: int, reserved: int) -> None:
+def check(meta_len: int, body_len: int, kind: int, flags: int, reserved: int) -> None:
     """Raises ProtocolError if a field of the header is invalid. Fields are checked in the order of vectors/README.md."""
     if kind not in KINDS:
         raise ProtocolError("unknown_kind")
@@ -57,19 +59,29 @@ def check(meta_len: int, body_len: int, kind: int, reserved: int) -> None:
         raise ProtocolError("meta_too_long")
     if body_len > BODY_LEN_MAX:
         raise ProtocolError("body_too_long")
+    if flags > inputs.DESCRIPTORS_MAX:
+        raise ProtocolError("too_many_descriptors")
     if reserved:
         raise ProtocolError("reserved_not_zero")
+
+
+def claim(stream: int, flags: int) -> None:
+    """Takes the descriptors of a whole frame that has `flags` of them."""
+    if not inputs.claim(stream, flags):
+        raise ProtocolError("descriptors_missing")
 
 
 def only_frame(received: memoryview) -> Optional[Frame]:
     """The frame, if it arrived complete and alone: the usual case, without a decoder. ProtocolError as in the decoder."""
     if len(received) < HEADER_LEN:
         return None
-    meta_len, body_len, stream, kind, _flags, reserved = HEADER.unpack_from(received)
-    check(meta_len, body_len, kind, reserved)
+    meta_len, body_len, stream, kind, flags, reserved = HEADER.unpack_from(received)
+    check(meta_len, body_len, kind, flags, reserved)
     body_at = HEADER_LEN + meta_len
     if len(received) != body_at + body_len:
         return None
+    if flags:
+        claim(stream, flags)
     return kind, stream, bytes(received[HEADER_LEN:body_at]), bytes(received[body_at:])
 
 
@@ -89,12 +101,14 @@ class Decoder:
         held = self._bytes
         if len(held) < HEADER_LEN:
             return None
-        meta_len, body_len, stream, kind, _flags, reserved = HEADER.unpack_from(held)
-        check(meta_len, body_len, kind, reserved)
+        meta_len, body_len, stream, kind, flags, reserved = HEADER.unpack_from(held)
+        check(meta_len, body_len, kind, flags, reserved)
         body_at = HEADER_LEN + meta_len
         end = body_at + body_len
         if len(held) < end:
             return None
+        if flags:
+            claim(stream, flags)
         with memoryview(held) as view:
             frame = (kind, stream, bytes(view[HEADER_LEN:body_at]), bytes(view[body_at:end]))
         del held[:end]

@@ -181,7 +181,7 @@ def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -
 
 
 def ready(channel: Channel, stamps: Stamps) -> None:
-    meta = b'{"forked_ns":%d,"sandboxed_ns":%d,"initialised_ns":%d}'
+    meta = b'{"forked_ns":%d,"sandboxed_ns":%d,"initialised_ns":%d,"inputs_max":64}'
     channel.write(wire.READY, 0, meta % (stamps.forked_ns, stamps.sandboxed_ns, time.monotonic_ns()), b"")
 
 

@@ -32,7 +32,7 @@ class WsgiCall:
         self._channel = channel
 
     def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
-        meta = decode_meta(meta_bytes)
+        meta = decode_meta(stream, meta_bytes)
         request_id = meta["id"]
         output.request_id.set(request_id)
         answer = HttpAnswer(stream)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import array
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import Template
 
-from pilot_worker import wire
+from pilot_worker import inputs, wire
 
 VECTORS = Path(__file__).parents[2] / "crates" / "path" / "wire" / "vectors"
 FRAMES = json.loads((VECTORS / "frames.json").read_text())
@@ -68,6 +71,35 @@ def test_a_sequence_is_taken_apart(vector: dict[str, Any]) -> None:
         assert frame is not None
         assert (frame[0], frame[1], frame[3].decode()) == (getattr(wire, kind), stream, body)
     assert decoder.is_empty()
+
+
+@by_name(FRAMES["with_inputs"])
+def test_a_frame_takes_the_descriptors_that_came_before_it(vector: dict[str, Any]) -> None:
+    pipes = [os.open("/dev/null", os.O_RDONLY) for _ in range(vector["descriptors"])]
+    inputs.arrived([(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", pipes).tobytes())])
+    decoder = wire.Decoder()
+    decoder.feed(bytes.fromhex(vector["hex"]))
+    frame = decoder.next()
+    assert frame is not None and frame[1] == vector["stream"]
+    meta = json.loads(frame[2])
+    assert meta == vector["meta"]
+    taken = inputs.take(frame[1], meta["inputs"])
+    assert [(each.name, each.kind, each.fileno()) for each in taken.values()] == [
+        (entry["name"], entry["kind"], pipe) for entry, pipe in zip(meta["inputs"], pipes)
+    ]
+    taken.clear()
+    for pipe in pipes:
+        with pytest.raises(OSError):
+            os.fstat(pipe)
+
+
+@by_name(FRAMES["with_inputs"])
+def test_a_frame_without_its_descriptors_is_refused(vector: dict[str, Any]) -> None:
+    decoder = wire.Decoder()
+    decoder.feed(bytes.fromhex(vector["hex"]))
+    with pytest.raises(wire.ProtocolError) as caught:
+        decoder.next()
+    assert caught.value.reason == "descriptors_missing"
 
 
 def test_parts_that_are_too_long_are_not_encoded() -> None:

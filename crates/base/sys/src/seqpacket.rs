@@ -69,6 +69,25 @@ pub fn send(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
+/// Sends the beginning of `parts` over a byte stream, with descriptors attached to its first byte. How many bytes were sent.
+///
+/// # Errors
+/// `WouldBlock` on a non-blocking socket that is full: nothing was sent. `BrokenPipe` when the other end is gone.
+pub fn send_stream(
+    socket: BorrowedFd<'_>,
+    parts: &[IoSlice<'_>],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    Ok(sendmsg::<()>(
+        socket.as_raw_fd(),
+        parts,
+        &[ControlMessage::ScmRights(&raw)],
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?)
+}
+
 /// A message as received.
 #[derive(Debug)]
 pub struct Message {

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, BoxFuture, Call, Part, StartError, StartStamps, Worker, WorkerFault, WorkerMemory,
+    Answer, BoxFuture, Call, INPUTS_MAX, Part, StartError, StartStamps, Worker, WorkerFault,
+    WorkerMemory,
 };
 use pilot_model::timeline::Instant;
 use pilot_model::{FunctionConfig, WorkerId};
@@ -36,6 +37,7 @@ pub(crate) struct ForkedWorker {
     id: WorkerId,
     stamps: StartStamps,
     memory_bytes_max: u64,
+    inputs_max: usize,
     link: Link,
     /// Set when its process has been reaped.
     end: Arc<SetOnce<ChildEnd>>,
@@ -132,6 +134,7 @@ impl ForkedWorker {
                         initialised: Instant(ready.initialised_ns),
                     },
                     memory_bytes_max: config.memory_bytes,
+                    inputs_max: INPUTS_MAX.min(ready.inputs_max as usize),
                     link: match config.concurrency {
                         1 => Link::OneAtATime(AsyncMutex::new(connection)),
                         _ => Link::Several(Mux::new(connection)),
@@ -228,6 +231,10 @@ impl Worker for ForkedWorker {
 
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
         Box::pin(async move {
+            if call.inputs.len() > self.inputs_max {
+                let problem = format!("it takes {} inputs at most", self.inputs_max);
+                return Err(self.fault(CallError::Broken(problem), Bytes::new()).await);
+            }
             match &self.link {
                 Link::OneAtATime(connection) => {
                     let mut connection = connection.lock().await;
@@ -266,6 +273,10 @@ impl Worker for ForkedWorker {
                 },
             }
         })
+    }
+
+    fn inputs_max(&self) -> usize {
+        self.inputs_max
     }
 
     fn is_alive(&self) -> bool {

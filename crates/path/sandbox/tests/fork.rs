@@ -3,11 +3,12 @@
 
 mod support;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pilot_model::ports::{Answer, Engine, StartError, Worker, WorkerFault};
+use pilot_model::ports::{Answer, Engine, Input, InputKind, StartError, Worker, WorkerFault};
 use pilot_model::{FunctionSpec, WorkerId};
 use pilot_sandbox::{ForkEngine, Isolation, Machine, Spawner};
 use support::version;
@@ -27,6 +28,9 @@ def handler(event, context):
         os.kill(os.getpid(), 11)
     if kind == "memory":
         return len(bytearray(1 << 30))
+    if kind == "input":
+        with context.inputs["photo"].map() as photo:
+            return [photo[:].decode(), open("/proc/self/maps").read().count("photo")]
     if kind == "raise":
         raise ValueError("no")
     return {"count": COUNT, "pid": os.getpid(), "uid": os.getuid(), "status": open("/proc/self/status").read() if kind == "status" else None,
@@ -55,6 +59,28 @@ fn main() {
         run(&engine, dir.path()).await;
     });
     println!("1 passed, 0 failed");
+}
+
+/// Descriptors reach the worker with the call; more than it takes are refused.
+async fn takes_inputs(worker: &Arc<dyn Worker>) {
+    let photo = tempfile::tempfile().expect("a file");
+    (&photo).write_all(b"pixels").expect("a write");
+    let input = Input {
+        name: "photo".to_owned(),
+        kind: InputKind::Memory { len: 6 },
+        descriptor: Arc::new(photo.into()),
+    };
+    assert_eq!(worker.inputs_max(), 64);
+    // With a large event the frame does not fit into the socket's buffer at once.
+    for padding in [0, 1 << 20] {
+        let event = format!(r#"{{"kind":"input","padding":"{}"}}"#, "x".repeat(padding));
+        let mut call = pilot_testkit::event_call("1", &event);
+        call.inputs = vec![input.clone()];
+        match worker.call(call).await {
+            Ok(Answer::Result(body, _)) => assert!(body.starts_with(b"[\"pixels\""), "{body:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 async fn run(engine: &ForkEngine, dir: &Path) {
@@ -86,6 +112,7 @@ async fn run(engine: &ForkEngine, dir: &Path) {
         assert!(status.contains(line), "{line} not in {status}");
     }
     println!("memory {:?}", worker.memory());
+    takes_inputs(&worker).await;
 
     let fault = call(&worker, r#"{"kind":"exit"}"#)
         .await

@@ -12,6 +12,9 @@ pub const META_LEN_MAX: u32 = 256 * 1024;
 /// Longest body, bytes.
 pub const BODY_LEN_MAX: u32 = 64 * 1024 * 1024;
 
+/// Most descriptors of one frame.
+pub const DESCRIPTORS_MAX: u8 = 64;
+
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -83,7 +86,7 @@ pub struct Header {
     pub stream: u32,
     /// What it is.
     pub kind: Kind,
-    /// Per kind.
+    /// Of `INVOKE` and `HTTP`: the number of descriptors. Of others: 0.
     pub flags: u8,
 }
 
@@ -105,6 +108,12 @@ pub enum FrameError {
         len: u64,
         /// The limit.
         limit: u32,
+    },
+    /// More descriptors than a frame may have.
+    #[error("frame has {count} descriptors, the limit is {DESCRIPTORS_MAX}")]
+    Descriptors {
+        /// Their number.
+        count: usize,
     },
     /// A reserved field that is not zero.
     #[error("frame has {value} in its reserved field")]
@@ -130,6 +139,11 @@ impl Header {
         let kind = Kind::from_number(number).ok_or(FrameError::Kind { number })?;
         check_len("meta", u64::from(meta_len), META_LEN_MAX)?;
         check_len("body", u64::from(body_len), BODY_LEN_MAX)?;
+        if flags > DESCRIPTORS_MAX {
+            return Err(FrameError::Descriptors {
+                count: flags.into(),
+            });
+        }
         if reserved != 0 {
             return Err(FrameError::Reserved { value: reserved });
         }
@@ -154,6 +168,17 @@ impl Header {
             kind,
             flags: 0,
         })
+    }
+
+    /// The same header, of a frame that has so many descriptors attached to its first byte.
+    ///
+    /// # Errors
+    /// There are more than [`DESCRIPTORS_MAX`].
+    pub fn with_descriptors(self, count: usize) -> Result<Self, FrameError> {
+        match u8::try_from(count) {
+            Ok(flags) if flags <= DESCRIPTORS_MAX => Ok(Self { flags, ..self }),
+            _ => Err(FrameError::Descriptors { count }),
+        }
     }
 
     /// Writes it.

@@ -107,6 +107,9 @@ pub struct ReadyMeta {
     pub sandboxed_ns: u64,
     /// Initialised.
     pub initialised_ns: u64,
+    /// Most descriptors that it takes with one frame. Absent: none.
+    #[serde(default)]
+    pub inputs_max: u32,
 }
 
 /// Of `RESULT`, `ERROR` and `END`.

@@ -29,6 +29,13 @@ def valid(name: str, kind: str, stream: int, meta: object, body: str) -> dict[st
     }
 
 
+def with_inputs(name: str, stream: int, inputs: list[dict[str, object]]) -> dict[str, object]:
+    meta = {**INVOKE_META, "inputs": inputs}
+    meta_bytes = json.dumps(meta, separators=(",", ":")).encode()
+    frame = header(len(meta_bytes), 2, stream, KINDS["INVOKE"], flags=len(inputs)) + meta_bytes + b"{}"
+    return {"name": name, "hex": frame.hex(), "stream": stream, "meta": meta, "descriptors": len(inputs)}
+
+
 def invalid(name: str, data: bytes, error: str) -> dict[str, str]:
     return {"name": name, "hex": data.hex(), "error": error}
 
@@ -94,9 +101,16 @@ FRAMES = {
         invalid("meta of 4 GiB", header(0xFFFFFFFF, 0, 1, 1), "meta_too_long"),
         invalid("body one too long", header(0, BODY_LEN_MAX + 1, 1, 1), "body_too_long"),
         invalid("body of 4 GiB", header(0, 0xFFFFFFFF, 1, 1), "body_too_long"),
+        invalid("65 descriptors", header(0, 0, 1, 1, flags=65), "too_many_descriptors"),
+        invalid("255 descriptors", header(0, 0, 1, 2, flags=255), "too_many_descriptors"),
+        invalid("descriptors come before reserved", header(0, 0, 1, 1, flags=65, reserved=1), "too_many_descriptors"),
         invalid("all is wrong: kind comes first", b"\xff" * 16, "unknown_kind"),
         invalid("body comes before reserved", header(0, 0xFFFFFFFF, 1, 1, reserved=1), "body_too_long"),
         invalid("meta comes before body", header(0xFFFFFFFF, 0xFFFFFFFF, 1, 1), "meta_too_long"),
+    ],
+    "with_inputs": [
+        with_inputs("mapped memory", 1, [{"name": "photo", "kind": "memory", "len": 7}]),
+        with_inputs("memory and a socket", 2, [{"name": "a", "kind": "memory", "len": 0}, {"name": "db", "kind": "socket"}]),
     ],
     "sequences": [
         {

@@ -26,6 +26,11 @@ pub trait Worker: Send + Sync + Debug {
     /// [`Worker::pass`].
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>>;
 
+    /// Most inputs that one call may have. 0: this kind of worker takes no descriptors.
+    fn inputs_max(&self) -> usize {
+        0
+    }
+
     /// The next part of a streamed answer.
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>>;
 
@@ -77,11 +82,11 @@ pub struct Call {
     pub head: Arc<InvocationHead>,
     /// The event, or the request's body.
     pub payload: Bytes,
-    /// Descriptors that go to the worker with the call, at most [`INPUTS_MAX`].
+    /// Descriptors that go to the worker with the call, at most [`Worker::inputs_max`].
     pub inputs: Vec<Input>,
 }
 
-/// Most inputs of one call.
+/// Most inputs of one call, whatever the worker.
 pub const INPUTS_MAX: usize = 64;
 
 /// An open descriptor that goes to the worker with a call. Descriptors go to workers and never come from them.

@@ -2,14 +2,16 @@
 //! would cost more than everything here.
 
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 
 use bytes::Bytes;
-use pilot_model::ports::{Answer, Call, Done, HttpHead, Part};
+use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, Part};
 use pilot_model::timeline::Instant;
 use pilot_sys::clock::monotonic_ns;
+use pilot_sys::seqpacket;
 use pilot_wire::meta::{DoneMeta, HeadMeta};
 use pilot_wire::{Frame, FrameDecoder, HEADER_LEN, Header, Kind};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -103,6 +105,14 @@ impl Connection {
         let begin = FirstFrame::new(call)?;
         let mut parts = begin.parts();
         let mut rest = &mut parts[..];
+        let sent = begin.send_inputs(&self.writer);
+        let sent = self
+            .reader
+            .output
+            .drain_while(sent)
+            .await
+            .map_err(closed_or_broken)?;
+        IoSlice::advance_slices(&mut rest, sent);
         while rest.iter().any(|part| !part.is_empty()) {
             // A worker that prints while a large request is written to it must not wait for us.
             let written = self
@@ -142,17 +152,30 @@ pub(super) struct FirstFrame<'a> {
     header: [u8; HEADER_LEN],
     meta: Vec<u8>,
     body: &'a [u8],
+    inputs: &'a [Input],
 }
 
 impl<'a> FirstFrame<'a> {
     pub(super) fn new(call: &'a Call) -> Result<Self, CallError> {
         let (kind, meta) = pilot_wire::meta::of_invocation(&call.head, &call.inputs);
-        let header = Header::new(kind, call.stream, &meta, &call.payload).map_err(broken)?;
+        let header = Header::new(kind, call.stream, &meta, &call.payload)
+            .and_then(|header| header.with_descriptors(call.inputs.len()))
+            .map_err(broken)?;
         Ok(Self {
             header: header.encode(),
             meta,
             body: &call.payload,
+            inputs: &call.inputs,
         })
+    }
+
+    /// Sends the inputs' descriptors with as much of the frame as the socket takes at once. Bytes sent.
+    pub(super) async fn send_inputs(&self, writer: &OwnedWriteHalf) -> io::Result<usize> {
+        let inputs = self.inputs.iter().map(|input| input.descriptor.as_fd());
+        let descriptors: Vec<_> = inputs.collect();
+        let socket: &UnixStream = writer.as_ref();
+        let send = || seqpacket::send_stream(socket.as_fd(), &self.parts(), &descriptors);
+        socket.async_io(Interest::WRITABLE, send).await
     }
 
     pub(super) fn parts(&self) -> [IoSlice<'_>; 3] {

@@ -131,6 +131,10 @@ impl Mux {
         let mut parts = begin.parts();
         let mut rest = &mut parts[..];
         let mut writer = self.writer.lock().await;
+        if !call.inputs.is_empty() {
+            let sent = begin.send_inputs(&writer).await;
+            IoSlice::advance_slices(&mut rest, sent.map_err(call::closed_or_broken)?);
+        }
         while rest.iter().any(|part| !part.is_empty()) {
             let written = writer
                 .write_vectored(rest)

@@ -1,0 +1,176 @@
+//! The codec against the vectors that Rust, Python and Node.js share.
+
+use pilot_model::ports::{Input, InputKind};
+use pilot_model::{HttpRequestHead, InvocationHead, InvocationId};
+use pilot_wire::{Frame, FrameDecoder, FrameError, Header, Kind, meta};
+use serde_json::Value;
+
+fn vectors() -> Value {
+    serde_json::from_str(include_str!("../vectors/frames.json")).unwrap()
+}
+
+fn bytes(vector: &Value) -> Vec<u8> {
+    let hex = vector["hex"].as_str().unwrap();
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+        .collect()
+}
+
+fn kind(name: &Value) -> Kind {
+    match name.as_str().unwrap() {
+        "INVOKE" => Kind::Invoke,
+        "HTTP" => Kind::Http,
+        "READY" => Kind::Ready,
+        "RESULT" => Kind::Result,
+        "ERROR" => Kind::Error,
+        "HEAD" => Kind::Head,
+        "CHUNK" => Kind::Chunk,
+        "END" => Kind::End,
+        "INIT_ERROR" => Kind::InitError,
+        other => panic!("{other}"),
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<Vec<Frame>, FrameError> {
+    let mut decoder = FrameDecoder::default();
+    decoder.space(bytes.len()).extend_from_slice(bytes);
+    let mut frames = Vec::new();
+    while let Some(frame) = decoder.next_frame()? {
+        frames.push(frame);
+    }
+    Ok(frames)
+}
+
+#[test]
+fn a_valid_frame_is_decoded_and_encoded_again() {
+    for vector in vectors()["valid"].as_array().unwrap() {
+        let hex = bytes(vector);
+        let frames = decode(&hex).unwrap();
+        let [frame] = &frames[..] else {
+            panic!("{}: {} frames", vector["name"], frames.len());
+        };
+        assert_eq!(frame.kind, kind(&vector["kind"]));
+        assert_eq!(u64::from(frame.stream), vector["stream"]);
+        assert_eq!(frame.body, vector["body"].as_str().unwrap());
+        let meta: Value = match &frame.meta[..] {
+            b"" => Value::Null,
+            json => serde_json::from_slice(json).unwrap(),
+        };
+        assert_eq!(meta, vector["meta"]);
+        let header = Header::new(frame.kind, frame.stream, &frame.meta, &frame.body).unwrap();
+        assert_eq!(
+            [&header.encode()[..], &frame.meta, &frame.body].concat(),
+            hex
+        );
+    }
+}
+
+#[test]
+fn an_invalid_frame_is_refused_with_its_reason() {
+    for vector in vectors()["invalid"].as_array().unwrap() {
+        let reason = match decode(&bytes(vector)) {
+            Ok(frames) => {
+                assert!(frames.is_empty(), "{vector}");
+                "truncated"
+            }
+            Err(FrameError::Kind { .. }) => "unknown_kind",
+            Err(FrameError::TooLong { part: "meta", .. }) => "meta_too_long",
+            Err(FrameError::TooLong { .. }) => "body_too_long",
+            Err(FrameError::Descriptors { .. }) => "too_many_descriptors",
+            Err(FrameError::Reserved { .. }) => "reserved_not_zero",
+        };
+        assert_eq!(reason, vector["error"], "{vector}");
+    }
+}
+
+#[test]
+fn a_sequence_is_taken_apart() {
+    for vector in vectors()["sequences"].as_array().unwrap() {
+        let frames = decode(&bytes(vector)).unwrap();
+        let expected = vector["frames"].as_array().unwrap();
+        assert_eq!(frames.len(), expected.len());
+        for (frame, expected) in frames.iter().zip(expected) {
+            assert_eq!(frame.kind, kind(&expected[0]));
+            assert_eq!(u64::from(frame.stream), expected[1]);
+            assert_eq!(frame.body, expected[2].as_str().unwrap());
+        }
+    }
+}
+
+fn text(meta: &Value, key: &str) -> String {
+    meta[key].as_str().unwrap().to_owned()
+}
+
+/// The head that a meta of the vectors describes.
+fn head(meta: &Value) -> InvocationHead {
+    let http = meta.get("method").map(|_| HttpRequestHead {
+        method: text(meta, "method"),
+        path: text(meta, "path"),
+        query: text(meta, "query"),
+        root_path: text(meta, "root_path"),
+        headers: serde_json::from_value(meta["headers"].clone()).unwrap(),
+        client: {
+            let client = &meta["client"];
+            let text = format!("{}:{}", client[0].as_str().unwrap(), client[1]);
+            text.parse().unwrap()
+        },
+        scheme: "http",
+    });
+    InvocationHead {
+        id: InvocationId::new(meta["id"].as_str().unwrap()),
+        arn: text(meta, "arn"),
+        version: text(meta, "version").parse().unwrap(),
+        deadline_unix_ms: meta["deadline_ms"].as_u64().unwrap(),
+        client_context: meta
+            .get("client_context")
+            .map(|_| text(meta, "client_context")),
+        trace: meta.get("trace").map(|_| text(meta, "trace")),
+        http,
+    }
+}
+
+fn inputs(meta: &Value) -> Vec<Input> {
+    let described = meta.get("inputs").and_then(Value::as_array);
+    let input = |entry: &Value| Input {
+        name: text(entry, "name"),
+        kind: match entry["len"].as_u64() {
+            Some(len) => InputKind::Memory { len },
+            None => InputKind::Socket,
+        },
+        descriptor: std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+    };
+    described.into_iter().flatten().map(input).collect()
+}
+
+#[test]
+fn an_invocation_is_written_as_the_vectors_have_it() {
+    let vectors = vectors();
+    let valid = vectors["valid"].as_array().unwrap().iter();
+    let invocations =
+        valid.filter(|vector| ["INVOKE", "HTTP"].contains(&vector["kind"].as_str().unwrap()));
+    let mut seen = 0;
+    for vector in invocations.chain(vectors["with_inputs"].as_array().unwrap()) {
+        let expected = &vector["meta"];
+        let inputs = inputs(expected);
+        let (_, json) = meta::of_invocation(&head(expected), &inputs);
+        let written: Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(&written, expected, "{}", vector["name"]);
+        let header = Header::new(Kind::Invoke, 1, &json, b"").unwrap();
+        let header = header.with_descriptors(inputs.len()).unwrap();
+        assert_eq!(
+            u64::from(header.flags),
+            vector["descriptors"].as_u64().unwrap_or(0)
+        );
+        seen += 1;
+    }
+    assert!(seen >= 8);
+}
+
+#[test]
+fn a_frame_has_64_descriptors_at_most() {
+    let header = Header::new(Kind::Invoke, 1, b"", b"").unwrap();
+    assert_eq!(header.with_descriptors(64).unwrap().flags, 64);
+    assert!(header.with_descriptors(65).is_err());
+    assert!(header.with_descriptors(256).is_err());
+}

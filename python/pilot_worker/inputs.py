@@ -1,0 +1,88 @@
+"""Descriptors that come with an invocation: memory to map and connected sockets (PROTOCOL.md, section 1).
+
+A descriptor arrives with the first byte of its frame, so it is here before the frame can be decoded. It waits in `_arrived`, then
+under its frame's stream, and belongs to the function's `Input` from then on.
+"""
+
+from __future__ import annotations
+
+import _socket
+import array
+import os
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import mmap
+    import socket
+    from typing import Any, Deque, Dict, List, Tuple
+
+DESCRIPTORS_MAX = 64
+ANCILLARY_LEN = _socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
+
+_arrived: Deque[int] = deque()
+_of_stream: Dict[int, Tuple[int, ...]] = {}
+
+
+class Input:
+    """One input. It closes its descriptor when nobody refers to it any more."""
+
+    __slots__ = ("name", "kind", "size", "_descriptor")
+
+    def __init__(self, name: str, kind: str, size: int, descriptor: int) -> None:
+        self.name = name
+        self.kind = kind  # "memory" or "socket"
+        self.size = size  # of memory, bytes; otherwise 0
+        self._descriptor = descriptor
+
+    def map(self) -> mmap.mmap:
+        """The memory, read-only and without a copy. Memory of size 0 cannot be mapped: ValueError."""
+        import mmap
+
+        if self.kind != "memory":
+            raise TypeError(f"input {self.name!r} is a {self.kind}: use socket()")
+        return mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
+
+    def socket(self) -> socket.socket:
+        """A socket object of its own, to be closed by the caller."""
+        import socket
+
+        if self.kind != "socket":
+            raise TypeError(f"input {self.name!r} is {self.kind}: use map()")
+        return socket.socket(fileno=os.dup(self._descriptor))
+
+    def fileno(self) -> int:
+        """The descriptor. It stays this object's."""
+        return self._descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def __repr__(self) -> str:
+        return f"Input(name={self.name!r}, kind={self.kind!r}, size={self.size})"
+
+
+def arrived(ancillary: List[Tuple[int, int, bytes]]) -> None:
+    """Takes the control messages of recvmsg(2)."""
+    for level, kind, data in ancillary:
+        if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+            descriptors = array.array("i")
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+            _arrived.extend(descriptors)
+
+
+def claim(stream: int, count: int) -> bool:
+    """The next `count` descriptors belong to this stream's frame. False: there are not that many."""
+    if count > len(_arrived):
+        return False
+    _of_stream[stream] = tuple(_arrived.popleft() for _ in range(count))
+    return True
+
+
+def take(stream: int, described: List[Dict[str, Any]]) -> Dict[str, Input]:
+    """The inputs of an invocation by name, from `InvokeMeta.inputs`, which has one entry per descriptor."""
+    descriptors = _of_stream.pop(stream, ())
+    return {
+        entry["name"]: Input(entry["name"], entry["kind"], entry.get("len", 0), descriptor)
+        for entry, descriptor in zip(described, descriptors)
+    }

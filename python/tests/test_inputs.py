@@ -1,0 +1,86 @@
+"""Descriptors that come with an invocation."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import tempfile
+
+import pytest
+from harness import Stream, invoke_meta
+from test_events import Start
+
+from pilot_worker import wire
+
+CODE = """
+import os
+
+def handler(event, context):
+    seen = {}
+    for name, given in context.inputs.items():
+        if given.kind == "memory":
+            with given.map() as memory:
+                seen[name] = memory[:].decode()
+        else:
+            with given.socket() as peer:
+                peer.sendall(b"hello")
+                seen[name] = given.kind
+    if event == "count":
+        seen["open"] = len(os.listdir("/proc/self/fd"))
+    return seen
+"""
+ASYNC = CODE.replace("def handler", "async def handler")
+
+
+def ask(worker: Stream, stream: int, event: object, inputs: list[dict[str, object]], fds: list[int]) -> None:
+    meta = json.dumps(invoke_meta(inputs=inputs)).encode()
+    body = json.dumps(event).encode()
+    frame = wire.HEADER.pack(len(meta), len(body), stream, wire.INVOKE, len(fds), 0) + meta + body
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    sent = worker.socket.sendmsg([frame[:20]], rights)
+    worker.socket.sendall(frame[sent:])
+
+
+def memory(text: bytes) -> int:
+    file = tempfile.TemporaryFile()
+    file.write(text)
+    file.flush()
+    return os.dup(file.fileno())
+
+
+@pytest.mark.parametrize("code", [CODE, ASYNC], ids=["plain", "async"])
+def test_a_handler_maps_memory_and_uses_a_socket(start: Start, code: str) -> None:
+    worker = start(code)
+    here, there = socket.socketpair()
+    photo = memory(b"pixels")
+    inputs: list[dict[str, object]] = [{"name": "photo", "kind": "memory", "len": 6}, {"name": "db", "kind": "socket"}]
+    ask(worker, 1, {}, inputs, [photo, there.fileno()])
+    kind, _, _, body = worker.frame()
+    assert (kind, json.loads(body)) == (wire.RESULT, {"photo": "pixels", "db": "socket"})
+    assert here.recv(5) == b"hello"
+
+
+def test_inputs_belong_to_their_invocation_alone(start: Start) -> None:
+    worker = start(CODE)
+    for text in [b"one", b"two"]:
+        ask(worker, 1, {}, [{"name": "a", "kind": "memory", "len": 3}], [memory(text)])
+        assert json.loads(worker.frame()[3]) == {"a": text.decode()}
+    assert worker.result({}) == {}
+
+
+def test_descriptors_are_closed_when_the_invocation_is_over(start: Start) -> None:
+    worker = start(CODE)
+    before = worker.result("count")["open"]
+    for _ in range(20):
+        ask(worker, 1, {}, [{"name": "a", "kind": "memory", "len": 1}], [memory(b"x")])
+        worker.frame()
+    assert worker.result("count")["open"] == before
+
+
+def test_a_frame_without_its_descriptors_ends_the_worker(start: Start) -> None:
+    worker = start(CODE)
+    meta = json.dumps(invoke_meta(inputs=[{"name": "a", "kind": "memory", "len": 1}])).encode()
+    worker.socket.sendall(wire.HEADER.pack(len(meta), 2, 1, wire.INVOKE, 1, 0) + meta + b"{}")
+    assert worker.is_closed()
