@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::config::words;
 use crate::ids::WorkerId;
 use crate::invocation::InvocationRecord;
 use crate::status::RuntimeCounts;
@@ -28,18 +31,51 @@ pub enum Event {
         version: Arc<Version>,
         /// Which.
         worker: WorkerId,
-        /// Why: `idle`, `scaled`, `crash`, `timeout`, `once`, `retired`, `pressure`, `cancelled`.
-        reason: &'static str,
+        /// Why.
+        reason: EndReason,
     },
     /// A worker that does not fork was given a runtime.
     RuntimeGiven {
         /// Of which version.
         version: Arc<Version>,
-        /// `reused`, `adapted` or `started`.
-        how: &'static str,
+        /// Where the runtime came from.
+        origin: RuntimeOrigin,
         /// From asking for it to having it.
         took: Duration,
     },
     /// How many runtimes there are now, of all keys; told when it has changed, every few seconds at most.
     RuntimesCounted(RuntimeCounts),
+}
+
+words! {
+    /// Why a worker ended.
+    EndReason {
+        /// It was idle for longer than it is kept.
+        Idle = "idle",
+        /// The function was scaled down.
+        Scaled = "scaled",
+        /// It ended by itself, or did not keep to the protocol.
+        Crash = "crash",
+        /// An invocation took longer than `timeout_s`.
+        Timeout = "timeout",
+        /// It serves one invocation only (`reuse = "once"`).
+        Once = "once",
+        /// Its version is no longer the live one.
+        Retired = "retired",
+        /// The daemon's memory was short.
+        Pressure = "pressure",
+        /// The client hung up in the middle of an invocation.
+        Cancelled = "cancelled",
+    }
+}
+words! {
+    /// Where the runtime of a worker that does not fork came from.
+    RuntimeOrigin {
+        /// It was kept, with the same key.
+        Reused = "reused",
+        /// It was kept with another key, and adapted.
+        Adapted = "adapted",
+        /// It was started for this worker.
+        Started = "started",
+    }
 }

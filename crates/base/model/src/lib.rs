@@ -26,7 +26,7 @@ pub mod version;
 pub use config::{
     Contract, FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
 };
-pub use event::Event;
+pub use event::{EndReason, Event, RuntimeOrigin};
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
 pub use invocation::{HttpRequestHead, InvocationHead, InvocationRecord, Outcome};
 pub use policy::Policy;

@@ -22,7 +22,7 @@ mod words;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use pilot_model::{Instant, Reuse, StartKind};
+use pilot_model::{EndReason, Instant, Reuse, StartKind};
 
 use began::Began;
 use estimate::{Mean, StartTimes, nanos};
@@ -91,7 +91,7 @@ enum Place<W> {
         /// Sum of when the current leases began, nanoseconds: their mean age is what the sizing rule wants.
         since_sum: u128,
         /// Set once the worker is not leased again: why it ends.
-        draining: Option<&'static str>,
+        draining: Option<EndReason>,
     },
 }
 
@@ -357,7 +357,7 @@ impl<W: Clone, Q> State<W, Q> {
             draining: None,
         });
         if self.mode == Mode::Closed {
-            self.retire(key, "retired", actions);
+            self.retire(key, EndReason::Retired, actions);
             return;
         }
         self.free.push(key);
@@ -424,7 +424,7 @@ impl<W: Clone, Q> State<W, Q> {
         *since_sum = since_sum.saturating_sub(u128::from(since.0));
         match ending {
             Ending::Lost(reason) => *draining = Some(draining.unwrap_or(reason)),
-            Ending::Reusable if once => *draining = Some("once"),
+            Ending::Reusable if once => *draining = Some(EndReason::Once),
             Ending::Reusable | Ending::Unused => {}
         }
         let (unused, draining) = (*leases == 0, *draining);
@@ -459,7 +459,7 @@ impl<W: Clone, Q> State<W, Q> {
 
     /// A worker that was just leased turns out to be dead already: the lease never took place.
     pub fn found_dead(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
-        self.release(now, key, now, Ending::Lost("crash"), actions);
+        self.release(now, key, now, Ending::Lost(EndReason::Crash), actions);
     }
 
     /// Time passes: reaps, refills, and looks again at who waits. To be called at [`State::due`].
@@ -484,7 +484,7 @@ impl<W: Clone, Q> State<W, Q> {
             self.update_floor();
         }
         while let Some(key) = self.coldest_idle() {
-            self.retire(key, "retired", actions);
+            self.retire(key, EndReason::Retired, actions);
         }
     }
 
@@ -515,7 +515,7 @@ impl<W: Clone, Q> State<W, Q> {
         let idle = matches!(self.place(key), Some(Place::Up { leases: 0, .. }));
         if idle {
             self.hold_until = self.hold_until.max(now.after(Self::PRESSURE_HOLD));
-            self.retire(key, "pressure", actions);
+            self.retire(key, EndReason::Pressure, actions);
         }
         idle
     }

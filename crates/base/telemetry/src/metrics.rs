@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pilot_model::ports::TemplateMemory;
 use pilot_model::status::{PoolStatus, RuntimeCounts};
-use pilot_model::{FunctionName, InvocationRecord, Outcome, StartKind};
+use pilot_model::{EndReason, FunctionName, InvocationRecord, Outcome, RuntimeOrigin, StartKind};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -188,10 +188,10 @@ impl Metrics {
         }
         self.worker_starts.remove(named);
         self.worker_start_duration.remove(named);
-        for reason in END_REASONS {
+        for (reason, _) in EndReason::ALL {
             self.worker_ends.remove(&with(named, "reason", reason));
         }
-        for how in RUNTIME_ORIGINS {
+        for (how, _) in RuntimeOrigin::ALL {
             self.runtime_uses.remove(&with(named, "how", how));
         }
         for (state, _) in states(&PoolStatus::default()) {
@@ -340,25 +340,18 @@ impl FunctionMetrics {
         self.worker_start_duration.observe(took.as_secs_f64());
     }
 
-    /// Counts a worker that went. A reason that is not in the table counts as `retired`.
-    pub fn worker_ended(&self, reason: &str) {
-        let known = END_REASONS
-            .into_iter()
-            .find(|known| *known == reason)
-            .unwrap_or("retired");
-        let labels = with(&name_label(&self.name), "reason", known);
+    /// Counts a worker that ended.
+    pub fn worker_ended(&self, reason: EndReason) {
+        let labels = with(&name_label(&self.name), "reason", reason.as_str());
         self.worker_ends.get_or_create(&labels).inc();
     }
 
-    /// Counts a worker that got a runtime. A way that is not in the table counts as `started`.
-    pub fn runtime_given(&self, how: &str, took: Duration) {
-        let known = RUNTIME_ORIGINS
-            .into_iter()
-            .find(|known| *known == how)
-            .unwrap_or("started");
-        let labels = with(&name_label(&self.name), "how", known);
+    /// Counts a worker that got a runtime.
+    pub fn runtime_given(&self, origin: RuntimeOrigin, took: Duration) {
+        let how = origin.as_str();
+        let labels = with(&name_label(&self.name), "how", how);
         self.runtime_uses.get_or_create(&labels).inc();
-        let labels = vec![("how", Cow::Borrowed(known))];
+        let labels = vec![("how", Cow::Borrowed(how))];
         self.runtime_duration
             .get_or_create(&labels)
             .observe(took.as_secs_f64());
@@ -477,17 +470,6 @@ const PHASES: [&str; 8] = [
     "admit", "lease", "fork", "sandbox", "init", "start", "handler", "answer",
 ];
 const TEMPLATE_LEVELS: [&str; 4] = ["interpreter", "environment", "function", "prewarmed"];
-const RUNTIME_ORIGINS: [&str; 3] = ["reused", "adapted", "started"];
-const END_REASONS: [&str; 8] = [
-    "idle",
-    "scaled",
-    "crash",
-    "timeout",
-    "once",
-    "retired",
-    "pressure",
-    "cancelled",
-];
 const ERROR_OUTCOMES: [Outcome; 6] = [
     Outcome::FunctionError,
     Outcome::Crash,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pilot_model::ports::EventSink;
-use pilot_model::{Event, InvocationRecord, WorkerId};
+use pilot_model::{EndReason, Event, InvocationRecord, WorkerId};
 
 /// Keeps every event.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl RecordingSink {
 
     /// Workers that have ended, with the reason.
     #[must_use]
-    pub fn ended(&self) -> Vec<(WorkerId, &'static str)> {
+    pub fn ended(&self) -> Vec<(WorkerId, EndReason)> {
         let ended = |event: &Event| match event {
             Event::WorkerEnded { worker, reason, .. } => Some((*worker, *reason)),
             _ => None,

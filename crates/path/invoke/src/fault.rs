@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use pilot_model::calendar::{Utc, unix_ms};
 use pilot_model::ports::WorkerFault;
-use pilot_model::{FunctionName, InvocationId, Outcome};
+use pilot_model::{EndReason, FunctionName, InvocationId, Outcome};
 
 /// How a function went wrong.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Failure {
     /// What it printed, and what the platform says about its end.
     pub(crate) output: Bytes,
     /// Why the worker ends.
-    pub(crate) reason: &'static str,
+    pub(crate) reason: EndReason,
 }
 
 impl Failure {
@@ -28,7 +28,7 @@ impl Failure {
             outcome: Outcome::Timeout,
             body: body("Sandbox.Timedout", id, &message),
             output: joined(printed, line.as_bytes()),
-            reason: "timeout",
+            reason: EndReason::Timeout,
         }
     }
 
@@ -135,7 +135,7 @@ impl<'a> Told<'a> {
             outcome,
             body: body(kind, id, &message),
             output: joined(output, line.as_bytes()),
-            reason: "crash",
+            reason: EndReason::Crash,
         }
     }
 }

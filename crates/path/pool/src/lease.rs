@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pilot_model::ports::{StartStamps, Worker};
-use pilot_model::{Instant, StartKind};
+use pilot_model::{EndReason, Instant, StartKind};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -74,7 +74,7 @@ impl Lease {
 
     /// Begins the exchange: from here on, dropping the lease ends the worker. Gives the stream's number.
     pub fn begin(&mut self) -> u32 {
-        self.ending = Some(Ending::Lost("cancelled"));
+        self.ending = Some(Ending::Lost(EndReason::Cancelled));
         self.seat.stirred.store(true, Ordering::Relaxed);
         loop {
             let stream = self
@@ -131,8 +131,8 @@ impl Lease {
         self.end(now, Ending::Reusable);
     }
 
-    /// The worker is dead or must not be used again: `crash`, `timeout`, ….
-    pub fn lose(mut self, now: Instant, reason: &'static str) {
+    /// The worker is dead or must not be used again.
+    pub fn lose(mut self, now: Instant, reason: EndReason) {
         self.end(now, Ending::Lost(reason));
     }
 

@@ -439,12 +439,7 @@ impl Pool {
                         worker: seat.worker.id(),
                         reason,
                     });
-                    self.shared.chore(match reason {
-                        "idle" | "once" | "retired" | "scaled" => Chore::Retire(seat),
-                        "pressure" => Chore::Discard(seat),
-                        // Mid-way through something, or nobody knows through what.
-                        _ => Chore::Kill(seat),
-                    });
+                    self.shared.chore(Chore::End(seat, reason));
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, Engine, EventSink};
-use pilot_model::{Instant, Version, WorkerId};
+use pilot_model::{EndReason, Instant, Version, WorkerId};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::forecasting::Ticking;
@@ -61,12 +61,8 @@ pub(crate) struct Shared {
 /// What is done off the path.
 #[derive(Debug)]
 pub(crate) enum Chore {
-    /// End a worker.
-    Kill(Arc<Seat>),
-    /// Lets a worker go.
-    Retire(Arc<Seat>),
-    /// Lets a worker go, and what it leaves with it.
-    Discard(Arc<Seat>),
+    /// End a worker, in the way that the reason asks for.
+    End(Arc<Seat>, EndReason),
     /// Give a version's template up.
     Forget(Arc<Version>),
     /// The task of a start was ended.
@@ -164,10 +160,7 @@ impl Shared {
 
     /// Leaves something to the task off the path; does it here if that has ended.
     pub(crate) fn chore(&self, chore: Chore) {
-        if let Err(mpsc::error::SendError(
-            Chore::Kill(seat) | Chore::Retire(seat) | Chore::Discard(seat),
-        )) = self.chores.send(chore)
-        {
+        if let Err(mpsc::error::SendError(Chore::End(seat, _))) = self.chores.send(chore) {
             seat.worker.kill();
         }
     }
@@ -211,9 +204,14 @@ impl Shared {
 async fn do_chores(mut inbox: mpsc::UnboundedReceiver<Chore>, shared: Weak<Shared>) {
     while let Some(chore) = inbox.recv().await {
         match chore {
-            Chore::Kill(seat) => seat.worker.kill(),
-            Chore::Retire(seat) => seat.worker.retire(),
-            Chore::Discard(seat) => seat.worker.discard(),
+            Chore::End(seat, reason) => match reason {
+                EndReason::Idle | EndReason::Once | EndReason::Retired | EndReason::Scaled => {
+                    seat.worker.retire();
+                }
+                EndReason::Pressure => seat.worker.discard(),
+                // It may be in the middle of an invocation.
+                EndReason::Cancelled | EndReason::Crash | EndReason::Timeout => seat.worker.kill(),
+            },
             Chore::Forget(version) => {
                 if let Some(shared) = shared.upgrade() {
                     shared.engine.forget(&version);

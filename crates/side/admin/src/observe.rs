@@ -317,11 +317,15 @@ impl Shared {
                 version, reason, ..
             } => {
                 let account = self.account(ledger, &version.config.name);
-                account.metrics.worker_ended(reason);
+                account.metrics.worker_ended(*reason);
             }
-            Event::RuntimeGiven { version, how, took } => {
+            Event::RuntimeGiven {
+                version,
+                origin,
+                took,
+            } => {
                 let account = self.account(ledger, &version.config.name);
-                account.metrics.runtime_given(how, *took);
+                account.metrics.runtime_given(*origin, *took);
             }
             Event::RuntimesCounted(counts) => self.metrics.set_runtimes(counts),
         }

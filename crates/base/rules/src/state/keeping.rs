@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use pilot_model::Instant;
 use pilot_model::forecast::{Target, Tick};
+use pilot_model::{EndReason, Instant};
 
 use super::words::{Action, Key};
 use super::{Mode, Place, State};
@@ -22,7 +22,7 @@ impl<W: Clone, Q> State<W, Q> {
         while self.total() > workers
             && let Some(key) = self.coldest_idle()
         {
-            self.retire(key, "scaled", actions);
+            self.retire(key, EndReason::Scaled, actions);
         }
         while self.total() < workers.min(self.settings.max) {
             self.start(now, None, actions);
@@ -74,7 +74,7 @@ impl<W: Clone, Q> State<W, Q> {
             if self.mode == Mode::Live {
                 self.want(now.after(self.idle));
             } else {
-                self.retire(key, "retired", actions);
+                self.retire(key, EndReason::Retired, actions);
             }
         }
         if self.settings.parked > 0 || self.floor > 0 {
@@ -132,7 +132,7 @@ impl<W: Clone, Q> State<W, Q> {
                 self.want(end);
                 break;
             }
-            self.retire(key, "idle", actions);
+            self.retire(key, EndReason::Idle, actions);
         }
         if hot
             && keep > 0
@@ -152,12 +152,7 @@ impl<W: Clone, Q> State<W, Q> {
         self.idlers.first().map(|(key, _)| key)
     }
 
-    pub(super) fn retire(
-        &mut self,
-        key: Key,
-        reason: &'static str,
-        actions: &mut Vec<Action<W, Q>>,
-    ) {
+    pub(super) fn retire(&mut self, key: Key, reason: EndReason, actions: &mut Vec<Action<W, Q>>) {
         if let Some(Place::Up { worker, .. }) = self.vacate(key) {
             self.up -= 1;
             self.take_from_free(key);

@@ -48,7 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
     let ending = prop_oneof![
         6 => Just(Ending::Reusable),
         1 => Just(Ending::Unused),
-        2 => Just(Ending::Lost("crash")),
+        2 => Just(Ending::Lost(EndReason::Crash)),
     ];
     let fault = prop_oneof![1 => Just(StartFault::Import), 4 => Just(StartFault::Transient)];
     prop_oneof![
@@ -166,7 +166,7 @@ impl World {
                     let leases = self.workers.remove(&worker).expect("retired twice");
                     assert!(leases.is_empty(), "a leased worker is retired");
                     let left = self.workers.len() + self.starting.len();
-                    assert!(reason != "idle" || left >= self.state.floor as usize);
+                    assert!(reason != EndReason::Idle || left >= self.state.floor as usize);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pilot_model::{FunctionConfig, Reuse, StartKind};
+use pilot_model::{EndReason, FunctionConfig, Reuse, StartKind};
 
 /// What shapes a pool's decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub enum Action<W, Q> {
     /// This request gets the error of the start that has just failed (or learns that the pool closed).
     Fail(Q),
     /// End this worker: it is out of the pool.
-    Retire(W, &'static str),
+    Retire(W, EndReason),
 }
 
 /// How a lease ended.
@@ -93,7 +93,7 @@ pub enum Ending {
     /// The lease was never used.
     Unused,
     /// The worker is dead or must not be used again; why.
-    Lost(&'static str),
+    Lost(EndReason),
 }
 
 /// Whose fault a failed start is.

@@ -67,11 +67,11 @@ fn exercise(metrics: &Metrics, function: &str) {
     }
     series.invoked(&record(function, StartKind::Warm, Outcome::Timeout));
     series.worker_started(Duration::from_millis(2));
-    for reason in END_REASONS {
-        series.worker_ended(reason);
+    for (_, reason) in EndReason::ALL {
+        series.worker_ended(*reason);
     }
-    for how in RUNTIME_ORIGINS {
-        series.runtime_given(how, Duration::from_millis(2));
+    for (_, origin) in RuntimeOrigin::ALL {
+        series.runtime_given(*origin, Duration::from_millis(2));
     }
     metrics.set_runtimes(&RuntimeCounts::default());
     metrics.set_pool(&name(function), &PoolStatus::default());
@@ -180,14 +180,10 @@ fn every_phase_of_a_full_timeline_has_a_histogram() {
 }
 
 #[test]
-fn an_unknown_reason_adds_no_label_value() {
-    let metrics = Metrics::default();
-    metrics.function(&name("f")).worker_ended("whim");
-    let text = metrics.text();
-    assert!(
-        !text.contains("whim") && text.contains("reason=\"retired\""),
-        "{text}"
-    );
+fn the_tables_text_names_every_reason() {
+    for (reason, _) in EndReason::ALL {
+        assert!(crate::table::WORKER_ENDS.help.contains(reason), "{reason}");
+    }
 }
 
 #[test]

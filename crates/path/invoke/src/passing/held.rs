@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilot_model::ports::Worker;
-use pilot_model::{InvocationRecord, Outcome};
+use pilot_model::{EndReason, InvocationRecord, Outcome};
 use pilot_pool::Lease;
 
 use super::upload::Watch;
@@ -28,7 +28,7 @@ pub(super) enum Then {
     /// It can be given to the next.
     ServesOn,
     /// It is gone, or must not be used again, for this reason.
-    Ends(&'static str),
+    Ends(EndReason),
 }
 
 impl Held {

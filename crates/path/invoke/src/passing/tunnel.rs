@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::Outcome;
+use pilot_model::{EndReason, Outcome};
 
 use super::held::{Held, Then};
 use crate::fault::Failure;
@@ -57,7 +57,7 @@ impl Tunnel {
     pub fn end(mut self, end: TunnelEnd) {
         let gone = !self.held.worker().is_some_and(|worker| worker.is_alive());
         let (then, outcome) = match end {
-            _ if gone => (Then::Ends("crash"), Outcome::Crash),
+            _ if gone => (Then::Ends(EndReason::Crash), Outcome::Crash),
             TunnelEnd::Closed => (Then::ServesOn, Outcome::Ok),
             TunnelEnd::Broken => (Then::ServesOn, Outcome::Cancelled),
             TunnelEnd::Silent(_) => (Then::ServesOn, Outcome::Timeout),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pilot_model::Outcome;
+use pilot_model::{EndReason, Outcome};
 use pilot_testkit::Deed;
 
 use crate::house::{House, ms, pass};
@@ -54,7 +54,7 @@ async fn in_the_middle_of_its_call_the_worker_is_ended_and_counts_are_right() {
     let workers = house.workers();
     assert_eq!((workers.busy, workers.idle, workers.starting), (0, 0, 0));
     assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.sink.ended()[0].1, "cancelled");
+    assert_eq!(house.sink.ended()[0].1, EndReason::Cancelled);
     assert_eq!(house.sink.records()[0].outcome, Outcome::Cancelled);
 }
 

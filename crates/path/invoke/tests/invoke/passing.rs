@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, StreamBody};
 use pilot_invoke::{InvokeError, PassedBody, Response, ResponseBody};
 use pilot_model::ports::{BodyError, PassedRequest, PassedResponse, StreamedBody, WorkerFault};
-use pilot_model::{FunctionConfig, Interface, Outcome};
+use pilot_model::{EndReason, FunctionConfig, Interface, Outcome};
 use pilot_testkit::Served;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -237,7 +237,7 @@ async fn no_head_within_the_timeout_is_a_server_that_is_stuck() {
     assert_eq!(function_error(Ok(answer))["errorType"], "Sandbox.Timedout");
     pass(ms(1)).await;
     assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.sink.ended()[0].1, "timeout");
+    assert_eq!(house.sink.ended()[0].1, EndReason::Timeout);
 }
 
 #[tokio::test(start_paused = true)]

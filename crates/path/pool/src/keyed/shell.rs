@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 use pilot_model::ports::{PrewarmedRuntime, RuntimeHost, StartError, TemplateMemory};
 use pilot_model::runtime_key::{Base, RuntimeKey};
 use pilot_model::status::{RuntimeCounts, RuntimeStart, RuntimeStatus};
-use pilot_model::{Event, FunctionName, Instant, Runtime, Version, VersionId, WorkerId};
+use pilot_model::{
+    Event, FunctionName, Instant, Runtime, RuntimeOrigin, Version, VersionId, WorkerId,
+};
 use tokio::sync::Notify;
 
 use super::hold::{Claim, Hold};
@@ -349,24 +351,24 @@ impl Shared {
         }
         self.parts.sink.publish(Event::RuntimeGiven {
             version: Arc::clone(version),
-            how: origin.word(),
+            origin: origin.kind(),
             took,
         });
     }
 }
 
 impl Origin {
-    fn word(&self) -> &'static str {
+    fn kind(&self) -> RuntimeOrigin {
         match self {
-            Self::Reused => "reused",
-            Self::Adapted(_) => "adapted",
-            Self::Started => "started",
+            Self::Reused => RuntimeOrigin::Reused,
+            Self::Adapted(_) => RuntimeOrigin::Adapted,
+            Self::Started => RuntimeOrigin::Started,
         }
     }
 
     fn in_words(&self) -> String {
         let Self::Adapted(near) = self else {
-            return self.word().to_owned();
+            return self.kind().as_str().to_owned();
         };
         let what: Vec<_> = near.differences.iter().map(|what| what.as_str()).collect();
         format!("adapted from {}: {}", near.from.short(), what.join(", "))

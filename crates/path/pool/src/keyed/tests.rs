@@ -11,7 +11,7 @@ use std::time::Duration;
 use pilot_model::forecast::{Forecaster, Target, Tick};
 use pilot_model::ports::{Engine, StartError, Worker};
 use pilot_model::status::{Availability, RuntimeCounts, RuntimeStatus};
-use pilot_model::{Event, FunctionConfig, Runtime, ScaleConfig, Version, WorkerId};
+use pilot_model::{Event, FunctionConfig, Runtime, RuntimeOrigin, ScaleConfig, Version, WorkerId};
 use pilot_testkit::{FakeHost, RecordingSink, RuntimeDeed, TokioClock, version_with};
 
 use super::*;

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use pilot_model::status::RuntimeCounts;
-use pilot_model::{Instant, Version, WorkerId};
+use pilot_model::{EndReason, Instant, RuntimeOrigin, Version, WorkerId};
 use pilot_testkit::ManualClock;
 
 use super::*;
@@ -169,7 +169,7 @@ fn metrics_and_worker_events_are_counted() {
     bench.sink.publish(Event::WorkerEnded {
         version,
         worker: WorkerId(1),
-        reason: "idle",
+        reason: EndReason::Idle,
     });
     bench.observations.catch_up();
     let text = bench.metrics.text();
@@ -188,7 +188,7 @@ fn what_is_told_of_runtimes_is_counted() {
     let bench = Bench::new();
     bench.sink.publish(Event::RuntimeGiven {
         version: pilot_testkit::version("f", 1),
-        how: "adapted",
+        origin: RuntimeOrigin::Adapted,
         took: Duration::from_millis(2),
     });
     bench.sink.publish(Event::RuntimesCounted(RuntimeCounts {

@@ -49,11 +49,11 @@ async fn a_reuse_says_what_it_saved() {
         .events()
         .iter()
         .filter_map(|event| match event {
-            Event::RuntimeGiven { how, .. } => Some(*how),
+            Event::RuntimeGiven { origin, .. } => Some(*origin),
             _ => None,
         })
         .collect();
-    assert_eq!(given, ["started", "reused"]);
+    assert_eq!(given, [RuntimeOrigin::Started, RuntimeOrigin::Reused]);
 }
 
 #[tokio::test(start_paused = true)]
