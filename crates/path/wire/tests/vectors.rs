@@ -1,5 +1,10 @@
 //! The codec against the vectors that Rust, Python and Node.js share.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot read its vectors fails"
+)]
+
 use pilot_model::ports::{Input, InputKind};
 use pilot_model::{HttpRequestHead, InvocationHead, InvocationId};
 use pilot_wire::{Frame, FrameDecoder, FrameError, Header, Kind, meta};

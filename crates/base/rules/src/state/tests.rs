@@ -189,23 +189,23 @@ impl World {
         }
     }
 
-    fn take(&mut self, step: &Step) {
-        let mut actions = Vec::new();
+    /// A request comes, or says that it will.
+    fn take_request(&mut self, step: &Step, actions: &mut Vec<Action<u64, u64>>) {
         match *step {
             Step::Arrive | Step::FoundDead => {
                 let request = self.requests;
                 self.requests += 1;
                 self.arrivals += u64::from(!self.closed);
-                let arrival = self.state.arrive(self.now, || request, &mut actions);
+                let arrival = self.state.arrive(self.now, || request, actions);
                 match arrival {
                     Arrival::Leased(key, ..) if matches!(step, Step::FoundDead) => {
-                        self.state.found_dead(self.now, key, &mut actions);
+                        self.state.found_dead(self.now, key, actions);
                     }
                     arrival => self.arrived(arrival, request),
                 }
             }
             Step::Announce => {
-                let announced = self.state.announce(self.now, &mut actions);
+                let announced = self.state.announce(self.now, actions);
                 self.arrivals += announced.iter().count() as u64;
                 self.announced.extend(announced);
             }
@@ -216,7 +216,7 @@ impl World {
                 let id = self.announced.remove(at % self.announced.len());
                 let request = self.requests;
                 self.requests += 1;
-                let arrival = self.state.claim(self.now, id, || request, &mut actions);
+                let arrival = self.state.claim(self.now, id, || request, actions);
                 self.arrived(arrival, request);
             }
             Step::Retract(at) => {
@@ -226,6 +226,16 @@ impl World {
                 let id = self.announced.remove(at % self.announced.len());
                 self.state.retract(id);
                 self.arrivals = self.arrivals.saturating_sub(1);
+            }
+            _ => unreachable!("not a request"),
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        let mut actions = Vec::new();
+        match *step {
+            Step::Arrive | Step::FoundDead | Step::Announce | Step::Claim(_) | Step::Retract(_) => {
+                self.take_request(step, &mut actions)
             }
             Step::Ready(at) => {
                 let Some(key) = nth(&self.starting, at) else {
