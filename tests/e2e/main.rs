@@ -26,6 +26,7 @@ mod runtimes;
 mod seen;
 mod simulate;
 mod start;
+mod upload;
 mod url;
 
 use pilot_harness::{Daemon, DaemonOptions};
