@@ -7,121 +7,30 @@
 //!
 //! Not here: which environments are still needed. The deployer knows and sweeps.
 
-use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pilot_model::{Environment, EnvironmentId, Runtime};
 
 use self::node::NodeParts;
 use self::part::Parts;
-use self::program::NotFound;
 use self::python::PythonParts;
+use self::site::Say;
 use crate::data_dir::DataDir;
 use crate::hash::Fields;
 
+mod config;
+mod error;
 mod node;
 mod part;
 pub(crate) mod program;
 mod python;
+mod site;
 
-pub(crate) use self::node::{PackageError, link_commands};
-pub(crate) use self::python::{RequirementsError, compile};
-
-/// How environments are built.
-#[derive(Debug, Clone)]
-pub struct EnvironmentConfig {
-    /// Longest that an installer may take.
-    pub install_time_max: Duration,
-    /// Whether packages may run code of their own while they are installed, as the daemon's user, in no sandbox.
-    pub source_builds: SourceBuilds,
-    /// Where interpreters, uv and npm are looked for, in the form of `PATH`.
-    pub search_path: OsString,
-}
-
-/// Whether packages may run code while they are installed: Python's without a wheel are built, Node's have install scripts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SourceBuilds {
-    /// As pip and npm do by themselves.
-    Allowed,
-    /// Wheels alone, and no scripts.
-    Refused,
-}
-
-impl Default for EnvironmentConfig {
-    fn default() -> Self {
-        Self {
-            install_time_max: Duration::from_secs(600),
-            source_builds: SourceBuilds::Allowed,
-            search_path: std::env::var_os("PATH").unwrap_or_default(),
-        }
-    }
-}
-
-/// Why there is no environment.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum EnvironmentError {
-    #[error(transparent)]
-    NotFound(#[from] NotFound),
-    #[error(transparent)]
-    Requirements(#[from] RequirementsError),
-    #[error(transparent)]
-    Package(#[from] PackageError),
-    #[error("{}", failed_message(.failure, .noun, .file))]
-    Failed {
-        failure: Failure,
-        /// What one of the things to install is called: `requirement`, `package`.
-        noun: &'static str,
-        /// Where it is required.
-        file: &'static str,
-        /// The installer's last lines.
-        tail: String,
-    },
-    #[error(
-        "the packages of {file} were not installed within {} s; raise the daemon's install time, or require less",
-        .time_max.as_secs()
-    )]
-    TooLong {
-        file: &'static str,
-        time_max: Duration,
-        tail: String,
-    },
-    #[error(
-        "{python} has no pip, and a virtual environment with one could not be made; install uv, or its pip or venv package"
-    )]
-    NoPip { python: PathBuf, tail: String },
-    #[error(
-        "package.json needs npm, which is neither beside {node} nor on PATH; install npm, or deploy node_modules with the code \
-         ('!node_modules/' in .pilotignore)"
-    )]
-    NoNpm { node: PathBuf },
-    #[error("the environment could not be written to {path}: {source}")]
-    Disk { path: PathBuf, source: io::Error },
-}
-
-/// What an installer's failure comes down to.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    /// The declared requirement or package at fault, where it can be told.
-    pub(crate) at_fault: Option<String>,
-    /// Why, in one line.
-    pub(crate) reason: String,
-}
-
-fn failed_message(failure: &Failure, noun: &str, file: &str) -> String {
-    match &failure.at_fault {
-        Some(at_fault) => format!(
-            "{noun} '{at_fault}' could not be installed: {}; change it in {file}",
-            failure.reason
-        ),
-        None => format!(
-            "the packages of {file} could not be installed: {}",
-            failure.reason
-        ),
-    }
-}
+pub use self::config::{EnvironmentConfig, SourceBuilds};
+pub(crate) use self::error::EnvironmentError;
+pub(crate) use self::node::link_commands;
+pub(crate) use self::python::compile;
 
 /// Which environment some code needs. Nothing is built yet.
 #[derive(Debug)]
@@ -144,18 +53,6 @@ pub(crate) struct Obtained {
 pub(crate) struct Environments {
     python: PythonParts,
     node: NodeParts,
-}
-
-/// Says how far a build is.
-pub(crate) type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
-
-/// What one build of a part is given.
-#[derive(Clone, Copy)]
-struct Site<'a> {
-    parts: &'a Parts,
-    config: &'a EnvironmentConfig,
-    code: &'a Path,
-    say: Say<'a>,
 }
 
 impl Environments {
@@ -280,21 +177,6 @@ fn id_of<'a>(parts: impl Iterator<Item = &'a EnvironmentId>) -> EnvironmentId {
         hash.add(part.as_str());
     }
     EnvironmentId::from_hex(&hash.hex())
-}
-
-/// The program that a command begins with, when it is one of an interpreter's: its name as typed.
-fn program_of(runtime: &Runtime) -> Option<&str> {
-    match runtime {
-        Runtime::Provided { command } | Runtime::Http { command, .. } => {
-            command.first().map(String::as_str)
-        }
-        Runtime::Python { .. } | Runtime::Node { .. } | Runtime::Container { .. } => None,
-    }
-}
-
-/// Where the code is staged means nothing to anybody.
-fn without_stage(text: &str, stage: &Path) -> String {
-    text.replace(&format!("{}/", stage.display()), "")
 }
 
 #[cfg(test)]

@@ -11,12 +11,11 @@ use serde::{Deserialize, Serialize};
 use self::interpreter::{Interpreter, Interpreters};
 use self::npm::{Installation, Versions, failure, progress, telling};
 use self::package::{Found, NODE_MODULES, NPMRC, PACKAGE_JSON, Package};
+use super::config::{EnvironmentConfig, SourceBuilds};
+use super::error::{EnvironmentError, InstallFailure};
 use super::part::{Parts, Unfinished, disk};
 use super::program::NeededBy;
-use super::{
-    EnvironmentConfig, EnvironmentError, Failure, Say, Site, SourceBuilds, program_of,
-    without_stage,
-};
+use super::site::{Say, Site, program_of, without_stage};
 use crate::blocking::blocking;
 use crate::hash::Fields;
 use crate::process::{self, Ended};
@@ -224,7 +223,7 @@ impl Site<'_> {
         match blocking(move || tree::make_whole(&work, &modules)).await {
             Ok(None) => Ok(()),
             Ok(Some(link)) => Err(EnvironmentError::Failed {
-                failure: Failure {
+                failure: InstallFailure {
                     at_fault: Some(link.name),
                     reason: format!("it is a link to {}, which is not in the code", link.target),
                 },

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 use tokio::sync::OwnedMutexGuard;
 
-use super::EnvironmentError;
+use super::error::EnvironmentError;
 use crate::blocking::blocking;
 use crate::data_dir::{DataDir, make_dir};
 use crate::durable;

@@ -1,6 +1,8 @@
 //! What both parts have in common; [`Bench`] is the parts' own tests' too.
 
+use std::ffi::OsString;
 use std::fs;
+use std::path::PathBuf;
 
 use pilot_model::Contract;
 

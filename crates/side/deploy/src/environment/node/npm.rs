@@ -6,7 +6,8 @@ use std::path::Path;
 
 use tokio::process::Command;
 
-use super::super::{Failure, SourceBuilds};
+use super::super::config::SourceBuilds;
+use super::super::error::InstallFailure;
 
 /// What is to be installed.
 #[derive(Debug)]
@@ -111,7 +112,7 @@ pub(super) fn telling(output: &str) -> String {
 }
 
 /// Reads a failed npm's output.
-pub(super) fn failure(output: &str, declared: &BTreeMap<String, String>) -> Failure {
+pub(super) fn failure(output: &str, declared: &BTreeMap<String, String>) -> InstallFailure {
     let lines: Vec<&str> = output
         .lines()
         .filter(|line| is_error(line))
@@ -163,7 +164,7 @@ pub(super) fn failure(output: &str, declared: &BTreeMap<String, String>) -> Fail
     };
     // What is to be changed is then no dependency.
     let of_no_package = code == "EUSAGE" || NETWORK.contains(&code);
-    Failure {
+    InstallFailure {
         at_fault: (!of_no_package)
             .then(|| at_fault(&lines, declared))
             .flatten()

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
 
-use super::super::{Failure, SourceBuilds};
+use super::super::config::SourceBuilds;
+use super::super::error::InstallFailure;
 use super::requirements::{Requirements, normal_name};
 
 /// Who installs.
@@ -78,7 +79,7 @@ pub(super) fn progress(line: &str) -> Option<&str> {
 }
 
 /// Reads a failed installer's output.
-pub(super) fn failure(output: &str, declared: &Requirements) -> Failure {
+pub(super) fn failure(output: &str, declared: &Requirements) -> InstallFailure {
     let lines: Vec<&str> = output.lines().map(str::trim).collect();
     let errors: Vec<&str> = lines.iter().filter_map(|line| error_line(line)).collect();
     let telling = errors
@@ -94,7 +95,7 @@ pub(super) fn failure(output: &str, declared: &Requirements) -> Failure {
         .rev()
         .filter(|line| AT_WORK.iter().any(|start| line.starts_with(start)));
     let quoted = lines.iter().skip_while(|line| error_line(line).is_none());
-    Failure {
+    InstallFailure {
         at_fault: [&reason]
             .into_iter()
             .chain(at_work)
@@ -183,7 +184,7 @@ mod tests {
             [notice] A new release of pip is available\n";
         assert_eq!(
             failure(output, &declared(&["numpy", "six==99"])),
-            Failure {
+            InstallFailure {
                 at_fault: Some("six==99".to_owned()),
                 reason: "No matching distribution found for six==99".to_owned(),
             }
