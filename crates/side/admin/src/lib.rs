@@ -11,6 +11,7 @@ pub mod observe;
 mod access;
 mod error;
 mod openapi;
+mod router;
 mod routes;
 
 pub use access::{Access, Token};

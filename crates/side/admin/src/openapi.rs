@@ -1,7 +1,11 @@
 //! The control API's OpenAPI document, made from the handlers and the types they serve.
 
+use axum::Json;
+use axum::extract::State;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+
+use crate::admin::Admin;
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -18,7 +22,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
         crate::routes::deploy::deploy,
         crate::routes::logs::logs,
         crate::routes::process::version,
-        crate::routes::process::openapi,
+        openapi,
         crate::routes::process::metrics,
         crate::routes::process::healthz,
         crate::routes::process::readyz,
@@ -30,8 +34,17 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 )]
 struct Document;
 
+/// This document.
+#[utoipa::path(
+    get, path = "/_pilot/v1/openapi.json", tag = "daemon",
+    responses((status = 200, description = "The OpenAPI document", body = Object)),
+)]
+pub(crate) async fn openapi(State(admin): State<Admin>) -> Json<utoipa::openapi::OpenApi> {
+    Json(document(admin.inner.config.version))
+}
+
 /// The document of this version.
-pub(crate) fn document(version: &str) -> OpenApi {
+fn document(version: &str) -> OpenApi {
     let mut document = <Document as utoipa::OpenApi>::openapi();
     version.clone_into(&mut document.info.version);
     let components = document.components.get_or_insert_default();
@@ -52,7 +65,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::admin::routes;
+    use crate::router::routes;
 
     #[test]
     fn the_document_has_every_route_and_no_other() {

@@ -20,6 +20,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::observe::{Observer, ObserverConfig};
+use crate::router::routes;
 
 type Said = Arc<dyn Fn(Progress) + Send + Sync>;
 

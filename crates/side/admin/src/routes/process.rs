@@ -1,4 +1,4 @@
-//! The daemon itself: version, OpenAPI document, metrics, health.
+//! The daemon itself: version, metrics, health.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,6 @@ use serde::Serialize;
 
 use crate::admin::{Admin, Readiness};
 use crate::blocking;
-use crate::openapi::document;
 
 /// Which Pilotlight this is.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -33,15 +32,6 @@ pub(crate) async fn version(State(admin): State<Admin>) -> Json<VersionInfo> {
         version: admin.inner.config.version,
         api: "v1",
     })
-}
-
-/// This document.
-#[utoipa::path(
-    get, path = "/_pilot/v1/openapi.json", tag = "daemon",
-    responses((status = 200, description = "The OpenAPI document", body = Object)),
-)]
-pub(crate) async fn openapi(State(admin): State<Admin>) -> Json<utoipa::openapi::OpenApi> {
-    Json(document(admin.inner.config.version))
 }
 
 /// The metrics in the OpenMetrics text format.

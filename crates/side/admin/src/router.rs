@@ -1,0 +1,132 @@
+//! The router of the control API: the one table of routes, and what is asked of a caller at each.
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{Method, Uri};
+use axum::middleware::from_fn_with_state;
+use axum::routing::{MethodRouter, delete, get, post, put};
+
+use crate::access::{Access, require_token};
+use crate::admin::Admin;
+use crate::error::Failure;
+use crate::openapi;
+use crate::routes::{deploy, functions, logs, process};
+
+impl Admin {
+    /// Everything below `/_pilot/`, and `/metrics`, `/healthz`, `/readyz`.
+    pub fn router(&self) -> Router {
+        let config = &self.inner.config;
+        let metrics_token = match config.metrics {
+            Access::Open => None,
+            Access::Token => config.token.clone(),
+        };
+        let mut router = Router::new();
+        for route in routes() {
+            let token = match route.access {
+                RouteAccess::Token => config.token.clone(),
+                RouteAccess::Metrics => metrics_token.clone(),
+                RouteAccess::Open => None,
+            };
+            let handler = route
+                .handler
+                .layer(from_fn_with_state(token, require_token));
+            router = router.route(route.path, handler);
+        }
+        router
+            .fallback(unknown_route)
+            .method_not_allowed_fallback(method_not_allowed)
+            .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+            .with_state(self.clone())
+    }
+}
+
+/// A line of the table of routes.
+pub(crate) struct Route {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    access: RouteAccess,
+    handler: MethodRouter<Admin>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RouteAccess {
+    Token,
+    Metrics,
+    Open,
+}
+
+/// The one table of routes. The OpenAPI document is compared with it.
+pub(crate) fn routes() -> Vec<Route> {
+    use RouteAccess::{Metrics, Open, Token};
+    let route = |method, path, access, handler| Route {
+        method,
+        path,
+        access,
+        handler,
+    };
+    vec![
+        route(Method::GET, FUNCTIONS, Token, get(functions::list)),
+        route(Method::GET, FUNCTION, Token, get(functions::describe)),
+        route(
+            Method::PUT,
+            FUNCTION,
+            Token,
+            // The archive is streamed against a limit of its own.
+            put(deploy::deploy).layer(DefaultBodyLimit::disable()),
+        ),
+        route(Method::DELETE, FUNCTION, Token, delete(functions::remove)),
+        route(Method::POST, SCALE, Token, post(functions::scale)),
+        route(Method::GET, LOGS, Token, get(logs::logs)),
+        route(Method::GET, VERSION, Token, get(process::version)),
+        route(Method::GET, OPENAPI, Token, get(openapi::openapi)),
+        route(Method::GET, "/metrics", Metrics, get(process::metrics)),
+        route(Method::GET, "/healthz", Open, get(process::healthz)),
+        route(Method::GET, "/readyz", Open, get(process::readyz)),
+    ]
+}
+
+async fn unknown_route(method: Method, uri: Uri) -> Failure {
+    let path: String = uri.path().chars().take(200).collect();
+    let known: Vec<&str> = routes().iter().map(|route| route.path).collect();
+    let hint = pilot_model::nearest::nearest(&path, known.into_iter())
+        .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+    Failure::new(
+        "unknown_route",
+        format!("there is no route {method} {path}{hint} ({OPENAPI} lists all)"),
+    )
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> Failure {
+    let path: String = uri.path().chars().take(200).collect();
+    let taken: Vec<Method> = routes()
+        .into_iter()
+        .filter(|route| is_at(route.path, uri.path()))
+        .map(|route| route.method)
+        .collect();
+    let taken: Vec<&str> = taken.iter().map(Method::as_str).collect();
+    Failure::new(
+        "method_not_allowed",
+        format!(
+            "{path} does not take {method}; it takes {}",
+            taken.join(", ")
+        ),
+    )
+}
+
+/// Whether a path is one of a route's, whose `{parts}` stand for anything.
+fn is_at(route: &str, path: &str) -> bool {
+    let (route, path) = (route.split('/'), path.split('/'));
+    route.clone().count() == path.clone().count()
+        && route
+            .zip(path)
+            .all(|(wanted, part)| wanted.starts_with('{') || wanted == part)
+}
+
+const FUNCTIONS: &str = "/_pilot/v1/functions";
+const FUNCTION: &str = "/_pilot/v1/functions/{name}";
+const SCALE: &str = "/_pilot/v1/functions/{name}/scale";
+const LOGS: &str = "/_pilot/v1/functions/{name}/logs";
+const VERSION: &str = "/_pilot/v1/version";
+const OPENAPI: &str = "/_pilot/v1/openapi.json";
+/// Largest body of calls other than a deployment.
+const BODY_BYTES_MAX: usize = 64 * 1024;
