@@ -12,8 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::Gate;
 use crate::connection::{self, Phase};
+use crate::gate::Gate;
 
 /// How a drain went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

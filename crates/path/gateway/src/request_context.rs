@@ -1,23 +1,16 @@
-//! One request on the data path, from its head to its reply: what every route needs of it, and the dispatch to the routes.
-//! Runs inside the connection's task: to hand a request to another thread costs more than to serve it.
+//! One request on the data path: what every route needs of it.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::uri::PathAndQuery;
-use http::{Method, Request, StatusCode};
 use hyper::body::{Body as _, Incoming};
 use pilot_model::{Instant, InvocationId};
 
-use crate::Gate;
-use crate::connection::Line;
+use crate::connection::line::Line;
 use crate::errors::RequestError;
-use crate::function_url::{self, Place};
+use crate::gate::Gate;
 use crate::headers;
-use crate::lambda_api::{self, Form};
-use crate::reply::{Reply, ReplyBody};
-use crate::route::{Route, route};
 use crate::token::TokenError;
 use crate::upload::Upload;
 
@@ -34,7 +27,7 @@ pub(crate) struct RequestContext<'a> {
     /// The connection it came on.
     pub(crate) line: &'a Line,
     /// `None` once somebody has it.
-    body: Option<Incoming>,
+    pub(crate) body: Option<Incoming>,
 }
 
 impl RequestContext<'_> {
@@ -74,65 +67,4 @@ impl RequestContext<'_> {
         let value = self.head.headers.get(headers::TRACE_ID)?;
         Some(headers::text(value).into_owned())
     }
-}
-
-/// Answers one request, whatever it is.
-pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
-    let received = gate.invoker.now();
-    let usage = line.usage();
-    usage.request_began(request.version(), !request.body().is_end_stream());
-    let (mut head, body) = request.into_parts();
-    if head.method == Method::CONNECT {
-        // Not a proxy; and hyper would take a 2xx for the beginning of a tunnel.
-        let mut reply = Reply::new(ReplyBody::empty());
-        *reply.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-        return reply;
-    }
-    let uri = std::mem::take(&mut head.uri);
-    let target = route(uri.path());
-    if target == Route::Control {
-        head.uri = uri;
-        let response = (gate.control)(Request::from_parts(head, body)).await;
-        return response.map(ReplyBody::Control);
-    }
-    let context = RequestContext {
-        gate,
-        id: new_id(),
-        received,
-        head,
-        line,
-        body: Some(body),
-    };
-    let id = context.id.clone();
-    let result = match target {
-        Route::Invoke { name } => lambda_api::invoke(context, name, uri.query(), Form::Whole).await,
-        Route::InvokeStreaming { name } => {
-            lambda_api::invoke(context, name, uri.query(), Form::EventStream).await
-        }
-        Route::FunctionUrl { name, root, path } => {
-            let whole = uri.path_and_query().map_or("", PathAndQuery::as_str);
-            let place = Place {
-                name,
-                root,
-                path,
-                query: uri.query().unwrap_or(""),
-                path_and_query: whole.strip_prefix(root).unwrap_or("/"),
-            };
-            function_url::call(context, place).await
-        }
-        Route::Unsupported { operation } => Err(RequestError::NotSupported {
-            feature: operation,
-            instead: "use Invoke, POST /2015-03-31/functions/NAME/invocations",
-        }),
-        Route::UnknownOperation | Route::Control => Err(RequestError::UnknownOperation {
-            method: context.head.method.as_str().chars().take(20).collect(),
-        }),
-    };
-    result.unwrap_or_else(|error| error.into_reply(&id))
-}
-
-/// A random UUID. The generator is a local one, seeded by the kernel: ids must differ, not be secret.
-fn new_id() -> InvocationId {
-    let mut text = uuid::Uuid::encode_buffer();
-    InvocationId::new(uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text))
 }

@@ -14,7 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use pilot_model::ports::BodyError;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::connection::Usage;
+use crate::connection::line::Usage;
 
 /// A request's body on its way through.
 #[derive(Debug)]

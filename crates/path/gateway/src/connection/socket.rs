@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use super::Usage;
+use super::line::Usage;
 
 /// A TCP stream as hyper uses it.
 pub(super) struct Socket {

@@ -19,7 +19,7 @@ use pilot_invoke::{PassedBody, Request, ResponseBody};
 use pilot_model::ports::{PassedRequest, StreamedBody};
 
 use super::Place;
-use crate::connection::Line;
+use crate::connection::line::Line;
 use crate::errors::{AnswerError, RequestError};
 use crate::forward::{self, Upgrades};
 use crate::headers;
