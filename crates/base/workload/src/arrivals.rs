@@ -6,7 +6,8 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::time::Duration;
 
-use crate::azure::{MinuteStream, RecordedStream};
+use crate::azure::minutes::MinuteStream;
+use crate::azure::recorded::RecordedStream;
 use crate::schedule::PhaseStream;
 
 /// One request.

@@ -16,6 +16,7 @@ mod arrivals;
 mod azure;
 mod error;
 mod file;
+mod function;
 mod profile;
 mod random;
 mod schedule;
@@ -23,6 +24,7 @@ mod service;
 
 pub use arrivals::{Arrival, Arrivals};
 pub use error::WorkloadError;
-pub use profile::{Overrides, Phase, Profile, WorkloadFunction};
+pub use function::WorkloadFunction;
+pub use profile::{Overrides, Phase, Profile};
 pub use schedule::Spacing;
 pub use service::ServiceTimes;

@@ -7,12 +7,13 @@ use std::time::Duration;
 use toml::Spanned;
 
 use crate::arrivals::{Arrivals, Stream};
-use crate::azure::{Chosen, Trace, TraceConfig, Window};
+use crate::azure::Trace;
+use crate::azure::choice::{Chosen, TraceConfig, Window};
 use crate::error::WorkloadError;
 use crate::file::{Document, Durations, Functions, PhaseSpec, TraceSpec, line_of};
+use crate::function::WorkloadFunction;
 use crate::random::{Purpose, Random};
 use crate::schedule::{PhaseStream, Segment, Spacing};
-use crate::service::ServiceTimes;
 
 /// A workload: which functions, and when each is asked for. `Clone` copies a trace's counts.
 #[derive(Debug, Clone)]
@@ -31,19 +32,6 @@ enum Source {
         spacing: Spacing,
     },
     Trace(Trace),
-}
-
-/// One function of a workload.
-#[derive(Debug, Clone, PartialEq)]
-pub struct WorkloadFunction {
-    /// The trace's hash; the profile's name where there is one function alone.
-    pub name: String,
-    /// How long its invocations take, where the trace has percentiles. Arrivals have times drawn from these.
-    pub service: Option<ServiceTimes>,
-    /// What one instance uses, where the trace says it.
-    pub memory_bytes: Option<u64>,
-    /// Arrivals that are to be expected in the whole run.
-    pub expected: f64,
 }
 
 /// A part of the run, by its name; a trace is one part.

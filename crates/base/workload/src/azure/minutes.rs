@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use csv::StringRecord;
 
-use super::{Candidate, Csv, TraceConfig, Window, choose, data_error, scaled};
+use super::choice::{Candidate, TraceConfig, Window, choose};
+use super::table::{Csv, data_error, scaled};
 use crate::error::WorkloadError;
-use crate::profile::WorkloadFunction;
+use crate::function::WorkloadFunction;
 use crate::random::{Purpose, Random};
 use crate::service::ServiceTimes;
 

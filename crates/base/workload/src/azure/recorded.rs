@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use csv::StringRecord;
 
-use super::{Candidate, Csv, TraceConfig, choose, scaled};
+use super::choice::{Candidate, TraceConfig, choose};
+use super::table::{Csv, scaled};
 use crate::error::WorkloadError;
-use crate::profile::WorkloadFunction;
+use crate::function::WorkloadFunction;
 
 /// The invocations of the chosen functions and minutes.
 #[derive(Debug, Clone)]
