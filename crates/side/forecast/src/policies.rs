@@ -4,11 +4,10 @@
 
 mod auto;
 mod constant;
+mod duration;
 pub(crate) mod papers;
 mod signal;
 mod sizing;
-
-use std::time::Duration;
 
 use pilot_model::ScaleConfig;
 use pilot_model::forecast::Forecaster;
@@ -34,19 +33,6 @@ pub fn forecaster(policy: &Policy, scale: &ScaleConfig) -> Option<Box<dyn Foreca
         Policy::Histogram(constants) => Box::new(histogram::Histogram::new(*constants, scale)),
         Policy::Auto(constants) => Box::new(auto::Auto::new(*constants, scale)),
     })
-}
-
-/// A constant's seconds as a duration; what is no length of time is two seconds.
-fn interval(tick_s: f64) -> Duration {
-    Duration::try_from_secs_f64(tick_s)
-        .ok()
-        .filter(|interval| !interval.is_zero())
-        .unwrap_or(Duration::from_secs(2))
-}
-
-/// A constant's seconds as a duration; as long as can be where they are more than that.
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl Auto {
     pub(super) fn new(constants: AutoPolicy, scale: &ScaleConfig) -> Self {
         Self {
             memory_weight: constants.memory_weight,
-            tick: super::interval(constants.tick_s),
+            tick: super::duration::interval(constants.tick_s),
             max: scale.max,
             born: None,
             now: Instant(0),
@@ -220,7 +220,7 @@ impl Forecaster for Auto {
         let idle_s = price
             .break_even_s()
             .min(Self::IDLE_MAX_S.max(price.start_s));
-        self.newest.target.idle = Some(super::seconds(idle_s));
+        self.newest.target.idle = Some(super::duration::seconds(idle_s));
         let Some(born) = self.born else {
             return self.newest.target;
         };

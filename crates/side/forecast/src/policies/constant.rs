@@ -28,7 +28,7 @@ impl Constant {
 
 impl Forecaster for Constant {
     fn interval(&self) -> Duration {
-        super::interval(self.constants.tick_s)
+        super::duration::interval(self.constants.tick_s)
     }
 
     fn tick(&mut self, _tick: &Tick) -> Target {

@@ -48,7 +48,7 @@ struct Newest {
 impl AdaptiveCusum {
     pub(crate) fn new(constants: AdaptiveCusumPolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: crate::policies::interval(constants.tick_s),
+            interval: crate::policies::duration::interval(constants.tick_s),
             constants,
             sizing: Sizing::new(constants.margin, scale),
             baseline: Baseline::new(constants.alpha),

@@ -38,7 +38,7 @@ struct Newest {
 impl Arima {
     pub(crate) fn new(constants: ArimaPolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: crate::policies::interval(constants.tick_s),
+            interval: crate::policies::duration::interval(constants.tick_s),
             sizing: Sizing::new(constants.margin, scale),
             samples_min: constants.samples_min as usize,
             rates: Window::new(constants.window),

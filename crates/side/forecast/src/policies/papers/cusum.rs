@@ -42,7 +42,7 @@ struct Newest {
 impl Cusum {
     pub(crate) fn new(constants: CusumPolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: crate::policies::interval(constants.tick_s),
+            interval: crate::policies::duration::interval(constants.tick_s),
             overshoot: constants.overshoot,
             threshold: constants.h,
             sizing: Sizing::new(constants.margin, scale),

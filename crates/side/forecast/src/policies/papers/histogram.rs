@@ -78,7 +78,7 @@ impl Histogram {
     pub(crate) fn new(constants: HistogramPolicy, scale: &ScaleConfig) -> Self {
         let idle_times = IdleTimes::new(&constants);
         Self {
-            interval: crate::policies::interval(constants.tick_s),
+            interval: crate::policies::duration::interval(constants.tick_s),
             constants,
             sizing: Sizing::new(0, scale),
             idle_times,
@@ -198,7 +198,7 @@ impl Forecaster for Histogram {
             self.phase = Phase::KeepAlive;
             return Target {
                 workers: 0,
-                idle: Some(crate::policies::seconds(self.windows.to_s)),
+                idle: Some(crate::policies::duration::seconds(self.windows.to_s)),
             };
         }
         let idle_s = self

@@ -20,7 +20,7 @@ pub(crate) struct Reactive {
 impl Reactive {
     pub(crate) fn new(constants: ReactivePolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: crate::policies::interval(constants.tick_s),
+            interval: crate::policies::duration::interval(constants.tick_s),
             sizing: Sizing::new(constants.margin, scale),
             newest: Sized::default(),
         }

@@ -36,7 +36,7 @@ struct Newest {
 impl SmoothingMarkov {
     pub(crate) fn new(constants: SmoothingMarkovPolicy, scale: &ScaleConfig) -> Self {
         Self {
-            interval: crate::policies::interval(constants.tick_s),
+            interval: crate::policies::duration::interval(constants.tick_s),
             constants,
             sizing: Sizing::new(constants.margin, scale),
             predictor: Predictor::new(constants, Beginning::Mean),
