@@ -361,11 +361,11 @@ impl FunctionMetrics {
 /// The phases' histograms, ready at hand, shared by all functions.
 #[derive(Debug, Clone)]
 struct Phases {
-    by_name: Arc<[Phase]>,
+    by_name: Arc<[PhaseHistograms]>,
 }
 
 #[derive(Debug)]
-struct Phase {
+struct PhaseHistograms {
     name: &'static str,
     cold: Histogram,
     warm: Histogram,
@@ -380,7 +380,7 @@ impl Phases {
             ];
             family.get_or_create_owned(&labels)
         };
-        let by_name = PHASES.map(|name| Phase {
+        let by_name = PHASES.map(|name| PhaseHistograms {
             name,
             cold: series(name, "cold"),
             warm: series(name, "warm"),

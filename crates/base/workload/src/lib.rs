@@ -25,6 +25,6 @@ mod service;
 pub use arrivals::{Arrival, Arrivals};
 pub use error::WorkloadError;
 pub use function::WorkloadFunction;
-pub use profile::{Overrides, Phase, Profile};
+pub use profile::{LoadPhase, Overrides, Profile};
 pub use schedule::Spacing;
 pub use service::ServiceTimes;

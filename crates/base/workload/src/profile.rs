@@ -21,7 +21,7 @@ pub struct Profile {
     name: String,
     seed: u64,
     functions: Vec<WorkloadFunction>,
-    phases: Vec<Phase>,
+    phases: Vec<LoadPhase>,
     source: Source,
 }
 
@@ -36,7 +36,7 @@ enum Source {
 
 /// A part of the run, by its name; a trace is one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Phase {
+pub struct LoadPhase {
     /// As in the file.
     pub name: String,
     /// Which repetition of the phases, from 1.
@@ -115,7 +115,7 @@ impl Profile {
 
     /// The parts of the run, one after the other without gaps.
     #[must_use]
-    pub fn phases(&self) -> &[Phase] {
+    pub fn phases(&self) -> &[LoadPhase] {
         &self.phases
     }
 
@@ -183,7 +183,7 @@ impl Check<'_> {
                 }
             }
             let (trace, functions, length) = self.trace(trace, data, scale)?;
-            let phase = Phase {
+            let phase = LoadPhase {
                 name: "trace".to_owned(),
                 cycle: 1,
                 start: Duration::ZERO,
@@ -221,7 +221,7 @@ impl Check<'_> {
         &self,
         document: &Document,
         scale: f64,
-    ) -> Result<(Vec<Phase>, Vec<Segment>), WorkloadError> {
+    ) -> Result<(Vec<LoadPhase>, Vec<Segment>), WorkloadError> {
         if document.phases.is_empty() {
             return Err(self.wrong(
                 None,
@@ -249,7 +249,7 @@ impl Check<'_> {
                 };
                 let end_s = start_s + segment.length_s;
                 let name = phase.get_ref().name.clone();
-                phases.push(Phase {
+                phases.push(LoadPhase {
                     name: name.unwrap_or_else(|| format!("phase {number}")),
                     cycle,
                     start: self.seconds(start_s)?,

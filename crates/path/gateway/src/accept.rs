@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::connection::{self, Phase};
+use crate::connection::{self, DrainPhase};
 use crate::gate::Gate;
 
 /// How a drain went.
@@ -30,7 +30,7 @@ pub(crate) async fn run(
     gate: Arc<Gate>,
     shutdown: impl Future<Output = ()>,
 ) -> Drained {
-    let (phase, observed) = watch::channel(Phase::Open);
+    let (phase, observed) = watch::channel(DrainPhase::Open);
     let mut slots = Slots {
         free: Arc::new(Semaphore::new(gate.config.connections_max)),
         reported: false,
@@ -62,7 +62,7 @@ pub(crate) async fn run(
         }
     }
     drop(listener);
-    phase.send_replace(Phase::Draining);
+    phase.send_replace(DrainPhase::Draining);
     drain(connections, gate.config.grace).await
 }
 

@@ -21,12 +21,12 @@ use self::socket::Socket;
 use crate::dispatch;
 use crate::gate::Gate;
 
-/// What the daemon is at, as connections need to know it.
+/// Whether the daemon drains, as connections need to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum DrainPhase {
     /// Serving.
     Open,
-    /// Finishing what has begun.
+    /// It finishes the requests that have begun.
     Draining,
 }
 
@@ -35,7 +35,7 @@ pub(crate) async fn serve(
     gate: Arc<Gate>,
     stream: TcpStream,
     peer: SocketAddr,
-    phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<DrainPhase>,
 ) {
     let line = Line::new(peer);
     serve_http(&gate, stream, &line, phase).await;
@@ -49,7 +49,7 @@ async fn serve_http(
     gate: &Gate,
     stream: TcpStream,
     line: &Line,
-    mut phase: watch::Receiver<Phase>,
+    mut phase: watch::Receiver<DrainPhase>,
 ) {
     let (peer, usage) = (line.peer(), line.usage());
     let socket = Socket::new(stream, usage.clone(), gate.config.write_timeout);
@@ -68,7 +68,7 @@ async fn serve_http(
         biased;
         ended = connection.as_mut() => Some(ended),
         // An error means that the listener is gone, which is the same.
-        _ = phase.wait_for(|phase| *phase == Phase::Draining) => None,
+        _ = phase.wait_for(|phase| *phase == DrainPhase::Draining) => None,
     };
     let ended = match ended {
         Some(ended) => ended,

@@ -67,7 +67,7 @@ impl Observer {
         clock: Arc<dyn Clock>,
     ) -> io::Result<(Arc<dyn EventSink>, Arc<Observations>)> {
         let logs = Arc::new(LogStore::open(config.logs_dir, config.log_file_bytes_max)?);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ObserverState {
             queue: Mutex::default(),
             filled: Condvar::new(),
             ledger: Mutex::default(),
@@ -92,7 +92,7 @@ impl Observer {
 /// What was made of the events. Dropping it stops the subscriber.
 #[derive(Debug)]
 pub struct Observations {
-    shared: Arc<Shared>,
+    shared: Arc<ObserverState>,
     /// Guards the handle alone.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -175,7 +175,7 @@ impl Observed for Observations {
 
 /// Where the path's events go in.
 #[derive(Debug)]
-struct Sink(Arc<Shared>);
+struct Sink(Arc<ObserverState>);
 
 impl EventSink for Sink {
     fn publish(&self, event: Event) {
@@ -184,7 +184,7 @@ impl EventSink for Sink {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ObserverState {
     /// What has gathered. Held for a push or a swap.
     queue: Mutex<Queue>,
     /// Signalled when the queue gets its first event, and at the end.
@@ -233,7 +233,7 @@ struct Seen {
     received_unix_ms: u64,
 }
 
-impl Shared {
+impl ObserverState {
     fn publish(&self, event: Event) {
         let output_bytes = output_bytes(&event);
         let mut queue = self.queue.lock();

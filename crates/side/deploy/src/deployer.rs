@@ -23,7 +23,7 @@ use crate::environment::{EnvironmentConfig, Environments};
 use crate::errors;
 use crate::keyed_locks::KeyedLocks;
 use crate::registry::{Registry, RegistryError, StoredFunction, StoredVersion};
-use crate::state::{Deployed, Function, State};
+use crate::state::{DeployState, Deployed, Function};
 
 mod attempt;
 mod hints;
@@ -98,7 +98,7 @@ struct Inner {
     data_dir: Arc<DataDir>,
     registry: Registry,
     environments: Environments,
-    state: Arc<State>,
+    state: Arc<DeployState>,
     limits: ArchiveLimits,
     platform: Arc<dyn Platform>,
     observed: Arc<dyn Observed>,
@@ -123,7 +123,7 @@ impl Deployer {
             Err(source) => return Err(OpenError::DataDir { path, source }),
         };
         let registry = Registry::open(data_dir.root())?;
-        let state = Arc::new(State::default());
+        let state = Arc::new(DeployState::default());
         for stored in registry.functions()? {
             state.put(stored.live.version.config.name.clone(), loaded(stored));
         }

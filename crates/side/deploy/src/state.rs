@@ -35,7 +35,7 @@ pub(crate) struct Function {
 
 /// The functions and folders in use.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct DeployState {
     inner: Mutex<Inner>,
 }
 
@@ -51,11 +51,11 @@ struct Inner {
 /// Keeps a folder from being swept away while it lives.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    state: Arc<State>,
+    state: Arc<DeployState>,
     folder: PathBuf,
 }
 
-impl State {
+impl DeployState {
     pub(crate) fn function(&self, name: &FunctionName) -> Option<Function> {
         self.inner.lock().functions.get(name).cloned()
     }

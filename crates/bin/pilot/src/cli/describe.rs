@@ -12,7 +12,7 @@ use pilot_model::{FunctionConfig, FunctionName, Reuse, Runtime, StartKind, Templ
 
 use super::client::Client;
 use super::output::{self, BAD, DIM, STRONG};
-use super::phases::{self, Phase};
+use super::phases::{self, TimelinePhase};
 use super::report;
 
 /// What `pilot describe` takes.
@@ -212,7 +212,7 @@ fn invocation(
     text: &mut String,
     title: &str,
     invocation: &InvocationSummary,
-    chart: fn(&[Phase]) -> String,
+    chart: fn(&[TimelinePhase]) -> String,
     now_unix_s: u64,
 ) {
     let _ = writeln!(

@@ -19,7 +19,7 @@ use super::client::{Answer, Client};
 use super::failure::Failure;
 use super::indent;
 use super::output::{self, BAD, DIM, GOOD, WARN};
-use super::phases::{self, Phase};
+use super::phases::{self, TimelinePhase};
 
 /// What `pilot invoke` takes.
 #[derive(Debug, Args)]
@@ -187,7 +187,7 @@ fn as_json(answer: &Answer, took_ms: f64) -> Value {
     })
 }
 
-fn phases_of(answer: &Answer) -> Vec<Phase> {
+fn phases_of(answer: &Answer) -> Vec<TimelinePhase> {
     phases::of_header(header(answer, "server-timing").unwrap_or_default())
 }
 

@@ -8,7 +8,7 @@ use super::output::{self, Align, BAR, DIM, STRONG};
 
 /// One phase of an invocation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Phase {
+pub(super) struct TimelinePhase {
     /// `admit`, `lease`, `fork` …
     pub(super) name: String,
     /// How long it took, ms.
@@ -16,8 +16,8 @@ pub(super) struct Phase {
 }
 
 /// The phases of a remembered invocation.
-pub(super) fn of_timeline(timeline: &Timeline) -> Vec<Phase> {
-    let phases = timeline.phases().map(|(name, took)| Phase {
+pub(super) fn of_timeline(timeline: &Timeline) -> Vec<TimelinePhase> {
+    let phases = timeline.phases().map(|(name, took)| TimelinePhase {
         name: name.to_owned(),
         ms: took.as_secs_f64() * 1e3,
     });
@@ -26,14 +26,14 @@ pub(super) fn of_timeline(timeline: &Timeline) -> Vec<Phase> {
 
 /// The phases in a `Server-Timing` header: `admit;dur=0.05, fork;dur=0.6;desc="…"`. Entries without a duration, and
 /// the sum, are left out.
-pub(super) fn of_header(header: &str) -> Vec<Phase> {
+pub(super) fn of_header(header: &str) -> Vec<TimelinePhase> {
     let phases = header.split(',').filter_map(|entry| {
         let mut parts = entry.split(';').map(str::trim);
         let name = parts
             .next()
             .filter(|name| !name.is_empty() && *name != TOTAL)?;
         let ms = parts.find_map(|part| part.strip_prefix("dur="))?;
-        Some(Phase {
+        Some(TimelinePhase {
             name: name.to_owned(),
             ms: ms.trim_matches('"').parse().ok()?,
         })
@@ -42,12 +42,12 @@ pub(super) fn of_header(header: &str) -> Vec<Phase> {
 }
 
 /// The phases as an indented chart, a line each, and their sum.
-pub(super) fn chart(phases: &[Phase]) -> String {
+pub(super) fn chart(phases: &[TimelinePhase]) -> String {
     chart_with(phases, meaning)
 }
 
 /// The same, of a function whose workers do not fork.
-pub(super) fn chart_of_kept(phases: &[Phase]) -> String {
+pub(super) fn chart_of_kept(phases: &[TimelinePhase]) -> String {
     chart_with(phases, |phase| match phase {
         "fork" => "from a runtime that was kept, or new",
         "sandbox" => "its code and limits in place",
@@ -57,7 +57,7 @@ pub(super) fn chart_of_kept(phases: &[Phase]) -> String {
 }
 
 /// The same, of a function of which nothing is known but the answer.
-pub(super) fn chart_of_any(phases: &[Phase]) -> String {
+pub(super) fn chart_of_any(phases: &[TimelinePhase]) -> String {
     chart_with(phases, |phase| match phase {
         "fork" => "forked, or from a kept runtime",
         "init" => "hooks run, program up, ready",
@@ -65,7 +65,7 @@ pub(super) fn chart_of_any(phases: &[Phase]) -> String {
     })
 }
 
-fn chart_with(phases: &[Phase], meaning: impl Fn(&str) -> &'static str) -> String {
+fn chart_with(phases: &[TimelinePhase], meaning: impl Fn(&str) -> &'static str) -> String {
     let total: f64 = phases.iter().map(|phase| phase.ms).sum();
     let mut text = String::new();
     let mut begun = 0.0;
@@ -172,7 +172,7 @@ mod tests {
     fn a_server_timing_header_is_read_and_its_sum_left_out() {
         let phases =
             of_header("admit;dur=0.05, fork;dur=0.61;desc=\"a\", cache, x;desc=y, total;dur=0.66");
-        let expected = [("admit", 0.05), ("fork", 0.61)].map(|(name, ms)| Phase {
+        let expected = [("admit", 0.05), ("fork", 0.61)].map(|(name, ms)| TimelinePhase {
             name: name.to_owned(),
             ms,
         });

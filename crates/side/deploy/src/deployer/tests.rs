@@ -45,9 +45,9 @@ impl Default for FakePlatform {
 
 /// The platform as the deployer gets it.
 #[derive(Debug, Clone, Default)]
-struct Shared(Arc<FakePlatform>);
+struct SharedPlatform(Arc<FakePlatform>);
 
-impl Platform for Shared {
+impl Platform for SharedPlatform {
     fn try_version(
         &self,
         version: &Arc<Version>,
@@ -126,7 +126,7 @@ fn template() -> TemplateReport {
 /// A deployer on a data directory of its own, with an interpreter that installs nothing and takes no time.
 struct Bench {
     folder: tempfile::TempDir,
-    platform: Shared,
+    platform: SharedPlatform,
     observed: Arc<FakeObserved>,
     deployer: Option<Deployer>,
 }
@@ -141,7 +141,7 @@ impl Bench {
         fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
         let mut bench = Self {
             folder,
-            platform: Shared::default(),
+            platform: SharedPlatform::default(),
             observed: Arc::default(),
             deployer: None,
         };
@@ -153,10 +153,10 @@ impl Bench {
         self.folder.path().join("data")
     }
 
-    fn open(&self, data_dir: &Path) -> Result<(Deployer, Shared), OpenError> {
+    fn open(&self, data_dir: &Path) -> Result<(Deployer, SharedPlatform), OpenError> {
         let mut config = DeployConfig::new(data_dir.to_owned());
         config.environment.search_path = self.folder.path().join("bin").into();
-        let platform = Shared::default();
+        let platform = SharedPlatform::default();
         let observed = Arc::clone(&self.observed) as Arc<dyn Observed>;
         Deployer::open(config, Arc::new(platform.clone()), observed)
             .map(|deployer| (deployer, platform))

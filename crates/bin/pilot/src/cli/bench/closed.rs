@@ -93,7 +93,7 @@ pub(super) struct BurstArgs {
     output: OutputArgs,
 }
 
-/// How it is told.
+/// How the result is printed.
 #[derive(Debug, Args)]
 struct OutputArgs {
     /// Print as JSON
@@ -105,7 +105,7 @@ struct OutputArgs {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct ClosedReport<'a> {
     kind: &'a str,
     target: &'a str,
     connections: usize,
@@ -228,7 +228,7 @@ fn tell(
     output: &OutputArgs,
 ) -> anyhow::Result<()> {
     if output.json {
-        output::print_json(&Told {
+        output::print_json(&ClosedReport {
             kind,
             target: subject.name(),
             connections: plan.connections,

@@ -12,7 +12,7 @@ use super::super::super::output::{self, Align, Table, WARN};
 use super::tally::{Group, Tally};
 use super::targets::Targets;
 
-/// What is told.
+/// What is printed.
 #[derive(Debug, Serialize)]
 pub(super) struct Document {
     kind: &'static str,
@@ -22,20 +22,20 @@ pub(super) struct Document {
     profile_s: f64,
     /// How long it took until the last answer.
     seconds: f64,
-    total: Told,
+    total: GroupReport,
     /// How late the generator itself took up its requests.
     lag_us: Summary,
-    phases: Vec<PhaseTold>,
+    phases: Vec<PhaseReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    functions: Vec<FunctionTold>,
+    functions: Vec<FunctionReport>,
     /// Phases of one name together, for people.
     #[serde(skip)]
-    names: Vec<(String, Told)>,
+    names: Vec<(String, GroupReport)>,
 }
 
 /// A group of requests. Times count from when each was meant to be sent, to the first byte and to the end of its answer.
 #[derive(Debug, Clone, Serialize)]
-struct Told {
+struct GroupReport {
     requests: u64,
     answered: u64,
     /// Answers that say that something went wrong.
@@ -53,21 +53,21 @@ struct Told {
 }
 
 #[derive(Debug, Serialize)]
-struct PhaseTold {
+struct PhaseReport {
     name: String,
     cycle: u32,
     start_s: f64,
     end_s: f64,
     #[serde(flatten)]
-    told: Told,
+    report: GroupReport,
 }
 
 #[derive(Debug, Serialize)]
-struct FunctionTold {
+struct FunctionReport {
     name: String,
     target: String,
     #[serde(flatten)]
-    told: Told,
+    report: GroupReport,
 }
 
 impl Document {
@@ -79,7 +79,7 @@ impl Document {
         tally: &Tally,
         took: Duration,
     ) -> Self {
-        let told = |group: &Group| Told::new(group, over_ms);
+        let report = |group: &Group| GroupReport::new(group, over_ms);
         let mut names: Vec<(String, Group)> = Vec::new();
         for (phase, group) in profile.phases().iter().zip(&tally.phases) {
             match names.iter_mut().find(|(name, _)| *name == phase.name) {
@@ -95,28 +95,28 @@ impl Document {
             target: target.to_owned(),
             profile_s: profile.duration().as_secs_f64(),
             seconds: took.as_secs_f64(),
-            total: told(&tally.total),
+            total: report(&tally.total),
             lag_us: tally.lag.summary(),
             phases: phases
-                .map(|(phase, group)| PhaseTold {
+                .map(|(phase, group)| PhaseReport {
                     name: phase.name.clone(),
                     cycle: phase.cycle,
                     start_s: phase.start.as_secs_f64(),
                     end_s: phase.end.as_secs_f64(),
-                    told: told(group),
+                    report: report(group),
                 })
                 .collect(),
             functions: functions
                 .enumerate()
-                .map(|(index, (function, group))| FunctionTold {
+                .map(|(index, (function, group))| FunctionReport {
                     name: function.name.clone(),
                     target: targets.target(index).to_owned(),
-                    told: told(group),
+                    report: report(group),
                 })
                 .collect(),
             names: names
                 .into_iter()
-                .map(|(name, group)| (name, told(&group)))
+                .map(|(name, group)| (name, report(&group)))
                 .collect(),
         }
     }
@@ -125,7 +125,7 @@ impl Document {
     pub(super) fn table(&self) -> String {
         let mut text = rows("PHASE", &self.names, &self.total);
         if !self.functions.is_empty() {
-            let functions: Vec<(String, Told)> = self
+            let functions: Vec<(String, GroupReport)> = self
                 .functions
                 .iter()
                 .map(|function| {
@@ -135,7 +135,7 @@ impl Document {
                     } else {
                         &function.target
                     };
-                    (name.clone(), function.told.clone())
+                    (name.clone(), function.report.clone())
                 })
                 .collect();
             text.push('\n');
@@ -204,7 +204,7 @@ impl Document {
     }
 }
 
-impl Told {
+impl GroupReport {
     fn new(group: &Group, over_ms: &[u32]) -> Self {
         let unanswered = group.unanswered.iter();
         Self {
@@ -231,7 +231,7 @@ impl Told {
     }
 }
 
-fn rows(heading: &str, groups: &[(String, Told)], total: &Told) -> String {
+fn rows(heading: &str, groups: &[(String, GroupReport)], total: &GroupReport) -> String {
     let mut table = Table::new(&[
         (heading, Align::Left),
         ("REQUESTS", Align::Right),
@@ -244,12 +244,12 @@ fn rows(heading: &str, groups: &[(String, Told)], total: &Told) -> String {
     ]);
     let all = ("all".to_owned(), total.clone());
     let one_alone = groups.len() == 1;
-    for (name, told) in groups.iter().chain((!one_alone).then_some(&all)) {
-        let cold = told.start.get("cold").map_or(0, |times| times.count);
-        let failed = told.failed + told.unanswered.values().sum::<u64>();
-        let counts = [told.requests, cold, failed].map(|count| count.to_string());
-        let times = &told.complete_us;
-        let times = if told.answered > 0 {
+    for (name, report) in groups.iter().chain((!one_alone).then_some(&all)) {
+        let cold = report.start.get("cold").map_or(0, |times| times.count);
+        let failed = report.failed + report.unanswered.values().sum::<u64>();
+        let counts = [report.requests, cold, failed].map(|count| count.to_string());
+        let times = &report.complete_us;
+        let times = if report.answered > 0 {
             [times.p50, times.p90, times.p99, times.max].map(output::micros)
         } else {
             [const { String::new() }; 4]
