@@ -3,30 +3,25 @@
 //! Invariants: nothing runs in it except through its shim. It ends at the latest when this is dropped. A cleaning must restore
 //! the state of the new container; otherwise it is an error, and the container is dropped.
 
+mod specialise;
 mod start;
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::ports::{BoxFuture, PrewarmedRuntime, StartError, Worker, WorkerMemory};
+use pilot_model::ports::{StartError, WorkerMemory};
 use pilot_model::runtime_key::{Difference, RuntimeKey};
-use pilot_model::{Contract, Instant, Network, Runtime, Version, VersionId, WorkerId};
-use pilot_protocols::{HttpWorker, Instance, ProvidedWorker, Start};
+use pilot_model::{Network, Version, VersionId};
 
 use crate::cgroup::Counters;
 use crate::folder::{CODE_INSIDE, Folder};
-use crate::host::Parts;
 use crate::image::Image;
-use crate::instance::{ContainerInstance, Inside, Use};
-use crate::output::Output;
-use crate::program_worker::ProgramWorker;
+use crate::parts::Parts;
 use crate::reaper::ContainerGuard;
-use crate::shim::{Program, Shim, ShimError, User};
-use crate::{environment, host};
+use crate::shim::{Shim, ShimError, User};
+use crate::usage::Use;
 
 /// A running container.
 #[derive(Debug)]
@@ -70,99 +65,6 @@ impl Container {
     /// Runs a task that its host owns.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.parts.tasks.spawn(task);
-    }
-
-    async fn specialise(
-        self: Arc<Self>,
-        version: Arc<Version>,
-        id: WorkerId,
-        asked: Instant,
-    ) -> Result<Arc<dyn Worker>, StartError> {
-        let Runtime::Container {
-            image,
-            contract,
-            command,
-            ready,
-        } = &version.config.runtime
-        else {
-            return Err(host::not_a_container(&version));
-        };
-        let command = command.as_ref().unwrap_or(&self.image.command);
-        if command.is_empty() {
-            return Err(StartError::Runtime {
-                problem: format!(
-                    "image {image} has neither ENTRYPOINT nor CMD; set command in the manifest"
-                ),
-                output: String::new(),
-            });
-        }
-        let code = (*contract == Contract::Shim).then_some(&*version);
-        self.show(code).await?;
-        match contract {
-            Contract::Http => {
-                let port = self.free_port(HTTP_PORT).await?;
-                let variables = environment::of_server(&version, &self.image, &self.user, port);
-                let instance = self.run(&version, command, &variables).await?;
-                let inside = Arc::new(Inside::new(Arc::clone(&self.shim)));
-                let start = start_of(&version, id, asked);
-                let worker =
-                    HttpWorker::come_up(start, port, ready.clone(), inside, instance).await?;
-                Ok(Arc::new(worker))
-            }
-            Contract::Provided => {
-                let listener = self
-                    .listen()
-                    .await
-                    .map_err(cannot("listen in the container"))?;
-                let port = listener.local_addr().map_or(0, |address| address.port());
-                let variables = environment::of_lambda(&version, &self.image, &self.user, port);
-                let instance = self.run(&version, command, &variables).await?;
-                let start = start_of(&version, id, asked);
-                Ok(Arc::new(
-                    ProvidedWorker::come_up(start, listener, instance).await?,
-                ))
-            }
-            Contract::Shim => {
-                *self.usage.lock() = None;
-                let variables = environment::of_program(&version, &self.image, &self.user);
-                let command = command.clone();
-                Ok(Arc::new(ProgramWorker::new(
-                    id, asked, self, version, command, variables,
-                )))
-            }
-        }
-    }
-
-    /// Starts and watches the program that serves a function.
-    async fn run(
-        self: &Arc<Self>,
-        version: &Version,
-        command: &[String],
-        variables: &std::collections::BTreeMap<String, String>,
-    ) -> Result<Arc<dyn Instance>, StartError> {
-        let pipes = || Ok::<_, io::Error>((Output::pipe()?, File::open("/dev/null")?));
-        let ((output, writer), nothing) = pipes().map_err(|error| StartError::Sandbox {
-            problem: format!("make pipes for a container: {error}"),
-        })?;
-        let program = Program {
-            user: &self.user,
-            dir: &self.image.working_dir,
-            argv: command,
-            environment: variables,
-        };
-        let oom_kills = self.counters.oom_kills();
-        let process = self
-            .shim
-            .exec(&program, [nothing.as_fd(), writer.as_fd(), writer.as_fd()])
-            .await
-            .map_err(|error| self.cannot_run(command, &error))?;
-        let usage = Arc::new(Use::new(process, output, oom_kills));
-        *self.usage.lock() = Some(Arc::clone(&usage));
-        Ok(Arc::new(ContainerInstance::new(
-            Arc::clone(self),
-            usage,
-            version.config.memory_bytes,
-        )))
     }
 
     pub(crate) fn cannot_run(&self, command: &[String], error: &ShimError) -> StartError {
@@ -302,52 +204,6 @@ impl Container {
     }
 }
 
-impl PrewarmedRuntime for Container {
-    fn key(&self) -> Arc<RuntimeKey> {
-        Arc::clone(&self.key.lock())
-    }
-
-    fn specialise(
-        self: Arc<Self>,
-        version: &Arc<Version>,
-        id: WorkerId,
-        asked: Instant,
-    ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
-        let version = Arc::clone(version);
-        Box::pin(Self::specialise(self, version, id, asked))
-    }
-
-    fn clean(&self) -> BoxFuture<'_, Result<(), StartError>> {
-        Box::pin(Self::clean(self))
-    }
-
-    fn adapt(&self, to: &Arc<RuntimeKey>) -> BoxFuture<'_, Result<(), StartError>> {
-        let to = Arc::clone(to);
-        Box::pin(async move { Self::adapt(self, &to).await })
-    }
-
-    fn is_alive(&self) -> bool {
-        self.shim.is_alive() && !self.image.is_replaced()
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        self.counters.memory_bytes()
-    }
-}
-
-/// A start whose process starts now. The container was isolated before.
-fn start_of(version: &Arc<Version>, id: WorkerId, asked: Instant) -> Start {
-    let now = host::now();
-    Start {
-        id,
-        version: Arc::clone(version),
-        asked,
-        forked: now,
-        sandboxed: now,
-        come_up_max: COME_UP_TIME_MAX,
-    }
-}
-
 /// The first path that is in only one of the lists. Folders that changed only because of their contents do not count. Both
 /// lists are sorted.
 fn first_change<'a>(new: &'a [String], now: &'a [String]) -> Option<&'a str> {
@@ -369,14 +225,8 @@ fn cannot(what: &'static str) -> impl FnOnce(ShimError) -> StartError {
     }
 }
 
-/// Port of servers, unless the network is the host's: the default of Knative and Cloud Run.
-const HTTP_PORT: u16 = 8080;
-
 /// Port of the Runtime API: as in Lambda.
 const LAMBDA_PORT: u16 = 9001;
-
-/// Longest time until a server or a client of the Runtime API is ready.
-const COME_UP_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Longest time for each part of a cleaning: inside the container, and the comparison of its layer. Beyond that a new container
 /// is cheaper.

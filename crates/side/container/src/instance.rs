@@ -3,31 +3,18 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pilot_model::BoxFuture;
 use pilot_model::ports::WorkerMemory;
 use pilot_protocols::{Awaited, End, Instance, Reach, Retire};
 use tokio::net::TcpStream;
-use tokio::sync::SetOnce;
 use tokio::time::timeout;
 
 use crate::container::Container;
-use crate::output::Output;
-use crate::shim::{Ended, Process, Shim, Whom};
-
-/// A use lasts from the start of the main process until the container may be cleaned.
-#[derive(Debug)]
-pub(crate) struct Use {
-    process: Process,
-    output: Output,
-    /// Number of kills at the memory limit before this use.
-    oom_kills_before: u64,
-    let_go: AtomicBool,
-    /// Set when the use is released and its grace period is over.
-    settled: SetOnce<()>,
-}
+use crate::shim::{Ended, Shim, Whom};
+use crate::usage::Use;
 
 /// A use of a container.
 #[derive(Debug)]
@@ -40,30 +27,6 @@ pub(crate) struct ContainerInstance {
 /// Connects into a container's network.
 #[derive(Debug)]
 pub(crate) struct Inside(Arc<Shim>);
-
-impl Use {
-    pub(crate) fn new(process: Process, output: Output, oom_kills_before: u64) -> Self {
-        Self {
-            process,
-            output,
-            oom_kills_before,
-            let_go: AtomicBool::new(false),
-            settled: SetOnce::new(),
-        }
-    }
-
-    /// Waits until the grace period of a released use is over. Returns at once for a use that was not released.
-    pub(crate) async fn settled(&self) {
-        if self.let_go.load(Ordering::Relaxed) {
-            self.settled.wait().await;
-        }
-    }
-
-    fn settle(&self) {
-        // An error means that it is already set.
-        drop(self.settled.set(()));
-    }
-}
 
 impl ContainerInstance {
     pub(crate) fn new(container: Arc<Container>, usage: Arc<Use>, memory_bytes_max: u64) -> Self {

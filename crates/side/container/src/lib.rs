@@ -16,9 +16,12 @@ mod host;
 mod image;
 mod instance;
 mod output;
+mod parts;
 mod program_worker;
 mod reaper;
 mod shim;
+mod usage;
 mod watch;
 
-pub use host::{ContainerConfig, ContainerHost};
+pub use host::ContainerHost;
+pub use parts::ContainerConfig;

@@ -11,7 +11,7 @@ use pilot_model::Instant;
 use tokio::net::unix::pipe::Receiver;
 use tokio::task::AbortHandle;
 
-use crate::host::now;
+use crate::parts::now;
 
 /// The reading end.
 #[derive(Debug)]

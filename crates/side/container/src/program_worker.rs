@@ -21,8 +21,8 @@ use tokio::net::unix::pipe::Sender;
 
 use crate::container::Container;
 use crate::folder::CODE_INSIDE;
-use crate::host::now;
 use crate::output::{Output, Whole};
+use crate::parts::now;
 use crate::shim::{Ended, Process, Program, Shim, ShimError, Whom};
 
 /// A container with a function's code in it.

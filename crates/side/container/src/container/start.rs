@@ -14,8 +14,8 @@ use super::{Container, Shown};
 use crate::cgroup::Counters;
 use crate::engine::CreateOptions;
 use crate::folder::{Folder, SOCKET, VOLUME_INSIDE};
-use crate::host::{self, Parts};
 use crate::image::Image;
+use crate::parts::{Parts, now};
 use crate::shim::{Shim, ShimError};
 
 impl Container {
@@ -37,7 +37,7 @@ impl Container {
                  libc6-dev)",
             ));
         }
-        let began = host::now();
+        let began = now();
         let image = parts.images.look_up(reference).await?;
         let name = parts.next_name();
         let folder = {
@@ -97,7 +97,7 @@ impl Container {
                 "the engine takes too long to list a container's changes; use the storage driver overlay2".to_owned(),
             ),
         };
-        image.started_in(host::now().since(began));
+        image.started_in(now().since(began));
         Ok(Arc::new(Self {
             shim: Arc::new(shim),
             guard,

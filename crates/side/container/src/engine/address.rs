@@ -2,7 +2,15 @@
 
 use std::fmt;
 
-use super::EngineError;
+/// An address that is not a socket of this machine.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "the container engine's address is '{address}', must be a socket on this machine, for example unix:///var/run/docker.sock: \
+     folders of the daemon are mounted in containers"
+)]
+pub(crate) struct InvalidAddress {
+    address: String,
+}
 
 /// The path of an engine's socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,12 +21,12 @@ impl Address {
     ///
     /// # Errors
     /// It is not the address of a Unix socket.
-    pub(crate) fn parse(text: &str) -> Result<Self, EngineError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, InvalidAddress> {
         let path = text.strip_prefix("unix://").unwrap_or(text);
         if path.starts_with('/') {
             Ok(Self(path.to_owned()))
         } else {
-            Err(EngineError::Address {
+            Err(InvalidAddress {
                 address: text.to_owned(),
             })
         }

@@ -3,16 +3,13 @@
 use bollard::errors::Error as Cause;
 use pilot_model::ports::StartError;
 
-use super::Address;
+use super::address::{Address, InvalidAddress};
 
 /// Why an engine call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum EngineError {
-    #[error(
-        "the container engine's address is '{address}', must be a socket on this machine, for example unix:///var/run/docker.sock: \
-         folders of the daemon are mounted in containers"
-    )]
-    Address { address: String },
+    #[error(transparent)]
+    Address(#[from] InvalidAddress),
     #[error(
         "the container engine at {address} does not answer ({problem}); start it (Debian: apt install docker.io, then systemctl start \
          docker), or set its address in DOCKER_HOST"

@@ -2,11 +2,66 @@
 //! I/O.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
 use pilot_sys::seqpacket::MESSAGE_LEN_MAX;
 
-use super::{Ended, ShimError, Whom};
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It exited with this status.
+    Exited(i32),
+    /// It was killed by this signal.
+    Signalled(i32),
+    /// The container ended first.
+    Unknown,
+}
+
+/// The receiver of a signal.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Whom {
+    /// The program itself.
+    Process,
+    /// The program and its descendants that are still in its process group.
+    Group,
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ShimError {
+    /// The container has ended.
+    #[error("the container has ended")]
+    Gone,
+    /// A step in the container failed.
+    #[error("{what}: {error}")]
+    Failed {
+        /// Which step.
+        what: String,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// The request exceeds a limit of the protocol.
+    #[error("{0}")]
+    TooLarge(String),
+    /// It did not answer in time.
+    #[error("the shim did not answer within {} s", .0.as_secs())]
+    TooSlow(Duration),
+    /// It sent an invalid message.
+    #[error("the shim sent an invalid message: {0}")]
+    Protocol(String),
+}
+
+impl ShimError {
+    /// As an I/O error, for callers that asked for a socket.
+    pub(crate) fn into_io(self) -> io::Error {
+        match self {
+            Self::Failed { error, .. } => error,
+            Self::Gone => io::Error::new(io::ErrorKind::BrokenPipe, self),
+            other => io::Error::other(other),
+        }
+    }
+}
 
 /// A program to start.
 #[derive(Debug)]

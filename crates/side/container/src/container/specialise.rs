@@ -1,0 +1,169 @@
+//! A container as a pre-warmed runtime: it becomes a worker of a version, as the version's contract says.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilot_model::ports::{BoxFuture, PrewarmedRuntime, StartError, Worker};
+use pilot_model::runtime_key::RuntimeKey;
+use pilot_model::{Contract, Instant, Runtime, Version, WorkerId};
+use pilot_protocols::{HttpWorker, Instance, ProvidedWorker, Start};
+
+use super::{Container, cannot};
+use crate::environment;
+use crate::instance::{ContainerInstance, Inside};
+use crate::output::Output;
+use crate::parts::{not_a_container, now};
+use crate::program_worker::ProgramWorker;
+use crate::shim::Program;
+use crate::usage::Use;
+
+impl PrewarmedRuntime for Container {
+    fn key(&self) -> Arc<RuntimeKey> {
+        Arc::clone(&self.key.lock())
+    }
+
+    fn specialise(
+        self: Arc<Self>,
+        version: &Arc<Version>,
+        id: WorkerId,
+        asked: Instant,
+    ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
+        let version = Arc::clone(version);
+        Box::pin(Self::specialise(self, version, id, asked))
+    }
+
+    fn clean(&self) -> BoxFuture<'_, Result<(), StartError>> {
+        Box::pin(Self::clean(self))
+    }
+
+    fn adapt(&self, to: &Arc<RuntimeKey>) -> BoxFuture<'_, Result<(), StartError>> {
+        let to = Arc::clone(to);
+        Box::pin(async move { Self::adapt(self, &to).await })
+    }
+
+    fn is_alive(&self) -> bool {
+        self.shim.is_alive() && !self.image.is_replaced()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.counters.memory_bytes()
+    }
+}
+
+impl Container {
+    async fn specialise(
+        self: Arc<Self>,
+        version: Arc<Version>,
+        id: WorkerId,
+        asked: Instant,
+    ) -> Result<Arc<dyn Worker>, StartError> {
+        let Runtime::Container {
+            image,
+            contract,
+            command,
+            ready,
+        } = &version.config.runtime
+        else {
+            return Err(not_a_container(&version));
+        };
+        let command = command.as_ref().unwrap_or(&self.image.command);
+        if command.is_empty() {
+            return Err(StartError::Runtime {
+                problem: format!(
+                    "image {image} has neither ENTRYPOINT nor CMD; set command in the manifest"
+                ),
+                output: String::new(),
+            });
+        }
+        let code = (*contract == Contract::Shim).then_some(&*version);
+        self.show(code).await?;
+        match contract {
+            Contract::Http => {
+                let port = self.free_port(HTTP_PORT).await?;
+                let variables = environment::of_server(&version, &self.image, &self.user, port);
+                let instance = self.run(&version, command, &variables).await?;
+                let inside = Arc::new(Inside::new(Arc::clone(&self.shim)));
+                let start = start_of(&version, id, asked);
+                let worker =
+                    HttpWorker::come_up(start, port, ready.clone(), inside, instance).await?;
+                Ok(Arc::new(worker))
+            }
+            Contract::Provided => {
+                let listener = self
+                    .listen()
+                    .await
+                    .map_err(cannot("listen in the container"))?;
+                let port = listener.local_addr().map_or(0, |address| address.port());
+                let variables = environment::of_lambda(&version, &self.image, &self.user, port);
+                let instance = self.run(&version, command, &variables).await?;
+                let start = start_of(&version, id, asked);
+                Ok(Arc::new(
+                    ProvidedWorker::come_up(start, listener, instance).await?,
+                ))
+            }
+            Contract::Shim => {
+                *self.usage.lock() = None;
+                let variables = environment::of_program(&version, &self.image, &self.user);
+                let command = command.clone();
+                Ok(Arc::new(ProgramWorker::new(
+                    id, asked, self, version, command, variables,
+                )))
+            }
+        }
+    }
+
+    /// Starts and watches the program that serves a function.
+    async fn run(
+        self: &Arc<Self>,
+        version: &Version,
+        command: &[String],
+        variables: &BTreeMap<String, String>,
+    ) -> Result<Arc<dyn Instance>, StartError> {
+        let pipes = || Ok::<_, io::Error>((Output::pipe()?, File::open("/dev/null")?));
+        let ((output, writer), nothing) = pipes().map_err(|error| StartError::Sandbox {
+            problem: format!("make pipes for a container: {error}"),
+        })?;
+        let program = Program {
+            user: &self.user,
+            dir: &self.image.working_dir,
+            argv: command,
+            environment: variables,
+        };
+        let oom_kills = self.counters.oom_kills();
+        let process = self
+            .shim
+            .exec(&program, [nothing.as_fd(), writer.as_fd(), writer.as_fd()])
+            .await
+            .map_err(|error| self.cannot_run(command, &error))?;
+        let usage = Arc::new(Use::new(process, output, oom_kills));
+        *self.usage.lock() = Some(Arc::clone(&usage));
+        Ok(Arc::new(ContainerInstance::new(
+            Arc::clone(self),
+            usage,
+            version.config.memory_bytes,
+        )))
+    }
+}
+
+/// A start whose process starts now. The container was isolated before.
+fn start_of(version: &Arc<Version>, id: WorkerId, asked: Instant) -> Start {
+    let now = now();
+    Start {
+        id,
+        version: Arc::clone(version),
+        asked,
+        forked: now,
+        sandboxed: now,
+        come_up_max: COME_UP_TIME_MAX,
+    }
+}
+
+/// Port of servers, unless the network is the host's: the default of Knative and Cloud Run.
+const HTTP_PORT: u16 = 8080;
+
+/// Longest time until a server or a client of the Runtime API is ready.
+const COME_UP_TIME_MAX: Duration = Duration::from_secs(30);
