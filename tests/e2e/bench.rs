@@ -111,7 +111,7 @@ fn a_function_that_raises_is_told_with_its_exception() {
     );
     let (said, code) = refused(&daemon, &["bench", "warm", "lab", "-n", "3"]);
     assert!(
-        said.contains("3 of 3 answers were failures") && said.contains("as told"),
+        said.contains("3 of 3 responses were errors") && said.contains("as told"),
         "{said}"
     );
     assert_eq!(code, 1);

@@ -1,5 +1,5 @@
-//! Puts the daemon together: the only place that knows every crate. Nothing is decided here, and nothing runs yet that a
-//! request could notice.
+//! Assembles the daemon. This is the only file that knows every crate. It only wires the parts together; nothing serves requests
+//! yet.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -45,16 +45,17 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
-    /// Removes containers that an earlier daemon left. An engine that is not there is asked again by the first container's start.
+    /// Removes containers that an earlier daemon left. If the engine does not answer, the start of the first container tries again.
     pub(crate) async fn sweep(&self) {
         match self.containers.sweep().await {
             Ok(0) => {}
-            Ok(containers) => tracing::info!(containers, "removed what an earlier daemon left"),
+            Ok(containers) => tracing::info!(containers, "removed containers of an earlier daemon"),
             Err(error) => tracing::warn!(%error, "containers of an earlier daemon may be left"),
         }
     }
 
-    /// Ends everything that is kept, and waits, for a while, until nothing is left. True: nothing is. The workers must be gone.
+    /// Ends all kept runtimes and templates, and waits for a limited time until they are gone. Returns true if they are. All
+    /// workers must have ended before.
     pub(crate) async fn close(&self) -> bool {
         self.keyed.close().await;
         self.containers.settled().await;
@@ -64,7 +65,7 @@ impl Engines {
     }
 }
 
-/// `CLOCK_MONOTONIC`, which workers stamp with as well.
+/// `CLOCK_MONOTONIC`, the clock of the workers' timestamps.
 #[derive(Debug)]
 struct MonotonicClock;
 
@@ -74,7 +75,7 @@ impl Clock for MonotonicClock {
     }
 }
 
-/// Puts the daemon together. Must be called within a tokio runtime.
+/// Assembles the daemon. Must be called within a tokio runtime.
 pub(crate) fn assemble(
     config: &DaemonConfig,
     isolation: Isolation,
@@ -87,7 +88,7 @@ pub(crate) fn assemble(
 
     let logs = ObserverConfig::new(config.data_dir.join("logs"));
     let (sink, observations) = Observer::start(logs, Arc::clone(&metrics), Arc::clone(&clock))
-        .with_context(|| format!("cannot keep logs below {}", config.data_dir.display()))?;
+        .with_context(|| format!("cannot write logs below {}", config.data_dir.display()))?;
     let engines = engines(config, isolation, spawner, &sink, &clock)?;
     let engine: Arc<dyn Engine> = Arc::new(ByRuntime {
         forking: Arc::clone(&engines.forking) as Arc<dyn Engine>,
@@ -205,7 +206,7 @@ fn forecaster() -> MakeForecaster {
 }
 
 impl Daemon {
-    /// What answers everything that is not an invocation.
+    /// The handler of all requests that are not invocations.
     pub(crate) fn control(&self) -> Control {
         let router = self.admin.router();
         Arc::new(move |request: hyper::Request<Incoming>| {
@@ -220,7 +221,7 @@ impl Daemon {
         })
     }
 
-    /// Removes logs and counts of functions that are no more.
+    /// Removes the logs and counts of functions that no longer exist.
     pub(crate) fn forget_the_removed(&self) {
         let known: HashSet<_> = self
             .deployer

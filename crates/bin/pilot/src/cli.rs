@@ -1,6 +1,6 @@
-//! The command line: what can be typed, and which exit code comes of it.
+//! The command line: its commands and exit codes.
 //!
-//! Each verb has its own file with its arguments and a `run`. Client verbs block; none of them starts a runtime.
+//! Each command has a file with its arguments and a function `run`. Client commands block; none of them starts an async runtime.
 
 use std::process::ExitCode;
 
@@ -56,49 +56,49 @@ struct Cli {
 enum Verb {
     /// Run the daemon
     Serve(ServeArgs),
-    /// Write a new function into a folder of its own
+    /// Create a new function in a folder of its own
     New(new::NewArgs),
-    /// Serve a folder, and deploy it again with every edit
+    /// Serve a folder, and deploy it again after every edit
     Dev(dev::DevArgs),
     /// Deploy every function of a pilot.toml
     Up(deploy::UpArgs),
     /// Deploy one function
     Deploy(deploy::DeployArgs),
-    /// Call a function and print its answer
+    /// Invoke a function and print its response
     Invoke(invoke::InvokeArgs),
-    /// Show all functions
+    /// List all functions
     List(list::ListArgs),
     /// Show one function, its template and its last cold start
     Describe(describe::DescribeArgs),
-    /// Print what a function has written
+    /// Print a function's log
     Logs(logs::LogsArgs),
-    /// Retire idle workers down to a number, at once
+    /// Retire idle workers down to a number now, or change the scaling policy
     Scale(scale::ScaleArgs),
-    /// Try policies on a workload, in virtual time
+    /// Simulate scaling policies on a workload, in virtual time
     Simulate(simulate::args::SimulateArgs),
-    /// Measure a function or any other server: cold, warm, all at once, under a load
+    /// Measure a function or any other HTTP server
     Bench(bench::BenchArgs),
-    /// Take a function away
+    /// Remove a function
     Remove(remove::RemoveArgs),
     /// Print the versions of this binary and of the daemon
     Version(version::VersionArgs),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions {
-        /// For which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
 }
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0  it went well
-  1  the function raised, the deployment was refused, or the daemon said no
-  2  the command line does not do
-  3  no daemon could be reached
+  0  success
+  1  the function failed, the deployment was refused, or the daemon refused the request
+  2  invalid arguments
+  3  no daemon can be reached
 
 A first function: `pilot new hello`, then `pilot dev hello`.";
 
-/// Reads the arguments, runs the verb, and says how it went.
+/// Parses the arguments, runs the command and returns the exit code.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli) {

@@ -1,5 +1,5 @@
-//! `pilotd.toml` and the arguments of `pilot serve`, put together: what the daemon is to do, with nothing optional left over.
-//! An argument wins over the file, the file over the default.
+//! The daemon's configuration, from `pilotd.toml` and the arguments of `pilot serve`, with defaults filled in. An argument wins
+//! over the file, and the file over the default.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,25 +17,25 @@ use crate::serve_args::{self, ServeArgs};
 /// The daemon's configuration, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DaemonConfig {
-    /// Where it listens.
+    /// Address to listen on.
     pub(crate) listen: SocketAddr,
-    /// Where functions, environments and logs are kept.
+    /// Data directory: functions, environments, logs.
     pub(crate) data_dir: PathBuf,
-    /// Refuse to start where the machine cannot enforce every limit.
+    /// Refuse to start if the machine cannot enforce every limit.
     pub(crate) strict: bool,
-    /// What callers of the control API must show.
+    /// Token that callers of the control API must send.
     pub(crate) control_token: Option<String>,
-    /// What callers of functions must show.
+    /// Token that callers of functions must send.
     pub(crate) invoke_token: Option<String>,
-    /// Where functions with `network = "outbound"` get their addresses from.
+    /// Address range of functions with `network = "outbound"`.
     pub(crate) outbound_cidr: Ipv4Net,
-    /// The Docker Engine that containers are asked of, `unix:///path`. `None`: what `DOCKER_HOST` says, or Docker's own socket.
+    /// The Docker Engine that runs containers, `unix:///path`. `None`: `DOCKER_HOST`, or Docker's default socket.
     pub(crate) container_engine: Option<String>,
-    /// How the daemon's own log is written.
+    /// Format of the daemon's own log.
     pub(crate) log_format: LogFormat,
-    /// What it tells.
+    /// Level of the daemon's own log.
     pub(crate) log_level: String,
-    /// The named bounds.
+    /// The limits.
     pub(crate) limits: Limits,
 }
 
@@ -43,27 +43,28 @@ pub(crate) struct DaemonConfig {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Limits {
-    /// Memory of all templates and workers (PSS), MiB, beyond which the coldest are evicted. 0: no bound.
+    /// Limit of the memory of all templates and workers (PSS), MiB. Above it the coldest are evicted. 0: no limit.
     pub(crate) memory_mb: u64,
-    /// Memory of an interpreter's or environment's template, MiB.
+    /// Memory limit of the template of an interpreter or environment, MiB.
     pub(crate) template_memory_mb: u64,
-    /// `/tmp` of a worker, MiB. It counts as the worker's memory, too.
+    /// Size of a worker's `/tmp`, MiB. It counts as the worker's memory, too.
     pub(crate) tmp_mb: u64,
-    /// Processes and threads of a worker.
+    /// Highest number of processes and threads of a worker.
     pub(crate) pids: u32,
-    /// Requests of one function that may wait.
+    /// Highest number of waiting requests of one function.
     pub(crate) queue: usize,
-    /// Open connections.
+    /// Highest number of open connections.
     pub(crate) connections: usize,
-    /// What running requests get when the daemon stops, seconds.
+    /// Time that running requests get when the daemon stops, seconds.
     pub(crate) drain_s: f64,
-    /// Runtimes that cannot fork (sandboxes, containers), in use and kept, at once. 0: none is kept, every worker gets a new one.
+    /// Highest number of runtimes that cannot fork (sandboxes, containers), used and kept ones together. 0: none is kept, and every
+    /// worker gets a new one.
     pub(crate) runtimes: usize,
-    /// Share of the machine's memory and swap in use beyond which kept runtimes are ended, the oldest first, per cent.
+    /// Used share of the machine's memory and swap above which kept runtimes are ended, oldest first, per cent.
     pub(crate) runtimes_memory_percent: u8,
-    /// A kept runtime that nobody needed and no forecast wants is ended after this, seconds.
+    /// A kept runtime is ended after this time without use, unless a forecast wants it, seconds.
     pub(crate) runtimes_keep_s: f64,
-    /// First host user and group id given to functions; 65,536 from there on are used.
+    /// First host user and group id for functions. They use 65,536 ids from there.
     pub(crate) id_base: u32,
 }
 
@@ -117,10 +118,10 @@ struct Log {
 }
 
 impl DaemonConfig {
-    /// Reads the file, if one is named, and puts the arguments over it.
+    /// Reads the configuration file, if one is given, and applies the arguments.
     ///
     /// # Errors
-    /// The file, with the key and what would do; or no data directory.
+    /// The file is invalid (the error names the key and valid values), or there is no data directory.
     pub(crate) fn load(args: &ServeArgs) -> anyhow::Result<Self> {
         let file = match &args.config {
             Some(path) => {
@@ -213,7 +214,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// `/var/lib/pilotlight` for root, else below the user's data folder (XDG Base Directory Specification).
+/// `/var/lib/pilotlight` for root, otherwise below the user's data directory (XDG Base Directory Specification).
 fn default_data_dir() -> anyhow::Result<PathBuf> {
     if nix::unistd::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/pilotlight"));

@@ -1,6 +1,6 @@
-//! `pilot`: the one binary. The daemon (`pilot serve`) and every verb that speaks to it.
+//! `pilot`: the one binary, which is the daemon (`pilot serve`) and its command line client.
 //!
-//! Nothing is decided here: `cli` reads the arguments, `serve` runs the daemon.
+//! `cli` parses the arguments, `serve` runs the daemon.
 
 use std::process::ExitCode;
 

@@ -13,11 +13,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::assemble::assemble;
 use crate::daemon_config::DaemonConfig;
 
-/// Runs the daemon until it is told to stop (SIGINT or SIGTERM), then drains it. `begun` is called once the process may have
-/// threads.
+/// Runs the daemon until SIGINT or SIGTERM, then drains it. `begun` is called as soon as the process may have threads.
 ///
 /// # Errors
-/// What keeps it from starting: the data directory, the address, or in strict mode the machine.
+/// The daemon cannot start: because of the data directory, the address, or in strict mode the machine.
 pub(crate) fn run(
     config: &DaemonConfig,
     begun: impl FnOnce() -> anyhow::Result<()>,
@@ -38,7 +37,7 @@ pub(crate) fn run(
     let mount_point = config.data_dir.join("run/root");
     fs::create_dir_all(&mount_point)
         .with_context(|| format!("cannot create {}", mount_point.display()))?;
-    // Before the first thread: the spawner is a fork of this process.
+    // Before the first thread starts, because the spawner is a fork of this process.
     let spawner = Spawner::launch(&isolation)?;
     begun()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -74,7 +73,7 @@ async fn serve(
     let followed = daemon.observations.clone();
     let stop = async move {
         stop.await;
-        // Or those who follow a log would hold up the drain.
+        // Otherwise clients that follow a log would delay the drain.
         tokio::task::block_in_place(|| followed.logs().close());
     };
     let tidy = async {
@@ -108,10 +107,10 @@ async fn serve(
     Ok(())
 }
 
-/// What an invocation still held when its version was replaced is removed this much later.
+/// How often the deployer removes files that an invocation still used when its version was replaced.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// The gateway has waited for its requests; what still runs was cut off from its client.
+/// How long invocations may still run after the gateway has closed all connections.
 const LAST_INVOCATIONS: Duration = Duration::from_secs(1);
 
 /// Resolves at the first SIGINT or SIGTERM.
@@ -126,7 +125,7 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// A worker costs the daemon about ten descriptors; the soft limit is often 1,024.
+/// Raises the limit of open files. The daemon needs about ten descriptors per worker, and the soft limit is often 1,024.
 fn raise_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {

@@ -31,7 +31,7 @@ fn paths(text: &str) -> BTreeSet<String> {
 }
 
 fn is_path(span: &str) -> bool {
-    // `code/ID/`: any name may stand there.
+    // As in `code/ID/`.
     let is_placeholder = |part: &str| part.chars().all(|letter| letter.is_ascii_uppercase());
     if span.starts_with('/')
         || span.contains(|letter: char| letter.is_whitespace() || letter == '…')

@@ -1,5 +1,5 @@
-//! The layers: which crate may import which, and where unsafe code may be. What is asked is what Cargo will build, not what
-//! the files look like; ARCHITECTURE.md has the reasons.
+//! The layers: which crate may import which, and where unsafe code is allowed. The test asks Cargo for the dependencies.
+//! ARCHITECTURE.md has the reasons.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
-/// A crate of ours: `path/pool` is (`path`, `pool`). What lies outside `crates/` has its top folder as its layer.
+/// A crate of the workspace: `path/pool` is (`path`, `pool`). The layer of a crate outside `crates/` is its top folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     layer: String,
@@ -42,7 +42,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// One crate of ours imports another.
+/// One crate of the workspace imports another.
 #[derive(Debug)]
 struct Import {
     from: Place,
@@ -50,7 +50,7 @@ struct Import {
     kind: DependencyKind,
 }
 
-/// What no import may do; `None`: it is fine.
+/// Why an import is not allowed; `None`: it is allowed.
 fn objection(import: &Import) -> Option<&'static str> {
     let Import { from, to, kind } = import;
     if to.at("base", "testkit") && *kind != DependencyKind::Development {
@@ -72,17 +72,17 @@ fn objection(import: &Import) -> Option<&'static str> {
         (_, "bench") if to.name == "experiments" => Some("nothing imports a program"),
         ("tests", _) => Some("tests see the product from outside"),
         ("bench", _) => {
-            Some("benches see the product from outside; experiments imports the policies alone")
+            Some("benches see the product from outside; experiments imports only the policies")
         }
         // `pilot bench` is the load client's front end.
         (layer, "bench") if layer != "bin" => Some("only bin/pilot imports the load client"),
         ("base", "base") if from.name == "model" && *kind != DependencyKind::Development => {
-            Some("base/model imports nothing of ours")
+            Some("base/model imports none of our crates")
         }
-        ("base", "path" | "side") => Some("base imports base alone"),
+        ("base", "path" | "side") => Some("base imports only base"),
         ("path", "side") => Some("path never imports side"),
         ("path", "path") if to.name <= from.name => {
-            Some("a request passes path/ in alphabetical order; nothing looks back")
+            Some("a request passes path/ in alphabetical order: a crate imports only later ones")
         }
         ("side", "path") => Some("side never imports path"),
         ("side", "side") => Some("side never imports another side"),
@@ -90,8 +90,8 @@ fn objection(import: &Import) -> Option<&'static str> {
     }
 }
 
-/// What `bench/experiments` may import: the policies, which it runs without a daemon. Other crates under `bench/` import nothing
-/// of ours.
+/// What `bench/experiments` may import: the policies, which it runs without a daemon. Other crates under `bench/` import none of
+/// our crates.
 const EXPERIMENTS_IMPORT: [(&str, &str); 2] = [("base", "model"), ("side", "forecast")];
 
 fn workspace() -> Metadata {
@@ -107,7 +107,7 @@ fn folder(package: &Package) -> PathBuf {
     manifest.parent().unwrap().to_owned()
 }
 
-/// Where a folder of the workspace stands.
+/// The place of a folder of the workspace.
 fn place(root: &Path, folder: &Path) -> Place {
     let relative = folder.strip_prefix(root).unwrap();
     let parts: Vec<&str> = relative.iter().map(|part| part.to_str().unwrap()).collect();
@@ -257,10 +257,10 @@ fn unsafe_code_is_forbidden_outside_base_sys() {
     );
 }
 
-/// Longer ones are read by nobody. Half of it is what to aim for.
+/// The longest source file. Aim for half of it.
 const LINES_MAX: usize = 800;
 
-/// Tables, in which one looks up a line: what hostile functions try, one after the other.
+/// Files that may be longer, because they are tables: here, what hostile functions try, one attempt after another.
 const TABLES: [&str; 1] = ["tests/isolation/hostile.py"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! `make run`, as a newcomer runs it, but for the release build: on a free port, with data of its own, the binary given.
+//! `make run` as a new user runs it, except that the binary is given: on a free port, with a data directory of its own.
 
 #![expect(
     clippy::unwrap_used,
@@ -56,7 +56,7 @@ impl Drop for Run {
     }
 }
 
-/// The script, not make: a terminal's Ctrl-C reaches both, and make waits for the script.
+/// Ends the script, not make: a terminal's Ctrl-C reaches both, and make waits for the script.
 fn end(make: &Child) {
     for child in pilot_harness::descendants(i32::try_from(make.id()).unwrap()) {
         let arguments = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! SPECIFICATION.md and the tests hold each other to their word: every promise names tests that exist, or says that it is not
-//! yet proven; every end-to-end test and every escape attempt is named by a promise.
+//! Compares SPECIFICATION.md with the tests. Every promise names tests that exist, or says that it is not yet proven. A promise
+//! names every end-to-end test and every escape attempt.
 //!
-//! A promise is a row `| ID | text | proof |`. A proof is `path::test` in backticks: a Rust or Python test's function, a row
-//! of the benchmark, or an escape attempt's name as it stands in the source. A path alone is a program that is itself the
+//! A promise is a row `| ID | text | proof |`. A proof is `path::test` in backticks: the function of a Rust or Python test, a row
+//! of the benchmark, or the name of an escape attempt as in the source. A path without a test is a program that is itself the
 //! proof. A code span without a slash is prose.
 
 #![expect(
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 const NOT_YET: &str = "[not yet proven]";
 
-/// What must be named by a promise, one by one.
+/// The suites of which a promise must name every test.
 const SUITES: [&str; 2] = ["tests/e2e", "tests/isolation"];
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct Promise {
 }
 
 impl Promise {
-    /// What it names: (path, test).
+    /// The tests that it names: (path, test).
     fn references(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         let quoted = self
             .proof
@@ -66,7 +66,7 @@ fn promises() -> Vec<Promise> {
     rows.collect()
 }
 
-/// The Rust files below a folder, relative to the repository as the folder is.
+/// The Rust files below a folder. Their paths are relative to the repository, as the folder is.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(root().join(folder)).unwrap() {
@@ -81,7 +81,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The names of the tests of a file: functions of Rust and Python, and what `Attempt::new` is given.
+/// The names of the tests of a file: functions of Rust and Python, and the arguments of `Attempt::new`.
 fn tests_of(path: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let mut names = attempts(&text);
@@ -93,7 +93,7 @@ fn tests_of(path: &Path) -> BTreeSet<String> {
     names
 }
 
-/// Functions marked as tests. Several attributes may stand between the mark and the function.
+/// Functions marked as tests. There may be several attributes between the mark and the function.
 fn rust_tests(text: &str) -> BTreeSet<String> {
     let marks = text.match_indices("test").filter(|(at, _)| {
         let line = text[..*at].rsplit('\n').next().unwrap_or("").trim_start();
@@ -104,7 +104,7 @@ fn rust_tests(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// In the order of the text.
+/// The names of all functions, in the order of the text.
 fn functions(text: &str, keyword: &str) -> Vec<String> {
     let named = text.lines().filter_map(|line| {
         let line = line.trim_start();
@@ -118,7 +118,7 @@ fn functions(text: &str, keyword: &str) -> Vec<String> {
     named.collect()
 }
 
-/// The first text literal behind each `Attempt::new(`.
+/// The first string literal after each `Attempt::new(`.
 fn attempts(text: &str) -> BTreeSet<String> {
     let calls = text.split("Attempt::new(").skip(1);
     calls

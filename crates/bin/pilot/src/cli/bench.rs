@@ -1,5 +1,5 @@
-//! `pilot bench`: what a function, or any other HTTP server, does when it is measured. The measuring is `bench/loadgen`'s; here
-//! are arguments, tables and JSON.
+//! `pilot bench`: measures a function or any other HTTP server. `bench/loadgen` measures; this module parses arguments and prints
+//! tables and JSON.
 
 use clap::{Args, Subcommand};
 
@@ -10,7 +10,7 @@ mod closed;
 mod load;
 mod target;
 
-/// What `pilot bench` takes.
+/// The arguments of `pilot bench`.
 #[derive(Debug, Args)]
 pub(super) struct BenchArgs {
     #[command(subcommand)]
@@ -19,17 +19,17 @@ pub(super) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Time requests that find no worker: idle ones are retired before each
+    /// Measure cold starts: idle workers are retired before each request
     Cold(closed::ColdArgs),
-    /// Time requests that follow one another, on one connection or many
+    /// Measure warm requests, one after another on each connection
     Warm(closed::WarmArgs),
-    /// Time many requests at one instant that find no worker
+    /// Measure bursts: many requests at once, to a function without workers
     Burst(closed::BurstArgs),
-    /// Send requests when a profile says, however slow the answers are
+    /// Send requests at the times of a profile, however slow the responses are
     Load(load::LoadArgs),
 }
 
-/// Measures, and prints what came of it.
+/// Measures, and prints the result.
 pub(super) fn run(
     client: &Client,
     connection: &Connection,

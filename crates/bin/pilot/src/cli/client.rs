@@ -1,5 +1,5 @@
-//! Speaks to the daemon: the control API and the Invoke API, over plain HTTP, blocking.
-//! It knows addresses, tokens and errors; what the bodies mean is for the verbs.
+//! The blocking client of the daemon's control API and Invoke API, over plain HTTP. It handles addresses, tokens and errors. The
+//! commands interpret the bodies.
 
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
@@ -23,7 +23,7 @@ mod content;
 mod endpoint;
 mod refusal;
 
-/// A daemon, as seen from here.
+/// A client of one daemon.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     agent: Agent,
@@ -31,7 +31,7 @@ pub(super) struct Client {
     token: Option<String>,
 }
 
-/// An answer that has been read whole.
+/// A response with its whole body.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// HTTP status.
@@ -43,10 +43,10 @@ pub(super) struct Answer {
 }
 
 impl Client {
-    /// A client of the daemon that was named. Connects to nothing yet.
+    /// A client of the given daemon. Does not connect yet.
     ///
     /// # Errors
-    /// The endpoint is no `http://` address.
+    /// The endpoint is not an `http://` address.
     pub(super) fn new(connection: &Connection) -> anyhow::Result<Self> {
         let endpoint = endpoint::checked(&connection.endpoint)?;
         let config = Agent::config_builder()
@@ -68,13 +68,13 @@ impl Client {
         &self.endpoint
     }
 
-    /// GET of something that is JSON.
+    /// GET with a JSON response.
     pub(super) fn fetch<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let answer = self.call(Method::GET, path, Content::Nothing, &[])?;
         self.json(path, &answer)
     }
 
-    /// GET about one function; when there is none of that name, the error names the nearest.
+    /// GET about one function. If it does not exist, the error suggests the nearest name.
     pub(super) fn fetch_function<T: DeserializeOwned>(
         &self,
         name: &FunctionName,
@@ -84,7 +84,7 @@ impl Client {
             .map_err(|error| self.name_nearest(name, error))
     }
 
-    /// POST of JSON about one function, answered with JSON.
+    /// POST of JSON about one function, with a JSON response.
     pub(super) fn post_function<T: DeserializeOwned>(
         &self,
         name: &FunctionName,
@@ -111,7 +111,7 @@ impl Client {
         .map_err(|error| self.name_nearest(name, error))
     }
 
-    /// GET of text that goes on, line after line.
+    /// GET of a stream of lines.
     pub(super) fn stream_function(
         &self,
         name: &FunctionName,
@@ -123,7 +123,7 @@ impl Client {
             .map_err(|error| self.name_nearest(name, error))
     }
 
-    /// PUT of a form, answered line after line.
+    /// PUT of a form, with a stream of lines as response.
     pub(super) fn upload(
         &self,
         name: &FunctionName,
@@ -136,7 +136,7 @@ impl Client {
             .map(BufReader::new)
     }
 
-    /// Invokes a function. Every status is an answer here: what it means is for the caller.
+    /// Invokes a function. No status is an error here: the caller interprets it.
     pub(super) fn invoke(
         &self,
         target: &str,
@@ -146,7 +146,7 @@ impl Client {
         let path = format!("/2015-03-31/functions/{target}/invocations");
         let (status, headers, mut body) =
             self.send(Method::POST, &path, Content::Bytes(event), headers)?;
-        let body = read_whole(&mut body).context("the answer broke off")?;
+        let body = read_whole(&mut body).context("the response was interrupted")?;
         Ok(Answer {
             status,
             headers,
@@ -154,7 +154,7 @@ impl Client {
         })
     }
 
-    /// Replaces "404" by the name that was probably meant; other errors stay as they are.
+    /// Replaces a 404 by an error that suggests the nearest name. Other errors stay as they are.
     pub(super) fn name_nearest(&self, name: &FunctionName, error: anyhow::Error) -> anyhow::Error {
         match error.downcast_ref::<Failure>() {
             Some(Failure::Refused { status: 404, .. }) => self.missing(name.as_str()),
@@ -162,16 +162,16 @@ impl Client {
         }
     }
 
-    /// The error of a function that is not there.
+    /// The error for a function that does not exist.
     pub(super) fn missing(&self, name: &str) -> anyhow::Error {
         let all: Option<Vec<FunctionSummary>> = self.fetch(FUNCTIONS).ok();
         let names = all.iter().flatten().map(|function| function.name.as_str());
         let hint = match (nearest(name, names), &all) {
             (Some(near), _) => format!("did you mean '{near}'?"),
             (None, Some(all)) if all.is_empty() => {
-                "none is deployed, `pilot deploy DIR` deploys one".to_owned()
+                "no function is deployed; `pilot deploy DIR` deploys one".to_owned()
             }
-            (None, _) => "`pilot list` shows which there are".to_owned(),
+            (None, _) => "`pilot list` lists all functions".to_owned(),
         };
         Failure::Refused {
             status: 404,
@@ -192,8 +192,8 @@ impl Client {
         headers: &[(&str, &str)],
     ) -> anyhow::Result<Answer> {
         let (status, headers, mut body) = self.send(method, path, content, headers)?;
-        let body =
-            read_whole(&mut body).with_context(|| format!("the answer to {path} broke off"))?;
+        let body = read_whole(&mut body)
+            .with_context(|| format!("the response to {path} was interrupted"))?;
         if status.is_success() {
             Ok(Answer {
                 status,
@@ -237,7 +237,7 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        // Without a length the body would go out in chunks, which not everything in between understands.
+        // Without a length, the body would be chunked, which not every proxy supports.
         if let Some(length) = content.length_bytes() {
             request = request.header("content-length", length);
         }
@@ -255,7 +255,7 @@ impl Client {
     fn json<T: DeserializeOwned>(&self, path: &str, answer: &Answer) -> anyhow::Result<T> {
         serde_json::from_slice(&answer.body).with_context(|| {
             format!(
-                "what {} answers to {path} is not what this version of pilot understands; \
+                "this version of pilot does not understand the response of {} to {path}; \
                  `pilot version` shows both versions",
                 self.endpoint
             )
@@ -263,7 +263,7 @@ impl Client {
     }
 }
 
-/// The control API's path of a function. A checked name needs no escapes.
+/// The control API's path of a function. A valid name needs no escaping.
 fn function_path(name: &FunctionName, below: &str) -> String {
     format!("{FUNCTIONS}/{name}{below}")
 }
@@ -272,11 +272,11 @@ fn read_whole(body: &mut Body) -> Result<Vec<u8>, ureq::Error> {
     body.with_config().limit(BODY_BYTES_MAX).read_to_vec()
 }
 
-/// Where the functions are in the control API.
+/// The control API's path of all functions.
 pub(super) const FUNCTIONS: &str = "/_pilot/v1/functions";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest answer that is read whole.
+/// The largest response body that is read whole.
 const BODY_BYTES_MAX: u64 = 256 << 20;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! The options that say which daemon a command talks to.
+//! The options that say which daemon a command uses.
 
 use clap::Args;
 
-/// Which daemon to speak to.
+/// Which daemon to use.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Connection {
-    /// The daemon to speak to
+    /// The daemon's address
     #[arg(
         long,
         global = true,
@@ -15,7 +15,7 @@ pub(super) struct Connection {
         help_heading = "Client options"
     )]
     pub(super) endpoint: String,
-    /// Its bearer token, if it wants one
+    /// The daemon's bearer token, if it requires one
     #[arg(
         long,
         global = true,

@@ -1,4 +1,4 @@
-//! `pilot deploy` and `pilot up`: pack, upload, follow the deployment, say what came of it.
+//! `pilot deploy` and `pilot up`: pack, upload, follow the deployment, print the result.
 
 use std::io::{BufRead, Read};
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ use super::progress::{Progress, Show};
 use super::project::{Project, Target};
 use super::report;
 
-/// What `pilot deploy` takes.
+/// The arguments of `pilot deploy`.
 #[derive(Debug, Args)]
 pub(super) struct DeployArgs {
     /// A folder with a pilot.toml, an app.py or an index.mjs
     #[arg(default_value = ".")]
     dir: PathBuf,
-    /// Deploy it under this name
+    /// The function's name [default: as in the pilot.toml, or the folder's name]
     #[arg(long)]
     name: Option<FunctionName>,
     /// Which function of the pilot.toml, if it has several
@@ -37,7 +37,7 @@ pub(super) struct DeployArgs {
     json: bool,
 }
 
-/// What `pilot up` takes.
+/// The arguments of `pilot up`.
 #[derive(Debug, Args)]
 pub(super) struct UpArgs {
     /// A pilot.toml, or a folder with one
@@ -69,7 +69,7 @@ pub(super) fn run(client: &Client, args: &DeployArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Deploys all functions of a manifest, one after the other; one that fails does not keep the others back.
+/// Deploys all functions of a manifest, one after another. A failure does not stop the others.
 pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
     let project = Project::read(&args.file, None)?;
     let mut outcomes = Vec::new();
@@ -109,7 +109,7 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
 /// Packs and uploads a function and follows its deployment to the end.
 ///
 /// # Errors
-/// [`Failure::Refused`] where the daemon says no; what hinders packing or the connection otherwise.
+/// [`Failure::Refused`] if the daemon refuses; otherwise the error of packing or of the connection.
 pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Result<DeployReport> {
     let progress = Progress::new(target.name.as_str(), show);
     progress.tell("packing");
@@ -148,7 +148,7 @@ fn follow(
             continue;
         }
         let event = serde_json::from_str(&line).with_context(|| {
-            format!("what the daemon tells of the deployment of '{name}' is not understood by this version of pilot")
+            format!("this version of pilot does not understand the daemon's messages about the deployment of '{name}'")
         })?;
         match event {
             DeployEvent::Progress(progress) => tell(&progress.message),
@@ -167,8 +167,8 @@ fn broken_off(name: &FunctionName) -> String {
     )
 }
 
-/// Says what to change and what goes on serving. Gives back what is still to be told: nothing, or an error that is not
-/// about this one function.
+/// Prints why a deployment failed and which version keeps serving. Returns the error that is still to be reported:
+/// [`Failure::Reported`], or an error that does not concern only this function.
 fn tell_failure(client: &Client, name: &FunctionName, error: anyhow::Error) -> anyhow::Error {
     if matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })) {
         return error;
@@ -181,7 +181,7 @@ fn tell_failure(client: &Client, name: &FunctionName, error: anyhow::Error) -> a
     }
     if let Ok(live) = client.fetch_function::<FunctionSummary>(name, "") {
         output::note(&format!(
-            "  version {} ({}) goes on serving",
+            "  version {} ({}) keeps serving",
             live.number, live.version
         ));
     }
@@ -212,7 +212,7 @@ fn show(json: bool) -> Show {
     if json { Show::Nothing } else { Show::Progress }
 }
 
-/// The longest line of a deployment's answer: a traceback fits.
+/// The longest line of a deployment's response: long enough for a traceback.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
 #[cfg(test)]

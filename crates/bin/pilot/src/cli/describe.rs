@@ -1,4 +1,4 @@
-//! `pilot describe`: one function on a page. Its configuration, its workers, what they come from, its last cold start.
+//! `pilot describe`: one function on a page: its configuration, its workers, its template or runtimes, its last cold start.
 
 mod runtimes;
 
@@ -15,7 +15,7 @@ use super::output::{self, BAD, DIM, STRONG};
 use super::phases::{self, TimelinePhase};
 use super::report;
 
-/// What `pilot describe` takes.
+/// The arguments of `pilot describe`.
 #[derive(Debug, Args)]
 pub(super) struct DescribeArgs {
     /// Which function
@@ -105,13 +105,13 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
         ),
     );
     let mut start = match (config.runtime.forks(), config.template) {
-        (false, _) => "from a runtime that is up",
+        (false, _) => "from a running runtime",
         (true, TemplateMode::On) => "forked from the template",
         (true, TemplateMode::Off) => "a fresh interpreter each (template = \"off\")",
     }
     .to_owned();
     match config.reuse {
-        Reuse::Once => start.push_str(", one invocation in a life"),
+        Reuse::Once => start.push_str(", one invocation per worker"),
         Reuse::Always if config.concurrency == 1 => start.push_str(", one invocation at a time"),
         Reuse::Always => {
             let _ = write!(start, ", {} invocations at a time", config.concurrency);
@@ -137,7 +137,7 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
     text
 }
 
-/// The handler, or the command and how it is spoken to.
+/// The handler, or the command and its protocol.
 fn what_runs(config: &FunctionConfig, line: &mut impl FnMut(&str, String)) {
     let (interface, runtime) = (config.interface.as_str(), &config.runtime);
     if !config.handler.is_empty() {
@@ -194,7 +194,7 @@ fn workers(description: &FunctionDescription) -> String {
         .map_or_else(String::new, forecast)
 }
 
-/// What the forecaster wants, and why.
+/// The forecaster's target, and its reason.
 fn forecast(forecast: &ForecastStatus) -> String {
     let idle = forecast
         .idle_s
@@ -207,7 +207,7 @@ fn forecast(forecast: &ForecastStatus) -> String {
     )
 }
 
-/// How and when an invocation ended, and where its time went.
+/// How and when an invocation ended, and the time of each phase.
 fn invocation(
     text: &mut String,
     title: &str,
@@ -223,7 +223,7 @@ fn invocation(
         invocation.id,
     );
     if invocation.start == StartKind::ColdShared {
-        text.push_str("  waited on a start that another request had caused\n");
+        text.push_str("  waited for a start that another request had caused\n");
     }
     text.push_str(&chart(&phases::of_timeline(&invocation.timeline)));
 }
@@ -312,7 +312,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("  start        from a runtime that is up, one invocation at a time\n"),
+            text.contains("  start        from a running runtime, one invocation at a time\n"),
             "{text}"
         );
         assert!(

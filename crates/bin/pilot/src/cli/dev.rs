@@ -1,7 +1,7 @@
-//! `pilot dev`: a daemon of its own for a folder, deployed again with every edit, its log on the terminal.
+//! `pilot dev`: runs a daemon for a folder, deploys the folder again after every edit, and prints the functions' logs.
 //!
-//! Three threads besides this one: one waits for signals, one for the daemon's end ([`daemon`]), one per function copies
-//! its log. They end with the process; none holds anything that the daemon's end does not release.
+//! It has other threads besides the main one: one waits for signals, one for the daemon's end ([`daemon`]), and one per function
+//! copies its log. They end with the process. None holds a resource that outlives the daemon.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -32,16 +32,16 @@ mod data_dir;
 mod message;
 mod watch;
 
-/// What `pilot dev` takes.
+/// The arguments of `pilot dev`.
 #[derive(Debug, Args)]
 pub(super) struct DevArgs {
     /// A folder with a pilot.toml, an app.py or an index.mjs
     #[arg(default_value = ".")]
     dir: PathBuf,
-    /// Where the daemon listens [default: a free port of 127.0.0.1]
+    /// Address that the daemon listens on [default: a free port of 127.0.0.1]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Where the daemon keeps what it needs [default: .pilot/dev in the folder]
+    /// The daemon's data directory [default: .pilot/dev in the folder]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -65,7 +65,7 @@ pub(super) fn run(args: &DevArgs) -> anyhow::Result<()> {
     if let Some(ended) = wait_until_ready(&client, &inbox)? {
         return result(ended);
     }
-    // Before the first deployment, so that an edit during it is not missed.
+    // Before the first deployment, so that no edit during it is missed.
     let watch = Watch::start(&project, sender)?;
     let mut session = Session {
         dir: args.dir.clone(),
@@ -94,21 +94,21 @@ fn result(ended: Ended) -> anyhow::Result<()> {
             Ok(())
         }
         Ended::ByItself(status) => {
-            anyhow::bail!("the daemon has ended by itself ({status}); its last words are above")
+            anyhow::bail!("the daemon ended unexpectedly ({status}); its last log lines are above")
         }
     }
 }
 
-/// Everything but the daemon's life.
+/// The state of the main thread, except the daemon.
 #[derive(Debug)]
 struct Session {
     dir: PathBuf,
     project: Project,
     client: Client,
     watch: Watch,
-    /// Functions whose log is on the terminal.
+    /// Functions whose log is printed.
     followed: BTreeSet<FunctionName>,
-    /// Set once the daemon has been told to stop: what fails from then on fails for that.
+    /// Set when the daemon has been told to stop. Later failures are not reported.
     stopping: Arc<AtomicBool>,
 }
 
@@ -134,7 +134,7 @@ impl Session {
         ));
     }
 
-    /// Waits until the edits pause, and deploys what they concern. `Some`: the daemon ended meanwhile.
+    /// Waits until the edits pause, and deploys the functions that they change. `Some`: the daemon has ended.
     fn redeploy(&mut self, first: PathBuf, inbox: &Receiver<Message>) -> Option<Ended> {
         let edited = Instant::now();
         let mut changed = vec![first];
@@ -181,7 +181,7 @@ impl Session {
         None
     }
 
-    /// Reads the manifest again. Functions that are no longer in it are taken away.
+    /// Reads the manifest again. Removes functions that are no longer in it.
     fn read_again(&mut self) -> anyhow::Result<()> {
         let project = Project::read(&self.dir, None)?;
         for gone in &self.project.targets {
@@ -198,7 +198,7 @@ impl Session {
         Ok(())
     }
 
-    /// Puts a function's log on the terminal, once.
+    /// Starts to print a function's log, once.
     fn follow(&mut self, target: &Target) {
         if !self.followed.insert(target.name.clone()) {
             return;
@@ -206,7 +206,7 @@ impl Session {
         let client = self.client.clone();
         let name = target.name.clone();
         thread::spawn(move || {
-            // Ends with the daemon or when the function is removed; a log that only broke off is taken up again.
+            // Ends with the daemon or when the function is removed. After a broken connection the log is opened again.
             while let Ok(log) = logs::open(&client, &name, 0, true) {
                 let _ = logs::copy(log, |line| output::print(&log_line(&name, line)));
             }
@@ -234,7 +234,7 @@ fn tell_failure(target: &Target, error: &anyhow::Error) {
     }
 }
 
-/// `None`: it is ready. `Some`: it ended before it was.
+/// `None`: the daemon is ready. `Some`: it ended before it was ready.
 fn wait_until_ready(client: &Client, inbox: &Receiver<Message>) -> anyhow::Result<Option<Ended>> {
     let begun = Instant::now();
     while client
@@ -244,7 +244,7 @@ fn wait_until_ready(client: &Client, inbox: &Receiver<Message>) -> anyhow::Resul
         if begun.elapsed() > READY_MAX {
             anyhow::bail!("the daemon at {} does not answer", client.endpoint());
         }
-        // Nothing is watched yet: what can come is the daemon's end.
+        // Nothing is watched yet, so the only message is the daemon's end.
         if let Ok(Message::Ended(ended)) = inbox.recv_timeout(READY_RETRY) {
             return Ok(Some(ended));
         }
@@ -252,9 +252,9 @@ fn wait_until_ready(client: &Client, inbox: &Receiver<Message>) -> anyhow::Resul
     Ok(None)
 }
 
-/// Edits that follow one another within this belong together.
+/// Edits within this time are deployed together.
 const PAUSE: Duration = Duration::from_millis(20);
-/// But nothing waits longer than this.
+/// The longest wait for further edits.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 const READY_MAX: Duration = Duration::from_secs(30);
 const READY_RETRY: Duration = Duration::from_millis(10);

@@ -1,37 +1,37 @@
-//! How a verb can fail, and the exit code that comes of it. The one place that knows exit codes.
+//! How a command can fail, and the exit code of each failure.
 
 use pilot_model::api::ApiError;
 
-/// Failures whose kind decides the exit code; whatever else fails is [`GENERAL`].
+/// Failures with an exit code of their own. Every other error has [`GENERAL`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// Nobody listens at the endpoint.
+    /// No daemon answers at the endpoint.
     #[error(
         "no daemon at {endpoint}: start one with `pilot serve`, or name it with --endpoint or PILOT_ENDPOINT"
     )]
     Unreachable {
-        /// Where it was looked for.
+        /// The endpoint.
         endpoint: String,
     },
-    /// The command line does not do.
+    /// Invalid arguments.
     #[error("{problem}")]
     Usage {
-        /// What is wrong with it and what would do.
+        /// What is wrong, and what would be valid.
         problem: String,
     },
-    /// The daemon refused.
+    /// The daemon refused the request.
     #[error("{}", .error.message)]
     Refused {
-        /// HTTP status; 200 where the refusal came inside a stream.
+        /// HTTP status; 200 if the refusal came inside a stream.
         status: u16,
-        /// What it said.
+        /// The daemon's error.
         error: ApiError,
     },
-    /// It has been told already, in a verb's own form.
+    /// The command has already printed the error.
     #[error("reported")]
     Reported,
-    /// Whoever read the output has gone (`pilot list | head -1`): no failure.
-    #[error("the reader of the output has gone")]
+    /// The reader of the output has closed it (`pilot list | head -1`). Not a failure.
+    #[error("the reader of the output has closed it")]
     ReaderGone,
 }
 
@@ -54,7 +54,7 @@ impl Failure {
     }
 }
 
-/// The exit code of every failure that is none of the others.
+/// The exit code of all other failures.
 pub(super) const GENERAL: u8 = 1;
 
 #[cfg(test)]

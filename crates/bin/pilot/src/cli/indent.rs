@@ -1,7 +1,6 @@
-//! Indents JSON as it is: numbers keep their digits and keys their order, which a trip through a value would cost them.
+//! Indents JSON without parsing it into a value, so that numbers keep their digits and keys their order.
 
-/// Indents JSON without touching numbers or the order of its keys: only the blanks between the tokens change. (Inside
-/// strings JSON has no line breaks and no tabs.)
+/// Indents JSON. Only the white space between tokens changes. (JSON strings contain no line breaks and no tabs.)
 pub(super) fn indented(json: &str) -> String {
     let mut text = String::with_capacity(json.len() * 2);
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);

@@ -1,4 +1,4 @@
-//! `pilot invoke`: one call through the Invoke API, its answer, and on request its log and its timeline.
+//! `pilot invoke`: one invocation through the Invoke API: its response, and on request its log and its timeline.
 
 use std::fs;
 use std::io::{self, Read};
@@ -21,31 +21,31 @@ use super::indent;
 use super::output::{self, BAD, DIM, GOOD, WARN};
 use super::phases::{self, TimelinePhase};
 
-/// What `pilot invoke` takes.
+/// The arguments of `pilot invoke`.
 #[derive(Debug, Args)]
 pub(super) struct InvokeArgs {
     /// A function, or NAME:VERSION for an older version
     #[arg(value_name = "NAME[:VERSION]", value_parser = check_target)]
     target: String,
-    /// The event, JSON; - reads it from the standard input [default: {}]
+    /// The event, JSON; - reads standard input [default: {}]
     #[arg(short, long, value_name = "JSON", conflicts_with = "file")]
     data: Option<String>,
-    /// A file with the event; - is the standard input
+    /// A file with the event; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Show what the function printed (the last 4 KB)
     #[arg(long)]
     log: bool,
-    /// Show where the time went, phase by phase
+    /// Show the time of each phase
     #[arg(short, long)]
     timeline: bool,
-    /// Print the answer's bytes as they are, not indented
+    /// Print the response's bytes as they are, not indented
     #[arg(long, conflicts_with = "json")]
     raw: bool,
-    /// Write the answer's bytes to a file
+    /// Write the response's bytes to a file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print answer, version, start, phases and log as one JSON object
+    /// Print response, version, start, phases and log as one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -62,7 +62,7 @@ struct Exception {
     stack_trace: Vec<String>,
 }
 
-/// Calls the function.
+/// Invokes the function.
 pub(super) fn run(client: &Client, args: &InvokeArgs) -> anyhow::Result<()> {
     let event = event(args)?;
     let headers: &[(&str, &str)] = if args.log || args.json {
@@ -118,7 +118,7 @@ fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {
                 .lock()
                 .read_to_end(&mut event)
                 .context("standard input")?;
-            (event, "the standard input".to_owned())
+            (event, "standard input".to_owned())
         }
     };
     serde_json::from_slice::<serde::de::IgnoredAny>(&event).map_err(|error| {
@@ -166,7 +166,7 @@ fn timeline(answer: &Answer, took: std::time::Duration) -> String {
     let style = if start == "cold" { WARN } else { GOOD };
     let phases = phases_of(answer);
     format!(
-        "{style}{start}{style:#} start, {} as seen from here\n{}",
+        "{style}{start}{style:#} start, {} as measured by the client\n{}",
         output::duration(took),
         phases::chart_of_any(&phases)
     )
@@ -200,7 +200,7 @@ fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     answer.headers.get(name)?.to_str().ok()
 }
 
-/// An error in AWS's form: `{"Type": "User", "Message": "…"}`, its kind in a header.
+/// An error in AWS's format: `{"Type": "User", "Message": "…"}`, with the error type in a header.
 fn refused(client: &Client, target: &str, answer: &Answer) -> anyhow::Error {
     let kind = header(answer, "x-amzn-errortype").unwrap_or_default();
     let kind = kind.split(':').next().unwrap_or_default();
@@ -224,7 +224,7 @@ fn refused(client: &Client, target: &str, answer: &Answer) -> anyhow::Error {
     }
 }
 
-/// What is not there: the function, or a version of it. `None`: the daemon's own words are better than ours.
+/// The error if the function, or the version, does not exist. `None`: the daemon's own message is better.
 fn missing(client: &Client, target: &str) -> Option<anyhow::Error> {
     let (name, qualifier) = parts(target);
     let Some(qualifier) = qualifier else {

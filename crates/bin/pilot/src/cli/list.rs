@@ -1,4 +1,4 @@
-//! `pilot list`: all functions, a line each.
+//! `pilot list`: all functions, one per line.
 
 use clap::Args;
 use pilot_model::deployment::FunctionSummary;
@@ -6,7 +6,7 @@ use pilot_model::deployment::FunctionSummary;
 use super::client::{Client, FUNCTIONS};
 use super::output::{self, Align, BAD, Table};
 
-/// What `pilot list` takes.
+/// The arguments of `pilot list`.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     /// Print as JSON
@@ -68,7 +68,7 @@ fn render(functions: &[FunctionSummary], now_unix_s: u64) -> String {
     text
 }
 
-/// The handler, or the command, cut to what a column bears; the runtime, where the image says what runs.
+/// The handler or the command, shortened to the width of a column. The runtime, if the image defines the command.
 fn what_runs(function: &FunctionSummary) -> String {
     let what = match function.handler.as_str() {
         "" => &function.runtime,
@@ -82,7 +82,7 @@ fn what_runs(function: &FunctionSummary) -> String {
     cut
 }
 
-/// Handlers of Python are shorter; commands need not be.
+/// Long enough for Python handlers; commands may be longer.
 const WHAT_CHARS_MAX: usize = 24;
 
 #[cfg(test)]

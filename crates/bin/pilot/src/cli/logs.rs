@@ -1,4 +1,4 @@
-//! `pilot logs`: what a function has written, with a REPORT line per invocation; with `-f` as it comes.
+//! `pilot logs`: a function's output, with a REPORT line per invocation; with `-f` it follows the log.
 
 use std::io::{BufRead, ErrorKind};
 
@@ -9,15 +9,15 @@ use pilot_model::FunctionName;
 use super::client::Client;
 use super::output;
 
-/// What `pilot logs` takes.
+/// The arguments of `pilot logs`.
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
     /// Which function
     name: FunctionName,
-    /// Go on with what comes
+    /// Follow the log
     #[arg(short, long)]
     follow: bool,
-    /// How many lines to begin with
+    /// Number of last lines to print
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
     lines: u32,
 }
@@ -32,7 +32,7 @@ pub(super) fn run(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The log's last lines, and what follows them.
+/// Opens the log at its last lines; with `follow` it goes on.
 pub(super) fn open(
     client: &Client,
     name: &FunctionName,
@@ -42,7 +42,7 @@ pub(super) fn open(
     client.stream_function(name, &format!("/logs?lines={lines}&follow={follow}"))
 }
 
-/// Hands on line after line, each with its line break, until the stream ends. A function writes any bytes it likes.
+/// Copies line after line, each with its line break, until the stream ends. A function may write any bytes.
 pub(super) fn copy(
     mut log: impl BufRead,
     mut each: impl FnMut(&[u8]) -> anyhow::Result<()>,
@@ -54,7 +54,7 @@ pub(super) fn copy(
             Ok(0) => return Ok(()),
             Ok(_) => each(&line)?,
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
-            Err(error) => return Err(error).context("the log broke off"),
+            Err(error) => return Err(error).context("the log was interrupted"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A `multipart/form-data` body (RFC 7578) of two parts, as the control API's deployment wants it: the configuration
-//! as JSON and the code as an archive. Written by hand because it is forty lines; it only writes, it reads nothing.
+//! The `multipart/form-data` body (RFC 7578) of a deployment: the configuration as JSON and the code as an archive. Written by
+//! hand because it is forty lines. It only writes.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{Cursor, Read};
@@ -16,7 +16,7 @@ pub(super) struct Multipart {
 }
 
 impl Multipart {
-    /// A form with the parts `spec` and `code`.
+    /// A body with the parts `spec` and `code`.
     pub(super) fn new(spec: &FunctionSpec, archive: Vec<u8>) -> serde_json::Result<Self> {
         Ok(Self::with_boundary(
             random_boundary(),
@@ -68,7 +68,7 @@ impl Multipart {
     }
 }
 
-/// 128 random bits: an archive that holds them by chance is not to be expected.
+/// 128 random bits, so that no archive contains them by chance.
 fn random_boundary() -> String {
     let bits = || RandomState::new().hash_one("boundary");
     format!("pilotlight-{:016x}{:016x}", bits(), bits())

@@ -1,4 +1,4 @@
-//! `pilot new`: writes a function into a folder of its own, from a template. Overwrites nothing.
+//! `pilot new`: creates a function from a template, in a new folder. Overwrites nothing.
 
 use std::fs;
 use std::io;
@@ -11,21 +11,21 @@ use pilot_model::FunctionName;
 use super::failure::Failure;
 use super::output::{self, DIM, GOOD};
 
-/// What `pilot new` takes.
+/// The arguments of `pilot new`.
 #[derive(Debug, Args)]
 pub(super) struct NewArgs {
-    /// The function's name, and the folder to write; a path's last part is the name
+    /// The function's name, or the path of the new folder, whose last part is the name
     #[arg(value_name = "NAME")]
     path: PathBuf,
-    /// What to begin with
+    /// The template
     #[arg(short, long, default_value = "event")]
     template: Template,
 }
 
-/// What a new function begins with.
+/// A template of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Template {
-    /// handler(event, context), the standard library alone
+    /// handler(event, context), standard library only
     Event,
     /// A FastAPI application
     Asgi,
@@ -81,7 +81,7 @@ impl Template {
     }
 }
 
-/// Writes the folder and says what can be done with it.
+/// Creates the folder and prints the next steps.
 pub(super) fn run(args: &NewArgs) -> anyhow::Result<()> {
     let name = name_of(&args.path)?;
     let written = write(&args.path, &name, args.template)?;
@@ -109,7 +109,7 @@ fn write(folder: &Path, name: &FunctionName, template: Template) -> anyhow::Resu
         Ok(mut entries) => {
             if entries.next().is_some() {
                 let problem = format!(
-                    "{} is there already and not empty: choose another name",
+                    "{} already exists and is not empty: choose another name",
                     folder.display()
                 );
                 return Err(Failure::usage(problem).into());
@@ -130,7 +130,7 @@ fn write(folder: &Path, name: &FunctionName, template: Template) -> anyhow::Resu
     written.collect()
 }
 
-/// What stands for the function's name in the templates.
+/// The placeholder of the function's name in the templates.
 const NAME: &str = "__NAME__";
 
 #[cfg(test)]

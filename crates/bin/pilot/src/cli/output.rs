@@ -1,5 +1,5 @@
-//! What goes to the terminal: text, tables, JSON, and how quantities are written. Colour comes and goes with the
-//! terminal, `NO_COLOR` and `CLICOLOR` (anstream strips it where it is not wanted).
+//! Output to the terminal: text, tables, JSON, and the format of quantities. Colour depends on the terminal, `NO_COLOR` and
+//! `CLICOLOR` (anstream strips it).
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,47 +11,47 @@ use super::failure::Failure;
 
 /// Headings and names.
 pub(super) const STRONG: Style = Style::new().bold();
-/// What matters less.
+/// Less important text.
 pub(super) const DIM: Style = Style::new().dimmed();
-/// It went well.
+/// Success.
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
-/// It did not.
+/// Errors.
 pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// Look here.
+/// Warnings.
 pub(super) const WARN: Style = AnsiColor::Yellow.on_default();
-/// Bars.
+/// Bars of charts.
 pub(super) const BAR: Style = AnsiColor::Cyan.on_default();
 
-/// Writes text to the standard output.
+/// Writes text to standard output.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// Writes bytes to the standard output as they are.
+/// Writes bytes to standard output as they are.
 pub(super) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     written(out.write_all(bytes).and_then(|()| out.flush()))
 }
 
-/// Writes a value as JSON, indented, to the standard output.
+/// Writes a value as indented JSON to standard output.
 pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     print_bytes(text.as_bytes())
 }
 
-/// Writes a line to the standard error stream. That it cannot be written concerns nobody.
+/// Writes a line to standard error. Write errors are ignored.
 pub(super) fn note(text: &str) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
-/// Writes an error to the standard error stream.
+/// Writes an error to standard error.
 pub(super) fn error(text: &str) {
     prose(&format!("{BAD}error:{BAD:#} {text}"));
 }
 
-/// Writes sentences to the standard error stream; on a terminal the lines break between words.
+/// Writes sentences to standard error. On a terminal, lines break between words.
 pub(super) fn prose(text: &str) {
     match terminal_size::terminal_size_of(io::stderr()) {
         Some((columns, _)) => note(&wrapped(text, usize::from(columns.0))),
@@ -59,7 +59,7 @@ pub(super) fn prose(text: &str) {
     }
 }
 
-/// Breaks lines that are too long between words; what follows a break is indented.
+/// Breaks long lines between words and indents the rest.
 fn wrapped(text: &str, columns: usize) -> String {
     let mut out = String::new();
     for (index, line) in text.lines().enumerate() {
@@ -81,7 +81,7 @@ fn wrapped(text: &str, columns: usize) -> String {
     out
 }
 
-/// Writes a traceback or a tool's output to the standard error stream, indented; nothing if it is empty.
+/// Writes a traceback or a tool's output to standard error, indented; nothing if it is empty.
 pub(super) fn detail(text: &str) {
     for line in text.trim_end().lines() {
         note(&format!("  {DIM}│{DIM:#} {line}"));
@@ -95,19 +95,19 @@ fn written(result: io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-/// Columns two spaces apart, the first to the left, numbers to the right.
+/// A table with two spaces between columns.
 #[derive(Debug)]
 pub(super) struct Table {
     align: Vec<Align>,
     rows: Vec<Vec<String>>,
 }
 
-/// On which side of its column a cell stands.
+/// Alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
@@ -126,7 +126,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table as text, a line break at its end.
+    /// The table as text, with a line break at its end.
     pub(super) fn render(&self) -> String {
         let widths: Vec<usize> = (0..self.align.len())
             .map(|column| {
@@ -155,7 +155,7 @@ impl Table {
     }
 }
 
-/// Fills a cell up to a width in columns.
+/// Pads a cell to a width in columns.
 pub(super) fn pad(cell: &str, columns: usize, align: Align) -> String {
     let fill = " ".repeat(columns.saturating_sub(width(cell)));
     match align {
@@ -170,7 +170,7 @@ fn width(cell: &str) -> usize {
         .sum()
 }
 
-/// A duration in the unit that fits: `0.05 ms`, `61.2 ms`, `312 ms`, `1.40 s`.
+/// A duration in a suitable unit: `0.05 ms`, `61.2 ms`, `312 ms`, `1.40 s`.
 pub(super) fn duration(duration: Duration) -> String {
     let ms = duration.as_secs_f64() * 1e3;
     if ms < 9.995 {
@@ -186,7 +186,7 @@ pub(super) fn duration(duration: Duration) -> String {
     }
 }
 
-/// Microseconds in the unit that fits: `43.1 µs`, `512 µs`, `2.31 ms`. Warm calls differ below what a millisecond shows.
+/// Microseconds in a suitable unit: `43.1 µs`, `512 µs`, `2.31 ms`. The differences of warm calls are below a millisecond.
 pub(super) fn micros(us: f64) -> String {
     if us < 99.95 {
         format!("{us:.1} µs")
@@ -197,18 +197,18 @@ pub(super) fn micros(us: f64) -> String {
     }
 }
 
-/// Milliseconds as a [`Duration`]; what is no duration is zero.
+/// Milliseconds as a [`Duration`]; zero if they are not a valid one.
 pub(super) fn from_ms(ms: f64) -> Duration {
     Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
 }
 
-/// Bytes in MB of 2^20, Lambda's: `48.2 MB`.
+/// Bytes in MB of 2^20, as in Lambda: `48.2 MB`.
 pub(super) fn megabytes(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10).saturating_add(1 << 19) >> 20;
     format!("{}.{} MB", tenths / 10, tenths % 10)
 }
 
-/// How long ago: `just now`, `5 min ago`, `3 h ago`, `12 days ago`.
+/// The time since then: `just now`, `5 min ago`, `3 h ago`, `12 days ago`.
 pub(super) fn ago(then_unix_s: u64, now_unix_s: u64) -> String {
     let seconds = now_unix_s.saturating_sub(then_unix_s);
     match seconds {

@@ -1,7 +1,7 @@
-//! Packs a function's folder into a tar.gz. The same files give the same bytes, wherever and whenever they are packed:
-//! sorted by name, no times, no owners, two modes (executable or not).
+//! Packs a function's folder into a tar.gz. The same files always give the same bytes: entries are sorted by name and have no
+//! times, no owners and one of two modes (executable or not).
 //!
-//! Symbolic links are stored as what they point to, and must point into the folder. What is left out: [`ignore`].
+//! Symbolic links are stored as the files that they point to, which must be in the folder. [`ignore`] decides what is left out.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Write};
@@ -29,7 +29,7 @@ pub(super) enum PackError {
     /// A file cannot be read.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// Why.
         error: io::Error,
@@ -42,29 +42,29 @@ pub(super) enum PackError {
     LinkLeaves {
         /// The link.
         path: PathBuf,
-        /// Where it ends.
+        /// Its target.
         target: PathBuf,
     },
-    /// A symbolic link points to a folder that it lies in.
+    /// A symbolic link points to a folder that contains it.
     #[error("{}: is a symbolic link to a folder above it; remove it or list it in .pilotignore", path.display())]
     LinkLoops {
         /// The link.
         path: PathBuf,
     },
-    /// Neither file nor folder.
+    /// Neither a file nor a folder.
     #[error("{}: is a {kind}, neither file nor folder; remove it or list it in .pilotignore", path.display())]
     Special {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// `socket`, `device` …
         kind: &'static str,
     },
-    /// A line of `.pilotignore` does not do.
+    /// A line of `.pilotignore` is invalid.
     #[error("{}:{line}: {problem}", path.display())]
     Ignore {
         /// The file.
         path: PathBuf,
-        /// Counts from 1.
+        /// The line number, from 1.
         line: usize,
         /// What is wrong.
         problem: &'static str,
@@ -89,7 +89,7 @@ pub(super) fn pack(folder: &Path) -> Result<Archive, PackError> {
                 .append_data(&mut header, &entry.inside, io::empty())
                 .map_err(io_error);
         }
-        // Read whole, so that a file that changes meanwhile cannot break the archive.
+        // The file is read whole, so that a change while it is read cannot break the archive.
         let content = fs::read(&entry.path).map_err(io_error)?;
         let executable = entry.metadata.permissions().mode() & 0o111 != 0;
         let mode = if executable { 0o755 } else { 0o644 };
@@ -107,7 +107,7 @@ pub(super) fn pack(folder: &Path) -> Result<Archive, PackError> {
     Ok(Archive { bytes, files })
 }
 
-/// The folders that would be packed, the folder itself first: what there is to watch.
+/// The folders that would be packed, the folder itself first. `pilot dev` watches them.
 ///
 /// # Errors
 /// As [`pack`].
@@ -124,11 +124,11 @@ pub(super) fn folders(folder: &Path) -> Result<Vec<PathBuf>, PackError> {
 
 /// Something to pack.
 struct Entry {
-    /// Where it lies.
+    /// Its path on disk.
     path: PathBuf,
     /// Its path inside the archive.
     inside: PathBuf,
-    /// Of what it is, links followed.
+    /// Its metadata, with links followed.
     metadata: Metadata,
 }
 
@@ -145,12 +145,12 @@ fn walk(folder: &Path, visit: Visit<'_>) -> Result<(), PackError> {
 
 struct Walk {
     ignore: Ignore,
-    /// The folder's true path: what links must not leave.
+    /// The folder's canonical path, which links must not leave.
     root: PathBuf,
 }
 
 impl Walk {
-    /// `above` holds the true paths of the folders that this one lies in, itself included.
+    /// `above` has the canonical paths of this folder and of the folders that contain it.
     fn folder(
         &self,
         folder: &Path,
@@ -188,7 +188,7 @@ impl Walk {
         Ok(())
     }
 
-    /// What lies at `path`, or `None` if it is left out.
+    /// The entry at `path`, or `None` if it is left out.
     fn entry(&self, path: PathBuf, inside: PathBuf) -> Result<Option<Entry>, PackError> {
         let own = fs::symlink_metadata(&path).map_err(|error| io_error(&path, error))?;
         if !own.is_symlink() {

@@ -1,5 +1,5 @@
-//! A timeline as text: each phase with its time, a bar that begins where the phase before ended, and what it is.
-//! Used for the `Server-Timing` header of an answer and for what the daemon remembers.
+//! A timeline as text: each phase with its time, a bar that begins where the previous phase ended, and an explanation. Used for
+//! the `Server-Timing` header of a response and for the invocations that the daemon remembers.
 
 use pilot_model::Timeline;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use super::output::{self, Align, BAR, DIM, STRONG};
 pub(super) struct TimelinePhase {
     /// `admit`, `lease`, `fork` …
     pub(super) name: String,
-    /// How long it took, ms.
+    /// Its duration, ms.
     pub(super) ms: f64,
 }
 
@@ -24,8 +24,8 @@ pub(super) fn of_timeline(timeline: &Timeline) -> Vec<TimelinePhase> {
     phases.collect()
 }
 
-/// The phases in a `Server-Timing` header: `admit;dur=0.05, fork;dur=0.6;desc="…"`. Entries without a duration, and
-/// the sum, are left out.
+/// The phases in a `Server-Timing` header: `admit;dur=0.05, fork;dur=0.6;desc="…"`. Leaves out entries without a duration, and
+/// the sum.
 pub(super) fn of_header(header: &str) -> Vec<TimelinePhase> {
     let phases = header.split(',').filter_map(|entry| {
         let mut parts = entry.split(';').map(str::trim);
@@ -41,12 +41,12 @@ pub(super) fn of_header(header: &str) -> Vec<TimelinePhase> {
     phases.collect()
 }
 
-/// The phases as an indented chart, a line each, and their sum.
+/// The phases as an indented chart, one per line, and their sum.
 pub(super) fn chart(phases: &[TimelinePhase]) -> String {
     chart_with(phases, meaning)
 }
 
-/// The same, of a function whose workers do not fork.
+/// The same for a function whose workers do not fork.
 pub(super) fn chart_of_kept(phases: &[TimelinePhase]) -> String {
     chart_with(phases, |phase| match phase {
         "fork" => "from a runtime that was kept, or new",
@@ -56,7 +56,7 @@ pub(super) fn chart_of_kept(phases: &[TimelinePhase]) -> String {
     })
 }
 
-/// The same, of a function of which nothing is known but the answer.
+/// The same for a function of which only the response is known.
 pub(super) fn chart_of_any(phases: &[TimelinePhase]) -> String {
     chart_with(phases, |phase| match phase {
         "fork" => "forked, or from a kept runtime",
@@ -90,7 +90,7 @@ fn chart_with(phases: &[TimelinePhase], meaning: impl Fn(&str) -> &'static str) 
     text + &total
 }
 
-/// Names with a time and a bar each, the longest bar for the longest time: for what does not follow one another.
+/// Names with a time and a bar each, for times that are not phases of one sequence. The longest bar has the longest time.
 pub(super) fn bars(entries: &[(&str, f64)]) -> String {
     let most = entries.iter().map(|(_, ms)| *ms).fold(0.0, f64::max);
     let names = entries.iter().map(|(name, _)| name.chars().count());
@@ -116,7 +116,7 @@ fn time(ms: f64) -> String {
     output::pad(&text, TIME_COLUMNS, Align::Right)
 }
 
-/// Blanks up to where it begins, then blocks; what is too short for a block is a line.
+/// A bar: spaces up to its beginning, then blocks. One that is too short for a block is a line.
 fn bar(begun: f64, took: f64, total: f64) -> String {
     if total <= 0.0 {
         return String::new();

@@ -1,5 +1,5 @@
-//! Shows how far a deployment is: one line that moves on a terminal, plain lines elsewhere. Writes to the standard
-//! error stream, so that the report on the standard output stays clean.
+//! Shows the progress of a deployment: one line that is updated on a terminal, plain lines elsewhere. Writes to standard error, so
+//! that standard output has only the report.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output;
 
-/// The progress of one function's deployment. Clears its line when it is dropped.
+/// The progress of one function's deployment. Clears its line when dropped.
 #[derive(Debug)]
 pub(super) struct Progress {
     name: String,
@@ -22,17 +22,17 @@ enum Display {
     Nothing,
 }
 
-/// Whether anything is to be shown.
+/// Whether to show progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Show {
-    /// As fits the stream.
+    /// In the form that suits the stream.
     Progress,
     /// Nothing.
     Nothing,
 }
 
 impl Progress {
-    /// Begins to show.
+    /// Starts to show progress.
     pub(super) fn new(name: &str, show: Show) -> Self {
         let display = match show {
             Show::Nothing => Display::Nothing,
@@ -53,7 +53,7 @@ impl Progress {
         }
     }
 
-    /// Shows what is being done now.
+    /// Shows the current step.
     pub(super) fn tell(&self, message: &str) {
         match &self.display {
             Display::Line(bar) => bar.set_message(message.to_owned()),

@@ -1,4 +1,4 @@
-//! A project on disk: which functions a folder or a `pilot.toml` means, and where their code lies.
+//! A project on disk: the functions of a folder or of a `pilot.toml`, and where their code is.
 
 use std::fs;
 use std::io;
@@ -16,30 +16,29 @@ use super::failure::Failure;
 pub(super) struct Target {
     /// Its name.
     pub(super) name: FunctionName,
-    /// Its configuration as the daemon gets it: without `path`.
+    /// Its configuration for the daemon, without `path`.
     pub(super) spec: FunctionSpec,
     /// Its code.
     pub(super) folder: PathBuf,
 }
 
-/// What a folder holds.
+/// The functions of a folder.
 #[derive(Debug)]
 pub(super) struct Project {
     /// Its functions, by name.
     pub(super) targets: Vec<Target>,
     /// The manifest, if there is one.
     pub(super) manifest: Option<PathBuf>,
-    /// The folder or file that was named.
+    /// The folder or file as given.
     named: PathBuf,
 }
 
 impl Project {
-    /// Reads the project of a folder: its `pilot.toml`, or, where there is only an `app.py` (or what another runtime's
-    /// defaults name), one function with the defaults that is called as the folder or, if given, `name`. A `pilot.toml` may be
-    /// named itself.
+    /// Reads the project of a folder: its `pilot.toml`. With only an `app.py` (or the default file of another runtime), the project
+    /// is one function with the defaults, named `name` or like the folder. The path may also be that of a `pilot.toml`.
     ///
     /// # Errors
-    /// There is neither, or the manifest does not do; with file, line and nearest key.
+    /// There is neither, or the manifest is invalid. The error names file, line and nearest key.
     pub(super) fn read(path: &Path, name: Option<&FunctionName>) -> anyhow::Result<Self> {
         let metadata = fs::metadata(path).map_err(|error| not_there(path, &error))?;
         let manifest = if metadata.is_dir() {
@@ -71,7 +70,7 @@ impl Project {
             };
             if !folder.is_dir() {
                 anyhow::bail!(
-                    "{}: functions.{name}.path: \"{below}\" is no folder: {} is where it should be",
+                    "{}: functions.{name}.path: \"{below}\" is not a folder: there is none at {}",
                     manifest.display(),
                     folder.display()
                 );
@@ -89,8 +88,8 @@ impl Project {
         let is_there = |file: &str| folder.join(file).is_file();
         let Some((_, runtime)) = APPS.iter().find(|(file, _)| is_there(file)) else {
             return Err(Failure::usage(format!(
-                "{} has neither pilot.toml nor app.py (nor index.mjs, index.js or bootstrap): `pilot new NAME` writes a \
-                 folder that has",
+                "{} has neither pilot.toml nor app.py (nor index.mjs, index.js or bootstrap): `pilot new NAME` creates \
+                 a function",
                 folder.display()
             ))
             .into());
@@ -113,10 +112,10 @@ impl Project {
         })
     }
 
-    /// The one function that is meant: the named one, or the only one.
+    /// The function with this name, or the only one.
     ///
     /// # Errors
-    /// There is none of that name, or several and none was named.
+    /// There is no function of this name, or there are several and none was named.
     pub(super) fn one(&self, function: Option<&FunctionName>) -> Result<Target, Failure> {
         let names = || self.targets.iter().map(|target| target.name.as_str());
         if let Some(wanted) = function {
@@ -142,7 +141,7 @@ impl Project {
         }
     }
 
-    /// What to say where nothing was configured.
+    /// A note if there is no configuration.
     pub(super) fn remark(&self) -> Option<String> {
         let [target] = self.targets.as_slice() else {
             return None;
@@ -172,7 +171,7 @@ fn name_of(folder: &Path) -> anyhow::Result<FunctionName> {
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     name.parse().map_err(|_| {
         Failure::usage(format!(
-            "the folder's name \"{name}\" is not a function's name: give one with --name (1 to 64 of a-z A-Z 0-9 - _)"
+            "the folder's name \"{name}\" is not a valid function name: choose one with --name (1 to 64 of a-z A-Z 0-9 - _)"
         ))
         .into()
     })
@@ -184,7 +183,7 @@ fn not_there(path: &Path, error: &io::Error) -> Failure {
 
 /// The manifest's name.
 const MANIFEST: &str = "pilot.toml";
-/// What makes a folder without a manifest a function, and of which runtime; the first that is there.
+/// The files that make a folder without a manifest a function, with its runtime. The first one that exists counts.
 const APPS: [(&str, Option<&str>); 5] = [
     ("app.py", None),
     ("index.mjs", Some("node")),

@@ -1,4 +1,4 @@
-//! `pilot remove`: takes a function away. Asks nothing.
+//! `pilot remove`: removes a function, without confirmation.
 
 use clap::Args;
 use pilot_model::FunctionName;
@@ -6,7 +6,7 @@ use pilot_model::FunctionName;
 use super::client::Client;
 use super::output;
 
-/// What `pilot remove` takes.
+/// The arguments of `pilot remove`.
 #[derive(Debug, Args)]
 pub(super) struct RemoveArgs {
     /// Which function
@@ -17,7 +17,7 @@ pub(super) struct RemoveArgs {
 pub(super) fn run(client: &Client, args: &RemoveArgs) -> anyhow::Result<()> {
     client.delete_function(&args.name)?;
     output::print(&format!(
-        "{} is removed; what was running there finishes\n",
+        "{} is removed; its running invocations finish\n",
         args.name
     ))
 }

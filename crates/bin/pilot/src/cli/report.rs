@@ -1,5 +1,5 @@
-//! What a deployment found, as text: the version, its environment, and what it runs from: a template with the slowest imports,
-//! or a runtime that does not fork.
+//! The report of a deployment as text: the version, its environment, and its template with the slowest imports, or its runtime if
+//! that does not fork.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use pilot_model::deployment::TemplateReport;
 use super::output::{self, DIM, GOOD, STRONG, WARN};
 use super::phases;
 
-/// The report of a deployment that went well; `endpoint` is where the daemon is.
+/// The report of a successful deployment; `endpoint` is the daemon's address.
 pub(super) fn deployed(report: &DeployReport, endpoint: &str) -> String {
     let mut text = format!(
         "{GOOD}✓{GOOD:#} {STRONG}{}{STRONG:#}  version {} {DIM}({}){DIM:#}{}\n",
@@ -29,7 +29,7 @@ pub(super) fn deployed(report: &DeployReport, endpoint: &str) -> String {
     text
 }
 
-/// What is in the environment, and whether it had to be built. One without packages is nobody's work.
+/// The content of the environment, and whether it was built or reused.
 fn environment(report: &DeployReport) -> String {
     let what = match (report.environment_reused, report.environment_has.as_str()) {
         (_, "") if !forks(&report.runtime) => "nothing to install",
@@ -42,12 +42,12 @@ fn environment(report: &DeployReport) -> String {
     }
 }
 
-/// Whether workers of a runtime of this name are forked. A daemon from before there were others says none.
+/// Whether workers of this runtime are forked. Old daemons know only the Python runtime and send an empty name.
 fn forks(runtime: &str) -> bool {
     runtime.is_empty() || runtime.starts_with("python")
 }
 
-/// What the try found; `runtime` is the function's, as the daemon names it.
+/// The result of the trial start; `runtime` is the function's runtime in the daemon's words.
 pub(super) fn found(report: &TemplateReport, runtime: &str) -> String {
     if forks(runtime) {
         template(report)
@@ -56,7 +56,7 @@ pub(super) fn found(report: &TemplateReport, runtime: &str) -> String {
     }
 }
 
-/// A runtime that does not fork: how long it took, what it remarks.
+/// A runtime that does not fork: its start time and its remark.
 fn kept(report: &TemplateReport, runtime: &str) -> String {
     let mut facts = vec![runtime.to_owned()];
     if report.memory_bytes > 0 {
@@ -72,7 +72,7 @@ fn kept(report: &TemplateReport, runtime: &str) -> String {
     text
 }
 
-/// A template's memory, whether it can be forked, and its slowest imports; indented lines.
+/// A template's memory, whether it can be forked, and its slowest imports, as indented lines.
 fn template(report: &TemplateReport) -> String {
     let mut text = format!(
         "  template     {}, Python {}, up in {}\n",
@@ -115,9 +115,9 @@ fn template(report: &TemplateReport) -> String {
     text
 }
 
-/// Imports that are shown, at most.
+/// The highest number of imports that are shown.
 const SHOWN_MAX: usize = 5;
-/// Imports faster than this do not interest.
+/// Imports faster than this are not shown.
 const SHOWN_MS_MIN: f64 = 0.5;
 
 #[cfg(test)]

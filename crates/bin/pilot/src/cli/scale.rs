@@ -1,4 +1,4 @@
-//! `pilot scale`: retires a function's idle workers down to a number, at once, or has another policy size its pool.
+//! `pilot scale`: retires a function's idle workers down to a number now, or changes the policy that sizes its pool.
 
 use clap::{ArgGroup, Args};
 use pilot_model::FunctionName;
@@ -10,16 +10,16 @@ use pilot_model::status::PoolStatus;
 use super::client::Client;
 use super::output;
 
-/// What `pilot scale` takes.
+/// The arguments of `pilot scale`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["workers", "policy"]))]
 pub(super) struct ScaleArgs {
     /// Which function
     name: FunctionName,
-    /// Idle workers beyond this are retired; fewer are started up to it
+    /// Retire idle workers above this number, or start workers up to it
     #[arg(value_name = "N")]
     workers: Option<u32>,
-    /// From now until the next deploy or the daemon's end, e.g. auto, static:3, cusum:h=6
+    /// Use this policy until the next deploy or the daemon's end, e.g. auto, static:3, cusum:h=6
     #[arg(long)]
     policy: Option<Policy>,
     /// Print as JSON
@@ -27,7 +27,7 @@ pub(super) struct ScaleArgs {
     json: bool,
 }
 
-/// Scales, and prints what workers there are then.
+/// Scales, and prints the workers afterwards.
 pub(super) fn run(client: &Client, args: &ScaleArgs) -> anyhow::Result<()> {
     let request = ScaleRequest {
         workers: args.workers,

@@ -24,7 +24,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Stops the daemon the way everybody else does, so that it drains.
+/// Stops the daemon with SIGTERM, so that it drains.
 fn stop_when_stdin_closes() {
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     let _ = signal::raise(Signal::SIGTERM);

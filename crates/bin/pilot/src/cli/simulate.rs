@@ -1,7 +1,7 @@
-//! `pilot simulate`: what policies would have done to a workload, side by side. Needs no daemon.
+//! `pilot simulate`: simulates scaling policies on workloads and compares them. Needs no daemon.
 //!
-//! Every profile at every start cost is a cell; every policy is simulated in every cell. What is typed becomes a list of
-//! runs (`simulate/resolve.rs`), which run here side by side; `simulate/table.rs` prints them.
+//! A cell is one profile with one start cost. Every policy is simulated in every cell. `simulate/resolve.rs` turns the arguments
+//! into a list of runs, this file runs them in parallel, and `simulate/table.rs` prints them.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ struct Run<'a> {
     simulation: Simulation,
 }
 
-/// Simulates, and prints what came of it.
+/// Simulates, and prints the result.
 pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let policies = resolve::policies(&args.policies)?;
     let starts = resolve::starts(args)?;
@@ -79,8 +79,8 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     output::print(&table::render(&comparison, speed))
 }
 
-/// The same daemon in another trial: another seed, and deployed a little earlier. The moments are spread evenly over the longest
-/// pause between two ticks that a policy has by default.
+/// The settings of another trial: another seed, and functions deployed a little earlier. The deploy times are spread evenly over
+/// the longest default time between two ticks.
 fn nth(base: &Simulation, trial: u32) -> Simulation {
     let share = (f64::from(trial) * GOLDEN).fract();
     Simulation {
@@ -91,10 +91,10 @@ fn nth(base: &Simulation, trial: u32) -> Simulation {
 }
 
 const TICK_MAX: Duration = Duration::from_secs(2);
-/// The golden ratio's fraction: its multiples fill an interval evenly, however many are taken.
+/// The fractional part of the golden ratio. Its multiples fill an interval evenly, for any number of them.
 const GOLDEN: f64 = 0.618_033_988_749_895;
 
-/// Runs all, `jobs` at the same time; in the order in which they were given, with the time they took together.
+/// Runs all of them, `jobs` at a time. Returns the cells in the given order and the sum of their run times.
 fn simulate(runs: &[Run<'_>], jobs: usize) -> (Vec<Cell>, Duration) {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(runs.len()));

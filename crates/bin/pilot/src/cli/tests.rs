@@ -92,5 +92,5 @@ fn what_contradicts_itself_is_refused() {
 #[test]
 fn the_exit_codes_are_in_the_help() {
     let help = Cli::command().render_help().to_string();
-    assert!(help.contains("no daemon could be reached"), "{help}");
+    assert!(help.contains("no daemon can be reached"), "{help}");
 }

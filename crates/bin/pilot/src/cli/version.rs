@@ -7,7 +7,7 @@ use super::client::Client;
 use super::failure::Failure;
 use super::output;
 
-/// What `pilot version` takes.
+/// The arguments of `pilot version`.
 #[derive(Debug, Args)]
 pub(super) struct VersionArgs {
     /// Print as JSON
@@ -18,12 +18,12 @@ pub(super) struct VersionArgs {
 #[derive(Debug, Serialize)]
 struct Versions {
     pilot: &'static str,
-    /// `None`: no daemon is there.
+    /// `None`: no daemon answers.
     daemon: Option<String>,
     endpoint: String,
 }
 
-/// Prints the versions. That no daemon is there is no error.
+/// Prints the versions. A missing daemon is not an error.
 pub(super) fn run(client: &Client, args: &VersionArgs) -> anyhow::Result<()> {
     let daemon = match client.fetch::<serde_json::Value>("/_pilot/v1/version") {
         Ok(answer) => answer

@@ -1,4 +1,4 @@
-//! `pilot bench cold`, `warm` and `burst`: requests that wait for the answers before them.
+//! `pilot bench cold`, `warm` and `burst`: closed loops, in which a request waits for the previous response.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use super::super::failure::Failure;
 use super::super::output::{self, Align, Table};
 use super::target::{RequestArgs, Subject};
 
-/// What `pilot bench cold` takes.
+/// The arguments of `pilot bench cold`.
 #[derive(Debug, Args)]
 pub(super) struct ColdArgs {
     /// Which function
     name: FunctionName,
-    /// So many requests
+    /// Number of requests
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
-    /// Between the retirement of the idle workers and the request: their sandboxes are taken down meanwhile
+    /// Pause between retiring the idle workers and the request, in which their sandboxes are removed
     #[arg(long, value_name = "MS", default_value_t = 20)]
     pause_ms: u64,
-    /// Requests before the others that do not count
+    /// Number of requests before the measurement
     #[arg(long, value_name = "N", default_value_t = 1)]
     warm_up: u64,
     #[command(flatten)]
@@ -35,27 +35,27 @@ pub(super) struct ColdArgs {
     output: OutputArgs,
 }
 
-/// What `pilot bench warm` takes.
+/// The arguments of `pilot bench warm`.
 #[derive(Debug, Args)]
 pub(super) struct WarmArgs {
     /// Which function
     name: Option<FunctionName>,
-    /// Any other server, in place of a function
+    /// Measure any other server instead of a function
     #[arg(long, value_name = "URL", conflicts_with = "name")]
     url: Option<String>,
-    /// Stop after so many requests
+    /// Stop after this number of requests
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Stop after so many seconds [default: 5, unless there is a count]
+    /// Stop after this time, in seconds [default: 5, unless there is a count]
     #[arg(short, long, value_name = "S", value_parser = check_seconds)]
     seconds: Option<f64>,
-    /// So many connections; each sends its next request when it has its answer
+    /// Number of connections; each sends its next request when it has its response
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = check_connections)]
     connections: usize,
-    /// Before each request; the connections then take turns
+    /// Pause before each request; with a pause, the connections take turns
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pause_ms: u64,
-    /// Requests before the others that do not count
+    /// Number of requests before the measurement
     #[arg(long, value_name = "N", default_value_t = 10)]
     warm_up: u64,
     #[command(flatten)]
@@ -64,27 +64,27 @@ pub(super) struct WarmArgs {
     output: OutputArgs,
 }
 
-/// What `pilot bench burst` takes.
+/// The arguments of `pilot bench burst`.
 #[derive(Debug, Args)]
 pub(super) struct BurstArgs {
     /// Which function
     name: Option<FunctionName>,
-    /// Any other server, in place of a function
+    /// Measure any other server instead of a function
     #[arg(long, value_name = "URL", conflicts_with = "name")]
     url: Option<String>,
-    /// So many bursts
+    /// Number of bursts
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
-    /// So many requests in each, on a connection each
+    /// Number of requests per burst, each on its own connection
     #[arg(short, long, value_name = "N", default_value_t = 50, value_parser = check_connections)]
     connections: usize,
-    /// Leave the workers of the burst before to the next, in place of retiring them
+    /// Keep the workers of the previous burst instead of retiring them
     #[arg(long)]
     keep_workers: bool,
-    /// Before each burst
+    /// Pause before each burst
     #[arg(long, value_name = "MS", default_value_t = 200)]
     pause_ms: u64,
-    /// Bursts before the others that do not count
+    /// Number of bursts before the measurement
     #[arg(long, value_name = "N", default_value_t = 0)]
     warm_up: u64,
     #[command(flatten)]
@@ -99,7 +99,7 @@ struct OutputArgs {
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// Every single time as well, µs
+    /// Include every single time, µs
     #[arg(long, requires = "json")]
     samples: bool,
 }
@@ -113,7 +113,7 @@ struct ClosedReport<'a> {
     measured: &'a Document,
 }
 
-/// Cold requests, one after the other.
+/// Cold requests, one after another.
 pub(super) fn cold(
     client: &Client,
     connection: &Connection,
@@ -136,7 +136,7 @@ pub(super) fn cold(
     tell("cold", subject, &plan, &measured, &args.output)
 }
 
-/// Requests on connections that each wait for their answers.
+/// Requests on connections that each wait for their responses.
 pub(super) fn warm(
     client: &Client,
     connection: &Connection,
@@ -159,7 +159,7 @@ pub(super) fn warm(
         duration: seconds.map_or(Duration::MAX, Duration::from_secs_f64),
         warm_up: args.warm_up,
     };
-    // With many connections it is the throughput that counts, and reading the phases is work that other servers do not make.
+    // With many connections the throughput counts. Reading the phases would cost time that other servers do not cost.
     let phases = if args.connections == 1 {
         Phases::Collect
     } else {
@@ -169,7 +169,7 @@ pub(super) fn warm(
     tell("warm", subject, &plan, &measured, &args.output)
 }
 
-/// All connections at one instant.
+/// Requests on all connections at once.
 pub(super) fn burst(
     client: &Client,
     connection: &Connection,
@@ -241,8 +241,8 @@ fn tell(
     let warm = measured.start.get("warm").copied().unwrap_or(0);
     if kind == "cold" && warm > 0 {
         output::note(&format!(
-            "{warm} of {answers} requests found a worker: the function keeps some ready (min, parked, policy), or somebody \
-             else calls it too"
+            "{warm} of {answers} requests found a worker: the function keeps workers ready (min, parked, policy), or \
+             another client calls it"
         ));
     }
     if measured.failed == 0 {
@@ -251,7 +251,7 @@ fn tell(
     let failed = measured.failed;
     let problem = measured.first_problem.as_deref().unwrap_or_default();
     output::error(&format!(
-        "{failed} of {answers} answers were failures; the first begins:"
+        "{failed} of {answers} responses were errors; the first begins:"
     ));
     output::detail(problem);
     Err(Failure::Reported.into())
@@ -308,7 +308,7 @@ pub(super) fn check_seconds(text: &str) -> Result<f64, String> {
 }
 
 const SECONDS_DEFAULT: f64 = 5.0;
-/// What a process may have open without its limits being raised is about this.
+/// About as many files as a process may open without raised limits.
 const CONNECTIONS_MAX: usize = 1_000;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! `pilot bench load`: sends requests at the times of a profile, paced by the clock, and prints what became of them. What a
-//! request took counts from the instant at which it was meant to be sent: whatever is late, the server or the generator itself,
-//! is in the figures, and the generator's own part is told apart.
+//! `pilot bench load`: an open loop that sends requests at the times of a profile and prints the results. The time of a request
+//! counts from its intended send time, so it includes every delay, also those of the generator. The generator's own delay is
+//! reported separately.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -27,41 +27,41 @@ mod document;
 mod tally;
 mod targets;
 
-/// What `pilot bench load` takes.
+/// The arguments of `pilot bench load`.
 #[derive(Debug, Args)]
 pub(super) struct LoadArgs {
-    /// When to send: a TOML file with phases or a trace
+    /// The load profile: a TOML file with phases or a trace
     profile: PathBuf,
-    /// A function, or an http:// URL. {index} and {name} in it stand for each function of a trace
+    /// A function, or an http:// URL. {index} and {name} are placeholders for each function of a trace
     #[arg(short, long, value_name = "NAME|URL")]
     target: String,
     #[command(flatten)]
     call: CallArgs,
-    /// A file with the requests' body. {service_ms} in it becomes the time that the trace gives each request
+    /// A file with the request body. {service_ms} is a placeholder for the request's duration in the trace
     #[arg(long, value_name = "FILE", conflicts_with = "body_text")]
     body: Option<PathBuf>,
-    /// The body itself
+    /// The request body
     #[arg(long, value_name = "TEXT")]
     body_text: Option<String>,
-    /// The folder that has the trace's files
+    /// The folder with the trace's files
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Replace a value of the profile: time_scale=2, trace.minutes=10, warm-up.duration_s=60; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Threads that send; one does for thousands of requests a second
+    /// Number of sending threads; one is enough for thousands of requests per second
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
-    /// Open no more connections than this; a request that finds none free is not sent, and counted
+    /// Highest number of connections; a request that finds none free is counted and not sent
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     connections_max: u32,
-    /// Give up a request after this
+    /// Give up a request after this time
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     timeout_s: u32,
-    /// Count the requests that took longer than this, or had no answer; may be repeated
+    /// Count the requests that took longer than this, or had no response; may be repeated
     #[arg(long, value_name = "MS")]
     over_ms: Vec<u32>,
-    /// Write every request there, as CSV
+    /// Write every request to this file, as CSV
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
     /// Print as JSON
@@ -69,7 +69,7 @@ pub(super) struct LoadArgs {
     json: bool,
 }
 
-/// Replays the profile, and prints what came of it.
+/// Replays the profile, and prints the result.
 pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> anyhow::Result<()> {
     let overrides = Overrides {
         data: args.data.clone(),
@@ -83,7 +83,7 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
     };
     let targets = Targets::new(client, connection, &args.call, &args.target, body, &profile)?;
     let address = targets.site().address;
-    // Said now and once, not a thousand times later.
+    // If no server listens, this reports it once instead of for every request.
     TcpStream::connect_timeout(&address, CONNECT_PATIENCE)
         .with_context(|| format!("{address}: is a server listening there?"))?;
     let samples = args.samples.as_deref().map(create).transpose()?;
@@ -132,7 +132,7 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
     Ok(())
 }
 
-/// Sends everything, on all threads, and puts their results together.
+/// Sends all requests, on all threads, and adds up their results.
 fn send(
     profile: &Profile,
     targets: &Targets,
@@ -164,7 +164,7 @@ fn send(
             .collect();
         let mut all = one(0)?;
         for other in others {
-            // A panic of another thread is ours too.
+            // A panic of another thread is passed on.
             let other = other
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -192,5 +192,5 @@ fn create(path: &Path) -> anyhow::Result<(BufWriter<File>, &Path)> {
 }
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Before the first request, for the threads to come up.
+/// Time before the first request, for the threads to start.
 const LEAD: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! What is asked of whom: a function of the daemon, through the Invoke API or its URL, or any other server.
+//! The target of a measurement: a function of the daemon, through the Invoke API or its URL, or any other server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,43 +12,43 @@ use super::super::client::{Client, FUNCTIONS};
 use super::super::connection::Connection;
 use super::super::failure::Failure;
 
-/// How something is called, but for the body.
+/// The options of a request, except its body.
 #[derive(Debug, Args)]
 pub(super) struct CallArgs {
-    /// Call the function through its URL, at this path below /fn/NAME, in place of the Invoke API
+    /// Call the function through its URL, at this path below /fn/NAME, instead of the Invoke API
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
-    /// The method, where it is not the Invoke API [default: POST with a body, GET without]
+    /// The method, except for the Invoke API [default: POST with a body, GET without]
     #[arg(short = 'X', long, value_name = "METHOD", value_parser = check_method)]
     method: Option<String>,
-    /// One more header; may be repeated
+    /// An additional header; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = check_header)]
     headers: Vec<(String, String)>,
 }
 
-/// How the request looks.
+/// The options of a request.
 #[derive(Debug, Args)]
 pub(super) struct RequestArgs {
     #[command(flatten)]
     call: CallArgs,
-    /// The request's body [default: {} for the Invoke API, none elsewhere]
+    /// The request body [default: {} for the Invoke API, none otherwise]
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
     data: Option<String>,
-    /// A file with the request's body
+    /// A file with the request body
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
-/// Who is measured.
+/// What is measured.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Subject<'a> {
     /// A function of the daemon.
     Function(&'a FunctionName),
-    /// Whatever answers at this URL.
+    /// The server at this URL.
     Url(&'a str),
 }
 
-/// A request that is ready to be sent.
+/// A request that is ready to send.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) site: Site,
@@ -58,7 +58,7 @@ pub(super) struct Target {
 }
 
 impl Subject<'_> {
-    /// As it is told.
+    /// Its name in the result.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Function(name) => name.as_str(),
@@ -68,7 +68,7 @@ impl Subject<'_> {
 }
 
 impl CallArgs {
-    /// Where the subject is. Of a function it is asked first whether it is there.
+    /// How to call the subject. Checks first that a function exists.
     pub(super) fn site(
         &self,
         client: &Client,
@@ -79,7 +79,7 @@ impl CallArgs {
         let url = match subject {
             Subject::Url(url) => {
                 if self.path.is_some() {
-                    let problem = "--path goes with a function; a URL has its own path";
+                    let problem = "--path is only for functions; a URL contains its path";
                     return Err(Failure::usage(problem).into());
                 }
                 url.to_owned()
@@ -98,7 +98,7 @@ impl CallArgs {
         };
         let invokes = matches!(subject, Subject::Function(_)) && self.path.is_none();
         if invokes && self.method.is_some() {
-            let problem = "the Invoke API knows POST alone; --method goes with --path or a URL";
+            let problem = "the Invoke API accepts only POST; use --method with --path or a URL";
             return Err(Failure::usage(problem).into());
         }
         let (site, path) = Site::of(&url).map_err(|error| Failure::usage(error.to_string()))?;
@@ -112,14 +112,14 @@ impl CallArgs {
     }
 }
 
-/// How a subject is called.
+/// How to call a subject.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
     pub(super) site: Site,
     path: String,
     method: Option<String>,
     headers: Vec<(String, String)>,
-    /// It goes to the Invoke API.
+    /// Whether it uses the Invoke API.
     invokes: bool,
 }
 
@@ -169,7 +169,7 @@ impl RequestArgs {
     }
 }
 
-/// A file's content, for a body.
+/// A body from a file.
 pub(super) fn body_of(path: &Path) -> anyhow::Result<Vec<u8>> {
     let read = fs::read(path);
     Ok(read.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?)

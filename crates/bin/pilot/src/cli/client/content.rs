@@ -1,4 +1,4 @@
-//! What a request carries, with its length: a body of unknown length would go out in chunks.
+//! The body of a request, with its length: a body of unknown length would be chunked.
 
 use std::io::Cursor;
 
@@ -6,7 +6,7 @@ use ureq::SendBody;
 
 use super::super::multipart::Multipart;
 
-/// What a request carries.
+/// The body of a request.
 #[derive(Debug)]
 pub(super) enum Content {
     /// No body.
@@ -18,7 +18,7 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// How long the body is; `None`: there is none.
+    /// The length of the body; `None`: there is none.
     pub(super) fn length_bytes(&self) -> Option<usize> {
         match self {
             Self::Nothing => None,
@@ -27,7 +27,7 @@ impl Content {
         }
     }
 
-    /// The body as the HTTP client takes it.
+    /// The body for the HTTP client.
     pub(super) fn into_body(self) -> SendBody<'static> {
         match self {
             Self::Nothing => SendBody::none(),

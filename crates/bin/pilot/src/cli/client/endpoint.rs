@@ -1,5 +1,4 @@
-//! The daemon's address as it was typed, checked. Plain HTTP alone: a daemon that is to be reached from elsewhere
-//! stands behind whatever ends TLS there.
+//! Checks the daemon's address. Only plain HTTP: for remote access, terminate TLS at a reverse proxy.
 
 use super::super::failure::Failure;
 
@@ -9,7 +8,7 @@ pub(super) fn checked(endpoint: &str) -> Result<String, Failure> {
     let authority = endpoint.strip_prefix("http://").unwrap_or_default();
     if authority.is_empty() || authority.contains(['/', '?', '#', ' ']) {
         return Err(Failure::usage(format!(
-            "the endpoint \"{endpoint}\" is no http://HOST:PORT, for example http://127.0.0.1:8080"
+            "the endpoint \"{endpoint}\" is not http://HOST:PORT, for example http://127.0.0.1:8080"
         )));
     }
     Ok(endpoint.to_owned())

@@ -1,4 +1,4 @@
-//! What went wrong between here and the daemon, in words.
+//! The messages of failed requests to the daemon.
 
 use std::io::ErrorKind;
 
@@ -7,7 +7,7 @@ use ureq::http::StatusCode;
 
 use super::super::failure::Failure;
 
-/// A request that got no answer.
+/// A request without a response.
 pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
     let unreachable = match &error {
         ureq::Error::Io(error) => matches!(
@@ -26,7 +26,7 @@ pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("the daemon at {} hung up", endpoint))
 }
 
-/// An answer that says no.
+/// An error response.
 pub(super) fn refused(endpoint: &str, status: StatusCode, body: &[u8]) -> Failure {
     let mut error = serde_json::from_slice(body).unwrap_or_else(|_| ApiError {
         code: "unknown".to_owned(),
@@ -46,7 +46,7 @@ pub(super) fn refused(endpoint: &str, status: StatusCode, body: &[u8]) -> Failur
     }
 }
 
-/// How much of an answer that is not ours is shown.
+/// How much of a response that is not Pilotlight's is shown.
 const FOREIGN_BODY_BYTES_MAX: usize = 2_000;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use pilot_model::FunctionSpec;
 
 use super::*;
 
-/// A request as it came over the wire: its head's lines, its body.
+/// A request as received: the lines of its head, and its body.
 struct Seen {
     head: Vec<String>,
     body: Vec<u8>,
@@ -64,7 +64,7 @@ fn an_upload_is_sent_with_its_length_and_answered_line_by_line() {
         stream
             .write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nfirst\n\r\n")
             .unwrap();
-        // The second line goes out only after the first was read: were it held back, this would wait for ever.
+        // The second line is sent only after the first was read. If the client held the first line back, this would wait for ever.
         first_was_read.recv().unwrap();
         stream.write_all(b"7\r\nsecond\n\r\n0\r\n\r\n").unwrap();
         seen

@@ -1,5 +1,5 @@
-//! The part of `pilot describe` that says what is kept for a function that does not fork: which runtimes there are, what became
-//! of them so far, and how its newest worker came by its own.
+//! The part of `pilot describe` about the kept runtimes of a function that does not fork: which runtimes exist, their counts so
+//! far, and where the newest worker got its runtime.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use pilot_model::status::{Availability, RuntimeCounts, RuntimeStart, RuntimeStat
 
 use super::super::output::{self, STRONG};
 
-/// What is kept for it. Nothing is said where the function forks.
+/// The kept runtimes; empty for a function that forks.
 pub(super) fn section(status: Option<&RuntimeStatus>) -> String {
     let Some(status) = status else {
         return String::new();
@@ -84,7 +84,7 @@ fn counts(counts: &RuntimeCounts) -> String {
     }
 }
 
-/// In lines that fit the page, where there are blanks to break at.
+/// Folds a text into lines that fit the page, at spaces.
 fn folded(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -102,7 +102,7 @@ fn folded(text: &str) -> Vec<String> {
     lines
 }
 
-/// The page's 80 columns without what stands before a value.
+/// The page's 80 columns without the label before a value.
 const WIDTH: usize = 80 - 15;
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
-//! The daemon that `pilot dev` runs as its child: started, waited for, stopped.
+//! The daemon that `pilot dev` runs as its child process.
 //!
-//! The child stops when its standard input closes. So it ends with this process however that ends, a kill -9 included,
-//! and Ctrl-C takes the same way as everything else. It is in a process group of its own: Ctrl-C reaches it through us
-//! alone.
+//! The child stops when its standard input closes, so it always ends with this process, even after `kill -9`. It has its own
+//! process group, so that Ctrl-C reaches only this process, which then stops the child.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -19,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::message::{Ended, Message};
 
-/// A child daemon. Dropping it stops it and waits for its end.
+/// A child daemon. Dropping it stops the daemon and waits for its end.
 #[derive(Debug)]
 pub(super) struct Daemon {
     address: SocketAddr,
@@ -28,12 +27,12 @@ pub(super) struct Daemon {
     supervisor: Option<JoinHandle<()>>,
 }
 
-/// The request to stop; the second one kills.
+/// A request to stop; the second one kills.
 #[derive(Debug)]
 struct Stop;
 
 impl Daemon {
-    /// Starts it; it is not ready yet. Its end is told to `inbox`. From now on SIGINT, SIGTERM and SIGHUP stop it.
+    /// Starts the daemon, which is not ready yet. Its end is sent to `inbox`. From now on SIGINT, SIGTERM and SIGHUP stop it.
     pub(super) fn start(
         data_dir: &Path,
         listen: Option<SocketAddr>,
@@ -46,7 +45,7 @@ impl Daemon {
         let (stop, stops) = mpsc::channel();
         let stopping = Arc::new(AtomicBool::new(false));
         stop_on_signals(stop.clone(), Arc::clone(&stopping))?;
-        let binary = std::env::current_exe().context("where is this binary?")?;
+        let binary = std::env::current_exe().context("cannot find this binary")?;
         let child = Command::new(binary)
             .args(["serve", "--until-stdin-closes", "--log-level", "warn"])
             .arg("--listen")
@@ -70,12 +69,12 @@ impl Daemon {
         })
     }
 
-    /// Where it listens.
+    /// Its address.
     pub(super) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Set once a signal has come.
+    /// Set after the first signal.
     pub(super) fn stopping(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stopping)
     }
@@ -90,7 +89,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Waits for the child's end; closes its standard input when told to stop, kills it when told twice or when it takes
+/// Waits for the child's end. Closes its standard input at the first request to stop; kills it at the second one, or when it takes
 /// too long.
 fn supervise(mut child: Child, stops: &Receiver<Stop>) -> Ended {
     let mut stdin = child.stdin.take();
@@ -121,7 +120,7 @@ fn supervise(mut child: Child, stops: &Receiver<Stop>) -> Ended {
     }
 }
 
-/// A port that nobody uses just now.
+/// A port that is free at the moment.
 fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
@@ -159,10 +158,10 @@ fn stop_on_signals(stop: Sender<Stop>, stopping: Arc<AtomicBool>) -> anyhow::Res
     Ok(())
 }
 
-/// How often is looked whether the daemon still lives. (Waiting for a child and for a message at once would take a
-/// signal handler or a pidfd; ten looks a second cost nothing that is felt.)
+/// How often to check whether the daemon is alive. (To wait for a child and a message at the same time would need a signal handler
+/// or a pidfd; ten checks per second cost almost nothing.)
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A daemon that drains for longer than this is killed.
+/// A daemon that drains longer than this is killed.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

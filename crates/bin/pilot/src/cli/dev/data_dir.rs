@@ -1,12 +1,12 @@
-//! Where the daemon of `pilot dev` keeps what it needs, unless it is told: inside the project.
+//! The default data directory of `pilot dev`, inside the project.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// The daemon's data directory, inside the project and outside its version control. It stays, so that the next
-/// `pilot dev` finds its environments installed.
+/// The daemon's data directory, inside the project and ignored by version control. It is kept, so that the next `pilot dev`
+/// finds its environments installed.
 pub(super) fn inside(dir: &Path) -> anyhow::Result<PathBuf> {
     let base = if dir.is_dir() {
         Some(dir)

@@ -1,4 +1,4 @@
-//! Watches what would be packed, and nothing else: a `.venv` with ten thousand folders costs no watches.
+//! Watches the files that would be packed, and no others, so that a `.venv` with ten thousand folders needs no watches.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use super::super::pack::{self, Ignore};
 use super::super::project::{Project, Target};
 use super::message::Message;
 
-/// The watches on a project's folders. Each change is sent once for every path that it names.
+/// The watches on a project's folders. Each change is sent once per path.
 #[derive(Debug)]
 pub(super) struct Watch {
     watcher: RecommendedWatcher,
@@ -23,7 +23,7 @@ pub(super) struct Watch {
     roots: Vec<Root>,
 }
 
-/// A function's folder, its true path: what the watcher reports.
+/// A function's folder, by the canonical path that the watcher reports.
 #[derive(Debug)]
 struct Root {
     name: FunctionName,
@@ -32,7 +32,7 @@ struct Root {
 }
 
 impl Watch {
-    /// Begins to watch.
+    /// Starts to watch.
     pub(super) fn start(project: &Project, inbox: Sender<Message>) -> anyhow::Result<Self> {
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let Ok(event) = event else { return };
@@ -53,7 +53,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Takes in folders that have come, and gives up those that have gone.
+    /// Watches new folders, and stops watching removed ones.
     pub(super) fn refresh(&mut self, project: &Project) -> anyhow::Result<()> {
         let mut wanted = BTreeSet::new();
         self.manifest = match &project.manifest {
@@ -78,7 +78,7 @@ impl Watch {
             })
             .collect::<anyhow::Result<_>>()?;
         for gone in self.watched.difference(&wanted) {
-            // It may have been removed, and its watch with it.
+            // The folder may have been removed, together with its watch.
             let _ = self.watcher.unwatch(gone);
         }
         for come in wanted.difference(&self.watched) {
@@ -95,7 +95,7 @@ impl Watch {
         self.manifest.as_deref() == Some(path)
     }
 
-    /// Whether a change of the path may change what the function is: its code, or its configuration.
+    /// Whether a change of the path may change the function's code or configuration.
     pub(super) fn concerns(&self, target: &Target, path: &Path) -> bool {
         if self.is_manifest(path) {
             return true;

@@ -48,7 +48,7 @@ fn a_name_that_is_none_is_refused() {
     }
 }
 
-/// A template in `thing`, and its checked configuration.
+/// A template written to `thing`, and its configuration.
 fn written(template: Template) -> (tempfile::TempDir, FunctionConfig) {
     let folder = tempfile::tempdir().unwrap();
     let name: FunctionName = "thing".parse().unwrap();
@@ -60,7 +60,7 @@ fn written(template: Template) -> (tempfile::TempDir, FunctionConfig) {
     (folder, config)
 }
 
-/// A template's program, running. Ended when it is dropped.
+/// A running program of a template. Dropping it ends the program.
 struct Running(Child);
 
 impl Running {
@@ -143,7 +143,7 @@ fn the_http_template_serves_on_its_port() {
     let Runtime::Http { command, ready } = &config.runtime else {
         panic!()
     };
-    // Free a moment ago; nobody else asks for this one meanwhile.
+    // Free at this moment; no other test asks for this port.
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -1,61 +1,61 @@
-//! The options of `pilot simulate`, as they are typed. `resolve` says what they mean.
+//! The options of `pilot simulate`, as typed. `resolve` resolves them.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// What `pilot simulate` takes.
+/// The arguments of `pilot simulate`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SimulateArgs {
-    /// Workloads: profiles of `pilot bench load`. Values of one alone are replaced with @KEY=VALUE behind it
+    /// Workloads: profiles as for `pilot bench load`. @KEY=VALUE replaces a value in one of them
     #[arg(required = true, value_name = "PROFILE[@KEY=VALUE…]")]
     pub(super) profiles: Vec<String>,
-    /// Policies to compare, as in a manifest: `auto`, `static:4`, `cusum:h=6`. May be repeated; without: every policy but
-    /// arima, whose ticks cost a thousand times those of the others
+    /// A policy to compare, as in a manifest: auto, static:4, cusum:h=6; may be repeated [default: every policy except
+    /// arima, whose ticks take a thousand times as long]
     #[arg(long = "policy", value_name = "POLICY")]
     pub(super) policies: Vec<String>,
-    /// What a start takes, milliseconds; several make several columns: 2,100,900. Without: 2
+    /// Time of a start, milliseconds; a list such as 2,100,900 gives a column each [default: 2]
     #[arg(long, value_name = "MS,…", value_delimiter = ',')]
     pub(super) start_ms: Vec<f64>,
-    /// What a start takes, as measured: a JSON file with `samples_ms` or `percentiles_ms`, or what `pilot bench cold --json
-    /// --samples` wrote. May be repeated
+    /// Measured times of starts: a JSON file with `samples_ms` or `percentiles_ms`, or the output of `pilot bench cold --json
+    /// --samples`; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(super) start_file: Vec<PathBuf>,
-    /// What an invocation takes of which the trace says nothing, milliseconds. Without: 5
+    /// Time of an invocation if the trace has none, milliseconds [default: 5]
     #[arg(long, value_name = "MS", conflicts_with = "service_file")]
     pub(super) service_ms: Option<f64>,
-    /// The same as measured: a file like that of `--start-file`
+    /// Measured times of invocations: a file as for `--start-file`
     #[arg(long, value_name = "FILE")]
     pub(super) service_file: Option<PathBuf>,
-    /// Memory of a worker of which the trace says nothing, MB
+    /// Memory of a worker if the trace has none, MB
     #[arg(long, value_name = "MB", default_value_t = 12.0)]
     pub(super) worker_mb: f64,
-    /// These two hold for traces that say otherwise, too
+    /// Use the service time and the memory given here even if the trace has its own
     #[arg(long)]
     pub(super) insist: bool,
-    /// Memory of each function's template, MB; held all the time
+    /// Memory of each function's template, MB, which is held all the time
     #[arg(long, value_name = "MB", default_value_t = 0.0)]
     pub(super) template_mb: f64,
     #[command(flatten)]
     pub(super) cpu: CpuOptions,
     #[command(flatten)]
     pub(super) scale: ScaleOptions,
-    /// Of the times that are drawn
+    /// Seed of the random times
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// The functions are deployed so long before the load begins, seconds
+    /// Time between the deployment of the functions and the beginning of the load, seconds
     #[arg(long, value_name = "S", default_value_t = 0.0)]
     pub(super) lead_s: f64,
-    /// Each cell so many times, with other drawn times and the forecasters' ticks at other moments of the load
+    /// Number of trials per cell, each with other random times and other tick times
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(super) trials: u32,
-    /// A value of all profiles to replace: seed=2, time_scale=2, trace.minutes=10. May be repeated
+    /// Replace a value in all profiles: seed=2, time_scale=2, trace.minutes=10; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub(super) set: Vec<String>,
-    /// The folder that traces are relative to, in place of the profile's own
+    /// The folder of the traces, instead of the profile's own folder
     #[arg(long, value_name = "DIR")]
     pub(super) data: Option<PathBuf>,
-    /// Simulations at the same time. Without: one per CPU
+    /// Number of simulations at the same time [default: one per CPU]
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<usize>,
     /// Print as JSON
@@ -63,44 +63,44 @@ pub(in crate::cli) struct SimulateArgs {
     pub(super) json: bool,
 }
 
-/// What waits for a CPU; without `--cores` nothing does.
+/// The model of CPU time. Without `--cores` nothing waits for a CPU.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "CPUs that starts and invocations share")]
 pub(super) struct CpuOptions {
-    /// How many there are. Without: nothing waits for a CPU
+    /// Number of CPUs [default: nothing waits for a CPU]
     #[arg(long, value_name = "N")]
     pub(super) cores: Option<f64>,
-    /// What of a start is computing, milliseconds
+    /// CPU time of a start, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0.0, requires = "cores")]
     pub(super) start_cpu: f64,
-    /// What of an invocation is computing, milliseconds
+    /// CPU time of an invocation, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0.0, requires = "cores")]
     pub(super) service_cpu: f64,
 }
 
-/// The `scale` table of every function, and `concurrency` and `reuse` beside it.
+/// The `scale` table of every function, and `concurrency` and `reuse`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Settings of the functions, as in a manifest")]
 pub(super) struct ScaleOptions {
-    /// Workers kept whatever happens
+    /// Lowest number of workers
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) min: u32,
-    /// Most workers of a function at once
+    /// Highest number of workers of a function
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(super) max: u32,
     /// Idle workers kept ready beyond the busy ones while the function is hot
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) parked: u32,
-    /// Idle workers are reaped after this, seconds
+    /// Idle workers end after this time, seconds
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub(super) idle_s: f64,
-    /// Invocations that one worker serves at the same time
+    /// Highest number of simultaneous invocations of a worker
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) concurrency: u32,
-    /// A worker serves one invocation in its life
+    /// Each worker serves only one invocation
     #[arg(long, conflicts_with = "concurrency")]
     pub(super) once: bool,
-    /// Most requests of a function that wait
+    /// Highest number of waiting requests of a function
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(super) queue: usize,
 }

@@ -1,4 +1,4 @@
-//! What `pilot simulate --json` prints.
+//! The output of `pilot simulate --json`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use pilot_forecast::simulate::{Cell, Comparison, Simulation};
 use pilot_model::Reuse;
 use serde::Serialize;
 
-/// What is printed with `--json`.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) settings: Settings,
@@ -16,7 +16,7 @@ pub(super) struct Report {
     pub(super) speed: Speed,
 }
 
-/// What every run had in common.
+/// The settings of all runs.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Settings {
     pub(super) min: u32,
@@ -31,16 +31,16 @@ pub(super) struct Settings {
     pub(super) cores: Option<f64>,
 }
 
-/// How fast it was simulated: the one part of a report that is not the same every time.
+/// The speed of the simulation: the only part of a report that differs from run to run.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Speed {
     /// Of all runs.
     pub(super) invocations: u64,
     /// Of all runs.
     pub(super) ticks: u64,
-    /// Sum over the runs, however many there were at the same time.
+    /// Sum over all runs, also of those that ran in parallel.
     pub(super) core_s: f64,
-    /// Invocations divided by that.
+    /// `invocations` divided by `core_s`.
     pub(super) invocations_per_s: f64,
 }
 

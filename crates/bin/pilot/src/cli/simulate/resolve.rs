@@ -13,7 +13,7 @@ use pilot_workload::{Overrides, Profile};
 use super::args::{CpuOptions, SimulateArgs};
 use crate::cli::failure::Failure;
 
-/// The policies; those that stand in for none.
+/// The policies; the default ones if none is given.
 pub(super) fn policies(words: &[String]) -> anyhow::Result<Vec<Policy>> {
     if words.is_empty() {
         let all = Policy::all().into_iter();
@@ -46,7 +46,7 @@ pub(super) fn starts(args: &SimulateArgs) -> anyhow::Result<Vec<(String, Times)>
     Ok(starts)
 }
 
-/// The daemon, its policy and its start cost left open.
+/// The settings without policy and start cost.
 pub(super) fn simulation(args: &SimulateArgs) -> anyhow::Result<Simulation> {
     let scale = &args.scale;
     let service = match (&args.service_file, args.service_ms) {
@@ -102,7 +102,7 @@ fn cpus(args: &CpuOptions) -> anyhow::Result<Option<CpuCosts>> {
     }))
 }
 
-/// The profiles, each with its name: that of the file, and what was replaced in it alone.
+/// The profiles, each with its name: that of the file with the replaced values.
 pub(super) fn profiles(args: &SimulateArgs) -> anyhow::Result<Vec<(String, Profile)>> {
     let read = |word: &String| {
         let (path, own) = split(word);
@@ -123,7 +123,7 @@ pub(super) fn profiles(args: &SimulateArgs) -> anyhow::Result<Vec<(String, Profi
     args.profiles.iter().map(read).collect()
 }
 
-/// `a.toml@seed=2@repeat=1`: the path, and what is behind it. A path may have an @, if no = follows.
+/// Splits `a.toml@seed=2@repeat=1` into the path and the replacements. A path may contain an @ without a = after it.
 fn split(word: &str) -> (&str, impl Iterator<Item = &str> + Clone) {
     let at = word.match_indices('@').map(|(at, _)| at);
     let cut = at.filter(|at| {

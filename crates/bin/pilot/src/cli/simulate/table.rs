@@ -1,4 +1,4 @@
-//! A comparison as tables: one per cell, and one for all cells. P50, P99 and MAX are what a request took beyond its service.
+//! A comparison as tables: one per cell, and one for all cells. P50, P99 and MAX are the time of a request without its service time.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use pilot_forecast::simulate::{Cell, Comparison, Standing, WEIGHTS};
 use super::report::Speed;
 use crate::cli::output::{self, Align, DIM, GOOD, STRONG, Table, WARN};
 
-/// Everything, as text.
+/// The whole report as text.
 pub(super) fn render(comparison: &Comparison, speed: Speed) -> String {
     let mut text = String::new();
     let mut rest = comparison.cells.as_slice();
@@ -132,7 +132,7 @@ fn standings_table(standings: &[Standing]) -> String {
     text
 }
 
-/// Those who are better in both: none, the one, or how many.
+/// The policies that are better in both: none, the only one, or their number.
 fn worse_than(policies: &[String]) -> String {
     match policies {
         [] => String::new(),
@@ -141,7 +141,7 @@ fn worse_than(policies: &[String]) -> String {
     }
 }
 
-/// Three digits that count.
+/// A number with three significant digits.
 fn figure(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),

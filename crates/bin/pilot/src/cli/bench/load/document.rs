@@ -1,5 +1,4 @@
-//! The result of a load, as JSON and as tables. Times in JSON are microseconds, in the form in which the other benchmarks tell
-//! theirs.
+//! The result of a load, as JSON and as tables. Times in JSON are microseconds, in the same form as in the other benchmarks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,36 +17,36 @@ pub(super) struct Document {
     kind: &'static str,
     profile: String,
     target: String,
-    /// How long the profile is.
+    /// Duration of the profile.
     profile_s: f64,
-    /// How long it took until the last answer.
+    /// Time until the last response.
     seconds: f64,
     total: GroupReport,
-    /// How late the generator itself took up its requests.
+    /// How late the generator itself was with its requests.
     lag_us: Summary,
     phases: Vec<PhaseReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     functions: Vec<FunctionReport>,
-    /// Phases of one name together, for people.
+    /// Phases with the same name together, for the table.
     #[serde(skip)]
     names: Vec<(String, GroupReport)>,
 }
 
-/// A group of requests. Times count from when each was meant to be sent, to the first byte and to the end of its answer.
+/// A group of requests. Times count from the intended send time to the first byte and to the end of the response.
 #[derive(Debug, Clone, Serialize)]
 struct GroupReport {
     requests: u64,
     answered: u64,
-    /// Answers that say that something went wrong.
+    /// Responses that are errors.
     failed: u64,
-    /// Requests without an answer, by why; in no percentile.
+    /// Requests without a response, by cause. They are in no percentile.
     unanswered: BTreeMap<&'static str, u64>,
     status: BTreeMap<u16, u64>,
     first_byte_us: Summary,
     complete_us: Summary,
-    /// Times to the end of the answer, by what `X-Pilot-Start` says.
+    /// Times to the end of the response, by the value of `X-Pilot-Start`.
     start: BTreeMap<String, Summary>,
-    /// Requests that took longer than so many milliseconds, or had no answer.
+    /// Requests that took longer than this number of milliseconds, or had no response.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     over_ms: BTreeMap<u32, u64>,
 }
@@ -121,7 +120,7 @@ impl Document {
         }
     }
 
-    /// The tables: phases, then functions, then starts, and what else is worth a line.
+    /// The tables: phases, then functions, then starts, then notes.
     pub(super) fn table(&self) -> String {
         let mut text = rows("PHASE", &self.names, &self.total);
         if !self.functions.is_empty() {
@@ -129,7 +128,7 @@ impl Document {
                 .functions
                 .iter()
                 .map(|function| {
-                    // Where all have one target, their names tell them apart.
+                    // If all have the same target, their names distinguish them.
                     let name = if function.target == self.target {
                         &function.name
                     } else {
@@ -185,7 +184,7 @@ impl Document {
         format!("{}\n", table.render())
     }
 
-    /// How late the generator was, and a warning where that is in the figures.
+    /// How late the generator was, with a warning if that affects the figures.
     fn lag(&self) -> String {
         let lag = &self.lag_us;
         let mut text = format!(
@@ -265,7 +264,7 @@ fn rows(heading: &str, groups: &[(String, GroupReport)], total: &GroupReport) ->
     table.render()
 }
 
-/// A trace's hashes are longer than a line.
+/// Shortens a trace's hash, which is longer than a line.
 fn shortened(name: &str) -> String {
     if name.chars().count() <= NAME_COLUMNS_MAX {
         return name.to_owned();
@@ -275,5 +274,5 @@ fn shortened(name: &str) -> String {
 }
 
 const NAME_COLUMNS_MAX: usize = 20;
-/// Later than this, the generator shows in the figures of a function that takes milliseconds.
+/// Above this, the generator's delay affects the figures of a function that takes milliseconds.
 const LAG_P99_US_MAX: f64 = 5_000.0;

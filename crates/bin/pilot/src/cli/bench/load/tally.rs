@@ -1,4 +1,4 @@
-//! What became of the requests, counted: in all, by phase and by function. One per thread; added up at the end.
+//! Counts of the requests: in total, by phase and by function. Each thread has its own; they are added up at the end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,10 +9,10 @@ use pilot_loadgen::open::{Failure, Outcome};
 use pilot_loadgen::times::Times;
 use pilot_workload::Profile;
 
-/// What is counted besides the times.
+/// What is counted in addition to the times.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
-    /// Limits; a request that took longer, or has no answer, is over them.
+    /// Limits. A request that took longer, or has no response, is counted as over the limit.
     pub(super) over: Vec<Duration>,
     /// Keep every request.
     pub(super) samples: bool,
@@ -23,7 +23,7 @@ pub(super) struct Watch {
 pub(super) struct Tag {
     /// Which function of the profile.
     pub(super) function: u32,
-    /// How long the trace says that it takes.
+    /// Its duration in the trace.
     pub(super) service: Option<Duration>,
 }
 
@@ -35,31 +35,31 @@ pub(super) struct Tally {
     ends: Vec<Duration>,
     pub(super) total: Group,
     pub(super) phases: Vec<Group>,
-    /// Empty when there is one function alone.
+    /// Empty if there is only one function.
     pub(super) functions: Vec<Group>,
     /// How late the generator itself was.
     pub(super) lag: Times,
     samples: Vec<Sample>,
 }
 
-/// The counts of some requests. Times count from when a request was meant to be sent.
+/// The counts of some requests. Times count from the intended send time.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
     pub(super) requests: u64,
     pub(super) first_byte: Times,
     pub(super) complete: Times,
-    /// Times to the whole answer by what `X-Pilot-Start` says.
+    /// Times to the whole response, by the value of `X-Pilot-Start`.
     pub(super) start: BTreeMap<String, Times>,
     pub(super) status: BTreeMap<u16, u64>,
-    /// Answers that say that something went wrong: an error status, or the function raised.
+    /// Responses that are errors: by their status, or because the function raised an exception.
     pub(super) failed: u64,
-    /// Requests without an answer.
+    /// Requests without a response.
     pub(super) unanswered: BTreeMap<Failure, u64>,
-    /// As many as there are limits.
+    /// One per limit.
     pub(super) over: Vec<u64>,
 }
 
-/// One request, as it is written to a file.
+/// One request, as written to the file.
 #[derive(Debug)]
 struct Sample {
     function: u32,
@@ -88,12 +88,12 @@ impl Tally {
         }
     }
 
-    /// Answers that came.
+    /// Number of responses.
     pub(super) fn answered(&self) -> u64 {
         self.total.complete.count()
     }
 
-    /// Takes one request that is over.
+    /// Adds one finished request.
     pub(super) fn take(&mut self, outcome: &Outcome<'_, Tag>) {
         let function = outcome.shot.tag.function;
         let at = outcome.shot.at;
@@ -123,7 +123,7 @@ impl Tally {
         }
     }
 
-    /// Takes what another thread has counted of the same profile.
+    /// Adds the counts of another thread for the same profile.
     pub(super) fn add(&mut self, other: Self) {
         self.total.add(&other.total);
         let pairs = self.phases.iter_mut().zip(&other.phases);
@@ -135,7 +135,7 @@ impl Tally {
         self.samples.extend(other.samples);
     }
 
-    /// Every request as a line of CSV, in the order in which they were meant to be sent.
+    /// Every request as a line of CSV, ordered by intended send time.
     pub(super) fn write_samples(
         &self,
         profile: &Profile,
@@ -214,7 +214,7 @@ impl Group {
         }
     }
 
-    /// Takes all of another group.
+    /// Adds another group.
     pub(super) fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.first_byte.add(&other.first_byte);
@@ -245,7 +245,7 @@ fn seconds(time: Option<Duration>) -> String {
         .unwrap_or_default()
 }
 
-/// A cell, in quotation marks where CSV wants them.
+/// A cell, in quotation marks if CSV requires them.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

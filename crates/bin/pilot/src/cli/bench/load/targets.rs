@@ -1,4 +1,4 @@
-//! Which request goes to which function of a profile: the target as it was typed, filled in for each.
+//! The target of each function of a profile: the `--target` argument with its placeholders filled in.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::super::super::output;
 use super::super::target::{Call, CallArgs, Subject};
 use super::tally::Tag;
 
-/// A call for each function of a profile, all of the same server.
+/// A call for each function of a profile, all on the same server.
 #[derive(Debug)]
 pub(super) struct Targets {
     calls: Vec<(String, Prepared)>,
@@ -22,14 +22,14 @@ pub(super) struct Targets {
 
 #[derive(Debug)]
 enum Prepared {
-    /// The same bytes always.
+    /// Always the same bytes.
     Fixed(Vec<u8>),
-    /// The body has places for the time that an arrival is to take.
+    /// The body has placeholders for the duration of each arrival.
     Timed { call: Call, body: Vec<u8> },
 }
 
 impl Targets {
-    /// Fills in the target for each function, and asks the daemon whether those are there.
+    /// Fills in the target of each function, and checks with the daemon that these functions exist.
     pub(super) fn new(
         client: &Client,
         connection: &Connection,
@@ -53,7 +53,7 @@ impl Targets {
                 .replace("{index}", &index.to_string())
                 .replace("{name}", &function.name);
             let call = match calls.first() {
-                // Asked once when it is the same for all.
+                // Checked once if it is the same for all.
                 Some((_, first)) if !many => {
                     let same = first.again();
                     calls.push((filled, same));
@@ -90,7 +90,7 @@ impl Targets {
         &self.site
     }
 
-    /// What stands for the n-th function.
+    /// The target of the n-th function.
     pub(super) fn target(&self, function: usize) -> &str {
         self.calls.get(function).map_or("", |(target, _)| target)
     }
@@ -149,7 +149,7 @@ fn place(body: &[u8]) -> Option<usize> {
         .position(|window| window == SERVICE)
 }
 
-/// The body with the time in its places, ms.
+/// The body with the duration in its placeholders, ms.
 fn timed(body: &[u8], service: Duration) -> Vec<u8> {
     let mut filled = Vec::with_capacity(body.len());
     let mut rest = body;
