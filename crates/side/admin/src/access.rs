@@ -1,4 +1,4 @@
-//! Who may call the control API: everybody, or who bears the token.
+//! Who may call the control API: everyone, or only callers with the token.
 
 use std::fmt;
 use std::hint::black_box;
@@ -16,18 +16,18 @@ use crate::error::Failure;
 pub struct Token(Arc<str>);
 
 impl Token {
-    /// Takes a token as configured.
+    /// A token from the configuration.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// Compares in a time that depends on the offered text's length alone.
+    /// Compares in a time that depends only on the length of the offered text.
     fn is(&self, offered: &[u8]) -> bool {
         let own = self.0.as_bytes();
         let mut difference = u8::from(own.len() != offered.len());
         for (at, byte) in offered.iter().enumerate() {
-            // Any byte will do beyond the end: the lengths differ then.
+            // Any byte is fine beyond the end, because the lengths differ then.
             let own = own.get(at).copied().unwrap_or(0);
             difference = black_box(difference | (own ^ byte));
         }
@@ -44,14 +44,14 @@ impl fmt::Debug for Token {
 /// Whether a call needs the token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody may.
+    /// Everyone may call.
     #[default]
     Open,
     /// Only with the token, if one is configured.
     Token,
 }
 
-/// Lets through who bears the token; the state is `None` when none is configured.
+/// Rejects requests without the token. The state is `None` if no token is configured.
 pub(crate) async fn require_token(
     State(token): State<Option<Token>>,
     request: Request,
@@ -66,9 +66,9 @@ pub(crate) async fn require_token(
         .and_then(|value| bearer(value.as_bytes()));
     match offered {
         Some(offered) if token.is(offered) => next.run(request).await,
-        Some(_) => unauthorized("the bearer token is not the daemon's"),
+        Some(_) => unauthorized("the bearer token is wrong"),
         None => unauthorized(
-            "the control API needs the header 'Authorization: Bearer TOKEN'; the CLI takes it from PILOT_TOKEN",
+            "the control API requires the header 'Authorization: Bearer TOKEN'; the CLI reads the token from PILOT_TOKEN",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! `Admin`: what the control API's handlers share. Their router is in `routes`.
+//! `Admin`: what the control API's handlers share. Their router is in `router`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use tokio::task::JoinSet;
 use crate::access::{Access, Token};
 use crate::observe::Observations;
 
-/// How the control API behaves.
+/// Configuration of the control API.
 #[derive(Debug, Clone)]
 pub struct AdminConfig {
-    /// Asked of every call, if there is one.
+    /// Required of every call, if there is one.
     pub token: Option<Token>,
-    /// Whether `/metrics` asks for it too.
+    /// Whether `/metrics` requires it, too.
     pub metrics: Access,
-    /// Largest archive taken, bytes.
+    /// Largest accepted archive, bytes.
     pub archive_bytes_max: usize,
-    /// Deployments whose archives may be in memory at the same time; more wait.
+    /// Highest number of archives in memory at the same time. Further deployments wait.
     pub uploads_max: usize,
     /// The daemon's version.
     pub version: &'static str,
@@ -40,17 +40,17 @@ impl Default for AdminConfig {
     }
 }
 
-/// What the control API translates to.
+/// The services behind the control API.
 pub struct AdminParts {
     /// Deploys, lists, removes.
     pub control: Arc<dyn ControlPlane>,
-    /// Counts and logs.
+    /// Counts and logs of invocations.
     pub observations: Arc<Observations>,
-    /// What `/metrics` prints.
+    /// The metrics of `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// The templates that are up.
+    /// The running templates.
     pub templates: Arc<dyn Fn() -> Vec<TemplateMemory> + Send + Sync>,
-    /// Whether the daemon can take requests.
+    /// Whether the daemon accepts requests.
     pub readiness: Arc<dyn Fn() -> Readiness + Send + Sync>,
 }
 
@@ -62,12 +62,12 @@ impl fmt::Debug for AdminParts {
     }
 }
 
-/// The answer of `/readyz`.
+/// The response of `/readyz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Readiness {
-    /// Whether requests are taken.
+    /// Whether the daemon accepts requests.
     pub ready: bool,
-    /// If not, why; otherwise what is not enforced or does not work.
+    /// If not ready, why; otherwise what is not enforced or does not work.
     pub reasons: Vec<String>,
 }
 
@@ -83,12 +83,12 @@ pub(crate) struct Inner {
     pub(crate) config: AdminConfig,
     /// One permit for each archive in memory.
     pub(crate) uploads: Arc<Semaphore>,
-    /// Deployments under way: they go on when their clients hang up. Guards the set alone.
+    /// Running deployments, which continue when their clients disconnect. The lock guards only the set.
     pub(crate) deployments: Mutex<JoinSet<()>>,
 }
 
 impl Admin {
-    /// Puts the control API together.
+    /// Creates the control API.
     #[must_use]
     pub fn new(parts: AdminParts, config: AdminConfig) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl Admin {
         }
     }
 
-    /// Waits for the deployments under way.
+    /// Waits for the running deployments.
     pub async fn finish(&self) {
         let mut deployments = std::mem::take(&mut *self.inner.deployments.lock());
         while deployments.join_next().await.is_some() {}

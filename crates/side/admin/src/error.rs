@@ -1,4 +1,4 @@
-//! Errors of the control API: a status and an [`ApiError`], nothing else, ever. One table from words to statuses.
+//! Errors of the control API. Every error is a status and an [`ApiError`]. One table maps codes to statuses.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -7,7 +7,7 @@ use pilot_model::FunctionName;
 use pilot_model::api::ApiError;
 use pilot_model::deployment::DeployError;
 
-/// An error answer.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: StatusCode,
@@ -85,7 +85,7 @@ fn status(code: &str) -> StatusCode {
         "method_not_allowed" => StatusCode::METHOD_NOT_ALLOWED,
         "too_large" => StatusCode::PAYLOAD_TOO_LARGE,
         "internal" => StatusCode::INTERNAL_SERVER_ERROR,
-        // bad_name, bad_request, bad_config, bad_archive, import_failed …: the request's fault.
+        // bad_name, bad_request, bad_config, bad_archive, import_failed …: the request is wrong.
         _ => StatusCode::BAD_REQUEST,
     }
 }

@@ -1,7 +1,7 @@
-//! Functions' logs: two bounded files per function, the current one and the one before, under `logs/NAME/`. One writer (the
-//! events' subscriber), any number of readers.
+//! Functions' logs: two bounded files per function under `logs/NAME/`, the current one and the previous one. There is one writer
+//! (the events' subscriber) and any number of readers.
 //!
-//! Not here: the daemon's own log. Whatever fails is counted by the caller; nothing on an invocation's path waits for it.
+//! Not here: the daemon's own log. The caller counts failures. No invocation waits for its log.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -18,24 +18,24 @@ use tokio::sync::watch;
 pub struct LogStore {
     folder: PathBuf,
     file_bytes_max: u64,
-    /// Tells followers to look again.
+    /// Wakes followers.
     written: watch::Sender<Written>,
 }
 
-/// What followers are told.
+/// The message for followers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
-    /// There may be more.
+    /// There may be new lines.
     More(u64),
-    /// There will be no more: the daemon stops.
+    /// There will be no new lines: the daemon stops.
     Closed,
 }
 
 impl LogStore {
-    /// Logs below `folder`; each file holds at most about `file_bytes_max`, and each function has two.
+    /// Logs below `folder`. Each file has at most about `file_bytes_max` bytes, and each function has two files.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// The folder cannot be created.
     pub fn open(folder: PathBuf, file_bytes_max: u64) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
         Ok(Self {
@@ -45,10 +45,10 @@ impl LogStore {
         })
     }
 
-    /// Adds whole lines to a function's log. For one caller at a time.
+    /// Appends whole lines to a function's log. Only one caller at a time.
     ///
     /// # Errors
-    /// The disk's. Some of the lines may be written then.
+    /// Those of the disk. Some of the lines may have been written.
     pub fn append(&self, name: &FunctionName, lines: &[u8]) -> io::Result<()> {
         let folder = self.folder.join(name.as_str());
         let current = folder.join(CURRENT);
@@ -67,7 +67,7 @@ impl LogStore {
         file.write_all(lines)
     }
 
-    /// Wakes whoever follows a log. Once for each batch of appends.
+    /// Wakes all followers. Called once per batch of appends.
     pub fn wake_followers(&self) {
         self.written.send_if_modified(|written| match written {
             Written::More(count) => {
@@ -86,7 +86,7 @@ impl LogStore {
     /// Removes a function's log.
     ///
     /// # Errors
-    /// The disk's.
+    /// Those of the disk.
     pub fn forget(&self, name: &FunctionName) -> io::Result<()> {
         let removed = fs::remove_dir_all(self.folder.join(name.as_str()));
         self.wake_followers();
@@ -99,7 +99,7 @@ impl LogStore {
     /// Functions that have a log.
     ///
     /// # Errors
-    /// The disk's.
+    /// Those of the disk.
     pub fn names(&self) -> io::Result<Vec<FunctionName>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -109,18 +109,18 @@ impl LogStore {
         Ok(names)
     }
 
-    /// The last lines of a function's log, and what comes behind them.
+    /// Opens a function's log at its last lines.
     ///
     /// # Errors
-    /// The disk's. A function without a log has an empty one.
+    /// Those of the disk. A function without a log has an empty one.
     pub fn read(&self, name: &FunctionName, lines: usize) -> io::Result<LogReader> {
         LogReader::open(self.folder.join(name.as_str()), lines)
     }
 
-    /// As [`LogStore::read`], and then whatever is written, until the log is removed or the store closed.
+    /// As [`LogStore::read`], and then all lines that are written later, until the log is removed or the store is closed.
     ///
     /// # Errors
-    /// The disk's.
+    /// Those of the disk.
     pub fn follow(self: &Arc<Self>, name: &FunctionName, lines: usize) -> io::Result<LogFollower> {
         Ok(LogFollower {
             written: self.written.subscribe(),
@@ -133,9 +133,9 @@ impl LogStore {
 #[derive(Debug)]
 pub struct LogReader {
     folder: PathBuf,
-    /// Oldest first; the last is, or was, the current one.
+    /// Oldest first. The last one is the current file, or was when it was opened.
     files: VecDeque<File>,
-    /// Of the last file.
+    /// Inode of the last file.
     inode: Option<u64>,
 }
 
@@ -154,7 +154,7 @@ impl LogReader {
         reader.files.push_back(current);
         if found < lines
             && let Some(mut previous) = open_if_there(&reader.folder.join(PREVIOUS))?
-            // A rotation between the two calls would give the same file twice.
+            // After a rotation between the two calls, both would be the same file.
             && Some(previous.metadata()?.ino()) != reader.inode
         {
             seek_to_last_lines(&mut previous, lines - found)?;
@@ -163,10 +163,10 @@ impl LogReader {
         Ok(reader)
     }
 
-    /// More of the log; 0 at its present end.
+    /// Reads more of the log; 0 at its current end.
     ///
     /// # Errors
-    /// The disk's.
+    /// Those of the disk.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if let Some(file) = self.files.front_mut() {
@@ -183,7 +183,7 @@ impl LogReader {
         }
     }
 
-    /// After a rotation there is a new current file; what was read before may still have got more, so it is read again.
+    /// After a rotation there is a new current file. The previous file may have got more lines, so it is read again first.
     fn open_next(&mut self) -> io::Result<bool> {
         let Some(current) = open_if_there(&self.folder.join(CURRENT))? else {
             return Ok(false);
@@ -210,13 +210,13 @@ pub struct LogFollower {
 }
 
 impl LogFollower {
-    /// The next bytes, and the follower again; waits until there are some. `None` at the end of all.
+    /// Waits for the next bytes, and returns them with the follower. `None` at the end.
     ///
     /// # Errors
-    /// The disk's.
+    /// Those of the disk.
     pub async fn next(mut self) -> io::Result<Option<(Vec<u8>, Self)>> {
         loop {
-            // Before reading: what is written meanwhile wakes again.
+            // Before reading, so that a write during the read wakes the follower again.
             let state = *self.written.borrow_and_update();
             let (read, reader) = read_aside(self.reader).await;
             self.reader = reader;
@@ -232,7 +232,7 @@ impl LogFollower {
     }
 }
 
-/// Reads on a thread that may wait for the disk.
+/// Reads on a blocking thread.
 pub(crate) async fn read_aside(mut reader: LogReader) -> (io::Result<Vec<u8>>, LogReader) {
     crate::blocking(move || {
         let mut buffer = vec![0; CHUNK_BYTES];
@@ -246,7 +246,7 @@ pub(crate) async fn read_aside(mut reader: LogReader) -> (io::Result<Vec<u8>>, L
 }
 
 fn open_for_append(path: &Path) -> io::Result<File> {
-    // For the daemon's user alone: functions print what is nobody else's business.
+    // Only for the daemon's user, because functions may print secrets.
     File::options()
         .create(true)
         .append(true)
@@ -262,7 +262,7 @@ fn open_if_there(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Puts the file at the start of its last `lines` lines; gives how many there are, at most `lines`.
+/// Seeks to the start of the file's last `lines` lines. Returns their number, at most `lines`.
 fn seek_to_last_lines(file: &mut File, lines: usize) -> io::Result<usize> {
     let length = file.metadata()?.len();
     let mut block = vec![0; CHUNK_BYTES];
@@ -278,7 +278,7 @@ fn seek_to_last_lines(file: &mut File, lines: usize) -> io::Result<usize> {
             .filter(|(_, byte)| **byte == b'\n')
         {
             let line_start = start + at as u64 + 1;
-            // The line break at the very end begins no line.
+            // The line break at the end of the file does not begin a line.
             if line_start == length {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The control API's OpenAPI document, made from the handlers and the types they serve.
+//! The control API's OpenAPI document, generated from the handlers and their types.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,7 +11,7 @@ use crate::admin::Admin;
 #[openapi(
     info(
         title = "Pilotlight control API",
-        description = "Deploys functions and tells about them. Errors are ApiError with a fitting status.",
+        description = "Deploys and describes functions. Errors are ApiError with a suitable status.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     paths(
@@ -43,14 +43,14 @@ pub(crate) async fn openapi(State(admin): State<Admin>) -> Json<utoipa::openapi:
     Json(document(admin.inner.config.version))
 }
 
-/// The document of this version.
+/// The OpenAPI document of this version.
 fn document(version: &str) -> OpenApi {
     let mut document = <Document as utoipa::OpenApi>::openapi();
     version.clone_into(&mut document.info.version);
     let components = document.components.get_or_insert_default();
     let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     components.add_security_scheme(BEARER, bearer);
-    // Either nothing or the token: whether one is needed is the daemon's configuration.
+    // Either no token or the token, depending on the daemon's configuration.
     document.security = Some(vec![
         SecurityRequirement::default(),
         SecurityRequirement::new::<_, [&str; 0], &str>(BEARER, []),

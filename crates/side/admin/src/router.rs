@@ -1,4 +1,4 @@
-//! The router of the control API: the one table of routes, and what is asked of a caller at each.
+//! The router of the control API: one table of routes, each with the required authorisation.
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -40,7 +40,7 @@ impl Admin {
     }
 }
 
-/// A line of the table of routes.
+/// A row of the table of routes.
 pub(crate) struct Route {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
@@ -55,7 +55,7 @@ enum RouteAccess {
     Open,
 }
 
-/// The one table of routes. The OpenAPI document is compared with it.
+/// The table of routes. A test compares the OpenAPI document with it.
 pub(crate) fn routes() -> Vec<Route> {
     use RouteAccess::{Metrics, Open, Token};
     let route = |method, path, access, handler| Route {
@@ -71,7 +71,7 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::PUT,
             FUNCTION,
             Token,
-            // The archive is streamed against a limit of its own.
+            // The archive is streamed and has its own limit.
             put(deploy::deploy).layer(DefaultBodyLimit::disable()),
         ),
         route(Method::DELETE, FUNCTION, Token, delete(functions::remove)),
@@ -107,13 +107,13 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Failure {
     Failure::new(
         "method_not_allowed",
         format!(
-            "{path} does not take {method}; it takes {}",
+            "{path} does not accept {method}; it accepts {}",
             taken.join(", ")
         ),
     )
 }
 
-/// Whether a path is one of a route's, whose `{parts}` stand for anything.
+/// Whether a path matches a route, whose `{parts}` match any segment.
 fn is_at(route: &str, path: &str) -> bool {
     let (route, path) = (route.split('/'), path.split('/'));
     route.clone().count() == path.clone().count()
@@ -128,5 +128,5 @@ const SCALE: &str = "/_pilot/v1/functions/{name}/scale";
 const LOGS: &str = "/_pilot/v1/functions/{name}/logs";
 const VERSION: &str = "/_pilot/v1/version";
 const OPENAPI: &str = "/_pilot/v1/openapi.json";
-/// Largest body of calls other than a deployment.
+/// Largest body, except for deployments.
 const BODY_BYTES_MAX: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! The handlers, a file for each group of routes. They translate; what is done is the control plane's.
+//! The handlers, one file per group of routes. They translate between HTTP and the control plane.
 
 pub(crate) mod deploy;
 pub(crate) mod functions;
@@ -16,10 +16,10 @@ fn function_name(text: &str) -> Result<FunctionName, Failure> {
         .map_err(|error: pilot_model::InvalidName| Failure::new("bad_name", error.to_string()))
 }
 
-/// Reads JSON that a client sent.
+/// Parses JSON from a client.
 ///
 /// # Errors
-/// Which key is how wrong, in words.
+/// A message that names the key and the problem.
 fn from_json<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let mut json = serde_json::Deserializer::from_slice(text);
     let read = serde_path_to_error::deserialize(&mut json)

@@ -24,7 +24,7 @@ use crate::router::routes;
 
 type Said = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// Knows the function `known`. A deployment says a line and then waits for a permit.
+/// Has only the function `known`. A deployment reports one line and then waits for a permit.
 #[derive(Debug)]
 struct FakeControl {
     go_on: Arc<Semaphore>,
@@ -193,7 +193,7 @@ impl Bench {
         (status, text(response).await)
     }
 
-    /// The status and the error's word.
+    /// The status, the error's code and its message.
     async fn refusal(&self, method: &str, path: &str, body: &str) -> (u16, String, String) {
         let (status, text) = self.call(method, path, body).await;
         let error: ApiError =
@@ -242,7 +242,7 @@ async fn a_deployment_is_told_line_by_line() {
         "application/x-ndjson"
     );
     let mut body = response.into_body().into_data_stream();
-    // The first line comes although the deployment is not over.
+    // The first line arrives before the deployment ends.
     let first = body.next().await.unwrap().unwrap();
     assert_eq!(
         &first[..],
@@ -424,7 +424,7 @@ async fn every_error_is_an_api_error() {
         .await;
     assert_eq!((method.0, method.1.as_str()), (405, "method_not_allowed"));
     assert!(
-        method.2.ends_with("it takes GET, PUT, DELETE"),
+        method.2.ends_with("it accepts GET, PUT, DELETE"),
         "{}",
         method.2
     );

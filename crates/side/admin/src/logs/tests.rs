@@ -108,7 +108,7 @@ fn logs_are_for_the_daemon_alone() {
 #[tokio::test]
 async fn a_follower_gets_what_comes_and_ends_with_the_log() {
     let (_folder, store) = store(1 << 20);
-    // Before there is a log at all.
+    // Before the log exists.
     let follower = store.follow(&name(), 10).unwrap();
     let waiting = tokio::spawn(follower.next());
     store.append(&name(), b"one\n").unwrap();

@@ -1,5 +1,5 @@
-//! A deployment: the upload is read against its limits, then the answer is a line of JSON per event, as they happen. Once the
-//! upload is here the deployment goes on to its end, whether or not the client stays to see it.
+//! A deployment. The upload is read and its limits are checked. Then the response has a line of JSON per event, as it happens.
+//! After the upload, the deployment runs to its end even if the client disconnects.
 
 use std::sync::Arc;
 
@@ -35,14 +35,14 @@ pub(crate) struct DeployForm {
     code: Vec<u8>,
 }
 
-/// Deploys a function, all or nothing.
+/// Deploys a function atomically.
 #[utoipa::path(
     put, path = "/_pilot/v1/functions/{name}", tag = "functions",
     params(("name" = String, Path, description = "The function")),
     request_body(content = DeployForm, content_type = "multipart/form-data"),
     responses(
         (status = 200, description = "A line of JSON per event; the last is done or failed", body = DeployEvent, content_type = "application/x-ndjson"),
-        (status = 400, description = "Not such a form", body = ApiError),
+        (status = 400, description = "The form is invalid", body = ApiError),
         (status = 413, description = "The archive is over the limit", body = ApiError),
     ),
 )]
@@ -53,7 +53,8 @@ pub(crate) async fn deploy(
 ) -> Result<Response, Failure> {
     let name = function_name(&name)?;
     let form = form.map_err(|error| bad_form(&error.body_text()))?;
-    // Waits while too many archives are in memory; the client's upload waits with it. Never closed, so never an error.
+    // Waits while too many archives are in memory; the client's upload waits, too. The semaphore is never closed, so this is never
+    // an error.
     let permit = Arc::clone(&admin.inner.uploads).acquire_owned().await.ok();
     let upload = read_form(form, admin.inner.config.archive_bytes_max).await?;
     let body = start(&admin, name, upload, permit);
@@ -97,7 +98,7 @@ async fn read_field(mut field: Field<'_>, name: &str, bytes_max: usize) -> Resul
             return Err(Failure::new(
                 "too_large",
                 format!(
-                    "the part '{name}' has more than {}, which is the limit; leave out what the function does not \
+                    "the part '{name}' is larger than the limit of {}; leave out what the function does not \
                      need, or have its packages installed from requirements.txt",
                     Size(bytes_max as u64)
                 ),
@@ -108,7 +109,7 @@ async fn read_field(mut field: Field<'_>, name: &str, bytes_max: usize) -> Resul
     Ok(bytes.freeze())
 }
 
-/// Reads on for a while: many clients look at the answer only once all is sent.
+/// Reads a part of the rest, because many clients read the response only after they have sent everything.
 async fn discard(mut field: Field<'_>) {
     let mut discarded = 0;
     while let Ok(Some(chunk)) = field.chunk().await {
@@ -123,12 +124,12 @@ fn parse_spec(text: &[u8]) -> Result<FunctionSpec, Failure> {
     super::from_json(text).map_err(|problem| {
         Failure::new(
             "bad_config",
-            format!("the part 'spec' does not do: {problem}"),
+            format!("the part 'spec' is invalid: {problem}"),
         )
     })
 }
 
-/// Runs the deployment in a task of its own and gives the body that reports it.
+/// Runs the deployment in a separate task, and returns the response body that reports it.
 fn start(
     admin: &Admin,
     name: FunctionName,
@@ -138,7 +139,7 @@ fn start(
     let (line, lines) = mpsc::channel::<Bytes>(LINES_MAX);
     let (last, done) = oneshot::channel::<Bytes>();
     let progress = Arc::new(move |progress: Progress| {
-        // A client that does not read misses lines, never the last one.
+        // A client that does not read misses lines, but never the last one.
         let _ = line.try_send(json_line(&DeployEvent::Progress(progress)));
     });
     let deployment = admin
@@ -154,7 +155,7 @@ fn start(
             Err(error) => DeployEvent::Failed(api_error(error)),
         };
         drop(permit);
-        // Nobody may be there to read it.
+        // The client may have disconnected.
         let _ = last.send(json_line(&event));
     });
     let lines = Lines {
@@ -164,7 +165,7 @@ fn start(
     Body::from_stream(stream::unfold(lines, Lines::next))
 }
 
-/// Progress as it comes, and then the outcome.
+/// The progress, and then the outcome.
 struct Lines {
     lines: mpsc::Receiver<Bytes>,
     last: Option<oneshot::Receiver<Bytes>>,
@@ -172,7 +173,7 @@ struct Lines {
 
 impl Lines {
     async fn next(mut self) -> Option<(Result<Bytes, std::convert::Infallible>, Self)> {
-        // Ends when the deployment drops its sender, which is when it is over.
+        // Ends when the deployment drops its sender, which it does at its end.
         if let Some(line) = self.lines.recv().await {
             return Some((Ok(line), self));
         }
@@ -187,7 +188,7 @@ impl Lines {
 
 fn json_line(event: &DeployEvent) -> Bytes {
     let mut line = serde_json::to_vec(event).unwrap_or_else(|error| {
-        // Our own types: strings, numbers, no maps with other keys.
+        // These are our own types, with strings and numbers only, so this does not happen.
         tracing::error!(%error, "a deployment's event cannot be written as JSON");
         Vec::new()
     });
@@ -206,12 +207,12 @@ fn bad_form(problem: &str) -> Failure {
     Failure::new(
         "bad_request",
         format!(
-            "the form does not do ({problem}); send multipart/form-data with the parts 'spec' (JSON) and 'code' (tar.gz)"
+            "the form is invalid ({problem}); send multipart/form-data with the parts 'spec' (JSON) and 'code' (tar.gz)"
         ),
     )
 }
 
-/// Progress lines that a slow client may be behind.
+/// How many progress lines a slow client may lag behind.
 const LINES_MAX: usize = 256;
 const SPEC_BYTES_MAX: usize = 256 * 1024;
 const DISCARDED_BYTES_MAX: usize = 512 << 20;

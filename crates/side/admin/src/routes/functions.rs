@@ -16,7 +16,7 @@ use crate::admin::Admin;
 use crate::blocking;
 use crate::error::Failure;
 
-/// Every function.
+/// All functions.
 #[utoipa::path(
     get, path = "/_pilot/v1/functions", tag = "functions",
     responses((status = 200, description = "Every function, by name", body = [FunctionSummary])),
@@ -46,12 +46,12 @@ pub(crate) async fn describe(
     found.map(Json).ok_or_else(|| Failure::not_found(&name))
 }
 
-/// Takes a function away.
+/// Removes a function.
 #[utoipa::path(
     delete, path = "/_pilot/v1/functions/{name}", tag = "functions",
     params(("name" = String, Path, description = "The function")),
     responses(
-        (status = 204, description = "It is gone; what it was doing it finishes"),
+        (status = 204, description = "Removed; its running invocations finish"),
         (status = 404, description = "No such function", body = ApiError),
     ),
 )]
@@ -67,14 +67,14 @@ pub(crate) async fn remove(
     }
 }
 
-/// Retires idle workers or starts some, or has another policy size the pool from now on.
+/// Retires or starts idle workers, or changes the policy that sizes the pool.
 #[utoipa::path(
     post, path = "/_pilot/v1/functions/{name}/scale", tag = "functions",
     params(("name" = String, Path, description = "The function")),
     request_body = ScaleRequest,
     responses(
         (status = 200, description = "Its workers now", body = PoolStatus),
-        (status = 400, description = "Not a scale request", body = ApiError),
+        (status = 400, description = "The request is invalid", body = ApiError),
         (status = 404, description = "No such function", body = ApiError),
     ),
 )]

@@ -1,4 +1,4 @@
-//! A function's log: its last lines, and then whatever comes, as long as the client stays.
+//! A function's log: its last lines, and on request all new lines until the client disconnects.
 
 use std::io;
 
@@ -21,23 +21,23 @@ use crate::logs::{LogFollower, LogReader, read_aside};
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LogsQuery {
-    /// How many of the last lines.
+    /// Number of last lines.
     #[serde(default = "lines_default")]
     #[param(default = 100, maximum = 100_000)]
     lines: usize,
-    /// Whether to go on with what comes.
+    /// Whether to follow the log.
     #[serde(default)]
     #[param(default = false)]
     follow: bool,
 }
 
-/// What a function printed, with START, END and REPORT lines.
+/// A function's output, with START, END and REPORT lines.
 #[utoipa::path(
     get, path = "/_pilot/v1/functions/{name}/logs", tag = "functions",
     params(("name" = String, Path, description = "The function"), LogsQuery),
     responses(
         (status = 200, description = "Lines of text", body = String, content_type = "text/plain"),
-        (status = 400, description = "Not a number or boolean", body = ApiError),
+        (status = 400, description = "A parameter is invalid", body = ApiError),
         (status = 404, description = "No such function", body = ApiError),
     ),
 )]

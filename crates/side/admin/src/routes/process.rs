@@ -13,16 +13,16 @@ use serde::Serialize;
 use crate::admin::{Admin, Readiness};
 use crate::blocking;
 
-/// Which Pilotlight this is.
+/// The versions.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct VersionInfo {
     /// The daemon's version.
     version: &'static str,
-    /// The control API's.
+    /// The control API's version.
     api: &'static str,
 }
 
-/// Which Pilotlight this is.
+/// The versions.
 #[utoipa::path(
     get, path = "/_pilot/v1/version", tag = "daemon",
     responses((status = 200, description = "Versions", body = VersionInfo)),
@@ -44,21 +44,21 @@ pub(crate) async fn metrics(State(admin): State<Admin>) -> Response {
     ([(CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response()
 }
 
-/// The process lives.
+/// Whether the process is alive.
 #[utoipa::path(
     get, path = "/healthz", tag = "daemon",
-    responses((status = 200, description = "It does", body = String, content_type = "text/plain")),
+    responses((status = 200, description = "It is alive", body = String, content_type = "text/plain")),
 )]
 pub(crate) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Whether requests are taken.
+/// Whether the daemon accepts requests.
 #[utoipa::path(
     get, path = "/readyz", tag = "daemon",
     responses(
-        (status = 200, description = "They are", body = Readiness),
-        (status = 503, description = "They are not, and why", body = Readiness),
+        (status = 200, description = "The daemon is ready", body = Readiness),
+        (status = 503, description = "The daemon is not ready, with the reasons", body = Readiness),
     ),
 )]
 pub(crate) async fn readyz(State(admin): State<Admin>) -> (StatusCode, Json<Readiness>) {
@@ -71,7 +71,7 @@ pub(crate) async fn readyz(State(admin): State<Admin>) -> (StatusCode, Json<Read
     (status, Json(readiness))
 }
 
-/// Gauges are set when they are asked for.
+/// The gauges are set here, when somebody asks for the metrics.
 fn scrape(admin: &Admin) -> String {
     let parts = &admin.inner.parts;
     let functions = parts.control.list();
