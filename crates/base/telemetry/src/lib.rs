@@ -1,7 +1,7 @@
-//! Logging set-up and the one table of metrics.
+//! Set-up of logging, and the table of metrics.
 //!
-//! Not here: where the numbers come from. The control side feeds the metrics from events; nothing on an invocation's
-//! path calls into this crate.
+//! Not here: the source of the numbers. The control side updates the metrics from events. The path of an invocation does not
+//! call this crate.
 
 pub mod logging;
 pub mod metrics;

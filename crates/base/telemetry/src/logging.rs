@@ -1,5 +1,5 @@
-//! The daemon's own log: lines on standard error, for people (`text`) or machines (`json`).
-//! Functions' output does not come here; the control side keeps it in files.
+//! The daemon's own log: lines on standard error, as text for people or as JSON for machines. Functions' output is not in it; the
+//! control side writes that to files.
 
 use std::str::FromStr;
 
@@ -7,10 +7,10 @@ use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
     /// One JSON object per line.
@@ -31,34 +31,34 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Why logging could not be set up.
+/// Why logging cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
     /// Not a format.
     #[error("log format '{word}' is unknown: use text or json")]
     Format {
-        /// What was given.
+        /// The given value.
         word: String,
     },
     /// Not a level or a list of `target=level`.
     #[error(
-        "log level '{level}' does not do: {problem}; use error, warn, info, debug, trace or TARGET=LEVEL,…"
+        "log level '{level}' is invalid: {problem}; use error, warn, info, debug, trace or TARGET=LEVEL,…"
     )]
     Level {
-        /// What was given.
+        /// The given value.
         level: String,
-        /// What the parser says.
+        /// The parser's message.
         problem: String,
     },
-    /// Somebody has set up logging in this process before.
-    #[error("logging is set up twice in this process")]
+    /// Logging is already set up in this process.
+    #[error("logging is already set up in this process")]
     Twice,
 }
 
 /// Sets up the process's log on standard error. `level` is a level or a list of `target=level`.
 ///
 /// # Errors
-/// A level that does not parse; a second call.
+/// The level is invalid, or this is the second call.
 pub fn init(format: LogFormat, level: &str) -> Result<(), LoggingError> {
     let subscriber = subscriber(format, level, std::io::stderr)?;
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LoggingError::Twice)

@@ -1,7 +1,7 @@
-//! The metrics of `table.rs`, alive. [`Metrics`] holds the families; [`FunctionMetrics`] holds one function's series
-//! ready at hand, so that counting an invocation hashes nothing.
+//! The metrics of `table.rs`. [`Metrics`] holds the families. [`FunctionMetrics`] holds one function's series, so that counting an
+//! invocation needs no hash look-ups.
 //!
-//! Invariant: the number of series is bounded by the functions deployed. [`Metrics::forget`] takes a function's away.
+//! Invariant: the number of series is bounded by the number of deployed functions. [`Metrics::forget`] removes a function's series.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -141,7 +141,7 @@ impl Metrics {
     /// The content type of [`Metrics::text`].
     pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    /// One function's series. They come to be with the first call, at zero.
+    /// One function's series. The first call creates them with the value zero.
     #[must_use]
     pub fn function(&self, name: &FunctionName) -> FunctionMetrics {
         let plain = &function_labels(name);
@@ -170,7 +170,7 @@ impl Metrics {
         }
     }
 
-    /// Takes a function's series away.
+    /// Removes a function's series.
     pub fn forget(&self, name: &FunctionName) {
         let plain = &function_labels(name);
         let named = &name_label(name);
@@ -257,23 +257,23 @@ impl Metrics {
         );
     }
 
-    /// Events that were dropped.
+    /// Counts dropped events.
     #[must_use]
     pub fn events_dropped(&self) -> &Counter {
         &self.events_dropped
     }
 
-    /// Failed writes to log files.
+    /// Counts failed writes to log files.
     #[must_use]
     pub fn log_errors(&self) -> &Counter {
         &self.log_errors
     }
 
-    /// Everything, in the OpenMetrics text format.
+    /// All metrics, in the OpenMetrics text format.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
-        // Writing to a String cannot fail, and our labels and values are plain; an error would be one of theirs.
+        // Writing to a String cannot fail, and our labels and values are plain.
         if let Err(error) = encode(&mut text, &self.registry) {
             tracing::error!(%error, "the metrics could not be written as text");
         }
@@ -281,7 +281,7 @@ impl Metrics {
     }
 }
 
-/// One function's series, ready at hand. Cheap to clone.
+/// One function's series. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct FunctionMetrics {
     name: FunctionName,
@@ -334,7 +334,7 @@ impl FunctionMetrics {
         self.phases.observe(record);
     }
 
-    /// Counts a worker that came up.
+    /// Counts a worker that is ready.
     pub fn worker_started(&self, took: Duration) {
         self.worker_starts.inc();
         self.worker_start_duration.observe(took.as_secs_f64());
@@ -358,7 +358,7 @@ impl FunctionMetrics {
     }
 }
 
-/// The phases' histograms, ready at hand, shared by all functions.
+/// The histograms of the phases, shared by all functions.
 #[derive(Debug, Clone)]
 struct Phases {
     by_name: Arc<[PhaseHistograms]>,
@@ -426,7 +426,7 @@ fn states(status: &PoolStatus) -> [(&'static str, u32); 3] {
     ]
 }
 
-/// Registers a metric under its name in the table. The encoder puts `_total` and the unit there again.
+/// Registers a metric under its name in the table. The encoder appends `_total` and the unit again.
 fn register(registry: &mut Registry, row: &Row, metric: impl Metric) {
     let name = row.name.strip_suffix("_total").unwrap_or(row.name);
     let help = row.help.strip_suffix('.').unwrap_or(row.help);
@@ -455,17 +455,17 @@ fn approximately(bytes: u64) -> f64 {
     bytes as f64
 }
 
-/// From 100 µs, below a parked worker's answer, to Lambda's usual timeouts.
+/// From 100 µs, less than a response of a spare worker takes, to Lambda's usual timeouts.
 const DURATION_BOUNDS_S: [f64; 17] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0,
 ];
 const MIB: f64 = 1_048_576.0;
-/// Everything comes in over HTTP so far; OpenTelemetry asks for the label.
+/// All requests arrive over HTTP so far. OpenTelemetry requires the label.
 const TRIGGER: &str = "http";
 const CAUSE_OWN: &str = "own";
 const CAUSE_SHARED: &str = "shared";
-/// As [`pilot_model::Timeline::phases`] names them.
+/// The names of [`pilot_model::Timeline::phases`].
 const PHASES: [&str; 8] = [
     "admit", "lease", "fork", "sandbox", "init", "start", "handler", "answer",
 ];

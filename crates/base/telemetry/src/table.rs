@@ -1,25 +1,25 @@
-//! The one table of metrics: name, kind, labels, meaning. `metrics.rs` registers nothing that is not here, and a test
-//! compares this table with `docs/metrics.md`.
+//! The table of metrics: name, kind, labels, meaning. `metrics.rs` registers only metrics of this table, and a test compares it
+//! with `docs/metrics.md`.
 //!
-//! Names starting with `faas_` are OpenTelemetry's FaaS metrics in Prometheus's spelling; ours start with `pilot_`.
+//! Names that start with `faas_` are OpenTelemetry's FaaS metrics in Prometheus's spelling. Our own start with `pilot_`.
 
-/// What a metric is.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge,
-    /// Counts per bucket.
+    /// Counts by bucket.
     Histogram,
 }
 
 /// One metric.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
-    /// As it is scraped.
+    /// Its name in the scraped text.
     pub name: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its labels, in order.
     pub labels: &'static [&'static str],
@@ -36,54 +36,54 @@ macro_rules! table {
             help: $help,
         };)*
 
-        /// Every metric there is.
+        /// All metrics.
         pub const TABLE: &[Row] = &[$($id),*];
     };
 }
 
 table! {
     INVOCATIONS: Counter "faas_invocations_total" ["faas_name", "faas_trigger"]
-        "Invocations that ended, however they ended.",
+        "Finished invocations, with any outcome.",
     COLDSTARTS: Counter "faas_coldstarts_total" ["faas_name", "faas_trigger", "cause"]
-        "Invocations that waited for a worker to start; cause is own (started for it) or shared (a start that someone else caused).",
+        "Invocations that waited for a worker to start; cause is own (a start for this invocation) or shared (a start that something else caused).",
     ERRORS: Counter "faas_errors_total" ["faas_name", "faas_trigger", "outcome"]
-        "Invocations that ended in an error, timeouts left out; outcome is function_error, crash, out_of_memory, init_error, throttled or cancelled.",
+        "Invocations that failed, except timeouts; outcome is function_error, crash, out_of_memory, init_error, throttled or cancelled.",
     TIMEOUTS: Counter "faas_timeouts_total" ["faas_name", "faas_trigger"]
         "Invocations that took longer than timeout_s.",
     INVOKE_DURATION: Histogram "faas_invoke_duration_seconds" ["faas_name", "faas_trigger"]
-        "The handler's own time.",
+        "Time in the handler.",
     INIT_DURATION: Histogram "faas_init_duration_seconds" ["faas_name", "faas_trigger"]
-        "What a cold invocation waited until its worker was initialised.",
+        "Time that a cold invocation waited until its worker was initialised.",
     MEM_USAGE: Histogram "faas_mem_usage_bytes" ["faas_name", "faas_trigger"]
-        "Most memory that the invocation's worker has used so far, where it was measured.",
+        "Peak memory of the invocation's worker so far, if it was measured.",
     PHASE_DURATION: Histogram "pilot_phase_duration_seconds" ["phase", "start"]
-        "Each phase of an invocation's timeline; start is cold or warm. The phases add up to the whole.",
+        "Time of each phase of an invocation; start is cold or warm. The phases add up to the total time.",
     WORKER_STARTS: Counter "pilot_worker_starts_total" ["faas_name"]
-        "Workers that came up.",
+        "Workers that became ready.",
     WORKER_START_DURATION: Histogram "pilot_worker_start_duration_seconds" ["faas_name"]
-        "From the decision to start a worker to its being ready.",
+        "Time from the decision to start a worker until it is ready.",
     WORKER_ENDS: Counter "pilot_worker_ends_total" ["faas_name", "reason"]
-        "Workers that went; reason is idle, scaled, crash, timeout, once, retired, pressure or cancelled.",
+        "Workers that ended; reason is idle, scaled, crash, timeout, once, retired, pressure or cancelled.",
     WORKERS: Gauge "pilot_workers" ["faas_name", "state"]
         "Workers by state: starting, idle, busy.",
     QUEUE_LENGTH: Gauge "pilot_queue_length" ["faas_name"]
         "Requests that wait for a worker.",
     WORKER_MEMORY: Gauge "pilot_worker_memory_bytes" ["faas_name"]
-        "Proportional set size of the function's workers, as last sampled.",
+        "Proportional set size of the function's workers at the last sample.",
     TEMPLATE_MEMORY: Gauge "pilot_template_memory_bytes" ["level"]
-        "Proportional set size of the templates by level: interpreter, environment, function; prewarmed is what is kept of runtimes that do not fork.",
+        "Proportional set size of the templates by level: interpreter, environment, function; prewarmed is the memory of kept runtimes that do not fork.",
     TEMPLATES: Gauge "pilot_templates" ["level"]
-        "Templates that are up, by level.",
+        "Running templates, by level.",
     RUNTIMES: Gauge "pilot_runtimes" ["state"]
         "Runtimes that do not fork, by state: starting, available (clean and kept), adapting, leased (a worker has it), cleaning.",
     RUNTIME_USES: Counter "pilot_runtime_uses_total" ["faas_name", "how"]
-        "Workers that got a runtime; how is reused, adapted (from one of another key) or started.",
+        "Workers that got a runtime; how is reused, adapted (from a runtime with another key) or started.",
     RUNTIME_DURATION: Histogram "pilot_runtime_duration_seconds" ["how"]
-        "From asking for a runtime to having it, without what the function itself takes to come up in it.",
+        "Time to get a runtime, without the start of the function itself.",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" []
-        "Events that nobody counted because the subscriber was behind.",
+        "Events that were dropped because the subscriber was too slow.",
     LOG_ERRORS: Counter "pilot_log_write_errors_total" []
-        "Writes to functions' log files that failed.",
+        "Failed writes to functions' log files.",
 }
 
 /// The table as Markdown, for `docs/metrics.md`.

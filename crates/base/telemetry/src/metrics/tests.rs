@@ -59,7 +59,7 @@ fn record(function: &str, start: StartKind, outcome: Outcome) -> InvocationRecor
     }
 }
 
-/// Makes every metric of the table appear.
+/// Updates every metric of the table.
 fn exercise(metrics: &Metrics, function: &str) {
     let series = metrics.function(&name(function));
     for outcome in ERROR_OUTCOMES {
