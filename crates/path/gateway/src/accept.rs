@@ -1,5 +1,5 @@
-//! Accepting connections, at most so many at once, and the drain: stop accepting, let what runs finish within a grace period,
-//! cut what does not.
+//! Accepts a limited number of connections, and drains: stop accepting, let running requests finish within a grace period, then
+//! close the remaining connections.
 
 use std::future::Future;
 use std::io;
@@ -15,12 +15,12 @@ use tokio::task::JoinSet;
 use crate::connection::{self, DrainPhase};
 use crate::gate::Gate;
 
-/// How a drain went.
+/// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
-    /// Connections that were open when it began.
+    /// Number of connections that were open when the drain began.
     pub connections: usize,
-    /// Of these, cut off at the end of the grace period.
+    /// How many of them were closed at the end of the grace period.
     pub cut: usize,
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn run(
             }
             Err(error) if is_the_clients(&error) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection; raise the limit of open files if that is it");
+                tracing::warn!(%error, "cannot accept a connection; if too many files are open, raise the limit of open files");
                 tokio::select! {
                     () = shutdown.as_mut() => break,
                     () = tokio::time::sleep(ACCEPT_PAUSE) => {}
@@ -66,10 +66,10 @@ pub(crate) async fn run(
     drain(connections, gate.config.grace).await
 }
 
-/// The right to keep connections open, one by one.
+/// Permits for open connections.
 struct Slots {
     free: Arc<Semaphore>,
-    /// The limit is reached, and somebody was told.
+    /// The limit is reached, and the log says so.
     reported: bool,
 }
 
@@ -81,7 +81,7 @@ impl Slots {
             return Ok(slot);
         }
         if !self.reported {
-            tracing::warn!("as many connections are open as may be; new ones wait");
+            tracing::warn!("the limit of open connections is reached; new connections wait");
             self.reported = true;
         }
         self.free
@@ -92,14 +92,14 @@ impl Slots {
     }
 }
 
-/// One connection, once there is a slot for it.
+/// Accepts one connection, when there is a slot for it.
 async fn accept(
     listener: &TcpListener,
     slots: &mut Slots,
 ) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let slot = slots.next().await?;
     let (stream, peer) = listener.accept().await?;
-    // Fails only on a socket that is gone, which serving it will find out.
+    // Fails only if the socket is already closed, which is noticed when it is served.
     let _ = stream.set_nodelay(true);
     Ok((stream, peer, slot))
 }
@@ -124,7 +124,7 @@ async fn drain(mut connections: JoinSet<()>, grace: Duration) -> Drained {
     }
 }
 
-/// Whether the connection was gone before it was accepted (accept(2), "Error handling").
+/// Whether the connection was closed before it was accepted (accept(2), "Error handling").
 fn is_the_clients(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -134,5 +134,5 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
-/// After an error of ours, such as too many open files.
+/// Pause after an error of the daemon, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

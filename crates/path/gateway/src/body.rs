@@ -1,8 +1,8 @@
-//! Reading a request's body whole, within three bounds: its size, the time between two pieces of it, and the memory that
-//! all bodies in flight share. A body that came with the head in one read costs no copy, no timer and no permit.
+//! Reads a whole request body within three limits: its size, the time between two pieces of it, and the memory that all bodies
+//! share. A body that arrived together with the head needs no copy, no timer and no permit.
 //!
-//! For events, which are one JSON document, and applications, whose worker gets its request in one frame. What passes through to
-//! a function's own server is not read here: `upload`.
+//! Used for events, which are one JSON document, and for applications, whose worker gets a request in one frame. Bodies for a
+//! function's own server are streamed instead (`upload`).
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -17,20 +17,20 @@ use tokio::time::Sleep;
 
 use crate::errors::RequestError;
 
-/// The bounds of request bodies; shared by all connections.
+/// The limits of request bodies, shared by all connections.
 #[derive(Debug, Clone)]
 pub(crate) struct BodyReader {
     bytes_max: usize,
     patience: Duration,
-    /// Permits are KiB.
+    /// One permit per KiB.
     in_flight: Arc<Semaphore>,
 }
 
-/// A share of the memory for bodies; small bodies hold none.
+/// A share of the memory for bodies. Small bodies have none.
 #[derive(Debug, Default)]
 struct Hold(Option<OwnedSemaphorePermit>);
 
-/// A large body. Its share of the memory for bodies is given back when the last reference to its bytes goes.
+/// A large body. Its share of the memory for bodies is returned when the last reference to its bytes is dropped.
 struct Held {
     bytes: Bytes,
     _share: OwnedSemaphorePermit,
@@ -43,7 +43,7 @@ impl AsRef<[u8]> for Held {
 }
 
 impl Hold {
-    /// These bytes, with the share.
+    /// Attaches the share to these bytes.
     fn keep(self, bytes: Bytes) -> Bytes {
         match self.0 {
             Some(share) => Bytes::from_owner(Held {
@@ -56,8 +56,8 @@ impl Hold {
 }
 
 impl BodyReader {
-    /// `bytes_max`: the largest body. `patience`: the longest wait for the next piece of one. `in_flight_bytes_max`: for all
-    /// bodies of more than 64 KiB together.
+    /// `bytes_max`: largest body. `patience`: longest wait for its next piece. `in_flight_bytes_max`: limit for all bodies of more
+    /// than 64 KiB together.
     pub(crate) fn new(bytes_max: usize, patience: Duration, in_flight_bytes_max: usize) -> Self {
         let permits = (in_flight_bytes_max / 1024).min(Semaphore::MAX_PERMITS);
         Self {
@@ -70,8 +70,8 @@ impl BodyReader {
     /// Reads it to its end.
     ///
     /// # Errors
-    /// [`RequestError::TooLarge`] as soon as that is known, [`RequestError::BodiesFull`], [`RequestError::Body`] when it
-    /// breaks off or stalls.
+    /// [`RequestError::TooLarge`] as soon as that is known, [`RequestError::BodiesFull`], [`RequestError::Body`] if the body is
+    /// interrupted or stalls.
     pub(crate) async fn read<B>(&self, body: B) -> Result<Bytes, RequestError>
     where
         B: Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
@@ -108,7 +108,7 @@ impl BodyReader {
         Ok(hold.keep(bytes.freeze()))
     }
 
-    /// Whether a body of (so far) `len` bytes may go on; takes the memory it needs.
+    /// Checks that a body with `len` bytes so far may continue, and reserves its memory.
     fn admit(&self, len: usize, hold: &mut Hold) -> Result<(), RequestError> {
         if len > self.bytes_max {
             return Err(RequestError::TooLarge {
@@ -137,7 +137,7 @@ impl BodyReader {
     }
 }
 
-/// The pieces of a body, with a timer that exists only once a piece has to be waited for.
+/// The pieces of a body. Its timer is created at the first wait for a piece.
 struct Source<B> {
     body: B,
     patience: Duration,
@@ -148,7 +148,7 @@ impl<B> Source<B>
 where
     B: Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
 {
-    /// The next piece of data; `None` at the end. Trailers are passed over.
+    /// The next piece of data; `None` at the end. Trailers are skipped.
     async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
         let piece = poll_fn(|cx| self.poll_next(cx)).await;
         self.timer = None;
@@ -178,13 +178,13 @@ where
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
         timer.as_mut().poll(cx).map(|()| {
             Err(RequestError::Body {
-                problem: format!("nothing came for {} s", patience.as_secs_f32()),
+                problem: format!("no data for {} s", patience.as_secs_f32()),
             })
         })
     }
 }
 
-/// Bodies up to this hold no permit: the connection limit bounds them.
+/// Bodies up to this size need no permit, because the connection limit bounds them.
 const FREE_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -1,35 +1,35 @@
-//! The gateway's named bounds, and whom it lets in.
+//! The gateway's limits and its access control.
 
 use std::time::Duration;
 
 use crate::forward::TrustForwarded;
 use crate::token::InvokeToken;
 
-/// The gateway's named bounds, and whom it lets in.
+/// The gateway's limits and its access control.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
-    /// Open connections; at the limit, new ones wait in the kernel's backlog.
+    /// Highest number of open connections. Further ones wait in the kernel's backlog.
     pub connections_max: usize,
-    /// From the beginning of a connection, or the end of a response, to the end of the next request's head.
+    /// Longest time from the beginning of a connection, or the end of a response, to the end of the next request's head.
     pub header_timeout: Duration,
-    /// Between two pieces of a request's body.
+    /// Longest time between two pieces of a request's body.
     pub body_timeout: Duration,
-    /// The longest that one write waits for a client which does not read.
+    /// Longest time that one write waits for a client that does not read.
     pub write_timeout: Duration,
-    /// The longest that nothing passes through a connection which was upgraded (a WebSocket), in either direction.
+    /// Longest time without traffic, in either direction, on an upgraded connection (a WebSocket).
     pub tunnel_idle: Duration,
-    /// What running requests get when the daemon stops.
+    /// Time that running requests get when the daemon stops.
     pub grace: Duration,
-    /// Largest request body that is read here, bytes; those that pass through to a function's server have no limit. Not more than
-    /// the invoker's `payload_bytes_max`; a binary body for an event grows by a third before that one is asked.
+    /// Largest request body, bytes. Bodies that are streamed to a function's server have no limit. Not more than the invoker's
+    /// `payload_bytes_max`, which applies after base64 has made a binary body a third larger.
     pub body_bytes_max: usize,
-    /// All request bodies of more than 64 KiB in flight together, bytes.
+    /// Limit for all request bodies of more than 64 KiB together, bytes.
     pub bodies_bytes_max: usize,
     /// Largest result of an event function, bytes.
     pub result_bytes_max: usize,
-    /// What callers of functions must show; `None`: nothing.
+    /// Token that callers of functions must send, if any.
     pub invoke_token: Option<InvokeToken>,
-    /// Whose `X-Forwarded-*` headers are believed.
+    /// Whose `X-Forwarded-*` headers are trusted.
     pub trust_forwarded: TrustForwarded,
 }
 

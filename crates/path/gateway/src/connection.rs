@@ -1,5 +1,4 @@
-//! One connection, from its first byte to its close: hyper's HTTP/1.1 over our socket, a tunnel if it is upgraded, and what a
-//! drain means for it.
+//! One connection, from its first byte to its close: hyper's HTTP/1.1 over our socket, a tunnel if it is upgraded, and its drain.
 
 pub(crate) mod line;
 mod socket;
@@ -21,16 +20,16 @@ use self::socket::Socket;
 use crate::dispatch;
 use crate::gate::Gate;
 
-/// Whether the daemon drains, as connections need to know it.
+/// Whether the daemon drains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DrainPhase {
     /// Serving.
     Open,
-    /// It finishes the requests that have begun.
+    /// The daemon finishes the running requests.
     Draining,
 }
 
-/// Serves one connection until either side closes it, as a tunnel too. Dropping the future cancels what runs in it.
+/// Serves one connection, also as a tunnel, until either side closes it. Dropping the future cancels its request.
 pub(crate) async fn serve(
     gate: Arc<Gate>,
     stream: TcpStream,
@@ -44,7 +43,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Until the connection ends, or ends to be HTTP's.
+/// Serves HTTP until the connection ends or is upgraded.
 async fn serve_http(
     gate: &Gate,
     stream: TcpStream,
@@ -67,7 +66,7 @@ async fn serve_http(
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => Some(ended),
-        // An error means that the listener is gone, which is the same.
+        // An error means that the listener is closed, which is the same.
         _ = phase.wait_for(|phase| *phase == DrainPhase::Draining) => None,
     };
     let ended = match ended {
@@ -75,7 +74,7 @@ async fn serve_http(
         None => {
             connection.as_mut().graceful_shutdown();
             if !usage.is_used() {
-                // Connected and silent so far: hyper would wait for the first request.
+                // No request so far: hyper would wait for the first one.
                 let first = tokio::time::timeout(FIRST_REQUEST, connection.as_mut()).await;
                 if first.is_ok() || !usage.is_used() {
                     return;
@@ -92,5 +91,5 @@ async fn serve_http(
     }
 }
 
-/// How long a drain leaves a connection that has not asked for anything.
+/// How long a drain waits for the first request of a connection.
 const FIRST_REQUEST: Duration = Duration::from_millis(250);

@@ -15,14 +15,14 @@ use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
 use crate::route::{Route, route};
 
-/// Answers one request, whatever it is.
+/// Answers one request.
 pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
     let received = gate.invoker.now();
     let usage = line.usage();
     usage.request_began(request.version(), !request.body().is_end_stream());
     let (mut head, body) = request.into_parts();
     if head.method == Method::CONNECT {
-        // Not a proxy; and hyper would take a 2xx for the beginning of a tunnel.
+        // The daemon is not a proxy, and hyper would start a tunnel after a 2xx response.
         let mut reply = Reply::new(ReplyBody::empty());
         *reply.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         return reply;
@@ -70,7 +70,7 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
     result.unwrap_or_else(|error| error.into_reply(&id))
 }
 
-/// A random UUID. The generator is a local one, seeded by the kernel: ids must differ, not be secret.
+/// A random UUID from a local generator that the kernel seeds. Ids must be unique, but not secret.
 fn new_id() -> InvocationId {
     let mut text = uuid::Uuid::encode_buffer();
     InvocationId::new(uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text))

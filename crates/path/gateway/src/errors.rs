@@ -1,8 +1,8 @@
-//! The one table from what can go wrong to what the caller is told: status, AWS error name, whose fault it is, message.
-//! No other file decides a status. `errors/table.txt` is the table as a snapshot; a test keeps the two equal.
+//! The table of errors: status, AWS error name, whose fault it is, and message. No other file decides a status. A test compares
+//! the table with its snapshot, `errors/table.txt`.
 //!
-//! What the *function* does wrong is not here when it is asked through the Invoke API (it is a 200 with
-//! `X-Amz-Function-Error`, as in AWS Lambda), and is the last rows of this table behind its URL, where AWS says 502 for all of it.
+//! Errors of the *function* have no row for the Invoke API, which answers 200 with `X-Amz-Function-Error`, as AWS Lambda does. For
+//! function URLs they are the last rows, which all have status 502, as with AWS.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
@@ -15,57 +15,57 @@ use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 use crate::timing;
 
-/// Why a request gets no answer of a function.
+/// Why a request gets no response of a function.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    /// Not a name of AWS Lambda's.
+    /// Not a valid function name of AWS Lambda.
     #[error(
         "1 validation error detected: Value '{name}' at 'functionName' failed to satisfy constraint: Member must be a \
          function name (1 to 64 of a-z A-Z 0-9 - _), NAME:QUALIFIER, an ARN or a partial ARN"
     )]
     InvalidName {
-        /// As sent, cut to 140 characters.
+        /// As sent, shortened to 140 characters.
         name: String,
     },
-    /// Not a qualifier of AWS Lambda's.
+    /// Not a valid qualifier of AWS Lambda.
     #[error(
         "1 validation error detected: Value '{qualifier}' at 'qualifier' failed to satisfy constraint: Member must \
          satisfy regular expression pattern: \\$LATEST|[a-zA-Z0-9-_]+"
     )]
     InvalidQualifier {
-        /// As sent, cut to 140 characters.
+        /// As sent, shortened to 140 characters.
         qualifier: String,
     },
-    /// One qualifier in the name, another in the query.
+    /// The name and the query have different qualifiers.
     #[error(
         "The derived qualifier '{in_name}' from the function name does not match the specified qualifier '{in_query}'."
     )]
     QualifierMismatch {
-        /// Behind the name.
+        /// The qualifier in the name.
         in_name: String,
-        /// `?Qualifier=`.
+        /// The qualifier in `?Qualifier=`.
         in_query: String,
     },
-    /// A header with a value that is none of its words.
+    /// A header with an invalid value.
     #[error(
         "1 validation error detected: Value '{value}' at '{member}' failed to satisfy constraint: Member must satisfy \
          enum value set: [{allowed}]"
     )]
     InvalidMember {
-        /// The Invoke API's name of it.
+        /// The Invoke API's name of the header.
         member: &'static str,
-        /// As sent, cut to 140 characters.
+        /// As sent, shortened to 140 characters.
         value: String,
-        /// What would do.
+        /// The valid values.
         allowed: &'static str,
     },
-    /// The body or the client context cannot be read.
+    /// The body or the client context is invalid.
     #[error("{problem}")]
     InvalidContent {
-        /// What is wrong with which.
+        /// Which of them, and what is wrong.
         problem: String,
     },
-    /// The body is over the limit.
+    /// The body is larger than the limit.
     #[error("Request must be smaller than {limit} bytes for the InvokeFunction operation")]
     TooLarge {
         /// The limit, bytes.
@@ -77,34 +77,34 @@ pub(crate) enum RequestError {
         /// Why.
         problem: String,
     },
-    /// Bodies in flight use as much memory as they may.
-    #[error("the request bodies in flight use as much memory as they may: try again")]
+    /// The memory for request bodies is used up.
+    #[error("the memory for request bodies is used up: try again")]
     BodiesFull,
-    /// Something of Lambda's that is not offered.
+    /// A feature of Lambda that is not supported.
     #[error("{feature} is not supported: {instead}")]
     NotSupported {
-        /// What was asked for.
+        /// The feature.
         feature: &'static str,
-        /// What to do.
+        /// What to do instead.
         instead: &'static str,
     },
-    /// No such operation, or not with this method.
+    /// There is no such operation, or not with this method.
     #[error(
-        "{method} on this path is no operation of the Invoke API: use POST /2015-03-31/functions/NAME/invocations"
+        "{method} on this path is not an operation of the Invoke API: use POST /2015-03-31/functions/NAME/invocations"
     )]
     UnknownOperation {
-        /// As sent, cut to 20 characters.
+        /// As sent, shortened to 20 characters.
         method: String,
     },
     /// The token is missing or wrong.
     #[error(transparent)]
     Token(#[from] crate::token::TokenError),
-    /// No answer to be had.
+    /// The invocation failed.
     #[error(transparent)]
     Invoke(#[from] InvokeError),
 }
 
-/// What goes wrong with a function behind its URL, where there is no `X-Amz-Function-Error` to look at.
+/// Errors of a function behind its URL, where clients do not look at `X-Amz-Function-Error`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AnswerError {
     /// The function raised, timed out, crashed or ran out of memory.
@@ -115,13 +115,13 @@ pub(crate) enum AnswerError {
         /// Lambda's `errorMessage`.
         error_message: String,
     },
-    /// What it returned is no HTTP response.
+    /// The function's result is not an HTTP response.
     #[error("the function returned a malformed HTTP response: {problem}")]
     Malformed {
-        /// Which key is how wrong.
+        /// Which key is wrong, and why.
         problem: String,
     },
-    /// What it returned is over the limit.
+    /// The function's result is larger than the limit.
     #[error("Response payload size exceeded maximum allowed payload size ({limit} bytes).")]
     TooLarge {
         /// The limit, bytes.
@@ -144,7 +144,7 @@ pub(crate) struct Row {
 pub(crate) enum Fault {
     /// The caller's, or the function's.
     User,
-    /// Ours, or the machine's.
+    /// The daemon's, or the machine's.
     Service,
 }
 
@@ -203,7 +203,7 @@ impl RequestError {
         }
     }
 
-    /// The message for the caller: Lambda's words where it has them, with what helps behind them.
+    /// The message for the caller: Lambda's message where there is one, followed by a hint.
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Invoke(InvokeError::FunctionNotFound { name }) => {
@@ -230,7 +230,7 @@ impl RequestError {
     }
 }
 
-/// The name that the table gives an error, for where there is no status to give.
+/// The table's name of an error, for responses whose status is already sent.
 pub(crate) fn name(error: &InvokeError) -> &'static str {
     invoke_row(error).name
 }
@@ -256,7 +256,7 @@ fn invoke_row(error: &InvokeError) -> Row {
         InvokeError::Broken { .. } | InvokeError::StartFailed { .. } => {
             Row::service(S::BAD_GATEWAY, "InvalidRuntimeException")
         }
-        // Most often these break off a response whose status is out; the rows are for one that has not begun.
+        // These usually interrupt a response whose status is already sent. The rows are for responses that have not begun.
         InvokeError::BodyTimedOut { .. } => Row::user(S::BAD_GATEWAY, "Sandbox.Timedout"),
         InvokeError::BodyBroken { .. } => Row::user(S::BAD_GATEWAY, "Runtime.ExitError"),
         InvokeError::BodyRaised { .. } => Row::user(S::BAD_GATEWAY, "FunctionError"),
@@ -270,7 +270,7 @@ fn invoke_row(error: &InvokeError) -> Row {
 }
 
 impl AnswerError {
-    /// What the function's error body says: Lambda's, as far as it is one.
+    /// From the function's error body, if that has Lambda's format.
     pub(crate) fn raised(body: &[u8]) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
@@ -288,10 +288,10 @@ impl AnswerError {
         }
     }
 
-    /// An answer to another kind of request; the invoker gives none such.
+    /// A response of the wrong kind. The invoker never returns one.
     pub(crate) fn unfit() -> Self {
         Self::Malformed {
-            problem: "it is no answer to this request".to_owned(),
+            problem: "it is not a response to this request".to_owned(),
         }
     }
 
@@ -302,8 +302,8 @@ impl AnswerError {
         }
     }
 
-    /// This error's row. All are 502, a timeout too, as AWS has it: the gateway did wait for long enough, the function did not
-    /// answer. Callers tell them apart by `errorType`.
+    /// This error's row. All rows have status 502, as with AWS, also timeouts: the gateway waited long enough, but the function did
+    /// not answer. Callers distinguish them by `errorType`.
     pub(crate) fn row(&self) -> Row {
         Row::user(
             StatusCode::BAD_GATEWAY,
@@ -377,7 +377,7 @@ fn render(row: Row, message: &str, detail: Option<(&str, &str)>, id: &Invocation
     reply
 }
 
-/// What every function's ARN begins with: there is one region and one account.
+/// The prefix of every function's ARN: there is one region and one account.
 pub(crate) const ARN_PREFIX: &str = "arn:aws:lambda:local:000000000000:function:";
 
 #[cfg(test)]

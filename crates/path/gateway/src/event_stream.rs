@@ -1,5 +1,5 @@
-//! The encoding of `application/vnd.amazon.eventstream`, as far as a response of InvokeWithResponseStream needs it: messages that
-//! are events, with headers that are strings. The format is described in Amazon Transcribe's Developer Guide, "Event stream encoding".
+//! The encoding of `application/vnd.amazon.eventstream`, as far as responses of InvokeWithResponseStream need it: messages that are
+//! events, with string headers. Amazon Transcribe's Developer Guide describes the format under "Event stream encoding".
 //!
 //! A message, all numbers big-endian: its length, its headers' length, the CRC32 of these eight bytes; per header the length of
 //! the name (u8), the name, 7 for "string", the length of the value (u16), the value; the payload; the CRC32 of all before.
@@ -9,15 +9,15 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// The media type of such a stream.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.amazon.eventstream";
 
-/// Larger payloads go in several events: readers take at most 16 MiB in one, and need it whole before they see any of it.
+/// Larger payloads are split into several events: clients accept at most 16 MiB per event, and need the whole event first.
 pub(crate) const PAYLOAD_LEN_MAX: usize = 1024 * 1024;
 
-/// An event's kind, and what its payload is.
+/// An event's kind, which says what its payload is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// A piece of what the function answered.
+    /// A piece of the function's response.
     PayloadChunk,
-    /// The end, and what went wrong if something did: JSON.
+    /// The end of the response, with an error if there was one: JSON.
     InvokeComplete,
 }
 
@@ -71,7 +71,7 @@ fn fitting<T: TryFrom<usize>>(len: usize) -> T {
 
 /// Lengths and their checksum.
 const PRELUDE_LEN: usize = 12;
-/// Behind the payload.
+/// The checksum after the payload.
 const CRC_LEN: usize = 4;
 /// Length of the name, type, length of the value.
 const HEADER_FRAME_LEN: usize = 4;

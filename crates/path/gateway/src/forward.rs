@@ -1,5 +1,5 @@
-//! A request's headers on their way to a function: what concerns this connection alone is taken out, and who asked, how and
-//! under which prefix is put in (`X-Forwarded-For`, `-Proto`, `-Prefix`).
+//! A request's headers on their way to a function: hop-by-hop headers are removed, and headers about the client, its scheme and
+//! the prefix are added (`X-Forwarded-For`, `-Proto`, `-Prefix`).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,38 +7,38 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::headers;
 
-/// Whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed and added to. Anybody else's are replaced.
+/// Whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted and extended. Those of others are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TrustForwarded {
     /// Nobody's.
     Nobody,
-    /// That of a reverse proxy on this machine.
+    /// Those of a reverse proxy on this machine.
     #[default]
     Loopback,
-    /// Everybody's: the listener can be reached through a proxy alone.
+    /// Everybody's: the listener can be reached only through a proxy.
     Everybody,
 }
 
-/// Who asks, as far as is known.
+/// The origin of a request, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The client; behind a trusted proxy with port 0.
+    /// The client's address; behind a trusted proxy its port is 0.
     pub(crate) client: SocketAddr,
     /// `http` or `https`.
     pub(crate) scheme: &'static str,
 }
 
-/// Whether a request that passes may make a tunnel of its connection.
+/// Whether a request may upgrade its connection to a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Upgrades {
-    /// It asks for that.
+    /// The request asks for an upgrade.
     Pass,
-    /// It does not, or for what is not passed.
+    /// It does not, or for an upgrade that is not supported.
     No,
 }
 
-/// Makes `headers` those that a function sees which gets the request as a whole. `body_len` is the length of the body as read,
-/// which a chunked request does not tell.
+/// Prepares the headers for a function that gets the whole request at once. `body_len` is the length of the body as read, because
+/// a chunked request does not have it in its headers.
 pub(crate) fn prepare(
     headers: &mut HeaderMap,
     peer: SocketAddr,
@@ -54,8 +54,8 @@ pub(crate) fn prepare(
     introduce(headers, peer, trust, prefix)
 }
 
-/// Makes `headers` those that the function's own server sees. An upgrade and the wish for trailers are put in anew: they are
-/// asked for by us now.
+/// Prepares the headers for the function's own server. An upgrade and `TE: trailers` are added again, because the gateway requests
+/// them on its own connection.
 pub(crate) fn pass_on(
     headers: &mut HeaderMap,
     peer: SocketAddr,
@@ -65,7 +65,7 @@ pub(crate) fn pass_on(
     let upgrade = wanted_upgrade(headers);
     let trailers = has_token(headers, &headers::TE, "trailers");
     strip(headers, &headers::NOT_PASSED);
-    // `100 Continue` is between the client and us: it is sent once the server takes the body.
+    // The gateway itself sends `100 Continue`, when the server reads the body.
     headers.remove(headers::EXPECT);
     introduce(headers, peer, trust, prefix);
     if trailers {
@@ -73,7 +73,7 @@ pub(crate) fn pass_on(
         headers.insert(headers::CONNECTION, HeaderValue::from_static("te"));
     }
     if !headers.contains_key(headers::HOST) {
-        // HTTP/1.0 knows no host, and HTTP/1.1 allows no request without.
+        // HTTP/1.0 has no host header, and HTTP/1.1 requires one.
         headers.insert(headers::HOST, HeaderValue::from_static("localhost"));
     }
     if !headers.contains_key(headers::FORWARDED_HOST) || !believes(trust, peer) {
@@ -88,12 +88,12 @@ pub(crate) fn pass_on(
     Upgrades::Pass
 }
 
-/// Takes out of a passed response what concerns the server's connection alone.
+/// Removes the hop-by-hop headers of the server's response.
 pub(crate) fn strip_response(headers: &mut HeaderMap) {
     strip(headers, &headers::NOT_PASSED);
 }
 
-/// Puts in who asked, how and under which prefix.
+/// Adds the headers about the client, its scheme and the prefix.
 fn introduce(
     headers: &mut HeaderMap,
     peer: SocketAddr,
@@ -135,7 +135,7 @@ fn believes(trust: TrustForwarded, peer: SocketAddr) -> bool {
     }
 }
 
-/// Takes out what concerns one connection alone (RFC 9110, section 7.6.1): what `Connection` names, and `known`.
+/// Removes hop-by-hop headers (RFC 9110, section 7.6.1): those that `Connection` names, and `known`.
 fn strip(headers: &mut HeaderMap, known: &[HeaderName]) {
     let named: Vec<HeaderName> = tokens(headers, &headers::CONNECTION)
         .filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok())
@@ -146,7 +146,7 @@ fn strip(headers: &mut HeaderMap, known: &[HeaderName]) {
     }
 }
 
-/// What is asked for in place of HTTP, if that is passed on.
+/// The protocol that the request wants to upgrade to, if that is passed on.
 fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let upgrade = headers.get(headers::UPGRADE)?;
     let passes = has_token(headers, &headers::CONNECTION, "upgrade")
@@ -161,7 +161,7 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     })
 }
 
-/// The elements of a list, over all headers of that name.
+/// The elements of a list header, over all headers with this name.
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers
         .get_all(name)
@@ -180,7 +180,7 @@ fn last_address(chain: &str) -> Option<IpAddr> {
     chain.rsplit(',').next()?.trim().parse().ok()
 }
 
-/// Text that is no header value is left out.
+/// Adds a header. Text that is not a valid header value is left out.
 fn put(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     match HeaderValue::from_str(text) {
         Ok(value) => headers.insert(name, value),

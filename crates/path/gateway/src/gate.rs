@@ -11,7 +11,7 @@ use crate::body::BodyReader;
 use crate::config::GatewayConfig;
 use crate::reply::ControlBody;
 
-/// Answers what is not on the data path: the control API, metrics, health. Its authorisation is its own.
+/// Answers requests that are not on the data path: the control API, metrics, health. It does its own authorisation.
 pub type Control = Arc<
     dyn Fn(http::Request<Incoming>) -> BoxFuture<'static, http::Response<ControlBody>>
         + Send

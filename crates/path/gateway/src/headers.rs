@@ -1,5 +1,4 @@
-//! Header names that are not in the `http` crate, and the text of header values. Names are written in one place so that they
-//! are written one way.
+//! Header names that are not in the `http` crate, and the text of header values.
 
 use std::borrow::Cow;
 
@@ -40,7 +39,7 @@ names! {
     TRACE_ID = "x-amzn-trace-id",
 }
 
-/// Headers that speak of this connection alone, not of the message (RFC 9110, section 7.6.1).
+/// Hop-by-hop headers (RFC 9110, section 7.6.1).
 pub(crate) const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     KEEP_ALIVE,
@@ -53,7 +52,7 @@ pub(crate) const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// Those of them that a request or response which passes through loses. `Trailer` announces fields that pass, too.
+/// The hop-by-hop headers that are removed from streamed requests and responses. `Trailer` stays, because trailers are passed on.
 pub(crate) const NOT_PASSED: [HeaderName; 8] = [
     CONNECTION,
     KEEP_ALIVE,
@@ -65,21 +64,21 @@ pub(crate) const NOT_PASSED: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Headers that a function may set. A bound of ours: `HeaderMap` panics beyond some 24,000, and no client takes as many.
+/// Highest number of headers that a function may set. `HeaderMap` panics above some 24,000, and no client accepts as many.
 pub(crate) const COUNT_MAX: usize = 1000;
 
-/// Whether a function may not set this header of its response: it is the connection's, or follows from the body.
+/// Whether a function may not set this header, because the gateway sets it for the connection or the body.
 pub(crate) fn is_ours(name: &HeaderName) -> bool {
     *name == CONTENT_LENGTH || HOP_BY_HOP.contains(name)
 }
 
-/// Whether a value can be a body's length, bytes.
+/// Whether a value is a valid length of a body.
 pub(crate) fn is_length(value: &HeaderValue) -> bool {
     let digits = value.as_bytes();
     (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// A value as text: UTF-8 if it is that, otherwise Latin-1, which everything is.
+/// A value as text: UTF-8 if it is valid, otherwise Latin-1, which is always valid.
 pub(crate) fn text(value: &HeaderValue) -> Cow<'_, str> {
     let bytes = value.as_bytes();
     match std::str::from_utf8(bytes) {
@@ -88,7 +87,7 @@ pub(crate) fn text(value: &HeaderValue) -> Cow<'_, str> {
     }
 }
 
-/// A value as applications get it: each byte one character (PEP 3333's native string; ASGI encodes it back).
+/// A value for applications: each byte becomes one character (PEP 3333's native string; ASGI encodes it back).
 pub(crate) fn application_text(value: &HeaderValue) -> String {
     let bytes = value.as_bytes();
     match std::str::from_utf8(bytes) {
@@ -97,7 +96,7 @@ pub(crate) fn application_text(value: &HeaderValue) -> String {
     }
 }
 
-/// The reverse of [`application_text`]. Text beyond Latin-1 goes out as UTF-8. `None`: holds a control character.
+/// The reverse of [`application_text`]. Text beyond Latin-1 becomes UTF-8. `None`: it contains a control character.
 pub(crate) fn application_value(text: &str) -> Option<HeaderValue> {
     if text.is_ascii() {
         return HeaderValue::from_str(text).ok();
@@ -112,7 +111,7 @@ pub(crate) fn application_value(text: &str) -> Option<HeaderValue> {
     }
 }
 
-/// Text as a value: ASCII, otherwise UTF-8. `None`: holds a control character.
+/// Text as a value, in UTF-8. `None`: it contains a control character.
 pub(crate) fn value(text: &str) -> Option<HeaderValue> {
     HeaderValue::from_bytes(text.as_bytes()).ok()
 }

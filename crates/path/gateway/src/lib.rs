@@ -1,9 +1,8 @@
 //! HTTP in and out: accept, auth, limits, routes, streaming, drain; one table from errors to statuses.
 //!
-//! A request's way: `accept` → `connection` → `dispatch` → `route` → `lambda_api` or `function_url` (→ `application`, or
-//! `function_url/passing` for functions that are HTTP servers) → the invoker → `reply`, or `tunnel` for a connection that is
-//! upgraded. It stays in its connection's task all along. Everything that is not on the data path goes to the control handler,
-//! which comes from outside: this crate knows no control API.
+//! The path of a request: `accept` → `connection` → `dispatch` → `route` → `lambda_api` or `function_url` (→ `application`, or
+//! `function_url/passing` for functions that are HTTP servers) → the invoker → `reply`, or `tunnel` for an upgraded connection. It
+//! stays in its connection's task. Requests that are not on the data path go to the control handler, which the daemon provides.
 
 mod accept;
 mod application;
@@ -45,8 +44,8 @@ pub use token::InvokeToken;
 pub struct Gateway;
 
 impl Gateway {
-    /// Serves `listener` until `shutdown` resolves; then stops accepting, lets running requests finish within
-    /// [`GatewayConfig::grace`] and cuts off the rest. Dropping the future cuts off everything at once.
+    /// Serves `listener` until `shutdown` resolves. Then stops accepting, lets running requests finish within
+    /// [`GatewayConfig::grace`] and closes the remaining connections. Dropping the future closes all connections at once.
     pub async fn serve(
         listener: TcpListener,
         config: GatewayConfig,

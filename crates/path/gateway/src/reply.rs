@@ -1,5 +1,5 @@
-//! The body of a response: in one piece, streamed from an application, passed through from a function's server, or whatever the
-//! control side made. One type, so that a warm invocation's answer is neither boxed nor copied.
+//! The body of a response: in one piece, streamed from an application or from a function's server, or from the control side. It is
+//! one type, so that the response of a warm invocation is neither boxed nor copied.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use pilot_invoke::{HttpBody, PassedBody};
 /// A response.
 pub(crate) type Reply = http::Response<ReplyBody>;
 
-/// What a body fails with.
+/// The error of a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of a control response. An `axum::body::Body` becomes one by `UnsyncBoxBody::new(body.map_err(Into::into))`.
@@ -22,28 +22,28 @@ pub type ControlBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The body of any response.
 pub(crate) enum ReplyBody {
-    /// In one piece; taken when sent.
+    /// In one piece.
     Full(Bytes),
-    /// A response of a function's own server, as it comes.
+    /// A streamed response of a function's own server.
     Passed {
-        /// What comes.
+        /// The body.
         body: PassedBody,
-        /// It broke off, which is still to be said.
+        /// Why it was interrupted; returned at the next poll.
         broke: Option<BoxError>,
     },
-    /// Part by part.
+    /// Streamed part by part.
     Stream(Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>),
-    /// The control side's.
+    /// From the control side.
     Control(ControlBody),
 }
 
 impl ReplyBody {
-    /// Nothing.
+    /// An empty body.
     pub(crate) fn empty() -> Self {
         Self::Full(Bytes::new())
     }
 
-    /// The body of a response that passes through. Its failing cuts the connection, too.
+    /// The body of a response of a function's own server. Its failure closes the connection, too.
     pub(crate) fn passed(body: PassedBody) -> Self {
         if body.is_end_stream() {
             return Self::empty();
@@ -51,15 +51,15 @@ impl ReplyBody {
         Self::Passed { body, broke: None }
     }
 
-    /// Part by part.
+    /// Streamed part by part.
     pub(crate) fn stream(
         parts: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
     ) -> Self {
         Self::Stream(Box::pin(parts))
     }
 
-    /// An application's body. Its failing cuts the connection, which is how HTTP/1.1 says that a body is not complete; what came
-    /// before goes out first.
+    /// An application's body. Its failure closes the connection, which is how HTTP/1.1 marks an incomplete body. What came before is
+    /// sent first.
     pub(crate) fn application(body: HttpBody) -> Self {
         if let Some(whole) = body.complete() {
             return Self::Full(whole.clone());
@@ -67,7 +67,7 @@ impl ReplyBody {
         Self::stream(futures_util::stream::unfold(body, |mut body| async {
             let part = body.next().await?;
             if part.is_err() {
-                // hyper writes what it holds, the head at least, when a body has nothing for it: it has not, for a moment.
+                // hyper flushes its buffer, at least the head, when the body is not ready. So it is not ready once.
                 tokio::task::yield_now().await;
             }
             Some((part.map_err(Into::into), body))
@@ -92,7 +92,7 @@ impl Body for ReplyBody {
                 }
                 match ready!(Pin::new(body).poll_frame(cx)) {
                     Some(Err(error)) => {
-                        // As for an application's: what came before goes out first.
+                        // As for an application's body: what came before is sent first.
                         *broke = Some(error.into());
                         cx.waker().wake_by_ref();
                         Poll::Pending

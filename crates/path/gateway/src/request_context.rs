@@ -1,4 +1,4 @@
-//! One request on the data path: what every route needs of it.
+//! One request on the data path, as all routes need it.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) gate: &'a Gate,
     /// The request id.
     pub(crate) id: InvocationId,
-    /// When the head was there.
+    /// When the head was received.
     pub(crate) received: Instant,
-    /// Without the URI, which the route holds.
+    /// The head without the URI, which the route has.
     pub(crate) head: Parts,
-    /// The connection it came on.
+    /// Its connection.
     pub(crate) line: &'a Line,
-    /// `None` once somebody has it.
+    /// `None` after it was taken.
     pub(crate) body: Option<Incoming>,
 }
 
 impl RequestContext<'_> {
-    /// Lets through who shows the token, if one is wanted, and takes it out of the headers.
+    /// Checks the token, if one is required, and removes it from the headers.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -42,7 +42,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Reads the body; a second time there is none.
+    /// Reads the body. The second call returns an empty one.
     ///
     /// # Errors
     /// See [`BodyReader::read`](crate::body::BodyReader::read).
@@ -55,7 +55,7 @@ impl RequestContext<'_> {
         Ok(body)
     }
 
-    /// The body, unread, for somebody to read who takes his time; `None` when there is none.
+    /// The unread body, as a stream; `None` if there is none.
     pub(crate) fn upload(&mut self) -> Option<Upload<Incoming>> {
         let body = self.body.take().filter(|body| !body.is_end_stream())?;
         let patience = self.gate.config.body_timeout;

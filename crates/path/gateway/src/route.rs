@@ -1,9 +1,9 @@
-//! From a request's path to what it is for, by prefix. Borrows from the path, allocates nothing, and leaves names as they
-//! were written: whether they name a function is for the route's own code to say.
+//! Maps a request's path to its route, by prefix. Borrows from the path and allocates nothing. Names stay as they were sent; the
+//! route's code checks them.
 //!
-//! Everything that is not on the data path goes to the control handler.
+//! Paths that are not on the data path go to the control handler.
 
-/// What a path is for.
+/// The route of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route<'a> {
     /// `/2015-03-31/functions/NAME/invocations`; the name as sent, perhaps percent-encoded.
@@ -20,23 +20,23 @@ pub(crate) enum Route<'a> {
     FunctionUrl {
         /// `NAME` or `NAME:QUALIFIER`, as sent.
         name: &'a str,
-        /// What the application is mounted at: `/fn/NAME`.
+        /// The path that the application is mounted at: `/fn/NAME`.
         root: &'a str,
-        /// What follows, `/` when nothing does.
+        /// The rest of the path; `/` if it is empty.
         path: &'a str,
     },
-    /// An operation of AWS Lambda's that is known and not offered.
+    /// A known operation of AWS Lambda that is not supported.
     Unsupported {
         /// The operation's name.
         operation: &'static str,
     },
-    /// Below a prefix of Lambda's operations, and nothing else that we know.
+    /// Below a prefix of Lambda's operations, but unknown.
     UnknownOperation,
     /// Not on the data path.
     Control,
 }
 
-/// Finds out what `path` (raw, without the query) is for.
+/// The route of `path` (raw, without the query).
 pub(crate) fn route(path: &str) -> Route<'_> {
     if let Some(rest) = path.strip_prefix(INVOKE_PREFIX) {
         return match rest.split_once('/') {

@@ -1,5 +1,4 @@
-//! What an invocation's timeline looks like in response headers: `Server-Timing` with every phase, and `X-Pilot-Start`.
-//! The numbers are the timeline's own; nothing is measured here.
+//! An invocation's timeline as response headers: `Server-Timing` with every phase, and `X-Pilot-Start`. Nothing is measured here.
 
 use std::time::Duration;
 
@@ -10,8 +9,8 @@ use pilot_model::{Instant, InvocationId, StartKind, Timeline};
 
 use crate::headers;
 
-/// Writes the headers that every response of an invocation carries. `now` ends the total of a timeline that is not
-/// finished (a streamed answer's head goes out before its end).
+/// Writes the headers of every response of an invocation. `now` is the end of a timeline that is not finished (the head of a
+/// streamed response is sent before its end).
 pub(crate) fn write(
     into: &mut HeaderMap,
     id: &InvocationId,
@@ -26,11 +25,11 @@ pub(crate) fn write(
             HeaderValue::from_static(start.as_str()),
         );
     }
-    // An application may have entries of its own.
+    // An application may have its own entries.
     into.append(headers::SERVER_TIMING, server_timing(timeline, now));
 }
 
-/// Writes the request id alone.
+/// Writes only the request id.
 pub(crate) fn write_id(into: &mut HeaderMap, id: &InvocationId) {
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
         into.insert(headers::REQUEST_ID, value);
@@ -51,7 +50,7 @@ fn server_timing(timeline: &Timeline, now: Instant) -> HeaderValue {
         .unwrap_or_else(|_| HeaderValue::from_static("total"))
 }
 
-/// `name;dur=1.234`: milliseconds, to the microsecond. Integers only: this runs for every response.
+/// `name;dur=1.234`: milliseconds, to the microsecond. Uses only integers, because it runs for every response.
 fn entry(text: &mut Vec<u8>, name: &str, took: Duration) {
     text.extend_from_slice(name.as_bytes());
     text.extend_from_slice(b";dur=");
@@ -71,7 +70,7 @@ fn decimal(text: &mut Vec<u8>, value: u128) {
     text.push(b'0' + u8::try_from(value % 10).unwrap_or(0));
 }
 
-/// Room for all nine entries of a cold start.
+/// Enough for all nine entries of a cold start.
 const TEXT_LEN: usize = 192;
 
 #[cfg(test)]

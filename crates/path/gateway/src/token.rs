@@ -1,10 +1,10 @@
-//! The token that callers of functions must show, if one is configured. Three headers carry it, so that every client has one it
-//! can set:
-//! - `X-Pilot-Token: TOKEN`, and it stays free for an application to use `Authorization` for itself;
+//! The token that callers of functions must send, if one is configured. It may be in one of three headers, so that every client can
+//! set one of them:
+//! - `X-Pilot-Token: TOKEN`, which leaves `Authorization` to the application;
 //! - `Authorization: Bearer TOKEN`;
-//! - `X-Amz-Security-Token: TOKEN`: what AWS SDKs send when `AWS_SESSION_TOKEN` is set, next to a signature nobody here checks.
+//! - `X-Amz-Security-Token: TOKEN`, which AWS SDKs send if `AWS_SESSION_TOKEN` is set. Their signature is not checked.
 //!
-//! Every header that carried it is taken out: a function never learns the token.
+//! Every header with the token is removed, so that a function never sees it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use http::HeaderMap;
 
 use crate::headers;
 
-/// A token that callers must show. Its `Debug` does not show it.
+/// A token that callers must send. `Debug` does not print it.
 #[derive(Clone)]
 pub struct InvokeToken(Arc<str>);
 
 impl InvokeToken {
-    /// Takes a token; `None` when it is empty or could not stand in a header (it must be visible ASCII).
+    /// A token from the configuration; `None` if it is empty or not visible ASCII.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let fits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         fits.then(|| Self(text.into()))
     }
 
-    /// Looks for the token and takes it out of the headers.
+    /// Checks the token and removes it from the headers.
     ///
     /// # Errors
-    /// [`TokenError`]: none there, or another.
+    /// [`TokenError`]: it is missing or wrong.
     pub(crate) fn take(&self, from: &mut HeaderMap) -> Result<(), TokenError> {
         let (mut shown, mut right) = (false, false);
         for name in [
@@ -60,7 +60,7 @@ impl InvokeToken {
         }
     }
 
-    /// Compares in a time that tells nothing but the length.
+    /// Compares in a time that depends only on the length.
     fn is(&self, shown: &[u8]) -> bool {
         let wanted = self.0.as_bytes();
         let differing = wanted
@@ -77,22 +77,22 @@ impl fmt::Debug for InvokeToken {
     }
 }
 
-/// Why a caller is turned away.
+/// Why a caller is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
-    /// There is none.
+    /// There is no token.
     #[error(
-        "Missing Authentication Token: this daemon wants its token in X-Pilot-Token, in Authorization: Bearer, or from AWS \
+        "Missing Authentication Token: this daemon requires its token in X-Pilot-Token, in Authorization: Bearer, or from AWS \
          SDKs as AWS_SESSION_TOKEN"
     )]
     Missing,
-    /// It is another.
+    /// The token is wrong.
     #[error("The security token included in the request is invalid.")]
     Wrong,
 }
 
 impl TokenError {
-    /// AWS's name for it.
+    /// AWS's name of the error.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Missing => "MissingAuthenticationTokenException",

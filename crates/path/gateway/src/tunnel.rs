@@ -1,7 +1,8 @@
-//! A connection that was upgraded, joined to the one of the function's server: bytes both ways, until both sides have closed, one
-//! goes away, or nothing passes for long. It runs in its connection's task: a drain waits for it, and cuts it, like any request.
+//! An upgraded connection, joined to the connection of the function's server. It copies bytes in both directions until both sides
+//! have closed, one side fails, or there is no traffic for too long. It runs in its connection's task, so a drain waits for it and
+//! closes it like any request.
 //!
-//! A side that closes closes that direction only; the other goes on until it ends, too (tcp(7)'s half-close).
+//! A close affects only one direction. The other direction stays open until it is closed, too (tcp(7)'s half-close).
 
 use std::io;
 use std::pin::Pin;
@@ -15,10 +16,10 @@ use hyper_util::rt::TokioIo;
 use pilot_invoke::{TunnelEnd, TunnelTraffic};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 
-/// Two connections that are about to be joined.
+/// Two connections to be joined.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    /// The client's; there once the response's head, with its 101, is out.
+    /// The client's connection. Available after the head of the 101 response is sent.
     client: OnUpgrade,
     server: OnUpgrade,
     invocation: pilot_invoke::Tunnel,
@@ -37,9 +38,9 @@ impl Tunnel {
         }
     }
 
-    /// Carries what passes, until the end. Dropping the future cuts it.
+    /// Copies bytes until the end. Dropping the future closes the tunnel.
     ///
-    /// `idle_max`: the longest that nothing passes; at most [`HALF_CLOSED_MAX`] once one side has closed.
+    /// `idle_max`: longest time without traffic; at most [`HALF_CLOSED_MAX`] after one side has closed.
     pub(crate) async fn run(self, idle_max: Duration) {
         let Self {
             client,
@@ -73,7 +74,7 @@ async fn join(
     }
 }
 
-/// Resolves once nothing has passed for too long, give or take a tick: bytes do not touch a timer.
+/// Resolves after too long a time without traffic, with the precision of a tick, because traffic does not reset a timer.
 async fn silence(
     traffic: &TunnelTraffic,
     half_closed: &AtomicBool,
@@ -105,7 +106,7 @@ async fn silence(
     }
 }
 
-/// One side of a tunnel; counts what it says.
+/// One side of a tunnel, which counts its bytes.
 struct Side<'a> {
     io: TokioIo<Upgraded>,
     said: &'a AtomicU64,
@@ -160,10 +161,10 @@ impl AsyncWrite for Side<'_> {
     }
 }
 
-/// The longest silence of a tunnel of which one side has closed: the other has heard that, and has nothing more to say.
+/// Longest time without traffic after one side has closed: the other side knows of it.
 const HALF_CLOSED_MAX: Duration = Duration::from_secs(30);
 
-/// A silence is looked at so often before it is too long.
+/// How often the traffic is checked within the longest time without traffic.
 const TICKS: u32 = 3;
 
 /// Each direction's buffer.

@@ -1,7 +1,7 @@
-//! A request's body that is not read here: it passes through to the function's server, which takes it at its own pace. Until
-//! that asks for the first part the client is not asked for it either (`100 Continue` included).
+//! A request's body that is streamed to the function's server. The server sets the pace: until it asks for the first part, nothing
+//! is read from the client, and no `100 Continue` is sent.
 //!
-//! Bounded by the time between two parts alone: what is in flight is one part, of what the client sends into this connection.
+//! Only the time between two parts is limited. At most one part is in memory.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,16 +16,16 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::connection::line::Usage;
 
-/// A request's body on its way through.
+/// A streamed request body.
 #[derive(Debug)]
 pub(crate) struct Upload<B> {
     body: B,
     usage: Arc<Usage>,
-    /// The longest wait for the next part, once somebody asks for it.
+    /// Longest wait for the next part, when the server asks for it.
     patience: Duration,
-    /// Made when a part has to be waited for, and then once for all parts.
+    /// Created at the first wait for a part, and then reused.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Somebody waits, and the timer runs for it.
+    /// The server waits, and the timer runs.
     waits: bool,
 }
 
@@ -72,7 +72,7 @@ where
             }
             Poll::Pending => self.poll_patience(cx).map(|()| {
                 let after = self.patience.as_secs_f32();
-                Some(Err(format!("nothing came for {after} s").into()))
+                Some(Err(format!("no data for {after} s").into()))
             }),
         }
     }

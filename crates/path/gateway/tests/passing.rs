@@ -590,7 +590,7 @@ async fn a_request_body_that_stops_coming_ends_in_a_408_and_the_worker_serves_on
         (408, Some("RequestTimeoutException"))
     );
     let message = answer.json()["Message"].to_string();
-    assert!(message.contains("nothing came for 0.02 s"), "{message}");
+    assert!(message.contains("no data for 0.02 s"), "{message}");
     assert_eq!(
         daemon.ask("PUT", "/fn/web", "", b"whole").await.text(),
         "whole"

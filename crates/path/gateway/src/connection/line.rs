@@ -1,4 +1,4 @@
-//! What is known about a connection while requests are served on it.
+//! The state of a connection that its requests need.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use http::Version;
 
 use crate::tunnel::Tunnel;
 
-/// What has become of a connection so far. Shared by the side that serves requests and the side that closes the socket; both
-/// run in the connection's task, so that nothing but the compiler asks for the atomics.
+/// The state of a connection. Shared by the code that serves requests and the code that closes the socket. Both run in the
+/// connection's task, so the atomics are never contended.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     used: AtomicBool,
@@ -28,17 +28,17 @@ impl Usage {
             .store(version < Version::HTTP_11, Ordering::Relaxed);
     }
 
-    /// Its body was read to the end.
+    /// The request's body was read to the end.
     pub(crate) fn body_was_read(&self) {
         self.body_unread.store(false, Ordering::Relaxed);
     }
 
-    /// A response's body failed in the middle.
+    /// The body of a response was interrupted.
     pub(super) fn response_broke_off(&self) {
         self.broke_off.store(true, Ordering::Relaxed);
     }
 
-    /// Whether an orderly close would make half a response look whole: HTTP/1.0 knows no other end of a stream.
+    /// Whether an orderly close would make an interrupted response look complete: in HTTP/1.0 a stream ends with the connection.
     pub(super) fn must_reset(&self) -> bool {
         self.broke_off.load(Ordering::Relaxed) && self.ends_by_closing.load(Ordering::Relaxed)
     }
@@ -47,21 +47,22 @@ impl Usage {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether the client may still be sending when the connection closes: the body of its last request, or a first request so
-    /// malformed that it never came to an answer of ours.
+    /// Whether the client may still be sending when the connection closes: the body of its last request, or a malformed first
+    /// request, which hyper rejects.
     pub(super) fn must_linger(&self) -> bool {
-        // What comes through a tunnel is its server's to read.
+        // The server at the other end reads the bytes of a tunnel.
         !self.upgraded.load(Ordering::Relaxed)
             && (self.body_unread.load(Ordering::Relaxed) || !self.is_used())
     }
 }
 
-/// A connection, as its requests see it.
+/// What requests see of their connection.
 #[derive(Debug)]
 pub(crate) struct Line {
     peer: SocketAddr,
     usage: Arc<Usage>,
-    /// What the connection becomes once it has said so. Not in `usage`: that is shared with the socket, which the tunnel holds.
+    /// The tunnel that the connection becomes after its response. Not in `usage`, which is shared with the socket that the tunnel
+    /// holds.
     tunnel: Mutex<Option<Tunnel>>,
 }
 
@@ -74,7 +75,7 @@ impl Line {
         }
     }
 
-    /// Who is at the other end.
+    /// The client's address.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
     }
@@ -83,7 +84,7 @@ impl Line {
         &self.usage
     }
 
-    /// With the response that is under way HTTP ends here.
+    /// After the current response, the connection becomes a tunnel.
     pub(crate) fn becomes(&self, tunnel: Tunnel) {
         self.usage.upgraded.store(true, Ordering::Relaxed);
         *self.slot() = Some(tunnel);
@@ -94,7 +95,7 @@ impl Line {
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Tunnel>> {
-        // Nothing panics while it is held: only a tunnel is moved in or out.
+        // The lock cannot be poisoned: only a tunnel is moved in or out while it is held.
         self.tunnel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

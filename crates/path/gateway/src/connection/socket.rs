@@ -1,9 +1,9 @@
-//! A TCP stream as hyper uses it, with three things that hyper leaves to us:
-//! - a client that does not take its response is cut off after a while: until then it would hold memory, and of a streamed
-//!   response a worker;
-//! - a connection that closes while the client still sends lingers a moment, as nginx's `lingering_close`: with unread bytes
-//!   in its buffer the kernel answers a close with RST, and the client may lose the response that says why (tcp(7), RFC 9112 §9.6);
-//! - a response of HTTP/1.0 that breaks off ends with RST: there a close says that it is whole (RFC 9112 §6.3).
+//! A TCP stream for hyper, with three features that hyper does not have:
+//! - The connection of a client that does not read its response is closed after a while. Until then it holds memory, and for a
+//!   streamed response a worker.
+//! - A connection that closes while the client still sends lingers for a moment, as with nginx's `lingering_close`. If the kernel
+//!   has unread bytes in its buffer, it answers a close with RST, and the client may lose the response (tcp(7), RFC 9112 §9.6).
+//! - An interrupted HTTP/1.0 response ends with RST, because an orderly close would mean that it is complete (RFC 9112 §6.3).
 
 use std::future::Future;
 use std::io;
@@ -20,17 +20,17 @@ use tokio::time::Sleep;
 
 use super::line::Usage;
 
-/// A TCP stream as hyper uses it.
+/// See the module.
 pub(super) struct Socket {
     io: TokioIo<TcpStream>,
     usage: Arc<Usage>,
     write_timeout: Duration,
-    /// Runs while a write has to wait.
+    /// Runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
     linger: Option<Linger>,
 }
 
-/// The end of a connection: our side is shut, what still comes is thrown away.
+/// The end of a connection: our side is closed, and incoming bytes are discarded.
 struct Linger {
     until: Pin<Box<Sleep>>,
     bytes_left: usize,
@@ -48,7 +48,7 @@ impl Socket {
         }
     }
 
-    /// Passes on what a write gave, unless it has been waiting for too long.
+    /// Returns the result of a write, or an error if it has waited too long.
     fn patient<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -69,7 +69,7 @@ impl Socket {
         )))
     }
 
-    /// Reads and throws away until the client closes, the time is over or the bytes are too many.
+    /// Discards incoming bytes until the client closes the connection, or a limit of time or bytes is reached.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let linger = self.linger.get_or_insert_with(|| Linger {
             until: Box::pin(tokio::time::sleep(LINGER)),
@@ -141,12 +141,12 @@ impl Write for Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if self.usage.must_reset() {
-            // Fails only on a socket that is gone.
+            // Fails only if the socket is already closed.
             let _ = self.io.inner().set_zero_linger();
         }
     }
 }
 
-/// How long, and through how much, a client may go on sending what nobody reads.
+/// The limits of discarded bytes: their time and their number.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 64 * 1024 * 1024;

@@ -96,7 +96,7 @@ fn request_errors() -> Vec<RequestError> {
         },
         RequestError::TooLarge { limit: 6_291_456 },
         RequestError::Body {
-            problem: "nothing came for 30 s".to_owned(),
+            problem: "no data for 30 s".to_owned(),
         },
         RequestError::BodiesFull,
         RequestError::NotSupported {
@@ -165,7 +165,7 @@ fn invoke_errors() -> Vec<InvokeError> {
             body: Bytes::from_static(b"{}"),
         },
         InvokeError::UploadBroken {
-            problem: "nothing came for 30 s".to_owned(),
+            problem: "no data for 30 s".to_owned(),
         },
         InvokeError::ShuttingDown,
     ]
