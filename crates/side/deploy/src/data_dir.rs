@@ -1,12 +1,12 @@
-//! Where what lies under the data directory, and that one daemon alone uses it.
+//! The layout of the data directory, and its lock, so that only one daemon uses it.
 //!
 //! ```text
-//! lock             held by the daemon while it runs
+//! lock             locked by the running daemon
 //! registry.sqlite  functions, versions, environments
 //! code/ID          unpacked code, one folder per version id
-//! environments/ID  installed packages and what is known of them
-//! staging/RUN      unfinished work of this run of the daemon; another run's is rubbish
-//! tooling/ID       a pip for an interpreter that has none
+//! environments/ID  installed packages and their record
+//! staging/RUN      unfinished work of this run of the daemon; that of other runs is removed
+//! tooling/ID       pip for an interpreter without one
 //! ```
 
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -21,15 +21,15 @@ use tempfile::TempDir;
 pub(crate) struct DataDir {
     root: PathBuf,
     staging: TempDir,
-    /// The lock goes when this is dropped.
+    /// Dropping it releases the lock.
     _lock: File,
 }
 
 impl DataDir {
-    /// Creates what is missing and takes the lock. `Ok(None)`: another daemon has it.
+    /// Creates missing folders and takes the lock. `Ok(None)`: another daemon has the lock.
     pub(crate) fn open(root: &Path) -> io::Result<Option<Self>> {
         make_dir(root)?;
-        // Symbolic links resolved: these paths are mounted in sandboxes and compared.
+        // Without symbolic links, because these paths are mounted in sandboxes and compared.
         let root = root.canonicalize()?;
         let lock = File::options()
             .create(true)
@@ -70,12 +70,12 @@ impl DataDir {
         self.root.join(TOOLING)
     }
 
-    /// A new folder for unfinished work, removed when it is dropped.
+    /// A new folder for unfinished work, which is removed when dropped.
     pub(crate) fn stage(&self) -> io::Result<TempDir> {
         TempDir::new_in(self.staging.path())
     }
 
-    /// Removes what earlier runs left unfinished.
+    /// Removes the unfinished work of earlier runs.
     pub(crate) fn clear_leftovers(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.root.join(STAGING))? {
             let path = entry?.path();
@@ -87,7 +87,7 @@ impl DataDir {
     }
 }
 
-/// Creates a folder that all may enter: sandboxed workers, which are nobody, read what lies below.
+/// Creates a folder that everyone may enter, because sandboxed workers run as another user and read its files.
 pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }

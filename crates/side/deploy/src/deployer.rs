@@ -1,8 +1,8 @@
-//! `Deployer`: the control plane. A deployment is unpack → environment → try → commit → activate; whatever goes wrong before the
-//! commit leaves the old version serving and nothing on disk, and commit and activation are one step that cannot be interrupted
-//! half-way (short of the machine's death, after which the registry decides).
+//! `Deployer`: the control plane. A deployment is unpack → environment → trial start → commit → activate. After a failure before
+//! the commit, the old version keeps serving and nothing is left on disk. Commit and activation are one step that is not
+//! interrupted. If the machine crashes in between, the registry decides.
 //!
-//! Deployments of one function come one after the other, those of different ones side by side.
+//! Deployments of one function run one after another. Deployments of different functions run in parallel.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use crate::state::{DeployState, Deployed, Function};
 mod attempt;
 mod hints;
 
-/// Versions of a function that are kept, the live one among them: `NAME:NUMBER` answers for these.
+/// How many versions of a function are kept, including the live one. `NAME:NUMBER` can be invoked for these.
 pub const VERSIONS_KEPT: usize = 3;
 
-/// How deployments are done.
+/// Configuration of deployments.
 #[derive(Debug, Clone)]
 pub struct DeployConfig {
-    /// Where everything is kept.
+    /// The data directory.
     pub data_dir: PathBuf,
-    /// What an archive may be.
+    /// Limits of archives.
     pub archive: ArchiveLimits,
     /// How environments are built.
     pub environment: EnvironmentConfig,
@@ -54,7 +54,7 @@ impl DeployConfig {
     }
 }
 
-/// Why the deployer cannot begin.
+/// Why the deployer cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another daemon uses the data directory.
@@ -62,32 +62,32 @@ pub enum OpenError {
         "the data directory {path} is in use by another daemon; stop that one, or choose another with --data-dir"
     )]
     InUse {
-        /// Which.
+        /// Its path.
         path: PathBuf,
     },
-    /// It cannot be created or written.
+    /// The data directory cannot be created or written.
     #[error("the data directory {path} cannot be used: {source}")]
     DataDir {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
-    /// The registry.
+    /// The registry cannot be opened.
     #[error(transparent)]
     Registry(#[from] RegistryError),
 }
 
-/// What a restart brought back.
+/// The functions after a restart.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Functions that answer.
+    /// Number of functions that can be invoked.
     pub functions: usize,
-    /// Functions that cannot, and why.
+    /// Functions that cannot be invoked, and why.
     pub broken: Vec<(FunctionName, String)>,
 }
 
-/// Deploys functions and knows them. Cheap to clone.
+/// Deploys and lists functions. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Deployer {
     inner: Arc<Inner>,
@@ -107,7 +107,7 @@ struct Inner {
 }
 
 impl Deployer {
-    /// Opens the data directory and reads the registry. Nothing runs yet: see [`Deployer::restore`].
+    /// Opens the data directory and reads the registry. Starts nothing; see [`Deployer::restore`].
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -141,8 +141,8 @@ impl Deployer {
         })
     }
 
-    /// Gives every function of the registry to the platform; of those that cannot be run, why. Imports nothing and asks no interpreter: it is on the way to the
-    /// daemon's first answer.
+    /// Activates every function of the registry, and returns those that cannot run, with the reason. It imports nothing and runs no
+    /// interpreter, because the daemon waits for it before it serves.
     #[must_use]
     pub fn restore(&self) -> Restored {
         let mut restored = Restored::default();
@@ -153,7 +153,7 @@ impl Deployer {
                 restored.broken.push((name, problem));
                 continue;
             }
-            // Oldest first: each becomes the one before, which its number still names.
+            // Oldest first, so that each version can still be invoked by its number.
             for one in function.older.iter().rev().chain([&function.live]) {
                 self.inner.platform.activate(Arc::clone(&one.version));
             }
@@ -162,8 +162,8 @@ impl Deployer {
         restored
     }
 
-    /// Removes what earlier runs left unfinished, and code and environments that no version refers to. Not needed for
-    /// answering: call it once the daemon serves.
+    /// Removes the unfinished work of earlier runs, and code and environments that no version uses. Call it when the daemon already
+    /// serves.
     pub async fn tidy(&self) {
         let inner = Arc::clone(&self.inner);
         let tidied = blocking(move || {
@@ -175,8 +175,8 @@ impl Deployer {
         }
     }
 
-    /// Removes what retired versions leave behind once the path has let go of them: looks every so often, and does nothing
-    /// while there is nothing to wait for. Never ends; drop it to stop.
+    /// Removes the files of retired versions when the path no longer uses them. Checks periodically, and does nothing if there are
+    /// no such versions. Never ends; drop it to stop.
     pub async fn keep_tidy(&self, every: Duration) {
         loop {
             tokio::time::sleep(every).await;
@@ -269,7 +269,7 @@ impl Inner {
         Ok(removed)
     }
 
-    /// Removes code and environments that nobody needs.
+    /// Removes code and environments that no version uses.
     fn sweep(&self) -> std::io::Result<()> {
         let rubbish = self.data_dir.stage()?;
         let parents = [self.data_dir.code(), self.data_dir.environments()];
@@ -321,7 +321,7 @@ fn deployed(stored: StoredVersion) -> Deployed {
     }
 }
 
-/// What is run: the handler, or the command where there is no handler.
+/// The handler, or the command if there is no handler.
 fn handler_or_command(config: &FunctionConfig) -> String {
     if !config.handler.is_empty() {
         return config.handler.clone();

@@ -1,12 +1,12 @@
-//! Making files survive a lost power supply before the registry refers to them.
+//! Makes files durable before the registry refers to them, so that they survive a power failure.
 
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Makes a finished tree what a version's files must be: readable by everybody, since workers are somebody else and the
-/// daemon's umask may be strict, and on disk.
+/// Makes a finished tree of files readable for everyone and durable. Workers run as another user, and the daemon's umask may be
+/// strict.
 pub(crate) fn finish_tree(root: &Path) -> io::Result<()> {
     let mut found = vec![root.to_owned()];
     let mut next = 0;
@@ -25,7 +25,7 @@ pub(crate) fn finish_tree(root: &Path) -> io::Result<()> {
         if metadata.is_dir() {
             for entry in std::fs::read_dir(&path)? {
                 let entry = entry?;
-                // An installed package may have links, perhaps to nowhere: they have no content and no mode.
+                // An installed package may have symbolic links, also broken ones. They have no content and no mode.
                 if !entry.file_type()?.is_symlink() {
                     found.push(entry.path());
                 }
@@ -33,7 +33,7 @@ pub(crate) fn finish_tree(root: &Path) -> io::Result<()> {
         }
     }
     if found.len() > FSYNCS_MAX {
-        // One syncfs(2) for the whole file system is then far cheaper.
+        // For many files, one syncfs(2) for the whole file system is much cheaper.
         return nix::unistd::syncfs(File::open(root)?).map_err(io::Error::from);
     }
     found
@@ -41,8 +41,8 @@ pub(crate) fn finish_tree(root: &Path) -> io::Result<()> {
         .try_for_each(|path| File::open(path)?.sync_all())
 }
 
-/// Renames a finished folder to its place and makes that last. What lies there already is as good (content-addressed) and
-/// stays; the staged one is left to its owner to remove.
+/// Renames a finished folder to its place and makes that durable. If the place is taken, its content is the same (it is
+/// content-addressed) and stays. The caller removes the staged folder.
 pub(crate) fn settle(staged: &Path, place: &Path) -> io::Result<()> {
     match std::fs::rename(staged, place) {
         Ok(()) => {}
@@ -58,7 +58,7 @@ pub(crate) fn settle(staged: &Path, place: &Path) -> io::Result<()> {
         .map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
-/// Most files and folders that are written to disk one by one.
+/// Highest number of files and folders that are synchronised one by one.
 const FSYNCS_MAX: usize = 64;
 
 #[cfg(test)]

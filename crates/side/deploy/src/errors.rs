@@ -1,5 +1,5 @@
-//! The one place where this crate's errors become the control API's: what is the user's to mend and what the machine's, under
-//! which stable word.
+//! Maps the errors of this crate to errors of the control API: whether the user or the machine has to fix them, and their stable
+//! codes.
 
 use std::fmt;
 
@@ -50,12 +50,12 @@ pub(crate) fn from_registry(error: &RegistryError) -> DeployError {
     }
 }
 
-/// A command whose program is in the code and cannot be run.
+/// A command whose program is in the code but cannot run.
 pub(crate) fn from_command(problem: String) -> DeployError {
     invalid("bad_command", problem, "")
 }
 
-/// `subject` is what was tried; `hint` is what to change, where the deployer knows better than the exception.
+/// `subject` is what was started; `hint` says what to change, if the deployer knows more than the exception says.
 pub(crate) fn from_start(
     error: &StartError,
     subject: &Subject<'_>,
@@ -92,7 +92,7 @@ pub(crate) fn from_start(
     }
 }
 
-/// What of a version is tried, as messages name it.
+/// What the trial start of a version starts, for messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Subject<'a> {
     /// A handler that the runtime imports (Python).
@@ -134,7 +134,7 @@ impl fmt::Display for Subject<'_> {
     }
 }
 
-/// A command as one would type it, cut to what fits a line.
+/// A command as typed, shortened to fit a line.
 pub(crate) fn shown(command: &[String]) -> String {
     let mut text = command.join(" ").escape_debug().to_string();
     if text.chars().count() > COMMAND_CHARS_MAX {
@@ -165,7 +165,7 @@ struct Raised {
 }
 
 impl Raised {
-    /// `ValueError: no`, or `AssertionError`; as many lines as the message has.
+    /// `ValueError: no`, or `AssertionError`. It has as many lines as the message.
     fn in_words(&self) -> String {
         if self.error_message.is_empty() {
             return self.error_type.clone();
@@ -173,7 +173,7 @@ impl Raised {
         format!("{}: {}", self.error_type, self.error_message)
     }
 
-    /// Where the worker logged the exception, its last words, as Lambda does: to show it once is enough.
+    /// Where the worker logged the exception at the end of its output, as Lambda does, so that it is not shown twice.
     fn logged_at(&self, output: &str) -> Option<usize> {
         let logged = format!("[ERROR] {}", self.error_type);
         let mut found = output.rmatch_indices(&logged);
@@ -183,11 +183,11 @@ impl Raised {
         })
     }
 
-    /// The stack as its language prints it, and then what was printed before the error.
+    /// The stack as its language prints it, and then the output before the error.
     fn detail(&self, output: &str) -> String {
         let mut text = String::new();
         if let Some(first) = self.stack_trace.first() {
-            // Python's innermost frame is the last, before the exception; others begin with the error.
+            // In Python, the innermost frame is the last one, before the exception. Other languages begin with the error.
             let is_python = first.trim_start().starts_with("File \"");
             if is_python {
                 text.push_str("Traceback (most recent call last):\n");
@@ -213,7 +213,7 @@ impl Raised {
     }
 }
 
-/// Of a command in a message.
+/// Longest command in a message.
 const COMMAND_CHARS_MAX: usize = 80;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One lock per key: deployments of one function, or builds of one environment, come one after the other.
+//! One lock per key, so that deployments of one function, or builds of one environment, run one after another.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-/// Locks by key. Those nobody holds or waits for are dropped with the next call.
+/// Locks by key. Unused locks are dropped with the next call.
 #[derive(Debug, Default)]
 pub(crate) struct KeyedLocks {
-    /// Guards the map alone; never held across an await.
+    /// Guards only the map; never held across an await.
     locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 

@@ -1,10 +1,10 @@
-//! Deployment: from an uploaded archive to a live version, all or nothing, and back after a restart.
+//! Deployment: from an uploaded archive to a live version, atomically, and the same versions after a restart.
 //!
-//! The order of a deployment is the order of the files: `archive` unpacks the code, `environment` installs what it
-//! requires (`environment/python` with pip or uv, `environment/node` with npm), the platform tries it, `registry` commits it,
-//! `deployer` puts the steps together and sweeps up what nothing refers to any more.
+//! The steps of a deployment: `archive` unpacks the code, `environment` installs its requirements (`environment/python` with pip or
+//! uv, `environment/node` with npm), the platform starts it once, and `registry` commits it. `deployer` runs the steps and removes
+//! files that no version uses.
 //!
-//! Not here: running anything of the user's but the installers. The platform tries the function in its sandbox.
+//! Not here: running the user's code, except installers. The platform starts the function in its sandbox.
 
 pub mod archive;
 pub mod deployer;

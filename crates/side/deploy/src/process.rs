@@ -1,4 +1,4 @@
-//! Running another program with a bound on its time and output, and ending it with everything it started.
+//! Runs another program with limits of time and output, and kills it together with its children.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 /// How a program ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its exit status; `None`: it was killed because its time was over.
+    /// Its exit status; `None`: it was killed at its time limit.
     pub(crate) status: Option<ExitStatus>,
     /// The last lines of stdout and stderr together.
     pub(crate) tail: String,
@@ -26,14 +26,14 @@ impl Ended {
     }
 }
 
-/// Runs a program to its end, at most for `time`. `on_line` sees each line of its output as it comes. Dropping the future
-/// kills the program and its children.
+/// Runs a program, at most for `time`. `on_line` gets each line of its output as it is written. Dropping the future kills the
+/// program and its children.
 pub(crate) async fn run(
     mut command: Command,
     time: Duration,
     mut on_line: impl FnMut(&str) + Send,
 ) -> io::Result<Ended> {
-    // One pipe for both, so that lines come in the order in which they were written.
+    // One pipe for both streams keeps the order of the lines.
     let (output, input) = io::pipe()?;
     command
         .stdin(Stdio::null())
@@ -41,7 +41,7 @@ pub(crate) async fn run(
         .stderr(input)
         .process_group(0);
     let mut group = Group::spawn(&mut command)?;
-    // The command holds the pipe's writing ends.
+    // The command holds the write ends of the pipe.
     drop(command);
     let mut output = Receiver::from_owned_fd(output.into())?;
     let mut lines = Lines::default();
@@ -58,7 +58,7 @@ pub(crate) async fn run(
             () = &mut deadline => break None,
         }
     };
-    // What it left running would hold the pipe open.
+    // Children that still run would hold the pipe open.
     group.kill();
     while let Ok(count @ 1..) = output.read(&mut buffer).await {
         lines.push(&buffer[..count], &mut on_line);
@@ -69,7 +69,7 @@ pub(crate) async fn run(
     })
 }
 
-/// A child that leads its process group; all of it ends when this is dropped.
+/// A child that leads its process group. Dropping it kills the group.
 struct Group {
     child: Child,
     leader: Option<Pid>,
@@ -90,7 +90,7 @@ impl Group {
             return;
         };
         match killpg(leader, Signal::SIGKILL) {
-            // All gone already.
+            // All processes have ended already.
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(error) => {
                 tracing::warn!(%error, group = %leader, "an installer's processes could not be killed")
@@ -105,7 +105,7 @@ impl Drop for Group {
     }
 }
 
-/// Splits output into lines and keeps the last of it.
+/// Splits output into lines and keeps its end.
 #[derive(Default)]
 struct Lines {
     line: Vec<u8>,
@@ -199,7 +199,7 @@ mod tests {
         .unwrap();
         assert!(ended.status.is_none());
         let child = Pid::from_raw(child.unwrap());
-        // SIGKILL was sent before run returned; the orphan is reaped by init in its own time.
+        // SIGKILL was sent before `run` returned. Init reaps the orphan some time later.
         let gone = || match std::fs::read_to_string(format!("/proc/{child}/stat")) {
             Ok(stat) => stat.contains(") Z ") || stat.contains(") X "),
             Err(_) => true,

@@ -1,8 +1,8 @@
-//! What the deployer holds in memory: the functions, and which folders are needed. One mutex guards all of it; it is never
-//! held across an await, and what is done under it touches the disk only to rename.
+//! The deployer's state in memory: the functions, and the folders in use. One mutex guards all of it. It is never held across an
+//! await, and the only disk access under it is a rename.
 //!
-//! A folder is needed while the registry's versions use it, while a deployment has reserved it, or while the path still holds a
-//! version that used it (its workers are running from there).
+//! A folder is in use while a version in the registry uses it, while a deployment has reserved it, or while the path still has a
+//! version that uses it (its workers run from there).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -18,7 +18,7 @@ use pilot_model::{FunctionName, Version};
 #[derive(Debug, Clone)]
 pub(crate) struct Deployed {
     pub(crate) version: Arc<Version>,
-    /// What its deployment found.
+    /// The result of its trial start.
     pub(crate) template: TemplateReport,
     pub(crate) deployed_unix_s: u64,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Function {
     pub(crate) live: Deployed,
     /// Newest first.
     pub(crate) older: Vec<Deployed>,
-    /// Why the live version cannot be run.
+    /// Why the live version cannot run.
     pub(crate) problem: Option<String>,
 }
 
@@ -42,13 +42,13 @@ pub(crate) struct DeployState {
 #[derive(Debug, Default)]
 struct Inner {
     functions: BTreeMap<FunctionName, Function>,
-    /// Folders that deployments under way count on.
+    /// Folders that running deployments need.
     reserved: HashMap<PathBuf, usize>,
-    /// Versions no longer in the registry, as long as the path may hold them.
+    /// Versions that are no longer in the registry, but may still be used by the path.
     retired: Vec<Weak<Version>>,
 }
 
-/// Keeps a folder from being swept away while it lives.
+/// Protects a folder from the sweep as long as it exists.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     state: Arc<DeployState>,
@@ -77,7 +77,7 @@ impl DeployState {
         }
     }
 
-    /// Takes a function away. False: there was none.
+    /// Removes a function. False: there was none.
     pub(crate) fn take(&self, name: &FunctionName) -> bool {
         let mut inner = self.inner.lock();
         let Some(function) = inner.functions.remove(name) else {
@@ -100,12 +100,12 @@ impl DeployState {
         }
     }
 
-    /// Whether a sweep may have left something because the path still held a version.
+    /// Whether a sweep may have left folders because the path still used a version.
     pub(crate) fn waits_for_release(&self) -> bool {
         !self.inner.lock().retired.is_empty()
     }
 
-    /// Moves every folder directly below `parents` that nobody needs into `rubbish`.
+    /// Moves every unused folder directly below `parents` into `rubbish`.
     pub(crate) fn sweep(&self, parents: &[PathBuf], rubbish: &Path) -> io::Result<()> {
         let mut inner = self.inner.lock();
         let needed = inner.needed();
@@ -133,7 +133,7 @@ impl Function {
 }
 
 impl Inner {
-    /// Watches the versions that are not kept.
+    /// Remembers the versions that are not kept.
     fn retire(&mut self, function: &Function, kept: &[Arc<Version>]) {
         let gone = function
             .versions()
@@ -169,7 +169,7 @@ impl Drop for Reservation {
     }
 }
 
-/// The folders that a version runs from: its code, and its environment's.
+/// The folders that a version runs from: those of its code and of its environment.
 fn folders(version: &Version) -> Vec<PathBuf> {
     let environment = &version.environment;
     let packages = environment.packages_dir.as_deref();
@@ -177,7 +177,7 @@ fn folders(version: &Version) -> Vec<PathBuf> {
         .node
         .as_ref()
         .and_then(|node| node.modules_dir.as_deref());
-    // Installed packages lie in a folder of the part's.
+    // Installed packages are in a subfolder of their part.
     let parts = packages.into_iter().chain(modules).filter_map(Path::parent);
     [version.code_dir.as_path()]
         .into_iter()

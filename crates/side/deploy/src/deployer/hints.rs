@@ -1,5 +1,5 @@
-//! What to change when a version does not come up, where the code's files say more than the error does: a handler's module that
-//! is not there, a command's program that is not, or that this machine cannot run.
+//! What to change if a version does not start, if the code's files say more than the error: the module of the handler is missing,
+//! the program of the command is missing, or this machine cannot run it.
 
 use std::fs;
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use pilot_model::ports::StartError;
 use pilot_model::{Runtime, Version};
 
-/// A command's program that lies in the code and cannot be run whatever the machine: what is wrong, and what to change.
+/// What is wrong with a command's program in the code that no machine can run, and what to change.
 pub(super) fn command_problem(runtime: &Runtime, code: &Path) -> Option<String> {
     let program = program(runtime)?;
     let inside = in_code(program)?;
@@ -80,7 +80,7 @@ fn missing_python(handler: &str, code: &Path) -> Option<String> {
     })
 }
 
-/// The worker looks for the file as Lambda does: `folder/file.nested.handler` is `nested.handler` of `folder/file`.
+/// The worker looks for the file as Lambda does: `folder/file.nested.handler` is `nested.handler` in `folder/file`.
 fn missing_node(handler: &str, code: &Path, node_version: &str) -> Option<String> {
     let file = handler.rfind('/').map_or(0, |at| at + 1);
     let end = file + handler[file..].find('.')?;
@@ -109,7 +109,7 @@ fn missing_node(handler: &str, code: &Path, node_version: &str) -> Option<String
     })
 }
 
-/// A program of the code that the kernel refuses, told by its first bytes.
+/// Why the kernel cannot run a program of the code, from the program's first bytes.
 fn not_for_this_machine(path: &Path, inside: &Path) -> Option<String> {
     let mut first = Vec::new();
     fs::File::open(path)
@@ -145,7 +145,7 @@ fn not_for_this_machine(path: &Path, inside: &Path) -> Option<String> {
     })
 }
 
-/// A program that is in no folder of the function's PATH.
+/// A program that is not in the function's PATH.
 fn not_on_path(program: &str, version: &Version) -> Option<String> {
     let environment = &version.environment;
     let beside = |path: &Path| path.parent().map(Path::to_owned);
@@ -190,7 +190,7 @@ fn program(runtime: &Runtime) -> Option<&str> {
     }
 }
 
-/// Where in the code a program lies; `None`: it is looked for elsewhere.
+/// The path of a program in the code; `None`: it is not in the code.
 fn in_code(program: &str) -> Option<PathBuf> {
     let path = Path::new(program);
     let inside = match path.strip_prefix(TASK) {
@@ -209,7 +209,7 @@ fn there_is(code: &Path, wanted: impl Fn(&str) -> bool) -> String {
     format!("there is {}", found.join(", "))
 }
 
-/// The first few names at the top of the code that are wanted.
+/// The first few matching names at the top level of the code.
 fn names(code: &Path, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let entries = fs::read_dir(code).into_iter().flatten();
     let mut found: Vec<String> = entries
@@ -224,9 +224,9 @@ fn names(code: &Path, wanted: impl Fn(&str) -> bool) -> Vec<String> {
 /// Where the code is in its sandbox.
 const TASK: &str = "/var/task";
 const NAMES_MAX: usize = 5;
-/// From some release of it on Node.js runs TypeScript by itself.
+/// The major version of Node.js that runs TypeScript, from one of its releases on.
 const TYPESCRIPT_MAJOR: u32 = 22;
-/// An ELF file's `e_machine` and what comes before it; the first line of most scripts.
+/// Enough for an ELF header up to `e_machine`, and for the first line of most scripts.
 const FIRST_BYTES: u64 = 256;
 /// Thin 64-bit files of either byte order, and fat ones (`mach-o/loader.h`, `mach-o/fat.h`).
 const MACHO: [[u8; 4]; 3] = [

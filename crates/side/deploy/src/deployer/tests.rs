@@ -19,7 +19,7 @@ use super::*;
 
 mod runtimes;
 
-/// Records what it is told; each try waits for a permit.
+/// Records calls. Each trial start waits for a permit.
 #[derive(Debug)]
 struct FakePlatform {
     tries: Semaphore,
@@ -43,7 +43,7 @@ impl Default for FakePlatform {
     }
 }
 
-/// The platform as the deployer gets it.
+/// The platform for the deployer.
 #[derive(Debug, Clone, Default)]
 struct SharedPlatform(Arc<FakePlatform>);
 
@@ -123,7 +123,7 @@ fn template() -> TemplateReport {
     }
 }
 
-/// A deployer on a data directory of its own, with an interpreter that installs nothing and takes no time.
+/// A deployer with its own data directory, and an interpreter that installs nothing.
 struct Bench {
     folder: tempfile::TempDir,
     platform: SharedPlatform,
@@ -162,7 +162,7 @@ impl Bench {
             .map(|deployer| (deployer, platform))
     }
 
-    /// Another run of the daemon.
+    /// Simulates a restart of the daemon.
     fn restart(&mut self) {
         self.deployer = None;
         let (deployer, platform) = self.open(&self.data_dir()).unwrap();
@@ -332,7 +332,7 @@ async fn an_import_error_leaves_the_old_version_and_says_where() {
         (live.summary.version, live.summary.number),
         (first.version, 1)
     );
-    // Nothing half done; the path lets go of what it tried.
+    // Nothing is left; the path drops the version that was tried.
     bench.platform.0.tried.lock().clear();
     bench.deployer().tidy().await;
     assert_eq!((bench.entries("code"), bench.staged()), (1, 0));
@@ -419,7 +419,7 @@ async fn deployments_of_one_function_come_one_after_the_other() {
     let second = bench.deploy("f", APP_2);
     let other = bench.deploy("g", APP_1);
     let release = async {
-        // The second cannot be tried before the first is live: two permits get the first and the other function through.
+        // The second version cannot be tried before the first is live. Two permits are enough for the first one and for the other function.
         bench.platform.0.tries.add_permits(2);
         let other = other.await.unwrap();
         bench.platform.0.tries.add_permits(1);
@@ -460,7 +460,7 @@ async fn a_client_that_goes_away_leaves_the_old_version() {
         }
     }
     assert_eq!(bench.deployer().list()[0].number, 1);
-    // The function is not locked for ever, and what was left is swept up.
+    // The function is not locked any more, and the remaining files are removed.
     bench.platform.0.tries.add_permits(10);
     assert_eq!(bench.deploy("f", APP_3).await.unwrap().number, 2);
     assert_eq!((bench.entries("code"), bench.staged()), (2, 0));
@@ -477,7 +477,7 @@ async fn three_versions_are_kept_and_their_code() {
         (described.summary.number, described.versions),
         (4, vec![3, 2])
     );
-    // The path still holds the first: its code stays until it lets go.
+    // The path still uses the first version, so its code stays until then.
     assert_eq!(bench.entries("code"), 4);
     bench.platform.0.activated.lock().clear();
     bench.platform.0.tried.lock().clear();
@@ -531,7 +531,7 @@ async fn what_the_path_held_on_to_is_removed_once_it_lets_go() {
     );
     assert!(bench.deployer().remove(&name("f")).await.unwrap());
     assert_eq!(bench.entries("code"), 2);
-    // From here on nothing outside is waited for, so the clock may jump.
+    // From here on nothing outside the test is awaited, so the clock may be advanced.
     tokio::time::pause();
     let keeping = bench.deployer().keep_tidy(Duration::from_secs(60));
     tokio::pin!(keeping);
@@ -615,8 +615,8 @@ async fn a_second_daemon_on_the_same_data_is_refused() {
     );
 }
 
-/// The data directory as a kill -9 would leave it, at each step of a deployment: the old version or the new one, whole, and
-/// nothing besides once it is tidied.
+/// The data directory after a `kill -9` at each step of a deployment has the complete old or new version, and nothing else after
+/// it is tidied.
 #[tokio::test]
 async fn a_kill_at_any_step_leaves_the_old_version_or_the_new_one() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Deployments of functions that are not Python's.
+//! Deployments of functions with other runtimes than Python.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn spec(runtime: &str, command: &[&str]) -> FunctionSpec {
     }
 }
 
-/// What is said of a deployment, and what comes of it.
+/// The progress of a deployment, and its result.
 async fn deploy(
     bench: &Bench,
     spec: FunctionSpec,
@@ -29,7 +29,7 @@ async fn deploy(
     (said, done)
 }
 
-/// Adds a Node.js whose npm makes one empty package, whatever it is asked for.
+/// Adds a Node.js whose npm always installs one empty package.
 fn with_node(bench: &Bench) {
     for (program, text) in [("node", NODE), ("npm", NPM)] {
         let path = bench.folder.path().join("bin").join(program);
