@@ -1,11 +1,11 @@
-//! Environments: interpreters and installed packages, built once per distinct set and shared by every function that requires
-//! the same. An environment has up to two parts, each a folder of its own ([`part`]): CPython with its packages ([`python`]), and
-//! Node.js with its `node_modules` ([`node`]). Its id is a hash over both, so that functions that differ in one share the other.
+//! Environments: interpreters and installed packages, built once per distinct set and shared by all functions that require the same
+//! set. An environment has up to two parts, each in its own folder ([`part`]): CPython with its packages ([`python`]), and Node.js
+//! with its `node_modules` ([`node`]). Its id is a hash over both parts, so that functions can share one part and differ in the other.
 //!
-//! Which parts: that of the function's runtime, or of its command's program, always; another where a file beside the code asks for
-//! packages. A container has none: its image brings what it needs.
+//! An environment always has the part of the function's runtime, or of its command's program. It has another part if a file beside
+//! the code requires packages. A container has no environment: its image contains everything.
 //!
-//! Not here: which environments are still needed. The deployer knows and sweeps.
+//! Not here: removing unused environments. The deployer does that.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) use self::error::EnvironmentError;
 pub(crate) use self::node::link_commands;
 pub(crate) use self::python::compile;
 
-/// Which environment some code needs. Nothing is built yet.
+/// The environment that some code needs. It is not built yet.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) id: EnvironmentId,
@@ -40,11 +40,11 @@ pub(crate) struct Plan {
     node: Option<node::Plan>,
 }
 
-/// An environment that is there.
+/// An environment that exists.
 #[derive(Debug)]
 pub(crate) struct Obtained {
     pub(crate) environment: Environment,
-    /// It was there before, or needs no packages.
+    /// It existed before, or needs no packages.
     pub(crate) reused: bool,
 }
 
@@ -64,7 +64,7 @@ impl Environments {
         }
     }
 
-    /// Finds out which environment the code needs. Asks interpreters that are not known yet.
+    /// Finds out which environment the code needs. Runs interpreters that are not known yet.
     pub(crate) async fn plan(
         &self,
         runtime: &Runtime,
@@ -90,7 +90,7 @@ impl Environments {
         })
     }
 
-    /// Gives the planned environment; what of it is not there is built. Concurrent calls for one part share one build.
+    /// Returns the planned environment. Builds its missing parts; concurrent calls for one part share one build.
     pub(crate) async fn obtain(
         &self,
         plan: &Plan,
@@ -132,13 +132,13 @@ impl Plan {
         python.into_iter().chain(node)
     }
 
-    /// The interpreter that code is compiled for ahead.
+    /// The interpreter for which code is compiled in advance.
     pub(crate) fn python(&self) -> Option<&Path> {
         let python = self.python.as_ref()?;
         Some(&python.interpreter.executable)
     }
 
-    /// What the environment made from it has, for people: `Python 3.11.7, 2 packages; Node 20.20.2`. Empty: nothing.
+    /// The content of the environment, for people: `Python 3.11.7, 2 packages; Node 20.20.2`. Empty if it has none.
     pub(crate) fn in_words(&self, environment: &Environment) -> String {
         let python = self.python.as_ref().map(|plan| {
             let name = format!("Python {}", plan.interpreter.version);
@@ -165,7 +165,7 @@ fn with_packages(name: String, packages: usize) -> String {
     }
 }
 
-/// That of its one part; of both, a hash over them. So an environment of Python alone keeps the id it had before there was Node.
+/// The id of the only part, or a hash over both. So an environment with Python only keeps the id of older daemons.
 fn id_of<'a>(parts: impl Iterator<Item = &'a EnvironmentId>) -> EnvironmentId {
     let parts: Vec<&EnvironmentId> = parts.collect();
     if let [only] = parts.as_slice() {

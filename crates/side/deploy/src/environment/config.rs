@@ -1,25 +1,26 @@
-//! How environments are built: the settings of the daemon.
+//! The configuration of environments.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// How environments are built.
+/// Configuration of environments.
 #[derive(Debug, Clone)]
 pub struct EnvironmentConfig {
-    /// Longest that an installer may take.
+    /// Longest time that an installer may take.
     pub install_time_max: Duration,
-    /// Whether packages may run code of their own while they are installed, as the daemon's user, in no sandbox.
+    /// Whether packages may run their own code while they are installed, as the daemon's user and without a sandbox.
     pub source_builds: SourceBuilds,
-    /// Where interpreters, uv and npm are looked for, in the form of `PATH`.
+    /// The folders with interpreters, uv and npm, in the form of `PATH`.
     pub search_path: OsString,
 }
 
-/// Whether packages may run code while they are installed: Python's without a wheel are built, Node's have install scripts.
+/// Whether packages may run code while they are installed: Python packages without a wheel are built, and Node.js packages may have
+/// install scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceBuilds {
-    /// As pip and npm do by themselves.
+    /// As pip and npm do by default.
     Allowed,
-    /// Wheels alone, and no scripts.
+    /// Only wheels, and no scripts.
     Refused,
 }
 

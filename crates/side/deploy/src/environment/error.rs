@@ -8,7 +8,7 @@ use super::node::PackageError;
 use super::program::NotFound;
 use super::python::RequirementsError;
 
-/// Why there is no environment.
+/// Why an environment cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvironmentError {
     #[error(transparent)]
@@ -20,9 +20,9 @@ pub(crate) enum EnvironmentError {
     #[error("{}", failed_message(.failure, .noun, .file))]
     Failed {
         failure: InstallFailure,
-        /// What one of the things to install is called: `requirement`, `package`.
+        /// The word for one of them: `requirement`, `package`.
         noun: &'static str,
-        /// Where it is required.
+        /// The file that requires it.
         file: &'static str,
         /// The installer's last lines.
         tail: String,
@@ -49,12 +49,12 @@ pub(crate) enum EnvironmentError {
     Disk { path: PathBuf, source: io::Error },
 }
 
-/// What an installer's failure comes down to.
+/// The cause of an installer's failure.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct InstallFailure {
-    /// The declared requirement or package at fault, where it can be told.
+    /// The declared requirement or package at fault, if it is known.
     pub(crate) at_fault: Option<String>,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub(crate) reason: String,
 }
 

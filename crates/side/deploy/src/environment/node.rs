@@ -29,17 +29,17 @@ mod tree;
 pub(crate) use self::commands::link_commands;
 pub(crate) use self::package::PackageError;
 
-/// What a function wants of Node.js.
+/// What a function requires of Node.js.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wish {
     /// `20`; `None`: the daemon's default.
     major: Option<u32>,
-    /// Who needs Node.js although nothing is required; `None`: nobody.
+    /// Who needs Node.js even without packages; `None`: nobody.
     always: Option<NeededBy>,
 }
 
 impl Wish {
-    /// `None`: whatever the code has beside it, no Node.js.
+    /// `None`: the runtime never uses Node.js.
     pub(super) fn of(runtime: &Runtime) -> Option<Self> {
         let wish = match runtime {
             Runtime::Container { .. } => return None,
@@ -59,7 +59,7 @@ impl Wish {
     }
 }
 
-/// Which part some code needs.
+/// The part that some code needs.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) id: EnvironmentId,
@@ -67,14 +67,14 @@ pub(super) struct Plan {
     found: Found,
 }
 
-/// A part that is there.
+/// A part that exists.
 #[derive(Debug)]
 pub(super) struct Obtained {
     pub(super) node: Node,
     pub(super) reused: bool,
 }
 
-/// What is remembered of a part beside its packages.
+/// What is recorded about a part, in addition to its packages.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     node_version: String,
@@ -235,7 +235,7 @@ impl Site<'_> {
         }
     }
 
-    /// Puts what npm reads into its folder: with packages that lie beside the code, the code.
+    /// Writes npm's input to its folder; if packages are beside the code, also the code.
     async fn lay_out(&self, package: &Package, work: &Path) -> Result<(), EnvironmentError> {
         let write = |name: &str, text: &str| {
             let path = work.join(name);
@@ -286,8 +286,8 @@ impl Site<'_> {
     }
 }
 
-/// The lines of an `.npmrc` that say where packages come from and how they are chosen. Others name programs that npm runs, which
-/// is what a daemon that refuses install scripts does not want.
+/// The lines of an `.npmrc` about the source and the choice of packages. Other lines may name programs that npm runs, which a daemon
+/// that refuses install scripts must not allow.
 fn harmless(npmrc: &str) -> String {
     let mut text = String::new();
     for line in npmrc.lines() {
@@ -304,7 +304,7 @@ fn harmless(npmrc: &str) -> String {
     text
 }
 
-/// How many packages are installed in a folder.
+/// Number of packages that are installed in a folder.
 pub(super) fn count(modules: Option<&Path>) -> usize {
     let listed = |folder: &Path| -> io::Result<Vec<PathBuf>> {
         fs::read_dir(folder)?

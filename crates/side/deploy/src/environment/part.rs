@@ -1,6 +1,5 @@
-//! Parts of environments on disk: what one installer made for one set, in a folder `environments/ID` of its own, shared by every
-//! environment with the same set. A part is built in a stage and appears by a rename, whole or not at all; its record, written last,
-//! says that it is whole.
+//! Parts of environments on disk: the packages of one set, in a folder `environments/ID`, shared by all environments with the same
+//! set. A part is built in a staging folder and appears atomically, by a rename. Its record is written last and marks it as complete.
 
 use std::fs;
 use std::io;
@@ -26,7 +25,7 @@ pub(super) struct Parts {
     building: KeyedLocks,
 }
 
-/// A part that nobody else builds meanwhile.
+/// A part that is locked, so that no other task builds it.
 #[derive(Debug)]
 pub(super) struct Claimed {
     data_dir: Arc<DataDir>,
@@ -34,7 +33,7 @@ pub(super) struct Claimed {
     _building: OwnedMutexGuard<()>,
 }
 
-/// A part under construction; dropped unfinished, it is gone.
+/// A part that is being built. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     stage: TempDir,
@@ -49,7 +48,7 @@ impl Parts {
         }
     }
 
-    /// Waits until nobody else builds the part.
+    /// Locks the part. Waits until no other task builds it.
     pub(super) async fn claim(&self, id: &EnvironmentId) -> Claimed {
         Claimed {
             _building: self.lock(id.as_str()).await,
@@ -58,27 +57,27 @@ impl Parts {
         }
     }
 
-    /// Keeps others from building what `key` names.
+    /// Locks `key`.
     pub(super) async fn lock(&self, key: &str) -> OwnedMutexGuard<()> {
         self.building.lock(key).await
     }
 }
 
 impl Claimed {
-    /// Where the part lies, or is to lie.
+    /// The folder of the part, which may not exist yet.
     pub(super) fn place(&self) -> &Path {
         &self.place
     }
 
-    /// What is remembered of it; `None`: it is not there.
+    /// Its record; `None`: it does not exist.
     pub(super) fn record<R: DeserializeOwned>(&self) -> Option<R> {
         serde_json::from_slice(&fs::read(self.place.join(RECORD)).ok()?).ok()
     }
 
-    /// Begins to build it.
+    /// Starts to build it.
     pub(super) fn begin(self) -> Result<Unfinished, EnvironmentError> {
         let begin = || {
-            // A folder without its record is none of ours, or damaged.
+            // A folder without a record is damaged, or not a part.
             clear(&self.place)?;
             let stage = self.data_dir.stage()?;
             make_dir(&stage.path().join(PART))?;
@@ -96,12 +95,12 @@ impl Claimed {
 }
 
 impl Unfinished {
-    /// What will be the part.
+    /// The folder that becomes the part.
     pub(super) fn folder(&self) -> PathBuf {
         self.stage.path().join(PART)
     }
 
-    /// Room for what is needed on the way alone.
+    /// A folder for temporary files.
     pub(super) fn work(&self) -> PathBuf {
         self.stage.path().join(WORK)
     }
@@ -112,7 +111,7 @@ impl Unfinished {
         record: R,
     ) -> Result<(PathBuf, R), EnvironmentError> {
         blocking(move || {
-            // Stage and claim move along: they are to outlive the work on them.
+            // The stage and the claim are moved here, because they must outlive the work.
             let Self { stage, claimed } = self;
             let staged = stage.path().join(PART);
             let kept = keep(&record, &staged, &claimed.place);

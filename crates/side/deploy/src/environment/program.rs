@@ -1,4 +1,4 @@
-//! Programs on a PATH, and what they say of themselves. What was said is remembered while the file is the same.
+//! Programs on a PATH, and their descriptions of themselves. A description is cached as long as the file is the same.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -13,9 +13,9 @@ use tokio::process::Command;
 
 use crate::process;
 
-/// What a program says of itself, as one line of JSON.
+/// A program's description of itself, one line of JSON.
 pub(crate) trait Described: Clone + DeserializeOwned + Send {
-    /// The program itself, symbolic links and shims resolved.
+    /// The path of the program, with symbolic links and shims resolved.
     fn executable(&self) -> &Path;
 
     /// For people: `Node 20.20.2 at /usr/bin/node`.
@@ -28,7 +28,7 @@ pub(crate) trait Described: Clone + DeserializeOwned + Send {
 pub(crate) struct NotFound {
     /// `python3.12`, `node`.
     pub(crate) wanted: String,
-    /// What is there instead.
+    /// What was found instead.
     pub(crate) found: String,
     pub(crate) needed_by: NeededBy,
 }
@@ -70,11 +70,11 @@ impl NotFound {
 #[derive(Debug)]
 pub(crate) struct Programs<T> {
     path: OsString,
-    /// By candidate file; what was said holds while the file is the same. Never held across an await.
+    /// Descriptions by file, valid as long as the file is the same. Never held across an await.
     known: Mutex<HashMap<Candidate, T>>,
 }
 
-/// A file that may be a program of that kind, with what tells that it was replaced.
+/// A file that may be such a program, with the attributes that change when it is replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Candidate {
     pub(crate) path: PathBuf,
@@ -98,15 +98,15 @@ impl<T: Described> Programs<T> {
             .collect()
     }
 
-    /// What a candidate says when it is run with these arguments; `None`: it does not run, or is something else.
+    /// A candidate's description, from running it with these arguments; `None`: it does not run, or is a different program.
     pub(crate) async fn ask(&self, candidate: &Candidate, arguments: &[&str]) -> Option<T> {
         let known = self.known.lock().get(candidate).cloned();
-        // Behind a shim the program may have gone although the shim is the same.
+        // The program behind a shim may have been removed although the shim is the same.
         if let Some(known) = known.filter(|known| known.executable().exists()) {
             return Some(known);
         }
         let mut command = Command::new(&candidate.path);
-        // Options of the daemon's own surroundings would be in force here, and nowhere else.
+        // Options in the daemon's environment would apply only here.
         command.args(arguments).env_remove("NODE_OPTIONS");
         let mut said = None;
         let ended = process::run(command, ASK_TIME_MAX, |line| {
@@ -116,7 +116,7 @@ impl<T: Described> Programs<T> {
         let path = candidate.path.display();
         match ended {
             Ok(ended) if ended.succeeded() => {}
-            // A shim of a version that is not installed, for one.
+            // For example, the shim of a version that is not installed.
             Ok(ended) => {
                 tracing::debug!(%path, output = ended.tail, "not a program that runs");
                 return None;
@@ -131,7 +131,7 @@ impl<T: Described> Programs<T> {
         Some(said)
     }
 
-    /// For an error: which programs there are, of those whose name fits.
+    /// For an error message: the programs with a matching name.
     pub(crate) async fn found(
         &self,
         fits: impl Fn(&str) -> bool + Send,
@@ -178,14 +178,14 @@ impl Candidate {
     }
 }
 
-/// Where a program lies on a PATH.
+/// The path of a program on a PATH.
 pub(crate) fn on_path(path: &OsStr, name: &str) -> Option<PathBuf> {
     std::env::split_paths(path)
         .map(|folder| folder.join(name))
         .find(|file| is_there(file))
 }
 
-/// Whether a file is there that can be run.
+/// Whether the file exists and is executable.
 pub(crate) fn is_there(executable: &Path) -> bool {
     Candidate::at(executable.to_owned()).is_some()
 }
@@ -196,7 +196,7 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(20);
 pub(super) mod tests {
     use super::*;
 
-    /// Puts a shell script on a PATH of its own.
+    /// Writes a shell script to a folder.
     pub(in super::super) fn write_program(folder: &Path, name: &str, script: &str) {
         let path = folder.join(name);
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();

@@ -28,19 +28,19 @@ mod requirements;
 
 pub(crate) use self::requirements::RequirementsError;
 
-/// What a function wants of Python.
+/// What a function requires of Python.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wish {
     /// `3.11`; `None`: the daemon's default.
     minor: Option<String>,
-    /// Who needs an interpreter although nothing is required; `None`: nobody.
+    /// Who needs an interpreter even without packages; `None`: nobody.
     always: Option<NeededBy>,
-    /// Which files may require packages.
+    /// The files that may require packages.
     files: Files,
 }
 
 impl Wish {
-    /// `None`: whatever the code has beside it, no Python.
+    /// `None`: the runtime never uses Python.
     pub(super) fn of(runtime: &Runtime) -> Option<Self> {
         let wish = match runtime {
             Runtime::Container { .. } => return None,
@@ -67,7 +67,7 @@ impl Wish {
     }
 }
 
-/// The minor version that a program's name means, if it means a Python at all.
+/// The minor version in a program's name, if it is the name of a Python.
 fn python_named(program: &str) -> Option<Option<String>> {
     let rest = program.strip_prefix("python")?;
     if matches!(rest, "" | "3") {
@@ -78,7 +78,7 @@ fn python_named(program: &str) -> Option<Option<String>> {
     digits.then(|| Some(rest.to_owned()))
 }
 
-/// Which part some code needs.
+/// The part that some code needs.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) id: EnvironmentId,
@@ -86,7 +86,7 @@ pub(super) struct Plan {
     requirements: Option<Requirements>,
 }
 
-/// A part that is there.
+/// A part that exists.
 #[derive(Debug)]
 pub(super) struct Obtained {
     pub(super) python: Python,
@@ -95,7 +95,7 @@ pub(super) struct Obtained {
     pub(super) reused: bool,
 }
 
-/// What is remembered of a part beside its packages.
+/// What is recorded about a part, in addition to its packages.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     python_version: String,
@@ -262,7 +262,7 @@ impl Site<'_> {
         })
     }
 
-    /// uv if it is there, else the interpreter's pip, else a pip of ours for that interpreter.
+    /// uv if it is on PATH, otherwise the interpreter's pip, otherwise a pip that the daemon installs for this interpreter.
     async fn installer(&self, interpreter: &Interpreter) -> Result<Installer, EnvironmentError> {
         if let Some(uv) = on_path(&self.config.search_path, "uv") {
             return Ok(Installer::Uv(uv));
@@ -284,7 +284,7 @@ impl Site<'_> {
             "{} has no pip: making a virtual environment that has one",
             interpreter.executable.display()
         ));
-        // A virtual environment cannot be moved, so it is made in its place and marked once it is whole.
+        // A virtual environment cannot be moved. So it is created in its place, and marked when it is complete.
         let mut command = Command::new(&interpreter.executable);
         command.args(["-I", "-m", "venv", "--clear"]).arg(&place);
         let ended = process::run(command, self.config.install_time_max, |_| {})
@@ -301,8 +301,8 @@ impl Site<'_> {
     }
 }
 
-/// Makes commands that were installed with one interpreter run on another, by the address in their first lines: the virtual
-/// environment that a borrowed pip lives in is not in the sandbox.
+/// Changes the interpreter in the first lines of installed commands. The daemon's own pip is in a virtual environment that does not
+/// exist in the sandbox.
 fn readdress(bin: &Path, from: &Path, to: &Path) -> std::io::Result<()> {
     let (from, to) = (from.to_string_lossy(), to.to_string_lossy());
     let entries = match fs::read_dir(bin) {
@@ -316,7 +316,7 @@ fn readdress(bin: &Path, from: &Path, to: &Path) -> std::io::Result<()> {
         if !metadata.is_file() || metadata.len() > SCRIPT_BYTES_MAX {
             continue;
         }
-        // What is not text is a binary.
+        // Anything that is not text is a binary.
         let Ok(text) = fs::read_to_string(&path) else {
             continue;
         };
@@ -327,8 +327,8 @@ fn readdress(bin: &Path, from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Compiles code to bytecode, so that a read-only mount has it. What does not compile is left as it is: importing it says why.
-/// Its folder never changes, so the bytecode is marked as not to be compared with its source (PEP 552).
+/// Compiles code to bytecode, because the folder is mounted read-only. Files that do not compile are skipped; their import reports
+/// the error. The folder never changes, so the bytecode is marked as unchecked (PEP 552).
 pub(crate) async fn compile(python: &Path, code: &Path) {
     let mut command = Command::new(python);
     command
@@ -341,7 +341,7 @@ pub(crate) async fn compile(python: &Path, code: &Path) {
     }
 }
 
-/// The modules that the declared requirements bring. Without them the template imports less ahead; nothing else breaks.
+/// The modules of the declared requirements. Without them the template only imports less in advance.
 async fn imports(
     interpreter: &Interpreter,
     packages: &Path,
@@ -371,7 +371,7 @@ async fn imports(
     })
 }
 
-/// How many packages are installed in a folder.
+/// Number of packages that are installed in a folder.
 pub(super) fn count(packages: Option<&Path>) -> usize {
     let entries = packages.and_then(|folder| fs::read_dir(folder).ok());
     entries
@@ -385,7 +385,7 @@ pub(super) fn count(packages: Option<&Path>) -> usize {
 const PACKAGES: &str = "packages";
 const READY: &str = "ready";
 const COMPILE_TIME_MAX: Duration = Duration::from_secs(120);
-/// Commands that installers write are a few lines.
+/// Largest command. The commands that installers write are a few lines.
 const SCRIPT_BYTES_MAX: u64 = 64 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What both kinds of parts need to build one: the inputs of a build, and two small functions.
+//! What both kinds of parts need for a build.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use pilot_model::Runtime;
 use super::config::EnvironmentConfig;
 use super::part::Parts;
 
-/// Says how far a build is.
+/// Reports the progress of a build.
 pub(crate) type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
 
-/// What one build of a part is given.
+/// The inputs of one build.
 #[derive(Clone, Copy)]
 pub(super) struct Site<'a> {
     pub(super) parts: &'a Parts,
@@ -19,7 +19,7 @@ pub(super) struct Site<'a> {
     pub(super) say: Say<'a>,
 }
 
-/// The program that a command begins with, when it is one of an interpreter's: its name as typed.
+/// The program of a command, as typed; `None` for runtimes without a command.
 pub(super) fn program_of(runtime: &Runtime) -> Option<&str> {
     match runtime {
         Runtime::Provided { command } | Runtime::Http { command, .. } => {
@@ -29,7 +29,7 @@ pub(super) fn program_of(runtime: &Runtime) -> Option<&str> {
     }
 }
 
-/// Where the code is staged means nothing to anybody.
+/// Removes the path of the staging folder from a text.
 pub(super) fn without_stage(text: &str, stage: &Path) -> String {
     text.replace(&format!("{}/", stage.display()), "")
 }

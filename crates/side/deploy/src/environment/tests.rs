@@ -1,4 +1,4 @@
-//! What both parts have in common; [`Bench`] is the parts' own tests' too.
+//! Tests of both parts together. The tests of each part use [`Bench`], too.
 
 use std::ffi::OsString;
 use std::fs;
@@ -44,7 +44,7 @@ impl Bench {
         bench
     }
 
-    /// Puts other code in the place of what is there.
+    /// Replaces the code.
     pub(super) fn write(&self, files: &[(&str, &str)]) {
         let _ = fs::remove_dir_all(&self.code);
         fs::create_dir(&self.code).unwrap();
@@ -66,7 +66,7 @@ impl Bench {
         self.environments.obtain(&plan, &self.code, &|_| {}).await
     }
 
-    /// What is said while the environment is built.
+    /// The progress messages of a build.
     pub(super) async fn said(&self, runtime: &Runtime) -> Vec<String> {
         let said = parking_lot::Mutex::new(Vec::new());
         let plan = self.plan(runtime).await.unwrap();
@@ -77,12 +77,12 @@ impl Bench {
         said.into_inner()
     }
 
-    /// Folders under `environments/`.
+    /// Number of folders under `environments/`.
     pub(super) fn built(&self) -> usize {
         fs::read_dir(self.data_dir.environments()).unwrap().count()
     }
 
-    /// Unfinished work that was left.
+    /// Number of staging folders that are left.
     pub(super) fn staged(&self) -> usize {
         let staging = self.data_dir.root().join("staging");
         let runs = fs::read_dir(staging).unwrap();
@@ -101,7 +101,7 @@ pub(super) fn http(command: &[&str]) -> Runtime {
     }
 }
 
-/// Puts a `python3` into a folder whose pip is this shell script; it installs into `$target`.
+/// Creates a `python3` whose pip is this shell script, which installs into `$target`.
 pub(super) fn fake_python(folder: &Path, install: &str) {
     let script = format!(
         r#"case "$3" in
@@ -117,21 +117,21 @@ esac"#
     write_program(folder, "python3", &script);
 }
 
-/// Puts a `node` into a folder, and an `npm` that is this shell script; it installs into the folder it is run in.
+/// Creates a `node`, and an `npm` that is this shell script, which installs into its working directory.
 pub(super) fn fake_node(folder: &Path, install: &str) {
     write_program(
         folder,
         "node",
         r#"echo '{"version":"20.20.2","abi":"115","platform":"linux-x64","executable":"'"$0"'"}'"#,
     );
-    // It is given a PATH of that folder alone.
+    // The script gets a PATH with only that folder.
     write_program(folder, "npm", &format!("PATH=/usr/bin:/bin; {install}"));
 }
 
 const EXPRESS: (&str, &str) = ("package.json", r#"{"dependencies": {"express": "^5"}}"#);
 const BOTH: [(&str, &str); 2] = [EXPRESS, ("requirements.txt", "six")];
 
-/// Both interpreters, each of whose installers counts what it builds.
+/// Both interpreters, with installers that count their builds.
 fn machine() -> tempfile::TempDir {
     let bin = tempfile::tempdir().unwrap();
     fake_python(

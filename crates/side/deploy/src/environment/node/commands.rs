@@ -1,5 +1,5 @@
-//! The commands of a `node_modules` that came with the code. npm makes each a link to a program of its package; an archive has no
-//! links, and a copy does not find what its program requires beside itself. So such copies become links again.
+//! The commands of a `node_modules` that came with the code. npm makes each command a link to a program of its package. An archive
+//! has no links, and a copy cannot find the modules beside its program. So these copies become links again.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::package::{NODE_MODULES, PACKAGE_JSON};
 use super::tree::packages;
 
-/// Replaces the files in `node_modules/.bin` that are copies of what their packages' manifests name so. All others stay as they are.
+/// Replaces the files in `node_modules/.bin` that are copies of their packages' programs by links. Other files stay as they are.
 pub(crate) fn link_commands(code: &Path) -> io::Result<()> {
     let modules = code.join(NODE_MODULES);
     let bin = modules.join(BIN);
@@ -31,8 +31,8 @@ pub(crate) fn link_commands(code: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What a package's `bin` names: a command's file name, and the program's path in the package. A text instead of an object is the
-/// program of the package's own name. What leads out of the folders is left out.
+/// The commands in a package's `bin`: a command's file name, and the path of its program in the package. If `bin` is a string, it is
+/// the program with the package's name. Paths that lead out of the folders are left out.
 fn commands(package: &Path) -> Vec<(PathBuf, PathBuf)> {
     let text = fs::read(package.join(PACKAGE_JSON)).unwrap_or_default();
     let manifest: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -50,14 +50,14 @@ fn commands(package: &Path) -> Vec<(PathBuf, PathBuf)> {
     named
         .into_iter()
         .filter_map(|(name, program)| {
-            // Without the scope, as npm has it.
+            // Without the scope, as npm does.
             let name = Path::new(name).file_name()?;
             Some((PathBuf::from(name), below(program)?))
         })
         .collect()
 }
 
-/// The path with plain components alone; `None`: it leads elsewhere.
+/// The path with plain components only; `None`: it leads elsewhere.
 fn below(path: &str) -> Option<PathBuf> {
     Path::new(path)
         .components()
@@ -69,7 +69,7 @@ fn below(path: &str) -> Option<PathBuf> {
         .collect()
 }
 
-/// Whether two files are alike in content and mode.
+/// Whether two files have the same content and mode.
 fn is_copy(copy: &Path, program: &Path) -> io::Result<bool> {
     let shape = |path: &Path| {
         let metadata = path.symlink_metadata().ok()?;
@@ -83,7 +83,7 @@ fn is_copy(copy: &Path, program: &Path) -> io::Result<bool> {
 }
 
 const BIN: &str = ".bin";
-/// Scripts are a few lines or a bundle; what is larger is a binary, which needs nothing beside itself.
+/// Scripts are a few lines or a bundle. Larger files are binaries, which need no modules beside themselves.
 const PROGRAM_BYTES_MAX: u64 = 16 << 20;
 
 #[cfg(test)]

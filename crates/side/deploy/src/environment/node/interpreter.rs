@@ -1,4 +1,4 @@
-//! Node.js on this machine: which one is meant, what it says of itself, and the npm that belongs to it.
+//! Node.js on this machine: which one is used, its description of itself, and its npm.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use serde::Deserialize;
 
 use super::super::program::{Described, NeededBy, NotFound, Programs, is_there, on_path};
 
-/// A Node.js, as it describes itself.
+/// A Node.js interpreter, from its own description.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Interpreter {
     /// `20.20.2`.
     pub(crate) version: String,
-    /// What its compiled addons are tagged with (`process.versions.modules`).
+    /// The ABI version of its compiled addons (`process.versions.modules`).
     pub(super) abi: String,
     /// `linux-x64`.
     pub(super) platform: String,
-    /// Symbolic links and shims resolved.
+    /// Its path, with symbolic links and shims resolved.
     pub(super) executable: PathBuf,
-    /// The folder that it was found in, by whatever name.
+    /// The folder that it was found in.
     #[serde(skip)]
     pub(super) found_in: PathBuf,
 }
@@ -34,7 +34,7 @@ impl Described for Interpreter {
 }
 
 impl Interpreter {
-    /// What must be visible for it to run: the folder that its `bin` is in.
+    /// The folder that must be visible for it to run: the one that contains its `bin`.
     pub(super) fn prefix(&self) -> PathBuf {
         let bin = self.executable.parent().unwrap_or(Path::new("/"));
         match bin.file_name() {
@@ -43,7 +43,7 @@ impl Interpreter {
         }
     }
 
-    /// The npm beside it, else the first on PATH.
+    /// The npm beside it, otherwise the first one on PATH.
     pub(super) fn npm(&self, search_path: &OsString) -> Option<PathBuf> {
         let beside = [Some(self.found_in.as_path()), self.executable.parent()];
         beside
@@ -68,7 +68,7 @@ impl Interpreters {
         }
     }
 
-    /// The first on PATH that runs and is of the wanted major version (`None`: any that is recent enough).
+    /// The first one on PATH that runs and has the wanted major version (`None`: any version that is recent enough).
     pub(super) async fn find(
         &self,
         major: Option<u32>,
@@ -123,7 +123,7 @@ fn fits(node: &Interpreter, wanted: Option<u32>) -> bool {
     })
 }
 
-/// The oldest that npm's current lockfiles and the worker are used with; older ones can be asked for by their number.
+/// The oldest version for npm's current lockfiles and for the worker. Older ones can be requested by their number.
 const OLDEST_MAJOR: u32 = 18;
 const PROBE: &[&str] = &["-e", include_str!("probe.js")];
 

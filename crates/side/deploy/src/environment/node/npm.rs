@@ -1,4 +1,4 @@
-//! npm: the command that installs a set, which of its lines are worth showing, and what its output says of a failure.
+//! npm: the command that installs a set, the lines of its output that show progress, and the cause of a failure in its output.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,32 +9,32 @@ use tokio::process::Command;
 use super::super::config::SourceBuilds;
 use super::super::error::InstallFailure;
 
-/// What is to be installed.
+/// An installation.
 #[derive(Debug)]
 pub(super) struct Installation<'a> {
     pub(super) npm: &'a Path,
-    /// The folder of the Node.js that it runs on.
+    /// The folder of its Node.js.
     pub(super) node_dir: &'a Path,
-    /// Where other programs are found that install scripts need.
+    /// The PATH of other programs that install scripts need.
     pub(super) search_path: &'a OsString,
-    /// The folder with the `package.json`; `node_modules` comes to lie in it.
+    /// The folder with the `package.json`, in which npm creates `node_modules`.
     pub(super) folder: &'a Path,
     pub(super) versions: Versions,
     /// Whether install scripts may run.
     pub(super) source_builds: SourceBuilds,
 }
 
-/// Who says which versions.
+/// What decides the versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Versions {
     /// A lockfile.
     Locked,
-    /// The registry: the newest that fit.
+    /// The registry: the newest versions that fit.
     Open,
 }
 
 impl Installation<'_> {
-    /// The command. The user's own configuration (`~/.npmrc`, `npm_config_*`) counts.
+    /// The command. It uses the user's own configuration (`~/.npmrc`, `npm_config_*`).
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(self.npm);
         command.arg(match self.versions {
@@ -53,10 +53,10 @@ impl Installation<'_> {
                 .chain(std::env::split_paths(self.search_path)),
         );
         command
-            // npm's own first line asks for `node`: the one that was found is meant.
+            // The first line of the npm script names `node`, which must be the one that was found.
             .env("PATH", path.unwrap_or_else(|_| self.search_path.clone()))
             .current_dir(self.folder);
-        // Of an `npm run` that started the daemon: another project's.
+        // Set by an `npm run` that started the daemon: they are of another project.
         for variable in [
             "npm_config_prefix",
             "npm_config_local_prefix",
@@ -68,7 +68,7 @@ impl Installation<'_> {
     }
 }
 
-/// A line of npm's output that tells how far it is, in words.
+/// A line of npm's output that shows progress, as text for people.
 pub(super) fn progress(line: &str) -> Option<String> {
     let line = line.trim();
     if ["added ", "changed ", "up to date"]
@@ -92,7 +92,7 @@ pub(super) fn progress(line: &str) -> Option<String> {
     })
 }
 
-/// The part of npm's output that tells people why it failed: without what it fetched, how it is used, and where its log is.
+/// The part of npm's output that explains a failure: without fetches, the usage text, and the path of its log.
 pub(super) fn telling(output: &str) -> String {
     let mut text = String::new();
     for line in output.lines() {
@@ -111,7 +111,7 @@ pub(super) fn telling(output: &str) -> String {
     text
 }
 
-/// Reads a failed npm's output.
+/// Finds the cause in a failed npm's output.
 pub(super) fn failure(output: &str, declared: &BTreeMap<String, String>) -> InstallFailure {
     let lines: Vec<&str> = output
         .lines()
@@ -162,7 +162,7 @@ pub(super) fn failure(output: &str, declared: &BTreeMap<String, String>) -> Inst
         "" => first.to_owned(),
         _ => format!("{first} ({code})"),
     };
-    // What is to be changed is then no dependency.
+    // In these cases no dependency is at fault.
     let of_no_package = code == "EUSAGE" || NETWORK.contains(&code);
     InstallFailure {
         at_fault: (!of_no_package)
@@ -176,7 +176,7 @@ pub(super) fn failure(output: &str, declared: &BTreeMap<String, String>) -> Inst
     }
 }
 
-/// The declared package that a line names with a version, else at all; otherwise the package whose folder a line names.
+/// The declared package that a line names with a version, or without one; otherwise the package whose folder a line names.
 fn at_fault(lines: &[&str], declared: &BTreeMap<String, String>) -> Option<String> {
     let mut names: Vec<(bool, &str)> = Vec::new();
     for line in lines {
@@ -189,7 +189,7 @@ fn at_fault(lines: &[&str], declared: &BTreeMap<String, String>) -> Option<Strin
             names.push((version.is_none(), &word[..end]));
         }
     }
-    // Stable: of each kind, in the order of the text.
+    // The sort is stable and keeps the order of the text within each kind.
     names.sort_by_key(|(bare, _)| *bare);
     let named = names
         .iter()
@@ -215,7 +215,7 @@ fn is_error(line: &str) -> bool {
     MARKS.iter().any(|mark| line.starts_with(mark))
 }
 
-/// A line without npm's mark, and without the short word that stands before some messages.
+/// A line without npm's prefix, and without the label of some messages.
 fn bare(line: &str) -> &str {
     let mut line = line.trim();
     for mark in MARKS {
@@ -231,9 +231,9 @@ fn bare(line: &str) -> &str {
     line
 }
 
-/// `npm ERR!` until npm 10.
+/// The prefixes; `npm ERR!` is that of npm up to version 10.
 const MARKS: [&str; 2] = ["npm error", "npm ERR!"];
-/// Lines that give a value beside the message.
+/// Labels of lines that add values to the message.
 const META: [&str; 9] = [
     "code ",
     "errno ",

@@ -1,8 +1,8 @@
-//! What a function requires of Node.js: the dependencies of a `package.json` beside its code, and the lockfile that pins them.
+//! A function's Node.js dependencies: those of a `package.json` beside its code, and the lockfile that pins them.
 //!
-//! npm is not given the user's `package.json` but one of the fields that decide what is installed: what is hashed is what is
-//! installed from. So key order, whitespace, a new version number or a test script give the same part, and scripts of the
-//! package itself, which are about its code, do not run where its code is not.
+//! npm does not get the user's `package.json`, but one with only the fields that decide what is installed. These fields are hashed,
+//! too. So the key order, white space, a new version number or a test script do not change the part. The package's own scripts do
+//! not run, because its code is not there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,15 +17,15 @@ use crate::hash::Fields;
 /// A set of packages.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Package {
-    /// The fields of `package.json` that decide what is installed, keys sorted.
+    /// The fields of `package.json` that decide what is installed, with sorted keys.
     pub(super) manifest: Value,
     /// The lockfile as it is.
     pub(super) lock: Option<Lock>,
-    /// The `.npmrc` beside it: which registry, mostly.
+    /// The `.npmrc` beside it, which mostly names a registry.
     pub(super) npmrc: Option<String>,
-    /// Name and wanted version of each dependency.
+    /// Name and required version of each dependency.
     pub(super) declared: BTreeMap<String, String>,
-    /// Whether one lies beside the code, so that equal fields need not mean equal packages.
+    /// Whether a dependency is a folder beside the code, so that equal fields may mean different packages.
     pub(super) local: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Lock {
     /// `package-lock.json` or `npm-shrinkwrap.json`.
     pub(super) file: &'static str,
     pub(super) text: String,
-    /// Its content without order and whitespace.
+    /// Its content, independent of key order and white space.
     canonical: Value,
 }
 
@@ -44,16 +44,16 @@ pub(super) struct Lock {
 #[error("{file}: {problem}")]
 pub(crate) struct PackageError {
     pub(crate) file: &'static str,
-    /// What is wrong and what to change.
+    /// What is wrong, and what to change.
     pub(crate) problem: String,
 }
 
-/// What there is beside the code.
+/// What is beside the code.
 #[derive(Debug, PartialEq)]
 pub(super) enum Found {
-    /// Nothing that requires anything.
+    /// No dependencies.
     Nothing,
-    /// Dependencies, and `node_modules` with them: that is used as it is.
+    /// Dependencies together with `node_modules`, which is used as it is.
     Brought,
     /// Dependencies to install.
     Wanted(Box<Package>),
@@ -84,8 +84,8 @@ pub(super) fn find(code: &Path) -> Result<Found, PackageError> {
         return Ok(Found::Brought);
     }
     let lock = find_lock(code)?;
-    // Which dev dependencies there are must agree with the lockfile, although they are not installed. Without one they would only
-    // be looked up, and could only fail.
+    // The dev dependencies must agree with the lockfile, although they are not installed. Without a lockfile, npm would look them up
+    // for no purpose, and could fail.
     let dev = lock.as_ref().map(|_| "devDependencies");
     let kept: Map<String, Value> = FIELDS
         .iter()
@@ -104,7 +104,7 @@ pub(super) fn find(code: &Path) -> Result<Found, PackageError> {
 }
 
 impl Package {
-    /// Adds everything that decides what is installed, but for Node.js itself.
+    /// Hashes everything that decides what is installed, except Node.js itself.
     pub(super) fn hash(&self, hash: &mut Fields, code_hash: &str) {
         hash.add(self.manifest.to_string());
         match &self.lock {
@@ -132,7 +132,7 @@ fn find_lock(code: &Path) -> Result<Option<Lock>, PackageError> {
     Ok(None)
 }
 
-/// A field's dependencies: name and wanted version.
+/// The dependencies of a field: name and required version.
 fn dependencies(
     document: &Map<String, Value>,
     field: &str,
@@ -174,7 +174,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// The same with the keys of every object in order.
+/// The same value with the keys of every object sorted.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -225,7 +225,7 @@ fn fail(file: &'static str, problem: String) -> PackageError {
 pub(super) const PACKAGE_JSON: &str = "package.json";
 pub(super) const NODE_MODULES: &str = "node_modules";
 pub(super) const NPMRC: &str = ".npmrc";
-/// npm takes the first that is there.
+/// npm uses the first one that exists.
 const LOCKS: [&str; 2] = ["npm-shrinkwrap.json", "package-lock.json"];
 /// Fields whose packages are installed.
 const INSTALLED: [&str; 2] = ["dependencies", "optionalDependencies"];
@@ -239,7 +239,7 @@ const FIELDS: [&str; 7] = [
     "workspaces",
     "allowScripts",
 ];
-/// A lockfile of a thousand packages has half a megabyte.
+/// Largest file. A lockfile of a thousand packages has half a megabyte.
 const BYTES_MAX: u64 = 32 << 20;
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ async fn another_node_has_a_part_of_its_own() {
         "node",
         r#"echo '{"version":"20.20.2","abi":"127","platform":"linux-x64","executable":"'"$0"'"}'"#,
     );
-    // As after an upgrade in the same place.
+    // As after an upgrade at the same path.
     let later = std::time::SystemTime::now() + Duration::from_secs(1);
     let node = fs::File::options()
         .write(true)
@@ -229,7 +229,7 @@ async fn a_daemon_that_refuses_scripts_takes_no_programs_from_an_npmrc() {
     assert_eq!(given(SourceBuilds::Refused).await, (kept, true));
 }
 
-/// The one test that installs for real, from the machine's registry.
+/// The only test with a real installation, from the machine's registry.
 #[tokio::test]
 async fn a_real_package_is_installed_and_found_by_a_real_node() {
     let skip = |why: &str| pilot_testkit::probe::skip("a_real_package_is_installed (npm)", why);

@@ -1,5 +1,5 @@
-//! A `node_modules` that can be moved. npm links packages that lie beside the code; where the part will lie there is no such code,
-//! so the links become what they point at.
+//! Makes a `node_modules` that can be moved. npm makes links to packages beside the code. The part's folder has no such code, so the
+//! links are replaced by their targets.
 
 use std::fs;
 use std::io;
@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use super::package::NODE_MODULES;
 use crate::data_dir::make_dir;
 
-/// A package that is a link to where nothing will be.
+/// A package that is a link to a place outside the part.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) name: String,
     pub(super) target: String,
 }
 
-/// Moves `work/node_modules` to `place`, links resolved; an empty folder where npm made none. `Some`: a link that leads out of
-/// `work`, or to a folder around it.
+/// Moves `work/node_modules` to `place` and resolves its links. Creates an empty folder if npm made none. `Some`: a link that leads
+/// out of `work`, or to a folder that contains it.
 pub(super) fn make_whole(work: &Path, place: &Path) -> io::Result<Option<Link>> {
     let modules = work.join(NODE_MODULES);
     if !modules.is_dir() {
@@ -53,7 +53,7 @@ pub(super) fn make_whole(work: &Path, place: &Path) -> io::Result<Option<Link>> 
     Ok(None)
 }
 
-/// The folders of all packages at the top, those of scopes included. Hidden ones are npm's own.
+/// The folders of all packages at the top level, also those in scopes. Hidden folders are npm's own.
 pub(super) fn packages(modules: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(modules)? {
@@ -72,7 +72,7 @@ pub(super) fn packages(modules: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Copies what is in a folder into another, links as links.
+/// Copies the content of a folder into another. Links stay links.
 pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {

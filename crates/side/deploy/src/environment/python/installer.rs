@@ -1,5 +1,5 @@
-//! The installers: `uv` where it is on PATH, otherwise `pip`. Which command installs requirements into a folder, which of its
-//! lines are worth showing, and what its output says of a failure.
+//! The installers: `uv` if it is on PATH, otherwise `pip`. Their command, the lines of their output that show progress, and the
+//! cause of a failure in their output.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::super::config::SourceBuilds;
 use super::super::error::InstallFailure;
 use super::requirements::{Requirements, normal_name};
 
-/// Who installs.
+/// The installer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Installer {
     /// uv at this path.
@@ -18,23 +18,23 @@ pub(super) enum Installer {
     Pip(PathBuf),
 }
 
-/// What is to be installed where.
+/// An installation.
 #[derive(Debug)]
 pub(super) struct Installation<'a> {
-    /// For which interpreter.
+    /// The interpreter.
     pub(super) python: &'a Path,
     /// A requirements file.
     pub(super) file: &'a Path,
     /// Paths in the file are relative to this.
     pub(super) cwd: &'a Path,
-    /// Where packages go.
+    /// The folder for the packages.
     pub(super) target: &'a Path,
-    /// Whether setup code of source distributions may run.
+    /// Whether the set-up code of source distributions may run.
     pub(super) source_builds: SourceBuilds,
 }
 
 impl Installer {
-    /// The command. The user's own configuration (pip.conf, uv.toml, `PIP_*`, `UV_*`) counts.
+    /// The command. It uses the user's own configuration (pip.conf, uv.toml, `PIP_*`, `UV_*`).
     pub(super) fn command(&self, what: &Installation<'_>) -> Command {
         let mut command = match self {
             Self::Uv(uv) => {
@@ -63,13 +63,13 @@ impl Installer {
         }
         command.arg("--target").arg(what.target);
         command.arg("-r").arg(what.file);
-        // An active virtual environment of whoever started the daemon is not the function's.
+        // The daemon may have been started in a virtual environment, which is not the function's.
         command.current_dir(what.cwd).env_remove("VIRTUAL_ENV");
         command
     }
 }
 
-/// A line of an installer's output that tells how far it is.
+/// A line of an installer's output that shows progress.
 pub(super) fn progress(line: &str) -> Option<&str> {
     let line = line.trim();
     PROGRESS
@@ -78,7 +78,7 @@ pub(super) fn progress(line: &str) -> Option<&str> {
         .then_some(line)
 }
 
-/// Reads a failed installer's output.
+/// Finds the cause in a failed installer's output.
 pub(super) fn failure(output: &str, declared: &Requirements) -> InstallFailure {
     let lines: Vec<&str> = output.lines().map(str::trim).collect();
     let errors: Vec<&str> = lines.iter().filter_map(|line| error_line(line)).collect();
@@ -89,7 +89,7 @@ pub(super) fn failure(output: &str, declared: &Requirements) -> InstallFailure {
         .or(errors.last())
         .or_else(|| lines.iter().rev().find(|line| !is_notice(line)))
         .map_or("it said nothing", |line| line);
-    // The line itself may name it; otherwise it is what the installer was at, or what it quotes after the error.
+    // The line may name the requirement. Otherwise it is the one that the installer was working on, or that it quotes after the error.
     let at_work = lines
         .iter()
         .rev()
@@ -105,7 +105,7 @@ pub(super) fn failure(output: &str, declared: &Requirements) -> InstallFailure {
     }
 }
 
-/// What a line that reports an error says, without its mark.
+/// The text of an error line, without its prefix.
 fn error_line(line: &str) -> Option<&str> {
     ["ERROR:", "error:", "cause:"]
         .iter()
@@ -121,7 +121,7 @@ fn is_notice(line: &str) -> bool {
         || line.starts_with("note:")
 }
 
-/// The declared requirement whose package a text names as a word of its own.
+/// The declared requirement whose package name is a word of the text.
 fn named_in(text: &str, declared: &Requirements) -> Option<String> {
     let words: Vec<String> = text
         .split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')))
@@ -153,7 +153,7 @@ const AT_WORK: &[&str] = &[
     "Processing ",
     "Building ",
 ];
-/// Lines that say more than the "ERROR:" lines around them.
+/// Lines that are more helpful than the "ERROR:" lines around them.
 const TELLING: &[&str] = &[
     "No matching distribution found",
     "Invalid requirement",

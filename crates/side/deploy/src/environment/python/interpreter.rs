@@ -1,4 +1,4 @@
-//! Python interpreters of this machine: which one is meant, and what it says of itself.
+//! Python interpreters on this machine: which one is used, and its description of itself.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use serde::Deserialize;
 
 use super::super::program::{Described, NeededBy, NotFound, Programs};
 
-/// An interpreter, as it describes itself.
+/// An interpreter, from its own description.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Interpreter {
     pub(super) implementation: String,
     /// `3.11.7`.
     pub(crate) version: String,
-    /// What its compiled modules are tagged with.
+    /// The ABI tag of its compiled modules.
     pub(super) abi: String,
-    /// Symbolic links and shims resolved.
+    /// Its path, with symbolic links and shims resolved.
     pub(crate) executable: PathBuf,
     /// `sys.base_prefix`.
     pub(super) prefix: PathBuf,
@@ -51,7 +51,7 @@ impl Interpreters {
         }
     }
 
-    /// The first on PATH that runs and is a CPython of the wanted minor version (`3.11`; `None`: any that is recent enough).
+    /// The first CPython on PATH that runs and has the wanted minor version (`3.11`; `None`: any version that is recent enough).
     pub(super) async fn find(
         &self,
         minor: Option<&str>,
@@ -84,7 +84,7 @@ fn is_python(name: &str) -> bool {
     })
 }
 
-/// Whether the worker runs on it: CPython, recent enough, of the wanted minor version.
+/// Whether the worker runs on it: a CPython that is recent enough and has the wanted minor version.
 fn fits(interpreter: &Interpreter, minor: Option<&str>) -> bool {
     let mut parts = interpreter
         .version
@@ -96,7 +96,7 @@ fn fits(interpreter: &Interpreter, minor: Option<&str>) -> bool {
         && minor.is_none_or(|minor| minor == format!("{}.{}", version.0, version.1))
 }
 
-/// The oldest Python that the worker is written for.
+/// The oldest Python that the worker supports.
 const OLDEST: (u32, u32) = (3, 9);
 const PROBE: &[&str] = &["-I", "-c", include_str!("probe.py")];
 

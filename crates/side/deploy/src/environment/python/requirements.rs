@@ -1,7 +1,6 @@
-//! What a function requires: `requirements.txt`, or `[project] dependencies` in `pyproject.toml`, beside its code.
+//! A function's Python requirements: `requirements.txt`, or `[project] dependencies` in `pyproject.toml`, beside its code.
 //!
-//! This reads far enough to tell equal sets from different ones and to name a requirement in an error. What a line means is
-//! the installer's business.
+//! The parser only distinguishes different sets and finds names for error messages. The installer interprets the lines.
 
 use std::fs;
 use std::io::{self, Read};
@@ -12,11 +11,11 @@ use pilot_model::size::Size;
 /// A set of requirements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Requirements {
-    /// `requirements.txt` or `pyproject.toml`: for messages.
+    /// `requirements.txt` or `pyproject.toml`, for messages.
     pub(super) file: &'static str,
-    /// Every line that counts, whitespace and comments gone, sorted; files it includes are part of it.
+    /// All lines, also those of included files, sorted and without white space and comments.
     pub(super) lines: Vec<String>,
-    /// Whether a line points at files beside the code, so that equal lines need not mean equal packages.
+    /// Whether a line refers to files beside the code, so that equal lines may mean different packages.
     pub(super) local: bool,
 }
 
@@ -26,20 +25,20 @@ pub(super) struct Requirements {
 pub(crate) struct RequirementsError {
     /// The file, relative to the code.
     pub(crate) file: String,
-    /// What is wrong and what to change.
+    /// What is wrong, and what to change.
     pub(crate) problem: String,
 }
 
-/// Which files are looked at.
+/// Which files are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Files {
-    /// Both; `requirements.txt` wins.
+    /// Both; `requirements.txt` has priority.
     All,
-    /// `requirements.txt` alone: a `pyproject.toml` beside another language's code is about that code's tools.
+    /// Only `requirements.txt`: a `pyproject.toml` beside code in another language configures that code's tools.
     Txt,
 }
 
-/// The requirements of the code in `code`; `None` when it has none.
+/// The requirements of the code in `code`; `None` if it has none.
 pub(super) fn find(code: &Path, files: Files) -> Result<Option<Requirements>, RequirementsError> {
     let mut reader = Reader {
         code,
@@ -77,7 +76,7 @@ impl Requirements {
     }
 }
 
-/// A distribution's name as PEP 503 compares it.
+/// A distribution's name, normalised as in PEP 503.
 pub(super) fn normal_name(name: &str) -> String {
     let mut normal = String::with_capacity(name.len());
     for c in name.chars() {
@@ -131,7 +130,7 @@ impl Reader<'_> {
                     "'{line}' leads out of the code; put that file beside it"
                 ))
             })?;
-            // A constraint only bounds what others require: kept apart from requirements by its option.
+            // A constraint only limits the versions of requirements. Its option distinguishes it from them.
             if line.starts_with("-c") || line.starts_with("--constraint") {
                 let text = self.read(&inside).map_err(fail)?;
                 let constraints = logical_lines(&text);
@@ -213,7 +212,7 @@ impl Reader<'_> {
     }
 }
 
-/// Lines as pip joins them: continued by a backslash, comments and surrounding whitespace gone, empty ones left out.
+/// Logical lines as in pip: joined at backslashes, without comments, surrounding white space and empty lines.
 fn logical_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -284,7 +283,7 @@ fn is_archive(word: &str) -> bool {
         .any(|end| lower.ends_with(end))
 }
 
-/// The path with `.` and `..` resolved, when it stays below where it starts.
+/// The path with `.` and `..` resolved, if it stays below its start.
 fn inside(path: &Path) -> Option<PathBuf> {
     let mut clean = PathBuf::new();
     for component in path.components() {

@@ -2,7 +2,7 @@ use super::super::program::tests::write_program;
 use super::super::tests::{Bench, PYTHON, fake_python};
 use super::*;
 
-/// A folder with a `python3` whose pip is this shell script; it installs into `$target`.
+/// A folder with a `python3` whose pip is this shell script, which installs into `$target`.
 fn python(install: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fake_python(folder.path(), install);
@@ -131,7 +131,7 @@ async fn progress_is_told_as_it_happens() {
     );
 }
 
-/// The one test that installs for real, from the machine's package index.
+/// The only test with a real installation, from the machine's package index.
 #[tokio::test]
 async fn a_real_package_is_installed_with_bytecode_and_importable() {
     let bench = bench("six==1.16.0\n", this_machine());
@@ -286,7 +286,7 @@ async fn imports_are_those_of_the_requested_packages() {
         imports(&python, folder.path(), &required).await,
         ["PIL", "single", "skimage"]
     );
-    // An installer that leaves no marks: the declared names count.
+    // An installer that writes no metadata: the declared names are used.
     for name in ["pillow", "scikit_image"] {
         fs::remove_file(
             folder
