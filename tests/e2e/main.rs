@@ -22,6 +22,7 @@ mod machine;
 mod mishaps;
 mod pool;
 mod refused;
+mod registry;
 mod runtimes;
 mod seen;
 mod simulate;
