@@ -139,3 +139,40 @@ fn the_functions_of_an_older_build_answer() {
         assert_eq!((response.status, response.text().as_str()), (200, name));
     }
 }
+
+/// Deploys a function of the fixture's project again. Its environment is empty, so its id is the same on every machine.
+fn deploy_again(daemon: &Daemon, project: &Path) -> Value {
+    let printed = daemon.cli_ok(&[
+        "deploy",
+        "--json",
+        "--function",
+        "provided",
+        &project.display().to_string(),
+    ]);
+    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
+}
+
+#[test]
+fn a_function_of_an_older_build_is_unchanged_when_it_is_deployed_again() {
+    needs_root!();
+    let daemon = older();
+    let id = &live()["provided"].id;
+    let report = deploy_again(&daemon, &fixture().join("project"));
+    assert_eq!(
+        (&report["changed"], &report["version"]),
+        (&json!(false), &json!(id))
+    );
+
+    let folder = tempfile::tempdir().unwrap();
+    let project = folder.path().join("project");
+    copy(&fixture().join("project"), &project);
+    let manifest = fs::read_to_string(project.join("pilot.toml")).unwrap();
+    let changed = manifest.replace("some.thing", "another.thing");
+    fs::write(project.join("pilot.toml"), changed).unwrap();
+    let report = deploy_again(&daemon, &project);
+    assert_eq!(
+        (&report["changed"], &report["number"]),
+        (&json!(true), &json!(2))
+    );
+    assert_ne!(report["version"], json!(id));
+}

@@ -19,6 +19,7 @@ mod hash;
 mod keyed_locks;
 mod process;
 mod state;
+mod version_id;
 
 pub use archive::ArchiveLimits;
 pub use deployer::{DeployConfig, Deployer, OpenError, Restored, VERSIONS_KEPT};

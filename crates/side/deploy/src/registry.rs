@@ -141,6 +141,15 @@ impl Registry {
         Ok(functions)
     }
 
+    /// A version's configuration as it was written: the JSON that earlier builds made its id from.
+    pub(crate) fn stored_config(&self, version: &Version) -> Result<String, RegistryError> {
+        Ok(self.connection.lock().query_row(
+            "SELECT config FROM versions WHERE name = ?1 AND number = ?2",
+            params![version.config.name.as_str(), version.number],
+            |row| row.get(0),
+        )?)
+    }
+
     /// Makes a version the live one of its function and lets go of all but the newest `kept`. On disk when it returns.
     ///
     /// # Errors

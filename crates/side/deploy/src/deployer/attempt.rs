@@ -22,9 +22,9 @@ use crate::data_dir::make_dir;
 use crate::durable;
 use crate::environment::{self, Plan};
 use crate::errors::{self, Subject};
-use crate::hash::Fields;
 use crate::registry::StoredVersion;
 use crate::state::{Deployed, Function, Reservation};
+use crate::version_id::MadeOf;
 
 /// The code, unpacked in its stage.
 struct Staged {
@@ -86,9 +86,14 @@ impl Inner {
             .plan(&config.runtime, &staged.code, &staged.unpacked.hash)
             .await
             .map_err(|error| errors::from_environment(&error))?;
-        let id = version_id(&config, &staged.unpacked.hash, &plan)?;
+        let made_of = MadeOf {
+            config: &config,
+            code_hash: &staged.unpacked.hash,
+            environment: &plan.id,
+        };
+        let id = made_of.id();
         let before = self.state.function(&name);
-        if let Some(live) = unchanged(before.as_ref(), &id) {
+        if let Some(live) = self.unchanged(before.as_ref(), &id, made_of).await? {
             let has = plan.in_words(&live.version.environment);
             return Ok(report(live, Change::Unchanged, EnvironmentWas::There, has));
         }
@@ -113,6 +118,27 @@ impl Inner {
         // Of what failed, or of versions that are kept no longer.
         self.sweep_aside().await;
         done
+    }
+
+    /// The live version, if it is made of the same.
+    async fn unchanged<'a>(
+        self: &Arc<Self>,
+        before: Option<&'a Function>,
+        id: &VersionId,
+        made_of: MadeOf<'_>,
+    ) -> Result<Option<&'a Deployed>, DeployError> {
+        let Some(function) = before.filter(|function| function.problem.is_none()) else {
+            return Ok(None);
+        };
+        let live = &function.live;
+        if live.version.id == *id {
+            return Ok(Some(live));
+        }
+        let (inner, version) = (Arc::clone(self), Arc::clone(&live.version));
+        let stored = blocking(move || inner.registry.stored_config(&version))
+            .await
+            .map_err(|error| errors::from_registry(&error))?;
+        Ok(made_of.is_older(&live.version, &stored).then_some(live))
     }
 
     async fn unpack(self: Arc<Self>, archive: Bytes) -> Result<Staged, DeployError> {
@@ -356,24 +382,6 @@ fn report(
         url_path: url_path(&name),
         name,
     }
-}
-
-fn unchanged<'a>(before: Option<&'a Function>, id: &VersionId) -> Option<&'a Deployed> {
-    let function = before.filter(|function| function.problem.is_none())?;
-    Some(&function.live).filter(|live| live.version.id == *id)
-}
-
-fn version_id(
-    config: &FunctionConfig,
-    code_hash: &str,
-    plan: &Plan,
-) -> Result<VersionId, DeployError> {
-    let config = serde_json::to_vec(config).map_err(|error| DeployError::Internal {
-        message: format!("the configuration cannot be written as JSON: {error}"),
-    })?;
-    let mut hash = Fields::default();
-    hash.add(config).add(code_hash).add(plan.id.as_str());
-    Ok(VersionId::from_hex(&hash.hex()))
 }
 
 fn now_unix_s() -> u64 {

@@ -1,0 +1,122 @@
+//! The canonical form of a configuration: what was configured, and nothing that has its default. A version's id is a hash over it,
+//! so the form must not change for configurations that exist:
+//!
+//! - A new key is added with the default that existing configurations have. It renames no version.
+//! - The keys and defaults here are constants of their own. Renaming a key elsewhere, or changing what a missing key means in
+//!   `pilot.toml`, must not change them.
+//!
+//! The golden table (`golden.json`) fails when the form of an existing configuration changes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pilot_model::{
+    Contract, FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+/// The canonical form: JSON with sorted keys. Two configurations are equal exactly when their forms are.
+pub(super) fn canonical(config: &FunctionConfig) -> String {
+    let FunctionConfig {
+        name,
+        runtime,
+        handler,
+        interface,
+        memory_bytes,
+        timeout,
+        cpu_milli,
+        network,
+        environment,
+        template,
+        reuse,
+        concurrency,
+        scale,
+        owner: _,
+    } = config;
+    let ScaleConfig {
+        min,
+        max,
+        parked,
+        idle,
+        policy,
+    } = scale;
+    let mut form = Form::default();
+    form.add("name", name.as_str(), "");
+    form.add_runtime(runtime, handler, *interface);
+    form.add("memory_bytes", *memory_bytes, 256 << 20);
+    form.add("timeout_ns", nanoseconds(*timeout), 30_000_000_000);
+    form.add("cpu_milli", *cpu_milli, 1000);
+    form.add("network", network, &Network::None);
+    form.add("environment", environment, &BTreeMap::new());
+    form.add("template", template, &TemplateMode::On);
+    form.add("reuse", reuse, &Reuse::Always);
+    form.add("concurrency", *concurrency, 1);
+    form.add("scale.min", *min, 0);
+    form.add("scale.max", *max, 64);
+    form.add("scale.spare", *parked, 0);
+    form.add("scale.idle_ns", nanoseconds(*idle), 60_000_000_000);
+    // The policy's own form leaves out constants that have their defaults.
+    form.add("scale.policy", policy.to_string().as_str(), "demand");
+    form.add("owner", config.owner(), name.as_str());
+    Value::from_iter(form.0).to_string()
+}
+
+/// Keys and values that are not the default.
+#[derive(Default)]
+struct Form(BTreeMap<&'static str, Value>);
+
+impl Form {
+    fn add<T: Serialize + PartialEq>(&mut self, key: &'static str, value: T, default: T) {
+        if value != default {
+            let value = serde_json::to_value(value).expect("texts, numbers and lists of them");
+            self.0.insert(key, value);
+        }
+    }
+
+    /// What the runtime's own keys say. `handler` and `interface` have defaults of the runtime.
+    fn add_runtime(&mut self, runtime: &Runtime, handler: &str, interface: Interface) {
+        let no_handler = "";
+        let (word, default_handler) = match runtime {
+            Runtime::Python { minor } => {
+                self.add("python", minor.as_deref(), None);
+                self.add("interface", interface, Interface::Event);
+                match interface {
+                    Interface::Asgi | Interface::Wsgi => ("python", "app.app"),
+                    Interface::Event | Interface::Http => ("python", "app.handler"),
+                }
+            }
+            Runtime::Node { major } => {
+                self.add("node", *major, None);
+                ("node", "index.handler")
+            }
+            Runtime::Provided { command } => {
+                self.add("command", command.as_slice(), &["./bootstrap".to_owned()]);
+                ("provided", no_handler)
+            }
+            Runtime::Http { command, ready } => {
+                self.add("command", command.as_slice(), &[]);
+                self.add("ready", ready.as_deref(), None);
+                ("http", no_handler)
+            }
+            Runtime::Container {
+                image,
+                contract,
+                command,
+                ready,
+            } => {
+                self.add("image", image.as_str(), "");
+                self.add("contract", *contract, Contract::Http);
+                self.add("command", command.as_deref(), None);
+                self.add("ready", ready.as_deref(), None);
+                ("container", no_handler)
+            }
+        };
+        self.add("runtime", word, "python");
+        self.add("handler", handler, default_handler);
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
