@@ -1,0 +1,224 @@
+"""Measures the same rows on two builds, which take turns, and the floor of a fork in the same run.
+
+Each build has a daemon of its own for the whole run. In every round each row is measured on both, and the build that begins changes
+from round to round. A figure is the median over the rounds, with the interval of the ratio's mean. The load client is that of the
+newer build for both.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchlib.command import Run, options_of
+from benchlib.daemon import Daemon, invoke_path
+from benchlib.load import Load
+from benchlib.pilot import ROOT
+from benchlib.proc import memory, tree
+from benchlib.report import Bar, Report
+from benchlib.stats import Estimate, percentile
+
+IMPORTS = "import numpy, PIL.Image\n"
+NOOP = "def handler(event, context):\n    return {}\n"
+REQUIREMENTS = (Path(__file__).parents[1] / "requirements.txt").read_text()
+HOOK = (
+    "import time\nfrom snapshot_restore_py import register_after_restore\n"
+    "register_after_restore(lambda: time.sleep(0.1))\n" + NOOP
+)
+SETTLE_MS = 20
+MEGABYTE = 1_000_000
+UPLOAD_BYTES_PER_S = 10 * MEGABYTE
+
+
+@dataclass(frozen=True)
+class Effort:
+    rounds: int
+    cold: int
+    seconds: float
+    bursts: int
+    uploads: int
+    workers: int
+
+
+FULL = Effort(rounds=10, cold=40, seconds=1.5, bursts=8, uploads=3, workers=10)
+SMOKE = Effort(rounds=1, cold=3, seconds=0.2, bursts=1, uploads=1, workers=2)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One build with its daemon."""
+
+    daemon: Daemon
+    load: Load
+    effort: Effort
+
+
+def cold(side: Side, name: str) -> list[float]:
+    seen = side.load.function(
+        "cold", side.daemon.endpoint, name, count=side.effort.cold, warm_up=1, pause_ms=SETTLE_MS
+    )
+    return [percentile(seen.first_byte, 50) / 1000, percentile(seen.first_byte, 99) / 1000]
+
+
+def warm(side: Side) -> list[float]:
+    seen = side.load.function("warm", side.daemon.endpoint, "noop", seconds=side.effort.seconds, warm_up=200)
+    return [seen.p(50), seen.p(99)]
+
+
+def many(side: Side) -> list[float]:
+    options = {"connections": 16, "seconds": side.effort.seconds, "warm_up": 200}
+    return [side.load.function("warm", side.daemon.endpoint, "noop", **options).per_second]
+
+
+def burst(side: Side) -> list[float]:
+    options = {"connections": 50, "count": side.effort.bursts, "pause_ms": 200}
+    return [median(side.load.function("burst", side.daemon.endpoint, "packages", **options).rounds) / 1000]
+
+
+def pss(side: Side) -> list[float]:
+    """Of an idle worker: with so many, less without, by their number."""
+    daemon, workers = side.daemon, side.effort.workers
+
+    def all_of_it() -> float:
+        return memory(tree(daemon.pid)).pss / (1 << 20)
+
+    daemon.scale("packages", 0)
+    daemon.wait_for_idle("packages", 0)
+    time.sleep(0.3)
+    bare = all_of_it()
+    daemon.scale("packages", workers)
+    daemon.wait_for_idle("packages", workers)
+    return [(all_of_it() - bare) / workers]
+
+
+def upload(side: Side) -> list[float]:
+    """A cold request whose body arrives at 10 MB/s and whose worker takes 100 ms to start: from the first byte to the answer."""
+    took = []
+    for _ in range(side.effort.uploads):
+        side.daemon.scale("hook", 0)
+        side.daemon.wait_for_idle("hook", 0)
+        time.sleep(SETTLE_MS / 1000)
+        took.append(_upload(side.daemon.port))
+    return [median(took)]
+
+
+def _upload(port: int) -> float:
+    body = json.dumps({"padding": "x" * (MEGABYTE - 20)}).encode()
+    head = f"POST {invoke_path('hook')} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        began = time.perf_counter()
+        client.sendall(head)
+        sent = 0
+        while sent < len(body):
+            # as many bytes as the clock allows by now, the last of them on time
+            due = min(len(body), int((time.perf_counter() - began) * UPLOAD_BYTES_PER_S))
+            client.sendall(body[sent:due])
+            sent = due
+            time.sleep(0.001)
+        answer = client.recv(65536)
+        took = (time.perf_counter() - began) * 1000
+    if b" 200 OK" not in answer or b"x-pilot-start: cold" not in answer.lower():
+        raise RuntimeError(f"not a cold answer: {answer[:300]!r}")
+    return took
+
+
+@dataclass(frozen=True)
+class Row:
+    """`figures` are the names and units of what `measure` gives. `better` is "less" or "more"."""
+
+    name: str
+    measure: Callable[[Side], list[float]]
+    figures: list[tuple[str, str]]
+    better: str = "less"
+
+
+ROWS = [
+    Row("cold, numpy and Pillow", lambda side: cold(side, "packages"), [("p50", "ms"), ("p99", "ms")]),
+    Row("cold, no imports", lambda side: cold(side, "noop"), [("p50", "ms"), ("p99", "ms")]),
+    Row("warm, one connection", warm, [("p50", "µs"), ("p99", "µs")]),
+    Row("warm, 16 connections", many, [("throughput", "/s")], better="more"),
+    Row("50 at one instant, numpy and Pillow", burst, [("all answered", "ms")]),
+    Row("idle worker, numpy and Pillow", pss, [("PSS", "MB")]),
+    Row("cold, 1 MB at 10 MB/s, start of 100 ms", upload, [("answer", "ms")]),
+]
+# The issue's bar: no worse than 3 % in any. The upload has a bar of its own.
+RATIO_MAX = 1.03
+UPLOAD_MS_MAX = 115.0
+
+
+def prepare(daemon: Daemon, packages: bool) -> None:
+    daemon.deploy("noop", NOOP)
+    daemon.deploy("packages", IMPORTS + NOOP if packages else NOOP, REQUIREMENTS if packages else "")
+    daemon.deploy("hook", HOOK)
+
+
+def floor(rounds: int) -> list[str]:
+    """A bare os.fork() of a process with numpy and Pillow: what a fork costs on this machine."""
+    tool = ROOT.parent / "shared" / "tools" / "floor.py"
+    if not tool.exists():
+        return []
+    command = [sys.executable, str(tool)]
+    return [subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() for _ in range(rounds)]
+
+
+def main() -> int:
+    parser = options_of("builds", __doc__, "every row once, without packages, of one build against itself")
+    parser.add_argument("--before", metavar="FILE", type=Path, help="the older binary (default: the same)")
+    run = Run.begin(parser)
+    effort = SMOKE if run.options.smoke else FULL
+    load = Load(run.binary)
+    before: Path = run.options.before or run.binary
+    seen: dict[str, dict[str, list[list[float]]]] = {row.name: {"before": [], "after": []} for row in ROWS}
+    floors = [] if run.options.smoke else floor(2)
+    with tempfile.TemporaryDirectory() as home:
+        homes = {name: Path(home) / name for name in ("before", "after")}
+        for folder in homes.values():
+            folder.mkdir()
+        with Daemon(before.resolve(), homes["before"]) as one, Daemon(run.binary, homes["after"]) as other:
+            sides = [("before", Side(one, load, effort)), ("after", Side(other, load, effort))]
+            for _, side in sides:
+                prepare(side.daemon, packages=not run.options.smoke)
+            for number in range(effort.rounds):
+                for row in ROWS:
+                    for name, side in sides if number % 2 == 0 else sides[::-1]:
+                        seen[row.name][name].append(row.measure(side))
+                print(f"… round {number + 1} of {effort.rounds}", file=sys.stderr, flush=True)
+    if not run.options.smoke:
+        floors += floor(2)
+    report = judged(seen, floors)
+    print(report.text())
+    return run.finish([report], floor=floors)
+
+
+def judged(seen: dict[str, dict[str, list[list[float]]]], floors: list[str]) -> Report:
+    report = Report("builds", "before and after, taking turns", ["what", "before", "after", "after ÷ before, n"], notes=floors)
+    for row in ROWS:
+        for at, (figure, unit) in enumerate(row.figures):
+            before = [values[at] for values in seen[row.name]["before"]]
+            after = [values[at] for values in seen[row.name]["after"]]
+            ratios = Estimate.of([new / old for new, old in zip(after, before)])
+            ratio = median(after) / median(before)
+            worse = ratio if row.better == "less" else 1 / ratio
+            told = f"{ratio:.3f} (mean {ratios.text(3)}), {len(after)}"
+            what = f"{row.name}: {figure}"
+            report.rows.append([what, f"{median(before):,.2f} {unit}", f"{median(after):,.2f} {unit}", told])
+            if row.measure is upload:
+                bar, kept = f"≤ {UPLOAD_MS_MAX} ms", median(after) <= UPLOAD_MS_MAX
+                report.bars.append(Bar(what, bar, f"{median(after):.1f} ms", kept))
+            else:
+                report.bars.append(Bar(what, f"≤ {RATIO_MAX} × worse", f"{worse:.3f}", worse <= RATIO_MAX))
+    report.data = seen
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main())
