@@ -1,21 +1,21 @@
 //! A worker that polls the Lambda Runtime API (`2018-06-01`): the daemon serves the API on a listener inside the worker's
 //! network, and a call waits in the queue for the next poll.
 //!
-//! Who does not keep to the API gets Lambda's error and harms only itself:
+//! A runtime that violates the API gets Lambda's error and affects only itself:
 //!
-//! | the runtime | what comes of it |
+//! | the runtime | result |
 //! |---|---|
-//! | answers twice, or an unknown id | 400 `InvalidRequestID`; the first answer stands |
+//! | answers twice, or an unknown id | 400 `InvalidRequestID`; the first answer counts |
 //! | polls before it has answered, with a concurrency of 1 | 403 `InvalidStateTransition` |
-//! | never polls (again) | the call waits; its caller has the timeout |
+//! | never polls (again) | the call waits until its timeout |
 //! | polls, and never answers | the same |
-//! | disconnects from a poll | the event waits for the next one; if it had been sent, as above |
+//! | disconnects from a poll | the event waits for the next poll; if it was already sent, as above |
 //! | disconnects in the middle of an answer | `Runtime.TruncatedResponse`, or the fault if the process ended |
 //! | answers more than 6 MiB in one piece | 413, and `Function.ResponseSizeTooLarge` for the caller |
-//! | answers what is no JSON | passed on as it is, as Lambda does: whoever reads it decides |
-//! | posts an error that is no JSON object | made the message of one |
-//! | has an extension that registers and never asks for an event | it does not come up, and the error names the extension |
-//! | has an extension that does not ask for the next event | the next call waits, up to the deadline of the one before |
+//! | answers something other than JSON | passed on unchanged, as in Lambda |
+//! | posts an error that is not a JSON object | it becomes the message of an error |
+//! | has an extension that registers and never asks for an event | the start fails, and the error names the extension |
+//! | has an extension that does not ask for the next event | the next call waits, up to the last call's deadline |
 
 mod api;
 mod extensions;
@@ -51,18 +51,18 @@ use crate::life::Life;
 use crate::start::output_text;
 use crate::{Awaited, Held, Instance, Retire, Start};
 
-/// A worker that polls the Lambda Runtime API. Dropped, it is let go as if by [`Worker::retire`].
+/// A worker that polls the Lambda Runtime API. Dropping it is the same as [`Worker::retire`].
 #[derive(Debug)]
 pub struct ProvidedWorker {
     site: Arc<Worksite>,
     stamps: StartStamps,
-    /// Answers under way, by stream. The lock is held for a look-up: whoever reads one takes it out meanwhile.
+    /// Streamed answers that are being read, by stream. The lock is held for a look-up: a reader takes its answer out.
     streams: Mutex<HashMap<u32, Box<Streamed>>>,
-    /// The server. Gone once the worker is retired.
+    /// The server. Empty once the worker is retired.
     tasks: Mutex<JoinSet<()>>,
 }
 
-/// What a worker's connections share with it.
+/// Shared by a worker and its connections.
 #[derive(Debug)]
 struct Worksite {
     id: WorkerId,
@@ -73,8 +73,9 @@ struct Worksite {
 }
 
 impl Worksite {
-    /// Waits for an event for the runtime: until the extensions have come up, and after that until they are done with the one before.
-    /// Where several are worked on at a time nobody can tell which is done.
+    /// Waits for an event for the runtime. Before the first one, the extensions must be ready; later, they must be done with
+    /// the last invocation. With a concurrency above 1 they are not waited for, because it is unknown which invocation they are
+    /// done with.
     async fn poll(&self) -> Result<Taken, OutOfTurn> {
         self.queue.ask()?;
         if !self.queue.is_up() {
@@ -90,8 +91,8 @@ impl ProvidedWorker {
     /// Serves the Runtime API on `listener` and waits for the worker's first poll.
     ///
     /// # Errors
-    /// [`StartError::Import`] when the runtime says that it cannot be initialised, [`StartError::Runtime`] when it ends or
-    /// does not poll in time. The instance has then been retired at once.
+    /// [`StartError::Import`] when the runtime reports an initialisation error, [`StartError::Runtime`] when it ends or does
+    /// not poll in time. The instance is then already retired.
     pub async fn come_up(
         start: Start,
         listener: TcpListener,
@@ -131,7 +132,7 @@ impl ProvidedWorker {
             extensions,
             ..
         } = &*self.site;
-        // The server tells of an end only after it has read what came before it.
+        // The server closes the queue only after it has read everything that came before the end.
         let over = async {
             tokio::select! {
                 biased;
@@ -165,7 +166,7 @@ impl ProvidedWorker {
         if life.was_let_go() {
             return Err(match life.ended_soon().await {
                 Some(end) => life.fault_of(end),
-                None => life.fault("it has been let go"),
+                None => life.fault("the worker is retired"),
             });
         }
         let (caller, heard) = oneshot::channel();
@@ -176,10 +177,10 @@ impl ProvidedWorker {
             Ok(()) => {}
             Err(Refused::Closed) => return Err(life.fault_of(life.ended().await)),
             Err(Refused::IdInUse) => {
-                return Err(life.fault("an invocation of this id is not over"));
+                return Err(life.fault("an invocation with this id is still running"));
             }
             Err(Refused::Full) => {
-                return Err(life.fault("more invocations at a time than the version's concurrency"));
+                return Err(life.fault("more concurrent invocations than the version allows"));
             }
         }
         match heard.await {
@@ -195,7 +196,7 @@ impl ProvidedWorker {
         }
     }
 
-    /// What the next poll is answered with.
+    /// The answer to the next poll.
     fn event(&self, call: &Call, caller: oneshot::Sender<Heard>) -> Result<Event, String> {
         let head = &call.head;
         let mut headers = HeaderMap::with_capacity(HEADERS_LEN);
@@ -211,7 +212,7 @@ impl ProvidedWorker {
             set(&names::TRACE_ID, trace)?;
         }
         if let Some(json) = &head.client_context {
-            // Line breaks of JSON stand between its words, where a blank does as well.
+            // Line breaks in JSON are only between tokens, where a blank is equivalent.
             set(&names::CLIENT_CONTEXT, &json.replace(['\r', '\n'], " "))?;
         }
         headers.insert(&names::DEADLINE, HeaderValue::from(head.deadline_unix_ms));
@@ -259,7 +260,7 @@ impl ProvidedWorker {
     async fn next_part(&self, stream: u32) -> Result<Part, WorkerFault> {
         let streamed = self.streams.lock().remove(&stream);
         let Some(mut streamed) = streamed else {
-            let problem = format!("no answer is under way on stream {stream}");
+            let problem = format!("stream {stream} has no answer");
             return Err(self.site.life.fault(problem));
         };
         let times = streamed.times;
@@ -277,7 +278,7 @@ impl ProvidedWorker {
         }
     }
 
-    /// An answer broke off before anything of it was passed on.
+    /// An answer broke off before any of it was passed on.
     async fn broken(&self, times: Times) -> Result<Answer, WorkerFault> {
         match self.site.life.ended_soon().await {
             Some(end) => Err(self.site.life.fault_of(end)),
@@ -294,8 +295,8 @@ impl ProvidedWorker {
         }
     }
 
-    /// With extensions it gets Lambda's two seconds to end; without, nobody would use them. An extension may be a process of its own,
-    /// which has them although the runtime ends at once.
+    /// With extensions, the worker gets Lambda's two seconds to end; without, it does not need them. An extension may be a
+    /// process of its own, which gets them even if the runtime ends at once.
     fn how_to_retire(&self) -> Retire {
         let extensions = &self.site.extensions;
         if extensions.is_empty() {
@@ -377,7 +378,7 @@ mod names {
 
 const HEADERS_LEN: usize = 8;
 
-/// What Lambda gives extensions to end (`Shutdown` phase).
+/// How long Lambda lets extensions run in its `Shutdown` phase.
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(2);
 
 const HINT: &str = "Does it poll http://$AWS_LAMBDA_RUNTIME_API/2018-06-01/runtime/invocation/next, as a Lambda runtime client does?";

@@ -1,4 +1,4 @@
-//! A worker as the daemon holds it: a process forked into a sandbox, its invocation channel, its output.
+//! The daemon's handle of a worker: a process in a sandbox, its invocation channel, its output.
 
 mod call;
 mod mux;
@@ -32,7 +32,7 @@ use crate::memory;
 use crate::sandbox::Sandbox;
 use crate::template::{Child, ChildEnd, END_TIME_MAX, or_end};
 
-/// A forked (or freshly executed) process in a sandbox.
+/// A forked (or newly executed) process in a sandbox.
 pub(crate) struct ForkedWorker {
     id: WorkerId,
     stamps: StartStamps,
@@ -43,17 +43,17 @@ pub(crate) struct ForkedWorker {
     end: Arc<SetOnce<ChildEnd>>,
     /// It was told to end.
     killed: AtomicBool,
-    /// The kernel has killed a process of the sandbox for want of memory.
+    /// The kernel killed a process of the sandbox at its memory limit.
     out_of_memory: AtomicBool,
-    /// Taken when it is killed, or given back to be used again.
+    /// Taken when the worker is killed, or released for reuse.
     body: Mutex<Option<Body>>,
-    /// Where its sandbox goes when it has ended.
+    /// Takes its sandbox back.
     home: Arc<dyn Home>,
 }
 
-/// The channel, by how many exchanges it has at a time.
+/// The channel, by its number of concurrent exchanges.
 enum Link {
-    /// The caller keeps to one; the lock makes it so. Held across awaits by design.
+    /// One at a time; the lock enforces it. Held across awaits by design.
     OneAtATime(AsyncMutex<Connection>),
     Several(Mux),
 }
@@ -65,12 +65,12 @@ pub(crate) struct Body {
     pub(crate) process: Child,
 }
 
-/// Takes back a sandbox whose worker has been let go.
+/// Takes back the sandbox of a released worker.
 pub(crate) trait Home: Send + Sync {
-    /// The worker's channel is closed; its process may still be ending.
+    /// Takes it back. The worker's channel is closed; its process may still be ending.
     fn take_back(&self, body: Body);
 
-    /// The sandbox was ended with its worker.
+    /// The sandbox ended with its worker.
     fn lost(&self) {}
 }
 
@@ -84,7 +84,7 @@ impl fmt::Debug for ForkedWorker {
 }
 
 impl ForkedWorker {
-    /// Waits until the process is initialised.
+    /// Waits until the process is ready.
     pub(crate) async fn come_up(
         id: WorkerId,
         asked: Instant,
@@ -151,13 +151,13 @@ impl ForkedWorker {
                     body: String::from_utf8_lossy(&frame.body).into_owned(),
                     output: connection.output().take_text(),
                 };
-                // It exits by itself, now that the channel closes; its sandbox is as good as before.
+                // The process exits by itself when the channel closes, so the sandbox can be reused.
                 drop(connection);
                 home.take_back(body);
                 Err(error)
             }
             other => Err(runtime(
-                format!("the worker began with {other:?}"),
+                format!("the worker's first frame is {other:?}"),
                 &mut connection,
             )),
         }
@@ -165,7 +165,7 @@ impl ForkedWorker {
 }
 
 impl Body {
-    /// The sandbox, once its process has ended. `None`: it did not end in time, or nobody can tell.
+    /// The sandbox, once its process has ended. `None`: the process did not end in time, or its end is unknown.
     pub(crate) async fn vacated(self) -> Option<Sandbox> {
         match timeout(END_TIME_MAX, self.process.end()).await {
             Ok(ChildEnd::Exited(_) | ChildEnd::Signalled(_)) => Some(self.sandbox),
@@ -175,7 +175,7 @@ impl Body {
 }
 
 impl ForkedWorker {
-    /// `work`, unless the process ends first.
+    /// Runs `work`, but fails when the process ends first.
     async fn while_alive<T>(
         &self,
         work: impl Future<Output = Result<T, CallError>>,
@@ -184,8 +184,8 @@ impl ForkedWorker {
         or_end(work, end).await.unwrap_or(Err(CallError::Closed))
     }
 
-    /// The process is gone, or of no more use: finds out why, for the callers of the exchanges under way, and ends what is left
-    /// in its sandbox.
+    /// The process has ended or is unusable. Determines why, for the callers of the running exchanges, and ends the rest of the
+    /// sandbox.
     async fn fault(&self, what: CallError, output: Bytes) -> WorkerFault {
         let body = self.body.lock().take();
         self.killed.store(true, Ordering::Relaxed);
@@ -285,7 +285,7 @@ impl Worker for ForkedWorker {
 
     fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
-        // The sandbox's init sees its socket close, ends, and the kernel ends everything in its PID namespace.
+        // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
         drop(self.body.lock().take());
         self.home.lost();
     }
@@ -307,8 +307,8 @@ impl Worker for ForkedWorker {
         let Some((processes, peak)) = seen else {
             return WorkerMemory::default();
         };
-        // Not under the lock, which whoever ends the worker needs: a look at a process that forks waits until it has forked, and that
-        // may be for memory, for many seconds.
+        // Not under the lock, which ending the worker needs: reading the memory of a process that forks waits until the fork is
+        // done, which may take many seconds if it waits for memory.
         WorkerMemory {
             pss: processes.into_iter().map(memory::pss_bytes).sum(),
             peak,

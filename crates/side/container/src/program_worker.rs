@@ -1,8 +1,9 @@
-//! The contract `shim`, HotC's form: a function is a program that is run for each invocation in a container that is up already
-//! (OpenFaaS's classic watchdog, as a contract). It reads the event from its standard input and writes the answer to its standard
-//! output; what it writes to standard error is the invocation's output.
+//! `contract = "shim"`, as in HotC: a function is a program that runs once per invocation in a running container (as OpenFaaS's
+//! classic watchdog does). It reads the event from its standard input and writes the answer to its standard output. Its
+//! standard error is the invocation's output.
 //!
-//! What an invocation leaves running ends with it, where the container serves one at a time; else when the container is cleaned.
+//! Processes that an invocation leaves are killed at its end if the container serves one at a time, otherwise at the
+//! container's cleaning.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,7 +26,7 @@ use crate::output::{Output, Whole};
 use crate::parts::now;
 use crate::shim::{Ended, Process, Program, Shim, ShimError, Whom};
 
-/// A container with a function's code in it.
+/// A container with a function's code.
 #[derive(Debug)]
 pub(crate) struct ProgramWorker {
     id: WorkerId,
@@ -37,11 +38,11 @@ pub(crate) struct ProgramWorker {
     let_go: AtomicBool,
 }
 
-/// A program that runs, ended if nobody waits for it any more.
+/// A running program; killed if its caller is gone.
 struct Running<'a> {
     shim: &'a Shim,
     process: Process,
-    /// Closed once the event is in it.
+    /// Closed after the event is written.
     input: Option<Sender>,
     answer: Output,
     log: Output,
@@ -57,7 +58,7 @@ impl ProgramWorker {
         command: Vec<String>,
         variables: BTreeMap<String, String>,
     ) -> Self {
-        // Nothing is started before an event comes.
+        // No process is started before the first event.
         let ready = now();
         Self {
             id,
@@ -177,12 +178,12 @@ impl ProgramWorker {
 }
 
 impl Running<'_> {
-    /// Gives it the event and waits for its end. A program need not read: what it leaves is nobody's.
+    /// Writes the event and waits for the program's end. The program need not read all of it.
     async fn feed(&mut self, event: &[u8]) -> Ended {
         let input = self.input.take();
         let give = async {
             if let Some(mut input) = input {
-                // It may have closed its end.
+                // The program may have closed its input.
                 drop(input.write_all(event).await);
             }
         };
@@ -190,7 +191,7 @@ impl Running<'_> {
         tokio::select! {
             biased;
             ended = &mut ended => return ended,
-            // Closed with the end of this: a program that reads to the end finds one.
+            // Closing the input is the end of the event for the program.
             () = &mut give => {}
         }
         ended.await
@@ -248,7 +249,7 @@ fn done(started: Instant, returned: Instant, first_byte: Option<Instant>, output
     }
 }
 
-/// JSON as it is; anything else as a string, without the line break that ends it; nothing as `null`.
+/// JSON stays as it is; anything else becomes a string without its last line break; nothing becomes `null`.
 fn as_answer(answer: Whole, done: Done) -> Answer {
     if answer.dropped > 0 {
         let message = format!(
@@ -269,7 +270,7 @@ fn as_answer(answer: Whole, done: Done) -> Answer {
     Answer::Result(json.into(), done)
 }
 
-/// The program ended otherwise than with status 0. Its last words say more than the status.
+/// The error of a program with a status other than 0. The end of its standard error says more than the status.
 fn failure(how: &str, done: Done) -> Answer {
     let log = String::from_utf8_lossy(&done.output);
     let lines: Vec<&str> = log.trim_end().lines().rev().take(LINES_MAX).collect();
@@ -282,17 +283,17 @@ fn failure(how: &str, done: Done) -> Answer {
     Answer::Error(error_body("Runtime.ExitError", &message), done)
 }
 
-/// Lambda's form.
+/// Lambda's error body.
 fn error_body(kind: &str, message: &str) -> Bytes {
     serde_json::json!({ "errorType": kind, "errorMessage": message, "stackTrace": [] })
         .to_string()
         .into()
 }
 
-/// Most that an invocation may answer, bytes: Lambda's 6 MiB with the room it leaves for the envelope.
+/// Longest answer, bytes: Lambda's 6 MiB plus what Lambda allows for the envelope.
 const ANSWER_LEN_MAX: usize = 6 * 1024 * 1024 + 100;
 
-/// Of standard error in an error's message.
+/// Lines of standard error in an error's message.
 const LINES_MAX: usize = 10;
 const WORDS_LEN_MAX: usize = 4000;
 

@@ -1,5 +1,5 @@
-//! Frames over a worker's channel, one exchange at a time, on the task that asked: no hand-over to a reader task, whose waking
-//! would cost more than everything here.
+//! Calls over a worker's channel, one at a time, on the caller's task. There is no reader task, because waking one costs more
+//! than everything here.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -22,11 +22,11 @@ use super::output::Output;
 pub(crate) struct Connection {
     reader: Reader,
     writer: OwnedWriteHalf,
-    /// When the answer under way began to arrive.
+    /// When the first byte of the current answer arrived.
     first_byte: Instant,
 }
 
-/// The reading half: frames, and output meanwhile.
+/// The reading half. It also reads output.
 #[derive(Debug)]
 pub(crate) struct Reader {
     stream: OwnedReadHalf,
@@ -34,16 +34,16 @@ pub(crate) struct Reader {
     output: Output,
 }
 
-/// Why an exchange has no answer.
+/// Why a call has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CallError {
     /// The worker closed its end.
     Closed,
-    /// It broke the protocol, or the socket failed.
+    /// It violated the protocol, or the socket failed.
     Broken(String),
 }
 
-/// Room for an ordinary answer, so that it is read with one call.
+/// Enough for a typical answer, so that it takes one read.
 const READ_LEN: usize = 16 * 1024;
 
 impl Connection {
@@ -72,7 +72,7 @@ impl Connection {
         self.reader.frame().await
     }
 
-    /// One exchange, up to the whole answer or the head of a streamed one.
+    /// Calls the worker, and returns the whole answer or the head of a streamed one.
     pub(crate) async fn call(&mut self, call: &Call) -> Result<Answer, CallError> {
         self.send(call).await?;
         let frame = self.frame().await?;
@@ -83,7 +83,7 @@ impl Connection {
         if !matches!(answer, Answer::Http { done: None, .. }) {
             return Ok(answer);
         }
-        // A short answer may come as HEAD and END in one piece.
+        // HEAD and END of a short answer may arrive together.
         let Some(next) = self.reader.decoder.next_frame().map_err(broken)? else {
             return Ok(answer);
         };
@@ -114,7 +114,7 @@ impl Connection {
             .map_err(closed_or_broken)?;
         IoSlice::advance_slices(&mut rest, sent);
         while rest.iter().any(|part| !part.is_empty()) {
-            // A worker that prints while a large request is written to it must not wait for us.
+            // Output is read meanwhile, or a worker that prints while it receives a large request would block.
             let written = self
                 .reader
                 .output
@@ -128,7 +128,7 @@ impl Connection {
 }
 
 impl Reader {
-    /// The next whole frame; output is read meanwhile.
+    /// The next complete frame. Reads output while it waits.
     pub(super) async fn frame(&mut self) -> Result<Frame, CallError> {
         loop {
             if let Some(frame) = self.decoder.next_frame().map_err(broken)? {
@@ -183,7 +183,7 @@ impl<'a> FirstFrame<'a> {
     }
 }
 
-/// What the first frame of an answer says. `output` is asked for once the answer is complete.
+/// Decodes the first frame of an answer. `output` is called once the answer is complete.
 pub(super) fn answer(
     frame: Frame,
     first_byte: Instant,
@@ -223,7 +223,7 @@ pub(super) fn answer(
     }
 }
 
-/// What a later frame of a streamed answer says.
+/// Decodes a later frame of a streamed answer.
 pub(super) fn part(
     frame: Frame,
     first_byte: Instant,
@@ -243,8 +243,8 @@ pub(super) fn part(
     }
 }
 
-/// The head of a streamed answer with the part that came along. Nothing of it has left the daemon: an application that raised
-/// is heard as if it had before its response began.
+/// Joins the head of a streamed answer with the part that arrived with it. Nothing of the answer has been sent yet, so an
+/// exception of the application replaces it.
 pub(super) fn with_next(answer: Answer, next: Part) -> Answer {
     let Answer::Http { head, first, .. } = answer else {
         return answer;
@@ -297,7 +297,7 @@ fn expect_stream(frame: &Frame, stream: u32) -> Result<(), CallError> {
 
 fn out_of_turn(frame: &Frame) -> CallError {
     CallError::Broken(format!(
-        "a frame {:?} of stream {} out of turn",
+        "unexpected frame {:?} of stream {}",
         frame.kind, frame.stream
     ))
 }

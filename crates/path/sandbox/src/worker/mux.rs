@@ -1,5 +1,5 @@
-//! Several exchanges over one channel at the same time, for workers with a concurrency above 1: a task reads and hands frames to
-//! whoever waits for their stream. One exchange at a time does without it ([`super::call`]).
+//! Concurrent calls over one channel, for workers with a concurrency above 1: a task reads frames and passes each to the caller
+//! that waits for its stream. Single calls do not need it ([`super::call`]).
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -18,13 +18,13 @@ use tokio::task::JoinHandle;
 
 use super::call::{self, CallError, Connection, FirstFrame, Reader};
 
-/// Frames of one stream that wait to be taken; then the worker's channel is not read on.
+/// Most frames of one stream that are waiting; beyond that the worker's channel is not read.
 const FRAMES_WAITING_MAX: usize = 32;
 
-/// A channel with several exchanges under way.
+/// A channel with concurrent calls.
 #[derive(Debug)]
 pub(super) struct Mux {
-    /// A frame is written whole before the next. Held across awaits by design.
+    /// Frames must not be interleaved. Held across awaits by design.
     writer: AsyncMutex<OwnedWriteHalf>,
     streams: Arc<Streams>,
     reader: JoinHandle<()>,
@@ -32,7 +32,7 @@ pub(super) struct Mux {
 
 #[derive(Debug, Default)]
 struct Streams {
-    /// Guards who waits for which stream, and whether anything will come at all.
+    /// Guards the callers by stream, and the reason once the channel has ended.
     open: Mutex<Open>,
 }
 
@@ -43,7 +43,7 @@ struct Open {
     ended: Option<CallError>,
 }
 
-/// A frame, when it came, and what had been printed by then.
+/// A frame, its time of arrival, and the output until then.
 #[derive(Debug)]
 struct Arrived {
     frame: Frame,
@@ -51,7 +51,7 @@ struct Arrived {
     output: Bytes,
 }
 
-/// One exchange's own.
+/// The state of one call.
 #[derive(Debug)]
 struct Stream {
     frames: mpsc::Receiver<Arrived>,
@@ -158,11 +158,11 @@ impl Streams {
     }
 }
 
-/// Forgets a stream when its exchange is over, or given up.
+/// Removes a stream when its call is done or cancelled.
 struct Closing<'a>(&'a Streams, u32);
 
 impl Closing<'_> {
-    /// More of the stream is to come.
+    /// Keeps the stream, because more of it follows.
     fn stay_open(self) {
         std::mem::forget(self);
     }
@@ -197,7 +197,7 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
             .senders
             .get(&arrived.frame.stream)
             .cloned();
-        // Nobody waits for it any more when its client has hung up.
+        // There is no caller if its client has hung up.
         if let Some(sender) = sender {
             let _ = sender.send(arrived).await;
         }

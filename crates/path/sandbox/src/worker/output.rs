@@ -1,5 +1,5 @@
-//! What a process in a sandbox writes to its descriptors 1 and 2: a pipe, read by the daemon while it waits for an answer, so
-//! that nobody who prints a lot is held up, and kept up to a bound.
+//! What a process in a sandbox writes to its descriptors 1 and 2: a pipe that the daemon reads while it waits for an answer, so
+//! that the process never blocks on a full pipe. What is kept is bounded.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,22 +13,22 @@ use tokio::net::unix::pipe::Receiver;
 
 use crate::channel::set_nonblocking;
 
-/// Most output kept per invocation, bytes. What comes beyond it is read and counted.
+/// Most output kept per invocation, bytes. The rest is read and counted.
 pub(crate) const OUTPUT_LEN_MAX: usize = 256 * 1024;
 
 /// The reading end.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// Shared with whoever waits for something to read.
+    /// Shared with tasks that wait until it is readable.
     pipe: Arc<Receiver>,
     kept: Vec<u8>,
     dropped: u64,
-    /// All writers are gone.
+    /// All writers are closed.
     ended: bool,
 }
 
 impl Output {
-    /// The reading end and the one to give away.
+    /// The reading end and the writing end.
     pub(crate) fn pipe() -> io::Result<(Self, OwnedFd)> {
         let (here, there) = pipe2(OFlag::O_CLOEXEC)?;
         set_nonblocking(&here)?;
@@ -43,8 +43,8 @@ impl Output {
         ))
     }
 
-    /// Reads what is there, without waiting. It asks the kernel, not the runtime: what was written before an answer was sent
-    /// must be in hand when the answer is, although the runtime may not have heard of it.
+    /// Reads everything that is there, without waiting. Reads the pipe directly instead of waiting for tokio's readiness, so
+    /// that everything written before an answer is included.
     pub(crate) fn drain_now(&mut self) {
         let mut chunk = [0; 8192];
         while !self.ended {
@@ -64,7 +64,7 @@ impl Output {
         self.dropped += dropped.len() as u64;
     }
 
-    /// Waits for something to read, and reads it. Never resolves once all writers are gone.
+    /// Waits until something can be read, and reads it. Never resolves once all writers are closed.
     pub(crate) async fn drain_next(&mut self) {
         if self.ended {
             return std::future::pending().await;
@@ -76,7 +76,7 @@ impl Output {
         self.drain_ready();
     }
 
-    /// Reads through the runtime, which so learns when there is no more. False once all writers are gone.
+    /// Reads through tokio, which clears its readiness. Returns false once all writers are closed.
     pub(crate) fn drain_ready(&mut self) -> bool {
         let mut chunk = [0; 8192];
         while !self.ended {
@@ -89,12 +89,12 @@ impl Output {
         !self.ended
     }
 
-    /// What tells when there is something to read, for who must not hold the output meanwhile.
+    /// The pipe, for tasks that wait for its readiness without holding the output.
     pub(crate) fn pipe_shared(&self) -> Arc<Receiver> {
         Arc::clone(&self.pipe)
     }
 
-    /// Reads on while something else goes on.
+    /// Reads output until `work` is done.
     pub(crate) async fn drain_while<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
@@ -106,7 +106,7 @@ impl Output {
         }
     }
 
-    /// Everything since the last time, with a last line that says what is missing.
+    /// Everything since the last call, with a last line that says how much is missing.
     pub(crate) fn take(&mut self) -> Bytes {
         self.drain_now();
         if self.dropped > 0 {

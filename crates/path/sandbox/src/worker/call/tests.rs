@@ -1,4 +1,4 @@
-//! What a worker's frames mean, over a real socket pair; the test plays the worker.
+//! Decoding of a worker's frames over a real socket pair; the test plays the worker.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn call() -> Call {
     call
 }
 
-/// The daemon's end, and the worker's.
+/// The daemon's end and the worker's end.
 fn pair() -> (Connection, UnixStream) {
     let (here, worker) = UnixStream::pair().unwrap();
     let (output, _) = Output::pipe().unwrap();
