@@ -187,11 +187,29 @@ fn hint(word: &str) -> String {
 /// How Lambda's names of runtimes begin that have none of their own here.
 const OTHER_LANGUAGES: [&str; 6] = ["go", "java", "ruby", "dotnet", "rust", "deno"];
 
+/// What starts the workers of a runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// Workers are forked from templates.
+    Fork,
+    /// Workers are made from runtimes that are kept and reused by their key.
+    Keyed,
+}
+
 impl Runtime {
-    /// Whether workers are forked from templates; otherwise they are made from runtimes that are kept.
+    /// Which engine starts its workers.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        match self {
+            Self::Python { .. } => EngineKind::Fork,
+            _ => EngineKind::Keyed,
+        }
+    }
+
+    /// Whether workers are forked from templates.
     #[must_use]
     pub fn forks(&self) -> bool {
-        matches!(self, Self::Python { .. })
+        self.engine() == EngineKind::Fork
     }
 }
 

@@ -24,7 +24,8 @@ pub mod timeline;
 pub mod version;
 
 pub use config::{
-    Contract, FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
+    Contract, EngineKind, FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig,
+    TemplateMode,
 };
 pub use event::{EndReason, Event, RuntimeOrigin};
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};

@@ -273,6 +273,10 @@ impl Inner {
 }
 
 impl RuntimeHost for FakeHost {
+    fn hosts(&self, runtime: &Runtime) -> bool {
+        !matches!(runtime, Runtime::Container { .. })
+    }
+
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {
         match &self.inner.script.lock().keys_fail {
             Some(error) => Err(error.clone()),

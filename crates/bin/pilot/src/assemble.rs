@@ -15,10 +15,10 @@ use pilot_container::{ContainerConfig, ContainerHost};
 use pilot_deploy::{DeployConfig, Deployer, VERSIONS_KEPT};
 use pilot_gateway::{Control, GatewayConfig, InvokeToken};
 use pilot_invoke::Invoker;
-use pilot_model::Instant;
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform, RuntimeHost};
-use pilot_pool::{ByRuntime, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
+use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform};
+use pilot_model::{EngineKind, Instant};
+use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
 use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, Machine, NativeHost, Spawner};
 use pilot_telemetry::Metrics;
 use tower::ServiceExt;
@@ -90,10 +90,10 @@ pub(crate) fn assemble(
     let (sink, observations) = Observer::start(logs, Arc::clone(&metrics), Arc::clone(&clock))
         .with_context(|| format!("cannot write logs below {}", config.data_dir.display()))?;
     let engines = engines(config, isolation, spawner, &sink, &clock)?;
-    let engine: Arc<dyn Engine> = Arc::new(ByRuntime {
-        forking: Arc::clone(&engines.forking) as Arc<dyn Engine>,
-        keyed: Arc::clone(&engines.keyed) as Arc<dyn Engine>,
-    });
+    let engine: Arc<dyn Engine> = Arc::new(EngineTable(vec![
+        (EngineKind::Fork, Arc::clone(&engines.forking) as _),
+        (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
+    ]));
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
@@ -178,8 +178,7 @@ fn engines(
     }));
     let keyed = KeyedPool::new(
         KeyedParts {
-            native: Arc::clone(&native) as Arc<dyn RuntimeHost>,
-            container: Some(Arc::clone(&containers) as Arc<dyn RuntimeHost>),
+            hosts: vec![Arc::clone(&native) as _, Arc::clone(&containers) as _],
             sink: Arc::clone(sink),
             clock: Arc::clone(clock),
             forecaster: forecaster(),

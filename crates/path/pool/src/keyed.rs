@@ -39,10 +39,8 @@ use shell::Shared;
 
 /// What a keyed pool is made of.
 pub struct KeyedParts {
-    /// Makes sandboxes of this machine.
-    pub native: Arc<dyn RuntimeHost>,
-    /// Makes containers; `None`: this daemon has no container engine.
-    pub container: Option<Arc<dyn RuntimeHost>>,
+    /// What makes the runtimes: of each version, the first that hosts its `runtime`.
+    pub hosts: Vec<Arc<dyn RuntimeHost>>,
     /// Where its events go.
     pub sink: Arc<dyn EventSink>,
     /// The time.
@@ -56,8 +54,7 @@ pub struct KeyedParts {
 impl fmt::Debug for KeyedParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedParts")
-            .field("native", &self.native)
-            .field("container", &self.container)
+            .field("hosts", &self.hosts)
             .finish_non_exhaustive()
     }
 }

@@ -5,10 +5,10 @@
 //! of memory, one task that ends workers off the path. Starts workers through the [`Engine`](pilot_model::ports::Engine)
 //! port; what a worker is asked is not this crate's business.
 //!
-//! A [`KeyedPool`] is such an engine, for what cannot fork: it keeps runtimes by their key and reuses them. [`ByRuntime`] is the
-//! engine that has both kinds.
+//! A [`KeyedPool`] is such an engine, for what cannot fork: it keeps runtimes by their key and reuses them. [`EngineTable`]
+//! sends each version to the engine of its runtime.
 
-mod by_runtime;
+mod engine_table;
 mod forecasting;
 mod keyed;
 mod lease;
@@ -17,7 +17,7 @@ mod pool;
 mod pools;
 mod tasks;
 
-pub use by_runtime::ByRuntime;
+pub use engine_table::EngineTable;
 pub use keyed::{KeyedParts, KeyedPool, KeyedSettings, MachineMemory, machine_memory};
 pub use lease::{Announcement, Lease, Waiting};
 pub use pool::{Leased, Pool, Refusal};

@@ -64,6 +64,13 @@ impl NativeHost {
 }
 
 impl RuntimeHost for NativeHost {
+    fn hosts(&self, runtime: &Runtime) -> bool {
+        matches!(
+            runtime,
+            Runtime::Node { .. } | Runtime::Provided { .. } | Runtime::Http { .. }
+        )
+    }
+
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {
         let config = &version.config;
         let environment = &version.environment;

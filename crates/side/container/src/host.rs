@@ -59,6 +59,10 @@ impl ContainerHost {
 }
 
 impl RuntimeHost for ContainerHost {
+    fn hosts(&self, runtime: &Runtime) -> bool {
+        matches!(runtime, Runtime::Container { .. })
+    }
+
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {
         let config = &version.config;
         let Runtime::Container { image, command, .. } = &config.runtime else {

@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::{BoxFuture, StartError, Worker};
+use crate::config::Runtime;
 use crate::deployment::TemplateReport;
 use crate::ids::WorkerId;
 use crate::runtime_key::RuntimeKey;
@@ -16,6 +17,9 @@ use crate::version::Version;
 
 /// Makes runtimes of one kind: sandboxes of this machine, or containers.
 pub trait RuntimeHost: Send + Sync + Debug {
+    /// Whether it makes the runtimes of versions with this `runtime`.
+    fn hosts(&self, runtime: &Runtime) -> bool;
+
     /// The runtime that a version needs.
     ///
     /// # Errors

@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::ports::{PrewarmedRuntime, RuntimeHost, StartError, TemplateMemory};
-use pilot_model::runtime_key::{Base, RuntimeKey};
+use pilot_model::runtime_key::RuntimeKey;
 use pilot_model::status::{RuntimeCounts, RuntimeStart, RuntimeStatus};
-use pilot_model::{
-    Event, FunctionName, Instant, Runtime, RuntimeOrigin, Version, VersionId, WorkerId,
-};
+use pilot_model::{Event, FunctionName, Instant, RuntimeOrigin, Version, VersionId, WorkerId};
 use tokio::sync::Notify;
 
 use super::hold::{Claim, Hold};
@@ -55,6 +53,8 @@ pub(super) struct Books {
 #[derive(Debug)]
 struct Known {
     key: Arc<RuntimeKey>,
+    /// What made the key, and starts its runtimes.
+    host: Arc<dyn RuntimeHost>,
     last: Option<RuntimeStart>,
 }
 
@@ -94,21 +94,13 @@ impl Shared {
 
     /// Who makes this version's runtimes.
     pub(super) fn host(&self, version: &Version) -> Result<&Arc<dyn RuntimeHost>, StartError> {
-        match &version.config.runtime {
-            Runtime::Container { image, .. } => {
-                self.parts
-                    .container
-                    .as_ref()
-                    .ok_or_else(|| StartError::Sandbox {
-                        problem: format!(
-                            "{} runs in a container of {image}, and this daemon has no container engine; install one \
-                             (docker.io) and start the daemon again",
-                            version.config.name
-                        ),
-                    })
-            }
-            _ => Ok(&self.parts.native),
-        }
+        let runtime = &version.config.runtime;
+        let mut hosts = self.parts.hosts.iter();
+        hosts
+            .find(|host| host.hosts(runtime))
+            .ok_or_else(|| StartError::Sandbox {
+                problem: format!("this daemon has no host for runtime = \"{runtime}\""),
+            })
     }
 
     /// Starts a worker in a runtime that is there, that is turned into the right one, or that is started.
@@ -211,15 +203,20 @@ impl Shared {
     /// Starts what the forecast wants of a stem.
     pub(super) fn refill(self: &Arc<Self>, stem: &Arc<RuntimeKey>) {
         let now = self.now();
-        let starts = self.books.lock().machine.refill(now, stem);
+        let (starts, host) = {
+            let mut books = self.books.lock();
+            let starts = books.machine.refill(now, stem);
+            if starts.is_empty() {
+                return;
+            }
+            let mut known = books.versions.values();
+            let of_stem = known.find(|known| known.key.stem() == **stem);
+            (starts, of_stem.map(|known| Arc::clone(&known.host)))
+        };
         for id in starts {
             let claim = Claim::new(self, id);
-            let host = match stem.base() {
-                Base::Native { .. } => Some(&self.parts.native),
-                Base::Container { .. } => self.parts.container.as_ref(),
-            };
             // Without a host the claim is dropped: the start has failed, and the next one waits.
-            let Some(host) = host else { continue };
+            let Some(host) = &host else { continue };
             let start = host.start(stem);
             let (shared, stem) = (Arc::clone(self), Arc::clone(stem));
             self.ahead.spawn(async move {
@@ -262,7 +259,11 @@ impl Shared {
         let known = versions.entry(name).or_insert_with(|| {
             let key = Arc::new(key);
             machine.use_key(&key);
-            Known { key, last: None }
+            Known {
+                key,
+                host: Arc::clone(host),
+                last: None,
+            }
         });
         let key = Arc::clone(&known.key);
         drop(books);

@@ -42,8 +42,7 @@ impl Bench {
         let memory_used = Arc::new(AtomicU64::new(0));
         let used = Arc::clone(&memory_used);
         let parts = KeyedParts {
-            native: Arc::clone(&host) as Arc<dyn RuntimeHost>,
-            container: None,
+            hosts: vec![Arc::clone(&host) as Arc<dyn RuntimeHost>],
             sink: Arc::clone(&sink) as Arc<dyn EventSink>,
             clock,
             forecaster,

@@ -236,7 +236,7 @@ async fn a_trial_that_never_comes_up_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_without_an_engine_says_what_is_missing() {
+async fn a_version_whose_runtime_no_host_makes_is_refused() {
     let bench = Bench::new();
     let version = version_of("qr", 1, |config| {
         config.runtime = Runtime::Container {
@@ -248,7 +248,9 @@ async fn a_container_without_an_engine_says_what_is_missing() {
     });
     let error = bench.try_start(&version).await.unwrap_err();
     assert!(
-        error.to_string().contains("qr runs in a container of qr:1"),
+        error
+            .to_string()
+            .contains("no host for runtime = \"container qr:1\""),
         "{error}"
     );
     assert_eq!(bench.pool.status(&version), None);
