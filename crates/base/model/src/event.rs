@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::config::words;
-use crate::ids::WorkerId;
 use crate::invocation::InvocationRecord;
 use crate::status::RuntimeCounts;
 use crate::version::Version;
@@ -20,8 +19,6 @@ pub enum Event {
     WorkerStarted {
         /// Of which version.
         version: Arc<Version>,
-        /// Which.
-        worker: WorkerId,
         /// From the decision to readiness.
         took: Duration,
     },
@@ -29,8 +26,6 @@ pub enum Event {
     WorkerEnded {
         /// Of which version.
         version: Arc<Version>,
-        /// Which.
-        worker: WorkerId,
         /// Why.
         reason: EndReason,
     },
@@ -45,6 +40,20 @@ pub enum Event {
     },
     /// How many runtimes there are now, of all keys; told when it has changed, every few seconds at most.
     RuntimesCounted(RuntimeCounts),
+}
+
+impl Event {
+    /// Bytes of the function's output that the event holds.
+    #[must_use]
+    pub fn output_bytes(&self) -> usize {
+        match self {
+            Self::Invoked(record) => record.output.len(),
+            Self::WorkerStarted { .. }
+            | Self::WorkerEnded { .. }
+            | Self::RuntimeGiven { .. }
+            | Self::RuntimesCounted(_) => 0,
+        }
+    }
 }
 
 words! {

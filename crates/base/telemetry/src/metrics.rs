@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use pilot_model::ports::TemplateMemory;
 use pilot_model::status::{PoolStatus, RuntimeCounts};
-use pilot_model::{EndReason, FunctionName, InvocationRecord, Outcome, RuntimeOrigin, StartKind};
+use pilot_model::{
+    EndReason, Event, FunctionName, InvocationRecord, Outcome, RuntimeOrigin, StartKind,
+};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -47,7 +49,7 @@ pub struct Metrics {
     runtimes: Family<Labels, Level>,
     runtime_uses: Family<Labels, Counter>,
     runtime_duration: Histograms,
-    events_dropped: Counter,
+    events_dropped: Family<Labels, Counter>,
     log_errors: Counter,
 }
 
@@ -75,7 +77,7 @@ impl Default for Metrics {
             runtimes: Family::default(),
             runtime_uses: Family::default(),
             runtime_duration: Family::new_with_constructor(durations),
-            events_dropped: Counter::default(),
+            events_dropped: Family::default(),
             log_errors: Counter::default(),
         };
         let registry = &mut metrics.registry;
@@ -257,10 +259,10 @@ impl Metrics {
         );
     }
 
-    /// Counts dropped events.
-    #[must_use]
-    pub fn events_dropped(&self) -> &Counter {
-        &self.events_dropped
+    /// Counts the events that this subscriber lost.
+    pub(crate) fn events_dropped(&self, subscriber: &'static str) -> Counter {
+        let labels = vec![("subscriber", Cow::Borrowed(subscriber))];
+        self.events_dropped.get_or_create_owned(&labels)
     }
 
     /// Counts failed writes to log files.
@@ -302,8 +304,18 @@ pub struct FunctionMetrics {
 }
 
 impl FunctionMetrics {
-    /// Counts one ended invocation.
-    pub fn invoked(&self, record: &InvocationRecord) {
+    /// Counts an event of the function.
+    pub fn count(&self, event: &Event) {
+        match event {
+            Event::Invoked(record) => self.invoked(record),
+            Event::WorkerStarted { took, .. } => self.worker_started(*took),
+            Event::WorkerEnded { reason, .. } => self.worker_ended(*reason),
+            Event::RuntimeGiven { origin, took, .. } => self.runtime_given(*origin, *took),
+            Event::RuntimesCounted(_) => {}
+        }
+    }
+
+    fn invoked(&self, record: &InvocationRecord) {
         self.invocations.inc();
         let timeline = &record.timeline;
         match record.start {
@@ -334,20 +346,17 @@ impl FunctionMetrics {
         self.phases.observe(record);
     }
 
-    /// Counts a worker that is ready.
-    pub fn worker_started(&self, took: Duration) {
+    fn worker_started(&self, took: Duration) {
         self.worker_starts.inc();
         self.worker_start_duration.observe(took.as_secs_f64());
     }
 
-    /// Counts a worker that ended.
-    pub fn worker_ended(&self, reason: EndReason) {
+    fn worker_ended(&self, reason: EndReason) {
         let labels = with(&name_label(&self.name), "reason", reason.as_str());
         self.worker_ends.get_or_create(&labels).inc();
     }
 
-    /// Counts a worker that got a runtime.
-    pub fn runtime_given(&self, origin: RuntimeOrigin, took: Duration) {
+    fn runtime_given(&self, origin: RuntimeOrigin, took: Duration) {
         let how = origin.as_str();
         let labels = with(&name_label(&self.name), "how", how);
         self.runtime_uses.get_or_create(&labels).inc();
@@ -480,4 +489,4 @@ const ERROR_OUTCOMES: [Outcome; 6] = [
 ];
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

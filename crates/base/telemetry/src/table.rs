@@ -80,8 +80,8 @@ table! {
         "Workers that got a runtime; how is reused, adapted (from a runtime with another key) or started.",
     RUNTIME_DURATION: Histogram "pilot_runtime_duration_seconds" ["how"]
         "Time to get a runtime, without the start of the function itself.",
-    EVENTS_DROPPED: Counter "pilot_events_dropped_total" []
-        "Events that were dropped because the subscriber was too slow.",
+    EVENTS_DROPPED: Counter "pilot_events_dropped_total" ["subscriber"]
+        "Events that a subscriber lost because it was too slow; subscriber is metrics, logs or summaries.",
     LOG_ERRORS: Counter "pilot_log_write_errors_total" []
         "Failed writes to functions' log files.",
 }

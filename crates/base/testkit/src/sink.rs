@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pilot_model::ports::EventSink;
-use pilot_model::{EndReason, Event, InvocationRecord, WorkerId};
+use pilot_model::{EndReason, Event, InvocationRecord};
 
 /// Keeps every event.
 #[derive(Debug, Default)]
@@ -27,11 +27,11 @@ impl RecordingSink {
         self.0.lock().iter().filter_map(record).collect()
     }
 
-    /// Workers that have ended, with the reason.
+    /// Why workers ended, in that order.
     #[must_use]
-    pub fn ended(&self) -> Vec<(WorkerId, EndReason)> {
+    pub fn ended(&self) -> Vec<EndReason> {
         let ended = |event: &Event| match event {
-            Event::WorkerEnded { worker, reason, .. } => Some((*worker, *reason)),
+            Event::WorkerEnded { reason, .. } => Some(*reason),
             _ => None,
         };
         self.0.lock().iter().filter_map(ended).collect()

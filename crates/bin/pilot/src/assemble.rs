@@ -8,9 +8,7 @@ use anyhow::Context;
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use pilot_admin::{
-    Admin, AdminConfig, AdminParts, Observations, Observer, ObserverConfig, Readiness, Token,
-};
+use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness, Token};
 use pilot_container::{ContainerConfig, ContainerHost};
 use pilot_deploy::{DeployConfig, Deployer, VERSIONS_KEPT};
 use pilot_gateway::{Control, GatewayConfig, InvokeToken};
@@ -20,7 +18,7 @@ use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platf
 use pilot_model::{EngineKind, Instant};
 use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
 use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, Machine, NativeHost, Spawner};
-use pilot_telemetry::Metrics;
+use pilot_telemetry::{Bus, BusConfig, Metrics};
 use tower::ServiceExt;
 
 use crate::daemon_config::DaemonConfig;
@@ -32,6 +30,7 @@ pub(crate) struct Daemon {
     pub(crate) deployer: Deployer,
     pub(crate) admin: Admin,
     pub(crate) observations: Arc<Observations>,
+    pub(crate) bus: Arc<Bus>,
     pub(crate) gateway: GatewayConfig,
 }
 
@@ -86,9 +85,12 @@ pub(crate) fn assemble(
     let metrics = Arc::new(Metrics::default());
     let missing: Vec<String> = isolation.missing().collect();
 
-    let logs = ObserverConfig::new(config.data_dir.join("logs"));
-    let (sink, observations) = Observer::start(logs, Arc::clone(&metrics), Arc::clone(&clock))
+    let bus = Arc::new(Bus::start(BusConfig::default(), Arc::clone(&metrics))?);
+    let logs = LogStore::open(config.data_dir.join("logs"), LogStore::FILE_BYTES_MAX)
         .with_context(|| format!("cannot write logs below {}", config.data_dir.display()))?;
+    let observations = Observations::subscribe(&bus, logs, &metrics, Arc::clone(&clock))?;
+    let observations = Arc::new(observations);
+    let sink = Arc::clone(&bus) as Arc<dyn EventSink>;
     let engines = engines(config, isolation, spawner, &sink, &clock)?;
     let engine: Arc<dyn Engine> = Arc::new(EngineTable(vec![
         (EngineKind::Fork, Arc::clone(&engines.forking) as _),
@@ -140,6 +142,7 @@ pub(crate) fn assemble(
         deployer,
         admin,
         observations,
+        bus,
         gateway: GatewayConfig {
             connections_max: limits.connections,
             grace: limits.drain(),

@@ -103,7 +103,7 @@ async fn serve(
     if !daemon.engines.close().await {
         tracing::warn!("some control groups are still busy: the next daemon removes them");
     }
-    daemon.observations.stop();
+    daemon.bus.stop();
     Ok(())
 }
 

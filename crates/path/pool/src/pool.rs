@@ -366,13 +366,11 @@ impl Pool {
         match result {
             Ok(worker) => {
                 let stamps = worker.stamps();
-                let id = worker.id();
                 let mut state = self.state.lock();
                 state.ready(now, key, Arc::new(Seat::new(worker)), &mut todo);
                 self.act(state, now, todo, None);
                 self.shared.sink.publish(Event::WorkerStarted {
                     version: Arc::clone(&self.version),
-                    worker: id,
                     took: stamps.initialised.since(stamps.asked),
                 });
             }
@@ -436,7 +434,6 @@ impl Pool {
                 Action::Retire(seat, reason) => {
                     self.shared.sink.publish(Event::WorkerEnded {
                         version: Arc::clone(&self.version),
-                        worker: seat.worker.id(),
                         reason,
                     });
                     self.shared.chore(Chore::End(seat, reason));

@@ -16,7 +16,8 @@ mod routes;
 
 pub use access::{Access, Token};
 pub use admin::{Admin, AdminConfig, AdminParts, Readiness};
-pub use observe::{Observations, Observer, ObserverConfig};
+pub use logs::LogStore;
+pub use observe::Observations;
 
 /// Runs work that waits for the disk or a lock on a blocking thread. A panic in it is passed on to the caller.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {

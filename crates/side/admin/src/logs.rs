@@ -32,6 +32,9 @@ enum Written {
 }
 
 impl LogStore {
+    /// A usual size of one file, bytes.
+    pub const FILE_BYTES_MAX: u64 = 8 << 20;
+
     /// Logs below `folder`. Each file has at most about `file_bytes_max` bytes, and each function has two files.
     ///
     /// # Errors

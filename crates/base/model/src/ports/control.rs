@@ -27,7 +27,7 @@ pub struct Observation {
     pub last_cold: Option<InvocationSummary>,
 }
 
-/// The events' subscriber, as deployment sees it: what it says of a function, and when to forget one.
+/// What was made of the events, as deployment sees it.
 pub trait Observed: Send + Sync + Debug {
     /// Everything published before this call is counted. Zeroes for a function nobody has invoked.
     fn observation(&self, name: &FunctionName) -> Observation;

@@ -15,7 +15,7 @@ fn name(text: &str) -> FunctionName {
     text.parse().unwrap()
 }
 
-fn record(function: &str, start: StartKind, outcome: Outcome) -> InvocationRecord {
+pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> InvocationRecord {
     let config = FunctionSpec::default().check(&name(function)).unwrap();
     let at = |ms: u64| Some(Instant(ms * 1_000_000));
     InvocationRecord {
@@ -76,6 +76,7 @@ fn exercise(metrics: &Metrics, function: &str) {
     metrics.set_runtimes(&RuntimeCounts::default());
     metrics.set_pool(&name(function), &PoolStatus::default());
     metrics.set_templates(&[]);
+    metrics.events_dropped("metrics");
 }
 
 /// Scraped samples without values: metric name and label names.

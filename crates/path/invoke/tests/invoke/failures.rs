@@ -69,7 +69,7 @@ async fn beside_others_on_its_worker_a_timeout_ends_the_worker_only_after_them()
     assert_eq!(other.await.unwrap().unwrap().outcome, Outcome::Ok);
     pass(ms(1)).await;
     assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.sink.ended()[0].1, EndReason::Timeout);
+    assert_eq!(house.sink.ended()[0], EndReason::Timeout);
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,7 +137,7 @@ async fn a_worker_that_died_while_it_was_idle_costs_no_invocation() {
         (answer.outcome, answer.start),
         (Outcome::Ok, StartKind::Cold)
     );
-    assert_eq!(house.sink.ended()[0].1, EndReason::Crash);
+    assert_eq!(house.sink.ended()[0], EndReason::Crash);
 }
 
 #[tokio::test(start_paused = true)]

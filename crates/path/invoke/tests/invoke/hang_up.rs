@@ -54,7 +54,7 @@ async fn in_the_middle_of_its_call_the_worker_is_ended_and_counts_are_right() {
     let workers = house.workers();
     assert_eq!((workers.busy, workers.idle, workers.starting), (0, 0, 0));
     assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.sink.ended()[0].1, EndReason::Cancelled);
+    assert_eq!(house.sink.ended()[0], EndReason::Cancelled);
     assert_eq!(house.sink.records()[0].outcome, Outcome::Cancelled);
 }
 

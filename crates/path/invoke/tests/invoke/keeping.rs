@@ -18,7 +18,7 @@ async fn an_idle_worker_is_reaped_after_its_time() {
     assert_eq!(house.engine.alive(), 1);
     pass(ms(200)).await;
     assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.sink.ended()[0].1, EndReason::Idle);
+    assert_eq!(house.sink.ended()[0], EndReason::Idle);
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,7 +61,7 @@ async fn once_gives_every_invocation_a_fresh_worker() {
             .sink
             .ended()
             .iter()
-            .all(|(_, reason)| *reason == EndReason::Once)
+            .all(|reason| *reason == EndReason::Once)
     );
 }
 
@@ -123,7 +123,7 @@ async fn scaling_to_zero_retires_idle_workers_at_once_and_spares_busy_ones() {
     let status = house.invoker.scale(&name, to(0)).unwrap();
     assert_eq!((status.busy, status.idle), (1, 0));
     assert!(running.await.unwrap().is_ok());
-    assert_eq!(house.sink.ended()[0].1, EndReason::Scaled);
+    assert_eq!(house.sink.ended()[0], EndReason::Scaled);
     assert!(house.invoker.scale(&"g".parse().unwrap(), to(0)).is_none());
 }
 
@@ -154,7 +154,7 @@ async fn over_the_memory_budget_the_coldest_idle_goes_first_and_the_leased_never
     pass(Duration::from_secs(6)).await;
     let ended = house.sink.ended();
     assert_eq!(ended.len(), 1, "{ended:?}");
-    assert_eq!(ended[0].1, EndReason::Pressure);
+    assert_eq!(ended[0], EndReason::Pressure);
     assert_eq!(house.workers().memory_bytes, 20 << 20);
     let record = running.await.unwrap().unwrap();
     assert_eq!(record.outcome, pilot_model::Outcome::Ok);

@@ -237,7 +237,7 @@ async fn no_head_within_the_timeout_is_a_server_that_is_stuck() {
     assert_eq!(function_error(Ok(answer))["errorType"], "Sandbox.Timedout");
     pass(ms(1)).await;
     assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.sink.ended()[0].1, EndReason::Timeout);
+    assert_eq!(house.sink.ended()[0], EndReason::Timeout);
 }
 
 #[tokio::test(start_paused = true)]

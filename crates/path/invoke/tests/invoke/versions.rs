@@ -30,7 +30,7 @@ async fn those_running_finish_on_the_old_version_which_is_then_given_up() {
     pass(ms(1)).await;
     assert_eq!(house.engine.alive(), 1);
     assert_eq!(house.engine.forgotten(), std::slice::from_ref(&old.id));
-    assert_eq!(house.sink.ended()[0].1, EndReason::Retired);
+    assert_eq!(house.sink.ended()[0], EndReason::Retired);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,12 +14,13 @@ use pilot_model::deployment::{
 use pilot_model::ports::{Observed, Scaling};
 use pilot_model::status::{PoolStatus, Totals};
 use pilot_model::{BoxFuture, FunctionName, FunctionSpec, VersionId};
+use pilot_telemetry::{Bus, BusConfig};
 use pilot_testkit::ManualClock;
 use tokio::sync::{Semaphore, mpsc};
 use tower::ServiceExt;
 
 use super::*;
-use crate::observe::{Observer, ObserverConfig};
+use crate::logs::LogStore;
 use crate::router::routes;
 
 type Said = Arc<dyn Fn(Progress) + Send + Sync>;
@@ -143,12 +144,11 @@ impl Bench {
     fn new(config: AdminConfig) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let metrics = Arc::new(Metrics::default());
-        let (_sink, observations) = Observer::start(
-            ObserverConfig::new(folder.path().join("logs")),
-            Arc::clone(&metrics),
-            Arc::new(ManualClock::default()),
-        )
-        .unwrap();
+        let bus = Bus::start(BusConfig::default(), Arc::clone(&metrics)).unwrap();
+        let logs = LogStore::open(folder.path().join("logs"), LogStore::FILE_BYTES_MAX).unwrap();
+        let clock = Arc::new(ManualClock::default());
+        let observations = Observations::subscribe(&bus, logs, &metrics, clock).unwrap();
+        let observations = Arc::new(observations);
         let (sender, deployed) = mpsc::unbounded_channel();
         let control = Arc::new(FakeControl {
             go_on: Arc::new(Semaphore::new(0)),

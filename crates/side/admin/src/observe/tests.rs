@@ -1,6 +1,13 @@
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use bytes::Bytes;
-use pilot_model::status::RuntimeCounts;
-use pilot_model::{EndReason, Instant, RuntimeOrigin, Version, WorkerId};
+use pilot_model::ports::EventSink;
+use pilot_model::status::{RuntimeCounts, Totals};
+use pilot_model::{
+    EndReason, Event, Instant, InvocationId, InvocationRecord, Outcome, RuntimeOrigin, StartKind,
+    Timeline, WorkerId,
+};
+use pilot_telemetry::BusConfig;
 use pilot_testkit::ManualClock;
 
 use super::*;
@@ -8,24 +15,27 @@ use super::*;
 struct Bench {
     folder: tempfile::TempDir,
     metrics: Arc<Metrics>,
-    sink: Arc<dyn EventSink>,
-    observations: Arc<Observations>,
+    sink: Bus,
+    observations: Observations,
 }
 
 impl Bench {
     fn new() -> Self {
-        Self::with(|_| {})
+        // Nothing happens by itself within a test's time.
+        Self::with(Duration::from_secs(3600))
     }
 
-    fn with(change: impl FnOnce(&mut ObserverConfig)) -> Self {
+    fn with(interval: Duration) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut config = ObserverConfig::new(folder.path().join("logs"));
-        // Nothing happens by itself within a test's time.
-        config.interval = Duration::from_secs(3600);
-        change(&mut config);
+        let logs = LogStore::open(folder.path().join("logs"), LogStore::FILE_BYTES_MAX).unwrap();
+        let config = BusConfig {
+            interval,
+            ..BusConfig::default()
+        };
         let metrics = Arc::new(Metrics::default());
         let clock = Arc::new(ManualClock::at(10_000_000_000));
-        let (sink, observations) = Observer::start(config, Arc::clone(&metrics), clock).unwrap();
+        let sink = Bus::start(config, Arc::clone(&metrics)).unwrap();
+        let observations = Observations::subscribe(&sink, logs, &metrics, clock).unwrap();
         Self {
             folder,
             metrics,
@@ -163,12 +173,10 @@ fn metrics_and_worker_events_are_counted() {
     let version = pilot_testkit::version("f", 1);
     bench.sink.publish(Event::WorkerStarted {
         version: Arc::clone(&version),
-        worker: WorkerId(1),
         took: Duration::from_millis(2),
     });
     bench.sink.publish(Event::WorkerEnded {
         version,
-        worker: WorkerId(1),
         reason: EndReason::Idle,
     });
     bench.observations.catch_up();
@@ -208,46 +216,9 @@ fn what_is_told_of_runtimes_is_counted() {
 }
 
 #[test]
-fn what_does_not_fit_is_dropped_and_counted() {
-    let bench = Bench::with(|config| {
-        config.events_max = 3;
-        config.output_bytes_max = 10;
-    });
-    // The subscriber is in its interval from the first event on, so the queue is not emptied meanwhile.
-    for _ in 0..5 {
-        bench
-            .sink
-            .publish(record("f", "a", StartKind::Warm, Outcome::Ok, ""));
-    }
-    assert_eq!(bench.metrics.events_dropped().get(), 2);
-    bench.observations.catch_up();
-    bench.sink.publish(record(
-        "f",
-        "a",
-        StartKind::Warm,
-        Outcome::Ok,
-        "more than ten bytes",
-    ));
-    assert_eq!(bench.metrics.events_dropped().get(), 3);
-    assert_eq!(
-        bench
-            .observations
-            .observation(&name("f"))
-            .totals
-            .invocations,
-        3
-    );
-}
-
-#[test]
 fn a_subscriber_nobody_asks_works_by_itself() {
-    let bench = Bench::with(|config| config.interval = Duration::from_millis(1));
-    let written = bench
-        .observations
-        .shared
-        .logs
-        .follow(&name("f"), 0)
-        .unwrap();
+    let bench = Bench::with(Duration::from_millis(1));
+    let written = bench.observations.logs.follow(&name("f"), 0).unwrap();
     bench
         .sink
         .publish(record("f", "a", StartKind::Warm, Outcome::Ok, "x"));
@@ -266,14 +237,17 @@ fn stopping_writes_what_has_gathered_and_takes_no_more() {
     bench
         .sink
         .publish(record("f", "a", StartKind::Warm, Outcome::Ok, ""));
-    bench.observations.stop();
+    bench.sink.stop();
     let log = std::fs::read_to_string(bench.folder.path().join("logs/f/current.log")).unwrap();
     assert!(log.contains("REPORT RequestId: a"));
     bench
         .sink
         .publish(record("f", "b", StartKind::Warm, Outcome::Ok, ""));
-    assert_eq!(bench.metrics.events_dropped().get(), 1);
-    bench.observations.stop();
+    bench.observations.catch_up();
+    for subscriber in ["metrics", "logs", "summaries"] {
+        let line = format!("pilot_events_dropped_total{{subscriber=\"{subscriber}\"}} 1");
+        assert!(bench.metrics.text().contains(&line), "{subscriber}");
+    }
 }
 
 #[test]
@@ -297,6 +271,7 @@ fn a_forgotten_function_leaves_nothing_even_when_it_still_ran() {
         .publish(record("kept", "c", StartKind::Warm, Outcome::Ok, ""));
     bench.observations.catch_up();
     bench.observations.retain(&HashSet::from([name("kept")]));
+    let _written = bench.observations.logs();
     assert!(!bench.metrics.text().contains("\"f\""));
     assert!(!bench.folder.path().join("logs/f").exists());
     assert!(bench.folder.path().join("logs/kept").exists());
@@ -313,7 +288,7 @@ fn a_full_disk_is_counted_and_not_fatal() {
         bench
             .sink
             .publish(record("f", id, StartKind::Warm, Outcome::Ok, ""));
-        bench.observations.catch_up();
+        let _written = bench.observations.logs();
     }
     assert_eq!(bench.metrics.log_errors().get(), 2);
     assert_eq!(
@@ -323,31 +298,5 @@ fn a_full_disk_is_counted_and_not_fatal() {
             .totals
             .invocations,
         2
-    );
-}
-
-#[test]
-fn publishing_from_many_threads_loses_nothing() {
-    let bench = Bench::with(|config| config.interval = Duration::from_micros(100));
-    let version: Arc<Version> = pilot_testkit::version("f", 1);
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for _ in 0..1000 {
-                    bench.sink.publish(Event::WorkerStarted {
-                        version: Arc::clone(&version),
-                        worker: WorkerId(1),
-                        took: Duration::ZERO,
-                    });
-                }
-            });
-        }
-    });
-    bench.observations.catch_up();
-    assert!(
-        bench
-            .metrics
-            .text()
-            .contains("pilot_worker_starts_total{faas_name=\"f\"} 4000")
     );
 }
