@@ -23,11 +23,11 @@ use pilot_sys::clock::monotonic_ns;
 use pilot_sys::seqpacket;
 use pilot_wire::control::Role;
 
+use crate::child::Child;
 use crate::engine::nodes::{Base, BaseKey, Function};
 use crate::engine::prewarmer::SandboxPrewarmer;
 use crate::machine::{Machine, dev_null, no_sandbox};
 use crate::slots::Slots;
-use crate::template::Child;
 use crate::worker::{Body, ForkedWorker, Output};
 
 /// Forks workers from templates.

@@ -7,7 +7,8 @@ use std::path::Path;
 use nix::unistd::geteuid;
 
 use crate::cgroup::Hierarchy;
-use crate::network::{self, Resolver};
+use crate::network::probe::probe;
+use crate::network::resolver::Resolver;
 
 /// Whether something is enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +94,7 @@ impl Isolation {
             user_namespace,
             cgroups: cgroups.ok(),
             findings,
-            outbound: network::probe(),
+            outbound: probe(),
         }
     }
 

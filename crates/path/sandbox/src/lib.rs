@@ -15,6 +15,7 @@
 
 pub mod cgroup;
 mod channel;
+mod child;
 pub mod engine;
 pub mod filter;
 mod init;

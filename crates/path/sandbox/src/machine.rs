@@ -15,7 +15,8 @@ use pilot_model::{Network, Version};
 use crate::cgroup::{Cgroup, Limits};
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
-use crate::network::{OF_THE_HOST, Outbound, Resolver};
+use crate::network::outbound::Outbound;
+use crate::network::resolver::{OF_THE_HOST, Resolver};
 use crate::runtime_files::RuntimeFiles;
 use crate::spawner::Spawner;
 

@@ -1,11 +1,12 @@
 //! The messages between the daemon, its spawner and the inits of sandboxes. All of them are the same binary, so this is plain
 //! serde. Descriptors travel beside a message, in the order that its variant gives.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::network::MakeLink;
 use crate::rootfs::RootSpec;
 
 /// Daemon → spawner.
@@ -31,6 +32,28 @@ pub(crate) enum TreeReply {
     /// Descriptor: the copy.
     Tree,
     /// The request failed.
+    Failed {
+        /// The step and the error.
+        problem: String,
+    },
+}
+
+/// Daemon → spawner. Descriptors: the socket for the answer; the function's network namespace.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct MakeLink {
+    /// Unique among the daemon's links.
+    pub(crate) number: u32,
+    /// The function's address.
+    pub(crate) address: Ipv4Addr,
+}
+
+/// Spawner → daemon.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub(crate) enum LinkReply {
+    /// The link and the rules are in place.
+    Up,
+    /// The link could not be made.
     Failed {
         /// The step and the error.
         problem: String,
@@ -159,3 +182,6 @@ pub(crate) const NAMESPACES: [&str; 5] = ["pid", "mnt", "ipc", "uts", "net"];
 
 /// Index of the network namespace in [`NAMESPACES`].
 pub(crate) const NETWORK: usize = 4;
+
+/// Longest time for an init to start or to answer. Inits do nothing that blocks.
+pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);

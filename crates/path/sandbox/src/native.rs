@@ -13,6 +13,7 @@ mod base_sandbox;
 mod execution;
 mod instance;
 mod node;
+mod parts;
 mod runtime;
 mod start_limiter;
 
@@ -26,10 +27,8 @@ use pilot_model::{Runtime, Version};
 
 use crate::machine::Machine;
 use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE};
-use crate::slots::Slots;
-use base_sandbox::{BaseSandbox, BaseSandboxKey};
+use parts::NativeParts;
 use runtime::NativeRuntime;
-use start_limiter::StartLimiter;
 
 /// Starts runtimes in sandboxes.
 #[derive(Debug)]
@@ -37,23 +36,12 @@ pub struct NativeHost {
     parts: Arc<NativeParts>,
 }
 
-#[derive(Debug)]
-struct NativeParts {
-    machine: Arc<Machine>,
-    base_sandboxes: Slots<BaseSandboxKey, BaseSandbox>,
-    start_limiter: StartLimiter,
-}
-
 impl NativeHost {
     /// Must be called within a tokio runtime.
     #[must_use]
     pub fn new(machine: Arc<Machine>) -> Self {
         Self {
-            parts: Arc::new(NativeParts {
-                machine,
-                base_sandboxes: Slots::default(),
-                start_limiter: StartLimiter::new(),
-            }),
+            parts: Arc::new(NativeParts::new(machine)),
         }
     }
 

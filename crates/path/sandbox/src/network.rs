@@ -8,177 +8,20 @@
 //! A link is a pair of devices without ARP and without an address on the host's side, so there is nothing of the host to connect
 //! to. A function's address conflicts with a real one only if exactly that address is in use. All links share one table of rules.
 //!
-//! This is the daemon's side: it assigns addresses and knows whether the machine can make links. [`host`] is the spawner's side,
-//! which makes links and rules ([`table`]) and enables forwarding ([`forwarding`]).
+//! [`outbound`] is the daemon's side: it assigns addresses. [`probe`] finds out whether the machine can make links. [`host`] is the
+//! spawner's side, which makes links and rules ([`table`]) and enables forwarding ([`forwarding`]).
 
 mod forwarding;
 pub(crate) mod host;
 mod link;
-mod probe;
-mod resolver;
+pub(crate) mod outbound;
+pub(crate) mod probe;
+pub(crate) mod resolver;
 mod table;
 
-use std::collections::HashSet;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use ipnet::Ipv4Net;
-use parking_lot::Mutex;
-use pilot_model::ports::StartError;
-use serde::{Deserialize, Serialize};
-
-pub(crate) use probe::probe;
-pub(crate) use resolver::{OF_THE_HOST, Resolver};
-
-use crate::channel::Channel;
-use crate::sandbox::Sandbox;
-use crate::spawner::Spawner;
 
 /// Range of functions' addresses unless configured otherwise. Only single addresses of it are ever routed.
 pub const OUTBOUND_CIDR_DEFAULT: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 213, 0, 0), 16);
-
-/// Daemon → spawner. Descriptors: the socket for the answer; the function's network namespace.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct MakeLink {
-    /// Unique among the daemon's links.
-    pub(crate) number: u32,
-    /// The function's address.
-    pub(crate) address: Ipv4Addr,
-}
-
-/// Spawner → daemon.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case")]
-pub(crate) enum LinkReply {
-    /// The link and the rules are in place.
-    Up,
-    /// The link could not be made.
-    Failed {
-        /// The step and the error.
-        problem: String,
-    },
-}
-
-/// Assigns addresses.
-#[derive(Debug)]
-pub(crate) struct Outbound {
-    range: Ipv4Net,
-    next: AtomicU32,
-    /// Guards the addresses of existing links.
-    taken: Arc<Mutex<HashSet<Ipv4Addr>>>,
-}
-
-/// A function's link. The devices end with the function's network namespace; dropping this frees the address.
-#[derive(Debug)]
-pub(crate) struct Link {
-    address: Ipv4Addr,
-    taken: Arc<Mutex<HashSet<Ipv4Addr>>>,
-}
-
-impl Outbound {
-    pub(crate) fn new(range: Ipv4Net) -> Self {
-        Self {
-            range: range.trunc(),
-            next: AtomicU32::new(0),
-            taken: Arc::default(),
-        }
-    }
-
-    /// Makes a link for a sandbox in which nothing runs yet.
-    pub(crate) async fn connect(
-        &self,
-        spawner: &Spawner,
-        sandbox: &Sandbox,
-    ) -> Result<Link, StartError> {
-        let refused = |problem: String| StartError::Sandbox {
-            problem: format!("network = \"outbound\": {problem}"),
-        };
-        let (number, link) = self.take().ok_or_else(|| {
-            refused(format!(
-                "all addresses of {} are in use: configure a larger outbound_cidr",
-                self.range
-            ))
-        })?;
-        let io = |error: std::io::Error| refused(error.to_string());
-        let (answers, theirs) = Channel::pair().map_err(io)?;
-        let request = MakeLink {
-            number,
-            address: link.address,
-        };
-        spawner
-            .make_link(request, theirs, sandbox.network_namespace())
-            .map_err(io)?;
-        let message = tokio::time::timeout(crate::sandbox::ANSWER_TIME_MAX, answers.receive())
-            .await
-            .map_err(|_| refused("the spawner did not answer in time".to_owned()))?
-            .map_err(io)?
-            .ok_or_else(|| refused("the spawner closed its socket without an answer".to_owned()))?;
-        match serde_json::from_slice(&message.bytes) {
-            Ok(LinkReply::Up) => Ok(link),
-            Ok(LinkReply::Failed { problem }) => Err(refused(problem)),
-            Err(error) => Err(refused(format!(
-                "the spawner sent an invalid answer: {error}"
-            ))),
-        }
-    }
-
-    /// The next free address, and a number that was not used recently, since an old link with the same name or address may not
-    /// have ended yet.
-    fn take(&self) -> Option<(u32, Link)> {
-        // Not the first address, which denotes the range, nor the last, which is the broadcast address.
-        let usable = u32::from(self.range.broadcast()).checked_sub(self.range.network().into())?;
-        let usable = usable.checked_sub(1).filter(|usable| *usable > 0)?;
-        let mut taken = self.taken.lock();
-        for _ in 0..usable {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            let address = Ipv4Addr::from(u32::from(self.range.network()) + 1 + number % usable);
-            if taken.insert(address) {
-                let taken = Arc::clone(&self.taken);
-                return Some((number, Link { address, taken }));
-            }
-        }
-        None
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.taken.lock().remove(&self.address);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_of_the_range_and_never_given_twice() {
-        let outbound = Outbound::new("10.1.2.3/29".parse().unwrap());
-        let links: Vec<_> = std::iter::from_fn(|| outbound.take()).collect();
-        let addresses: Vec<_> = links
-            .iter()
-            .map(|(_, link)| link.address.octets())
-            .collect();
-        assert_eq!(addresses, [1, 2, 3, 4, 5, 6].map(|last| [10, 1, 2, last]));
-    }
-
-    #[test]
-    fn an_address_given_back_is_given_again_after_the_others() {
-        let outbound = Outbound::new("10.1.2.0/30".parse().unwrap());
-        let (_, first) = outbound.take().unwrap();
-        let (first_address, _) = (first.address, drop(first));
-        let (_, second) = outbound.take().unwrap();
-        assert_ne!(second.address, first_address);
-        let (number, third) = outbound.take().unwrap();
-        assert_eq!((number, third.address), (2, first_address));
-        assert!(outbound.take().is_none());
-    }
-
-    #[test]
-    fn a_range_without_addresses_gives_none() {
-        for range in ["10.0.0.0/32", "10.0.0.0/31"] {
-            assert!(Outbound::new(range.parse().unwrap()).take().is_none());
-        }
-    }
-}

@@ -4,16 +4,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pilot_model::ports::StartError;
 use tokio::time::timeout;
 
 use crate::cgroup::Cgroup;
 use crate::channel::Channel;
-use crate::message::{ExecSpec, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK};
+use crate::child::{Child, ChildEnd};
+use crate::message::{
+    ANSWER_TIME_MAX, ExecSpec, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK,
+};
 use crate::spawner::Spawner;
-use crate::template::{Child, ChildEnd};
 
 /// Namespaces, writable folders and limits, which a process can enter or be started in.
 #[derive(Debug)]
@@ -33,9 +34,6 @@ pub(crate) struct Sandbox {
 pub(crate) struct Control {
     channel: Channel,
 }
-
-/// Longest time for an init to start or to answer. Inits do nothing that blocks.
-pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 impl Sandbox {
     /// Makes a sandbox with its own root. Its PID namespace is inside that of `nested_in`, so that templates there can enter it

@@ -18,10 +18,8 @@ use pilot_sys::seqpacket;
 use crate::channel::Channel;
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
-use crate::message::{MakeSandbox, SpawnerRequest, TreeReply};
-use crate::network::MakeLink;
+use crate::message::{ANSWER_TIME_MAX, MakeLink, MakeSandbox, SpawnerRequest, TreeReply};
 use crate::network::host::HostNetwork;
-use crate::sandbox::ANSWER_TIME_MAX;
 
 /// The daemon's end.
 #[derive(Debug)]

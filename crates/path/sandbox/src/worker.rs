@@ -28,9 +28,10 @@ use mux::Mux;
 pub(crate) use output::Output;
 
 use crate::cgroup::Cgroup;
+use crate::child::{Child, ChildEnd, or_end};
 use crate::memory;
 use crate::sandbox::Sandbox;
-use crate::template::{Child, ChildEnd, END_TIME_MAX, or_end};
+use crate::template::END_TIME_MAX;
 
 /// A forked (or newly executed) process in a sandbox.
 pub(crate) struct ForkedWorker {

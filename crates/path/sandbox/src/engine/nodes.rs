@@ -19,7 +19,7 @@ use crate::channel::Channel;
 use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, MakeSandbox};
-use crate::network::Link;
+use crate::network::outbound::Link;
 use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 use crate::rootfs::RootSpec;
 use crate::runtime_files::PYTHON_WORKER_INSIDE;

@@ -7,7 +7,7 @@ use pilot_model::Network;
 use pilot_model::ports::StartError;
 use pilot_model::runtime_key::{Base, RuntimeKey};
 
-use super::NativeParts;
+use crate::machine::Machine;
 use crate::message::MakeSandbox;
 use crate::rootfs::RootSpec;
 use crate::runtime_files::NODE_WORKER_INSIDE;
@@ -43,19 +43,8 @@ pub(super) struct BaseSandbox {
 /// The user in `/etc/passwd`. Runtimes' processes have other user ids.
 const USER_SHOWN: u32 = 1000;
 
-impl NativeParts {
-    pub(super) async fn base_sandbox(
-        &self,
-        key: &BaseSandboxKey,
-    ) -> Result<std::sync::Arc<BaseSandbox>, StartError> {
-        // If its init has ended, the base sandbox is gone: the next request to it fails, and the runtime is dropped.
-        self.base_sandboxes
-            .find_or_build(key, |_| true, || self.build_base_sandbox(key))
-            .await
-    }
-
-    async fn build_base_sandbox(&self, key: &BaseSandboxKey) -> Result<BaseSandbox, StartError> {
-        let machine = &self.machine;
+impl BaseSandbox {
+    pub(super) async fn build(machine: &Machine, key: &BaseSandboxKey) -> Result<Self, StartError> {
         let mut shown = vec![(
             machine.files.node().to_owned(),
             PathBuf::from(NODE_WORKER_INSIDE),
@@ -79,6 +68,6 @@ impl NativeParts {
             tmp_bytes_max: machine.config.tmp_bytes_max,
         };
         let sandbox = Sandbox::with_root(&machine.spawner, request, None, None).await?;
-        Ok(BaseSandbox { sandbox })
+        Ok(Self { sandbox })
     }
 }

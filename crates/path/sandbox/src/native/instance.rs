@@ -17,9 +17,9 @@ use tokio::time::Instant as Deadline;
 
 use super::runtime::{Grace, NativeRuntime, Released};
 use crate::cgroup::Cgroup;
+use crate::child::ChildEnd;
 use crate::memory;
 use crate::sandbox::Control;
-use crate::template::ChildEnd;
 use crate::worker::{Body, Home, Output};
 
 /// See the module. Dropping it releases the sandbox, to be cleaned.

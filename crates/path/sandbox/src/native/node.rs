@@ -17,13 +17,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::child::{Child, or_end};
 use crate::engine::function_info;
 use crate::machine::{dev_null, no_sandbox};
 use crate::message::ExecSpec;
 use crate::places::CODE_INSIDE;
 use crate::runtime_files::NODE_WORKER_INSIDE;
 use crate::sandbox::Sandbox;
-use crate::template::{Child, or_end};
 use crate::variables;
 use crate::worker::{Body, ForkedWorker, Home, Output};
 

@@ -13,15 +13,15 @@ use pilot_protocols::{Awaited, Held, HttpWorker, ProvidedWorker, Start};
 use pilot_sys::clock::monotonic_ns;
 use tokio::time::{Duration, Instant as Deadline, timeout_at};
 
-use super::NativeParts;
 use super::base_sandbox::{BaseSandbox, BaseSandboxKey};
 use super::instance::{NativeInstance, NativeReach};
 use super::node::WaitingNode;
+use super::parts::NativeParts;
 use crate::cgroup::{Cgroup, Limits};
 use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
 use crate::message::ExecSpec;
-use crate::network::Link;
+use crate::network::outbound::Link;
 use crate::places::CODE_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox};
 use crate::variables;

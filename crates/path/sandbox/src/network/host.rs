@@ -13,8 +13,9 @@ use pilot_sys::process::{self, Side};
 use pilot_sys::seqpacket;
 
 use super::forwarding::Forwarding;
+use super::link;
 use super::table::Table;
-use super::{LinkReply, MakeLink, link};
+use crate::message::{LinkReply, MakeLink};
 
 /// The host's side of all links of a daemon.
 #[derive(Debug)]

@@ -10,7 +10,8 @@ use pilot_sys::process::{self, Side};
 use pilot_sys::seqpacket;
 
 use super::host::HostNetwork;
-use super::{MakeLink, OUTBOUND_CIDR_DEFAULT, link};
+use super::{OUTBOUND_CIDR_DEFAULT, link};
+use crate::message::MakeLink;
 
 /// Why `network = "outbound"` is not available, if so. Must be called while the process has one thread.
 pub(crate) fn probe() -> Result<(), String> {
