@@ -25,6 +25,8 @@ mod reply;
 mod server;
 mod socket;
 mod stream;
+mod times;
+mod worksite;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +38,7 @@ use pilot_model::calendar::unix_ms;
 use pilot_model::ports::{
     Answer, Call, Done, Part, StartError, StartStamps, Worker, WorkerFault, WorkerMemory,
 };
-use pilot_model::{BoxFuture, Instant, Version, WorkerId};
+use pilot_model::{BoxFuture, Instant, WorkerId};
 use pilot_sys::clock::monotonic_ns;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -44,8 +46,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::extensions::{Extensions, invoke_notice};
-use self::queue::{CameUp, Event, Heard, InvocationQueue, OutOfTurn, Refused, Taken, Times};
+use self::queue::{CameUp, Event, Heard, InvocationQueue, Refused};
 use self::stream::{Beginning, Piece, Streamed};
+use self::times::Times;
+use self::worksite::Worksite;
 use crate::error_body::{error_body, truncated};
 use crate::life::Life;
 use crate::start::output_text;
@@ -60,31 +64,6 @@ pub struct ProvidedWorker {
     streams: Mutex<HashMap<u32, Box<Streamed>>>,
     /// The server. Empty once the worker is retired.
     tasks: Mutex<JoinSet<()>>,
-}
-
-/// Shared by a worker and its connections.
-#[derive(Debug)]
-struct Worksite {
-    id: WorkerId,
-    version: Arc<Version>,
-    life: Life,
-    queue: InvocationQueue,
-    extensions: Extensions,
-}
-
-impl Worksite {
-    /// Waits for an event for the runtime. Before the first one, the extensions must be ready; later, they must be done with
-    /// the last invocation. With a concurrency above 1 they are not waited for, because it is unknown which invocation they are
-    /// done with.
-    async fn poll(&self) -> Result<Taken, OutOfTurn> {
-        self.queue.ask()?;
-        if !self.queue.is_up() {
-            self.extensions.at_rest().await;
-        } else if self.version.config.concurrency == 1 {
-            self.extensions.done_with_the_last().await;
-        }
-        self.queue.poll().await
-    }
 }
 
 impl ProvidedWorker {

@@ -10,7 +10,7 @@ use pilot_model::ports::{Answer, Done, StreamedBody, WorkerFault};
 use serde::de::IgnoredAny;
 
 use super::passed::PassedBody;
-use super::{Site, Unanswered, now};
+use super::site::{Site, Unanswered, now};
 use crate::RESPONSE_LEN_MAX;
 use crate::error_body::{error_body, too_large, truncated};
 

@@ -13,7 +13,8 @@ use hyper::body::Incoming;
 use pilot_model::ports::{BodyError, PassedResponse, StreamedBody};
 
 use super::connection::{Connection, Driven};
-use super::{Site, hops};
+use super::hops;
+use super::site::Site;
 
 /// A response's body and the connection that carries it.
 #[derive(Debug)]

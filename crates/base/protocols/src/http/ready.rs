@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connection::{Connection, Sent};
 use super::passed::PassedBody;
-use super::{Site, now};
+use super::site::{Site, now};
 use crate::Start;
 
 /// What the last check saw; for the error message.

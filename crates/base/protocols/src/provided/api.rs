@@ -16,12 +16,12 @@ use pilot_model::Version;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::Worksite;
 use super::extensions::{Extension, Registers};
 use super::queue::Answering;
 use super::reply::{self, Reply};
 use super::socket::Socket;
 use super::stream::{ERROR_TYPE, Over, Streamed, has_prelude, raised};
+use super::worksite::Worksite;
 use crate::RESPONSE_LEN_MAX;
 use crate::error_body::{as_error_body, error_body, too_large};
 

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, SetOnce, oneshot};
 
 use super::extensions::Notice;
 use super::stream::Streamed;
+use super::times::Times;
 
 /// The invocations of one worker.
 #[derive(Debug)]
@@ -79,15 +80,6 @@ pub(super) enum Heard {
     Stream(Box<Streamed>),
     /// The response was incomplete.
     Truncated(Times),
-}
-
-/// Timestamps of an exchange.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
-    /// The poll was answered.
-    pub(super) started: Instant,
-    /// The first byte of the answer arrived.
-    pub(super) first_byte: Instant,
 }
 
 /// How the worker's initialisation ended.

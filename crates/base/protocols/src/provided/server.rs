@@ -14,8 +14,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
+use super::api;
 use super::socket::Socket;
-use super::{Worksite, api};
+use super::worksite::Worksite;
 
 /// Serves the worker until it has ended, then closes its queue. Dropping the future closes every connection.
 pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {

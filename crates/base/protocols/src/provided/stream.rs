@@ -15,7 +15,7 @@ use pilot_model::ports::HttpHead;
 use tokio::sync::oneshot;
 
 use super::prelude::{self, Prelude, PreludeError};
-use super::queue::Times;
+use super::times::Times;
 use crate::error_body::as_error_body;
 
 /// A streamed response that is being received.

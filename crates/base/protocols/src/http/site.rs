@@ -1,0 +1,146 @@
+//! The connections to a worker's server: making, keeping and using them. A worker shares it with the response bodies that are still
+//! being read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Response;
+use http::header::HeaderValue;
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use pilot_model::Instant;
+use pilot_model::ports::{PassedRequest, WorkerFault};
+use pilot_sys::clock::monotonic_ns;
+use tokio::time::timeout;
+
+use super::connection::{Connection, Sent};
+use crate::Reach;
+use crate::life::Life;
+
+/// What a worker shares with the response bodies that are still being read.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) life: Life,
+    pub(super) reach: Arc<dyn Reach>,
+    pub(super) port: u16,
+    /// `localhost:PORT`, for requests that name no host.
+    pub(super) host: HeaderValue,
+    /// Most connections that are kept: one per concurrent invocation.
+    pub(super) idle_max: usize,
+    /// Unused connections, most recently used last. `None`: the worker is retired and keeps no more connections. The lock is
+    /// held for a push or a pop.
+    pub(super) idle: Mutex<Option<Vec<Connection>>>,
+}
+
+/// Why a request has no response.
+#[derive(Debug)]
+pub(super) enum Unanswered {
+    /// The server failed, or could not be reached.
+    Server(String),
+    /// The request's own body failed: the client closed its connection, or sent too much.
+    RequestBody,
+}
+
+impl Site {
+    /// Sends one request and waits for the response's head. Uses a kept connection if one still works.
+    pub(super) async fn exchange(
+        &self,
+        mut request: PassedRequest,
+    ) -> Result<(Response<Incoming>, Connection), Unanswered> {
+        loop {
+            let kept = self.kept();
+            let was_kept = kept.is_some();
+            let connection = match kept {
+                Some(connection) => connection,
+                None => self.connect().await.map_err(Unanswered::Server)?,
+            };
+            match connection.send(request).await {
+                Sent::Answered(response, connection) => return Ok((response, connection)),
+                // The server had closed the kept connection. Each retry uses one up, so this loop ends.
+                Sent::Unused(unsent, _) if was_kept => request = unsent,
+                Sent::Unused(_, problem) | Sent::Lost(problem) => {
+                    return Err(Unanswered::Server(problem));
+                }
+                Sent::BodyFailed => return Err(Unanswered::RequestBody),
+            }
+        }
+    }
+
+    /// The most recently used connection, unless the server may be about to close it.
+    pub(super) fn kept(&self) -> Option<Connection> {
+        let mut idle = self.idle.lock();
+        let idle = idle.as_mut()?;
+        let connection = idle.pop()?;
+        if now().since(connection.kept_since) < IDLE_TIME_MAX {
+            return Some(connection);
+        }
+        // The rest are even older.
+        idle.clear();
+        None
+    }
+
+    pub(super) async fn connect(&self) -> Result<Connection, String> {
+        let port = self.port;
+        let stream = timeout(CONNECT_TIME_MAX, self.reach.connect(port))
+            .await
+            .map_err(|_| format!("the function's server does not accept on port {port}"))?
+            .map_err(|error| format!("connect to the function's server on port {port}: {error}"))?;
+        Connection::new(stream).await
+    }
+
+    /// Keeps the connection of a finished exchange if it can be used again.
+    pub(super) fn keep(&self, mut connection: Connection) {
+        connection.kept_since = now();
+        let mut idle = self.idle.lock();
+        match &mut *idle {
+            Some(idle) if idle.len() < self.idle_max => idle.push(connection),
+            _ => {
+                drop(idle);
+                drop(connection);
+            }
+        }
+    }
+
+    pub(super) fn keep_none(&self) {
+        let idle = self.idle.lock().take();
+        drop(idle);
+    }
+
+    /// Runs `work` until it is done or the process ends. An answer that the process wrote before its end still counts.
+    pub(super) async fn while_alive<T>(
+        &self,
+        work: impl Future<Output = Result<T, Unanswered>>,
+    ) -> Result<T, Unanswered> {
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            biased;
+            done = &mut work => done,
+            _ = self.life.ended() => match timeout(LAST_ANSWER_TIME_MAX, work).await {
+                Ok(done) => done,
+                Err(_) => Err(Unanswered::Server("its main process ended".to_owned())),
+            },
+        }
+    }
+
+    /// The fault of a server that did not answer. Says how the process ended, if it did.
+    pub(super) async fn fault(&self, problem: String) -> WorkerFault {
+        match self.life.ended_soon().await {
+            Some(end) => self.life.fault_of(end),
+            None => self.life.fault(problem),
+        }
+    }
+}
+
+pub(super) fn now() -> Instant {
+    Instant(monotonic_ns())
+}
+
+/// A kept connection is not used after this time. Servers close idle connections (gunicorn after 2 s, Node.js and uvicorn after
+/// 5 s), and a request that is sent while the server closes is lost.
+const IDLE_TIME_MAX: Duration = Duration::from_millis(1500);
+
+/// Longest wait for a connection to a server that was ready before.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What a dead process wrote is already in the socket's buffer.
+const LAST_ANSWER_TIME_MAX: Duration = Duration::from_millis(50);

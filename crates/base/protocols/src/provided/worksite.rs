@@ -1,0 +1,34 @@
+//! Shared by a worker and its connections.
+
+use std::sync::Arc;
+
+use pilot_model::{Version, WorkerId};
+
+use super::extensions::Extensions;
+use super::queue::{InvocationQueue, OutOfTurn, Taken};
+use crate::life::Life;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Worksite {
+    pub(super) id: WorkerId,
+    pub(super) version: Arc<Version>,
+    pub(super) life: Life,
+    pub(super) queue: InvocationQueue,
+    pub(super) extensions: Extensions,
+}
+
+impl Worksite {
+    /// Waits for an event for the runtime. Before the first one, the extensions must be ready; later, they must be done with
+    /// the last invocation. With a concurrency above 1 they are not waited for, because it is unknown which invocation they are
+    /// done with.
+    pub(super) async fn poll(&self) -> Result<Taken, OutOfTurn> {
+        self.queue.ask()?;
+        if !self.queue.is_up() {
+            self.extensions.at_rest().await;
+        } else if self.version.config.concurrency == 1 {
+            self.extensions.done_with_the_last().await;
+        }
+        self.queue.poll().await
+    }
+}
