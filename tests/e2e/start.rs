@@ -1,4 +1,4 @@
-//! How a worker starts: cold and warm, phases, hooks, reseeding, parked workers, `reuse = "once"`, `template = "off"`.
+//! How a worker starts: cold and warm, phases, hooks, reseeding, spare workers, `reuse = "once"`, `template = "off"`.
 
 use std::collections::HashSet;
 
@@ -179,31 +179,31 @@ fn reuse_once_never_shows_an_invocation_the_state_of_another() {
 }
 
 #[test]
-fn a_parked_worker_makes_the_next_start_warm() {
-    let daemon = lab(ECHO, json!({"reuse": "once", "scale": {"parked": 1}}));
+fn a_spare_worker_makes_the_next_start_warm() {
+    let daemon = lab(ECHO, json!({"reuse": "once", "scale": {"spare": 1}}));
     daemon.invoke("lab", &json!({})).ok();
     for _ in 0..5 {
-        eventually("one is parked", || {
+        eventually("a spare worker is idle", || {
             (daemon.workers("lab", "idle") >= 1).then_some(())
         });
         let response = daemon.invoke("lab", &json!({})).ok();
-        assert_eq!(response.start_kind(), "warm", "it was parked before");
+        assert_eq!(response.start_kind(), "warm", "the spare worker took it");
     }
 }
 
 #[test]
-fn parked_workers_stand_by_beyond_the_busy_ones() {
+fn spare_workers_stand_by_beyond_the_busy_ones() {
     let daemon = lab(
         "import time\ndef handler(event, context):\n    time.sleep(event)\n",
-        json!({"scale": {"parked": 2}}),
+        json!({"scale": {"spare": 2}}),
     );
     daemon.invoke("lab", &json!(0)).ok();
-    eventually("two are parked", || {
+    eventually("two spare workers are idle", || {
         (daemon.workers("lab", "idle") >= 2).then_some(())
     });
     std::thread::scope(|scope| {
         scope.spawn(|| daemon.invoke("lab", &json!(1.5)));
-        eventually("two are parked beside the busy one", || {
+        eventually("two spare workers are idle beside the busy one", || {
             let workers = daemon.describe("lab")["workers"].clone();
             (workers["busy"] == 1 && workers["idle"].as_u64() >= Some(2)).then_some(())
         });

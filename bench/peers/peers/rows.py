@@ -140,13 +140,13 @@ def template_off(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     return [Result('cold p50 with template = "off"', ms(seen["spawned"].p(50)), "ms", rival="forked", rival_measured=forked)]
 
 
-def parked(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
-    """Every request meets one parked worker that has never served: it serves once, another is parked in the pause."""
-    daemon.deploy("parked", IMPORTS, REQUIREMENTS, reuse="once", scale={"parked": 1})
+def spare(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    """Every request meets one spare worker that has never served: it serves once, another is started in the pause."""
+    daemon.deploy("spare", IMPORTS, REQUIREMENTS, reuse="once", scale={"spare": 1})
     seen = load.function(
         "warm",
         daemon.endpoint,
-        "parked",
+        "spare",
         count=effort.cold * effort.turns,
         warm_up=3,
         pause_ms=SETTLE_MS + 10,
@@ -154,7 +154,7 @@ def parked(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     only(seen, "warm")
     return [
         Result(
-            "cold with one parked worker p50",
+            "cold with one spare worker p50",
             ms(seen.p(50)),
             "ms",
             bar=0.6,
@@ -384,6 +384,6 @@ def _kinds(measured: list[Measured]) -> dict[str, int]:
 
 
 Row = Callable[[Daemon, Load, Effort], list[Result]]
-ALL: list[Row] = [cold, template_off, parked, once, burst, warm, memory, fork_cost, many_functions]
+ALL: list[Row] = [cold, template_off, spare, once, burst, warm, memory, fork_cost, many_functions]
 
 __all__ = ["ALL", "FULL", "SMOKE", "Effort", "Rival", "failed"]

@@ -163,7 +163,7 @@ fn each_worker_has_an_endpoint_of_its_own_and_nobody_else_is_there() {
         def handler(event, headers):\n\
         \x20   ears = [l.split()[1] for l in open('/proc/net/tcp').readlines()[1:] if l.split()[3] == '0A']\n\
         \x20   return {'net': os.readlink('/proc/self/ns/net'), 'ears': ears, 'api': os.environ['AWS_LAMBDA_RUNTIME_API']}\n";
-    let daemon = provided_lab(code, "scale.parked = 1");
+    let daemon = provided_lab(code, "scale.spare = 1");
     let first = answer(&daemon, "lab", json!({}));
     assert_eq!(first["api"], "127.0.0.1:9001");
     assert_eq!(first["ears"].as_array().unwrap().len(), 1, "{first}");

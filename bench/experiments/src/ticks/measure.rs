@@ -47,7 +47,7 @@ pub(super) fn tick_times(policy: &Policy, runs: Runs) -> Option<TickTimes> {
     let scale = ScaleConfig {
         min: 0,
         max: 10_000,
-        parked: 0,
+        spare: 0,
         idle: Duration::from_secs(6),
         policy: *policy,
     };

@@ -67,8 +67,9 @@ pub struct ScaleConfig {
     pub min: u32,
     /// Most at once; at least 1.
     pub max: u32,
-    /// Idle workers kept ready beyond the busy ones while the function is hot.
-    pub parked: u32,
+    /// Idle workers kept ready beyond the busy ones while the function is hot. Stored configurations may say `parked`.
+    #[serde(alias = "parked")]
+    pub spare: u32,
     /// Reaped after this long without work.
     #[serde(rename = "idle_s", with = "crate::seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]

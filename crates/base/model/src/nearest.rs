@@ -11,7 +11,8 @@ pub fn with_nearest_key(message: &str) -> String {
         return message.to_owned();
     };
     // Between two quoted words stands ", " or " expected …": every second piece is a name.
-    let known: Vec<&str> = quoted.skip(1).step_by(2).collect();
+    let known = quoted.skip(1).step_by(2);
+    let known: Vec<&str> = known.filter(|key| !FORMER_KEYS.contains(key)).collect();
     let hint = nearest(unknown, known.iter().copied())
         .map_or_else(String::new, |near| format!(", did you mean '{near}'?"));
     format!(
@@ -19,6 +20,9 @@ pub fn with_nearest_key(message: &str) -> String {
         known.join(", ")
     )
 }
+
+/// Keys that were renamed: still accepted for one release, but never suggested.
+const FORMER_KEYS: [&str; 1] = ["parked"];
 
 /// The known word most like `word`, when it is like enough to be a slip of the hand.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {

@@ -88,9 +88,9 @@ pub struct ScaleSpec {
     /// Most workers at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
-    /// Forked, initialised workers kept ready beyond the busy ones while the function is hot.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub parked: Option<u32>,
+    /// Forked, initialised workers kept ready beyond the busy ones while the function is hot. Formerly `parked`.
+    #[serde(alias = "parked", skip_serializing_if = "Option::is_none")]
+    pub spare: Option<u32>,
     /// Idle workers are reaped after this, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<f64>,
@@ -197,8 +197,8 @@ impl ScaleSpec {
             .map_err(|problem| fail("scale.max", problem))?;
         let min = in_range(self.min.unwrap_or(0), 0, max)
             .map_err(|problem| fail("scale.min", problem))?;
-        let parked = in_range(self.parked.unwrap_or(0), 0, max)
-            .map_err(|problem| fail("scale.parked", problem))?;
+        let spare = in_range(self.spare.unwrap_or(0), 0, max)
+            .map_err(|problem| fail("scale.spare", problem))?;
         let idle_s = in_range(self.idle_s.unwrap_or(60.0), 0.0, 86_400.0)
             .map_err(|problem| fail("scale.idle_s", problem))?;
         let policy = self.policy.as_ref().map_or(Ok(Policy::Demand), |policy| {
@@ -209,7 +209,7 @@ impl ScaleSpec {
         Ok(ScaleConfig {
             min,
             max,
-            parked,
+            spare,
             idle: Duration::from_secs_f64(idle_s),
             policy,
         })

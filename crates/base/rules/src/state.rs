@@ -141,7 +141,7 @@ enum Mode {
 impl<W: Clone, Q> State<W, Q> {
     /// Attempts to start a worker for one request.
     const ATTEMPTS_MAX: u32 = 3;
-    /// Parked workers are replaced this long after one was leased, or when it is released: off the path of the
+    /// Spare workers are replaced this long after one was leased, or when it is released: off the path of the
     /// invocation that took it.
     const REFILL_AFTER: Duration = Duration::from_millis(2);
     /// After eviction, nothing is started ahead of demand for so long.
@@ -308,7 +308,7 @@ impl<W: Clone, Q> State<W, Q> {
     }
 
     fn refill_soon(&mut self, now: Instant) {
-        if self.settings.parked > 0 {
+        if self.settings.spare > 0 {
             self.want(now.after(Self::REFILL_AFTER));
         }
     }

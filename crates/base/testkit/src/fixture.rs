@@ -71,7 +71,7 @@ pub fn config(name: &str) -> FunctionConfig {
         scale: ScaleConfig {
             min: 0,
             max: 64,
-            parked: 0,
+            spare: 0,
             idle: Duration::from_secs(60),
             policy: Policy::Demand,
         },

@@ -91,7 +91,7 @@ pub struct CpuCosts {
 /// A daemon with its settings. Every function has the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulation {
-    /// `min`, `max`, `parked`, `idle`, `policy`.
+    /// `min`, `max`, `spare`, `idle`, `policy`.
     pub scale: ScaleConfig,
     /// Invocations that one worker serves at the same time; at least 1.
     pub concurrency: u32,
@@ -131,7 +131,7 @@ impl Default for Simulation {
             scale: ScaleConfig {
                 min: 0,
                 max: 64,
-                parked: 0,
+                spare: 0,
                 idle: Duration::from_secs(60),
                 policy: pilot_model::policy::Policy::default(),
             },

@@ -15,7 +15,7 @@ environment = { LEVEL = "info" }
 [functions.invert.scale]
 min = 0
 max = 64
-parked = 0
+spare = 0
 idle_s = 60
 "#;
 
@@ -439,6 +439,17 @@ fn slips_in_the_keys_of_the_runtimes_are_known_too() {
 }
 
 #[test]
+fn the_former_key_parked_means_spare_and_is_not_suggested() {
+    let text = "[functions.a.scale]\nparked = 2\n";
+    let manifest = Manifest::parse(text, "pilot.toml").unwrap();
+    let (name, spec) = manifest.functions.iter().next().unwrap();
+    assert_eq!(spec.check(name).unwrap().scale.spare, 2);
+    let problem = problem_of("[functions.a.scale]\nparkd = 2\n");
+    assert!(problem.contains("spare"), "{problem}");
+    assert!(!problem.contains("parked"), "{problem}");
+}
+
+#[test]
 fn a_manifest_without_functions_says_what_to_add() {
     assert!(problem_of("").contains("[functions.NAME]"));
 }
@@ -452,16 +463,16 @@ proptest! {
     #[test]
     fn a_checked_config_is_within_its_bounds(
         memory_mb in any::<u64>(), timeout_s in any::<f64>(), cpu in any::<f64>(),
-        min in any::<u32>(), max in any::<u32>(), parked in any::<u32>(), idle_s in any::<f64>(),
+        min in any::<u32>(), max in any::<u32>(), spare in any::<u32>(), idle_s in any::<f64>(),
     ) {
         let spec = FunctionSpec {
             memory_mb: Some(memory_mb), timeout_s: Some(timeout_s), cpu: Some(cpu),
-            scale: Some(crate::spec::ScaleSpec { min: Some(min), max: Some(max), parked: Some(parked), idle_s: Some(idle_s), ..Default::default() }),
+            scale: Some(crate::spec::ScaleSpec { min: Some(min), max: Some(max), spare: Some(spare), idle_s: Some(idle_s), ..Default::default() }),
             ..FunctionSpec::default()
         };
         if let Ok(config) = spec.check(&"f".parse().unwrap()) {
             prop_assert!(config.scale.min <= config.scale.max);
-            prop_assert!(config.scale.parked <= config.scale.max);
+            prop_assert!(config.scale.spare <= config.scale.max);
             prop_assert!(config.cpu_milli >= 10);
             prop_assert!(config.timeout.as_secs_f64() > 0.0);
         }

@@ -1,4 +1,4 @@
-//! What is kept ready beyond demand (`min`, `parked`, a forecast's target) and what is given up.
+//! What is kept ready beyond demand (`min`, `spare`, a forecast's target) and what is given up.
 
 use std::time::Duration;
 
@@ -77,20 +77,20 @@ impl<W: Clone, Q> State<W, Q> {
                 self.retire(key, EndReason::Retired, actions);
             }
         }
-        if self.settings.parked > 0 || self.floor > 0 {
+        if self.settings.spare > 0 || self.floor > 0 {
             self.refill(now, actions);
         }
     }
 
-    /// Starts what `min`, `parked` and the forecast ask for, once nobody waits any more.
+    /// Starts what `min`, `spare` and the forecast ask for, once nobody waits any more.
     pub(super) fn refill(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
         if self.mode != Mode::Live || self.waiting() > 0 {
             return;
         }
         self.fill_floor(now, actions);
-        if self.settings.parked > 0 && self.is_hot(now) {
+        if self.settings.spare > 0 && self.is_hot(now) {
             let ahead = self.idlers.len() + self.starting;
-            self.start_ahead(now, self.settings.parked.saturating_sub(ahead), actions);
+            self.start_ahead(now, self.settings.spare.saturating_sub(ahead), actions);
         }
     }
 
@@ -116,10 +116,10 @@ impl<W: Clone, Q> State<W, Q> {
         self.floor = self.settings.min.max(self.target).min(self.cap);
     }
 
-    /// Ends who has been idle for long, the coldest first, but not those that `min` and `parked` keep.
+    /// Ends who has been idle for long, the coldest first, but not those that `min` and `spare` keep.
     pub(super) fn reap(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
         let hot = self.is_hot(now);
-        let keep = if hot { self.settings.parked } else { 0 };
+        let keep = if hot { self.settings.spare } else { 0 };
         let spare = self.idlers.len().saturating_sub(keep);
         let above_floor = self.total().saturating_sub(self.floor);
         let some_idle = self.idlers.len() > 0;

@@ -15,7 +15,7 @@ fn settings() -> Settings {
     Settings {
         min: 0,
         max: 64,
-        parked: 0,
+        spare: 0,
         idle: Duration::from_secs(60),
         concurrency: 1,
         reuse: Reuse::Always,
@@ -76,7 +76,7 @@ prop_compose! {
     fn any_settings()(
         max in 1_u32..7,
         min in 0_u32..4,
-        parked in 0_u32..4,
+        spare in 0_u32..4,
         concurrency in 1_u32..4,
         once in any::<bool>(),
         queue_max in 0_usize..12,
@@ -84,7 +84,7 @@ prop_compose! {
         Settings {
             min: min.min(max),
             max,
-            parked: parked.min(max),
+            spare: spare.min(max),
             idle: Duration::from_millis(500),
             concurrency: if once { 1 } else { concurrency },
             reuse: if once { Reuse::Once } else { Reuse::Always },
@@ -536,16 +536,16 @@ fn a_transient_failure_is_tried_three_times() {
 }
 
 #[test]
-fn a_parked_worker_is_replaced_off_the_path() {
+fn a_spare_worker_is_replaced_off_the_path() {
     let settings = Settings {
-        parked: 1,
+        spare: 1,
         ..settings()
     };
     let mut state = State::<u64, u64>::new(settings);
     let mut actions = Vec::new();
     state.arrive(Instant(0), || 0, &mut actions);
     state.ready(Instant(MS), Key(0), 1, &mut actions);
-    assert_eq!(starts(&actions), 2, "one for the request, one to park");
+    assert_eq!(starts(&actions), 2, "one for the request, one spare");
     state.ready(Instant(2 * MS), Key(1), 2, &mut actions);
     actions.clear();
     let arrival = state.arrive(Instant(3 * MS), || 1, &mut actions);

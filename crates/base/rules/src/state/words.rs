@@ -12,7 +12,7 @@ pub struct Settings {
     /// Most workers at once.
     pub max: u32,
     /// Idle workers kept beyond the busy ones while the function is hot.
-    pub parked: u32,
+    pub spare: u32,
     /// An idle worker is reaped after this; the function is hot for this long after a request.
     pub idle: Duration,
     /// Invocations of one worker at the same time; at least 1.
@@ -30,7 +30,7 @@ impl Settings {
         Self {
             min: config.scale.min,
             max: config.scale.max,
-            parked: config.scale.parked,
+            spare: config.scale.spare,
             idle: config.scale.idle,
             concurrency: config.concurrency,
             reuse: config.reuse,

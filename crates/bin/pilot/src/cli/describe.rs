@@ -122,10 +122,10 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
     line(
         "scale",
         format!(
-            "{} to {}, {} parked, reaped after {} idle",
+            "{} to {}, {} spare, reaped after {} idle",
             scale.min,
             scale.max,
-            scale.parked,
+            scale.spare,
             seconds(scale.idle.as_secs_f64()),
         ),
     );

@@ -79,12 +79,12 @@ async fn a_burst_of_once_gets_a_worker_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parked_workers_stand_ready_while_the_function_is_hot() {
+async fn spare_workers_stand_ready_while_the_function_is_hot() {
     let house = House::new();
     house.engine.starts_take(ms(5), ms(0));
     house.deploy(|config| {
         config.reuse = Reuse::Once;
-        config.scale.parked = 1;
+        config.scale.spare = 1;
         config.scale.idle = Duration::from_secs(10);
     });
     pass(Duration::from_secs(1)).await;
@@ -100,10 +100,10 @@ async fn parked_workers_stand_ready_while_the_function_is_hot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_parked_worker_is_replaced_while_the_call_that_took_it_still_runs() {
+async fn a_spare_worker_is_replaced_while_the_call_that_took_it_still_runs() {
     let house = House::new();
     house.engine.serve(|_| Deed::after(ms(500)));
-    house.deploy(|config| config.scale.parked = 1);
+    house.deploy(|config| config.scale.spare = 1);
     let running = house.begin();
     pass(ms(20)).await;
     let workers = house.workers();

@@ -131,7 +131,7 @@ async fn a_removed_function_is_not_found_but_what_runs_finishes() {
 async fn drain_waits_for_what_runs_and_then_ends_every_worker() {
     let house = House::new();
     house.engine.serve(|_| Deed::after(ms(50)));
-    house.deploy(|config| config.scale.parked = 1);
+    house.deploy(|config| config.scale.spare = 1);
     let running = house.begin();
     pass(ms(10)).await;
     let begun = Instant::now();

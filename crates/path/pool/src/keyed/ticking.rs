@@ -165,7 +165,7 @@ impl Shared {
         let forecaster = (self.parts.forecaster)(&ScaleConfig {
             min: 0,
             max: u32::try_from(settings.runtimes_max).unwrap_or(u32::MAX),
-            parked: 0,
+            spare: 0,
             idle: settings.keep,
             policy: settings.policy,
         })?;

@@ -253,10 +253,10 @@ const FIRST_SCHEMA_ROWS: &str = r#"
         ('00000000000000e0', '/bin/sh', '/usr', 0, '[]');
     PRAGMA user_version = 1;
 "#;
-/// A configuration as it was written before there were other runtimes, owners and policies.
+/// A configuration as it was written before there were other runtimes, owners and policies, and before `parked` became `spare`.
 const FIRST_SCHEMA_CONFIG: &str = r#"{"name":"NAME","runtime":{"python":{"minor":null}},"handler":"app.handler","interface":"event",
     "memory_bytes":268435456,"timeout_s":30.0,"cpu_milli":1000,"network":"none","environment":{},"template":"on","reuse":"always",
-    "concurrency":1,"scale":{"min":0,"max":64,"parked":0,"idle_s":60.0}}"#;
+    "concurrency":1,"scale":{"min":0,"max":64,"parked":1,"idle_s":60.0}}"#;
 
 #[test]
 fn a_registry_from_before_other_runtimes_is_brought_up_to_date() {
@@ -295,6 +295,7 @@ fn a_registry_from_before_other_runtimes_is_brought_up_to_date() {
         assert_eq!(bare.live.version.environment.packages_dir, None);
         for function in &functions {
             assert_eq!(function.live.problem, None);
+            assert_eq!(function.live.version.config.scale.spare, 1);
             assert_eq!(
                 function.live.version.config.owner(),
                 function.live.version.config.name.as_str()

@@ -37,7 +37,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     let ScaleConfig {
         min,
         max,
-        parked,
+        spare,
         idle,
         policy,
     } = scale;
@@ -54,7 +54,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("concurrency", *concurrency, 1);
     form.add("scale.min", *min, 0);
     form.add("scale.max", *max, 64);
-    form.add("scale.spare", *parked, 0);
+    form.add("scale.spare", *spare, 0);
     form.add("scale.idle_ns", nanoseconds(*idle), 60_000_000_000);
     // The policy's own form leaves out constants that have their defaults.
     form.add("scale.policy", policy.to_string().as_str(), "demand");

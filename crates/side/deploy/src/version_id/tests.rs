@@ -30,7 +30,7 @@ fn defaults() -> FunctionSpec {
         scale: Some(ScaleSpec {
             min: Some(0),
             max: Some(64),
-            parked: Some(0),
+            spare: Some(0),
             idle_s: Some(60.0),
             policy: Some(PolicySpec::Line("demand".to_owned())),
         }),
@@ -58,10 +58,10 @@ fn specs() -> impl Strategy<Value = FunctionSpec> {
             "smoothing-markov:reading=literal",
         ]),
     )
-        .prop_map(|(min, max, parked, idle_s, policy)| ScaleSpec {
+        .prop_map(|(min, max, spare, idle_s, policy)| ScaleSpec {
             min,
             max,
-            parked,
+            spare,
             idle_s,
             policy: policy.map(PolicySpec::Line),
         });
@@ -142,7 +142,7 @@ fn written_out(spec: &FunctionSpec) -> FunctionSpec {
         scale: Some(ScaleSpec {
             min: scale.min.or(default_scale.min),
             max: scale.max.or(default_scale.max),
-            parked: scale.parked.or(default_scale.parked),
+            spare: scale.spare.or(default_scale.spare),
             idle_s: scale.idle_s.or(default_scale.idle_s),
             policy: scale.policy.or(default_scale.policy),
         }),
@@ -199,7 +199,7 @@ proptest! {
             10 => changed.concurrency = other.concurrency.filter(|_| spec.reuse.as_deref() != Some("once")),
             11 => scale.min = other_scale.min,
             12 => scale.max = other_scale.max,
-            13 => scale.parked = other_scale.parked,
+            13 => scale.spare = other_scale.spare,
             14 => scale.idle_s = other_scale.idle_s,
             _ => scale.policy = other_scale.policy,
         }

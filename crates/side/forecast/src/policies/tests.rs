@@ -13,7 +13,7 @@ pub(super) fn scale(max: u32) -> ScaleConfig {
     ScaleConfig {
         min: 0,
         max,
-        parked: 0,
+        spare: 0,
         idle: Duration::from_secs(6),
         policy: Policy::Demand,
     }

@@ -153,7 +153,7 @@ mod tests {
         let mut state = State::<(), ()>::new(Settings {
             min: 0,
             max: 1,
-            parked: 0,
+            spare: 0,
             idle: std::time::Duration::ZERO,
             concurrency: 1,
             reuse: Reuse::Always,

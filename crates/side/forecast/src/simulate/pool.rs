@@ -48,7 +48,7 @@ impl Pool {
         let settings = Settings {
             min: scale.min,
             max: scale.max,
-            parked: scale.parked,
+            spare: scale.spare,
             idle: scale.idle,
             concurrency: simulation.concurrency.max(1),
             reuse: simulation.reuse,

@@ -256,7 +256,7 @@ prop_compose! {
         start in 0_u64..1_500,
         max in 1_u32..8,
         min in 0_u32..3,
-        parked in 0_u32..3,
+        spare in 0_u32..3,
         idle in 0_u64..3_000,
         concurrency in 1_u32..4,
         once in any::<bool>(),
@@ -267,7 +267,7 @@ prop_compose! {
         let mut simulation = with_start(start);
         simulation.scale.max = max;
         simulation.scale.min = min.min(max);
-        simulation.scale.parked = parked.min(max);
+        simulation.scale.spare = spare.min(max);
         simulation.scale.idle = ms(idle);
         simulation.concurrency = if once { 1 } else { concurrency };
         simulation.reuse = if once { Reuse::Once } else { Reuse::Always };

@@ -241,7 +241,7 @@ fn tell(
     let warm = measured.start.get("warm").copied().unwrap_or(0);
     if kind == "cold" && warm > 0 {
         output::note(&format!(
-            "{warm} of {answers} requests found a worker: the function keeps workers ready (min, parked, policy), or \
+            "{warm} of {answers} requests found a worker: the function keeps workers ready (min, spare, policy), or \
              another client calls it"
         ));
     }

@@ -89,8 +89,8 @@ pub(super) struct ScaleOptions {
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(super) max: u32,
     /// Idle workers kept ready beyond the busy ones while the function is hot
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(super) parked: u32,
+    #[arg(long, alias = "parked", value_name = "N", default_value_t = 0)]
+    pub(super) spare: u32,
     /// Idle workers end after this time, seconds
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub(super) idle_s: f64,

@@ -21,7 +21,7 @@ pub(super) struct Report {
 pub(super) struct Settings {
     pub(super) min: u32,
     pub(super) max: u32,
-    pub(super) parked: u32,
+    pub(super) spare: u32,
     pub(super) idle_s: f64,
     pub(super) concurrency: u32,
     pub(super) once: bool,
@@ -50,7 +50,7 @@ impl Settings {
         Self {
             min: scale.min,
             max: scale.max,
-            parked: scale.parked,
+            spare: scale.spare,
             idle_s: scale.idle.as_secs_f64(),
             concurrency: simulation.concurrency,
             once: simulation.reuse == Reuse::Once,

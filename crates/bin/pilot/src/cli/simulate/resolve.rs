@@ -54,16 +54,16 @@ pub(super) fn simulation(args: &SimulateArgs) -> anyhow::Result<Simulation> {
         (None, Some(ms)) => constant("--service-ms", ms)?,
         (None, None) => Costs::default().service,
     };
-    if scale.max == 0 || scale.concurrency == 0 || scale.min.max(scale.parked) > scale.max {
+    if scale.max == 0 || scale.concurrency == 0 || scale.min.max(scale.spare) > scale.max {
         let problem =
-            "--max and --concurrency must be 1 or more, --min and --parked no more than --max";
+            "--max and --concurrency must be 1 or more, --min and --spare no more than --max";
         return Err(Failure::usage(problem).into());
     }
     Ok(Simulation {
         scale: ScaleConfig {
             min: scale.min,
             max: scale.max,
-            parked: scale.parked,
+            spare: scale.spare,
             idle: seconds("--idle-s", scale.idle_s)?,
             policy: Policy::default(),
         },
