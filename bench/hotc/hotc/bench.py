@@ -137,8 +137,8 @@ class Served:
         def still(status: dict[str, Any] | None) -> bool:
             if status is None:
                 return True
-            stem, own = status["stem"], status["own"]
-            busy = stem["starting"] + stem["adapting"] + stem["cleaning"]
+            base, own = status["base"], status["own"]
+            busy = base["starting"] + base["adapting"] + base["cleaning"]
             return not busy and (self.way is KEPT or not own["leased"])
 
         return self.wait(still, "at rest")

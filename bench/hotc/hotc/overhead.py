@@ -97,7 +97,7 @@ def keep(one: Served, live: int) -> int:
     if live:
         one.wait(lambda status: bool(status and status["own"]["available"] >= live), f"left with {live} kept runtimes", 120)
     status = one.settle()
-    return int(status["stem"]["available"]) if status else 0
+    return int(status["base"]["available"]) if status else 0
 
 
 def measure(bench: Bench, one: Served, live: int, interpreter: str) -> Point:

@@ -242,7 +242,7 @@ def ready(one: Served) -> dict[str, Any] | None:
     one.settle()
     if one.way is NEW:
         return None
-    return one.wait(lambda status: bool(status and status["stem"]["available"]), "given a pre-warmed runtime ahead")
+    return one.wait(lambda status: bool(status and status["base"]["available"]), "given a pre-warmed runtime ahead")
 
 
 def bare_node() -> float:

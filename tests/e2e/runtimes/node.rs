@@ -116,7 +116,7 @@ fn what_node_reads_at_its_start_is_there_when_it_starts() {
         daemon.scale("lab", 0);
         eventually("a Node.js waits", || {
             let runtimes = daemon.describe("lab")["runtimes"].clone();
-            (runtimes["stem"]["available"].as_u64() >= Some(1)).then_some(())
+            (runtimes["base"]["available"].as_u64() >= Some(1)).then_some(())
         });
     }
     let line = daemon.describe("lab")["runtimes"]["line"].to_string();

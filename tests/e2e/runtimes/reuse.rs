@@ -83,7 +83,7 @@ fn a_node_worker_comes_from_one_that_was_kept() {
     daemon.scale("lab", 0);
     eventually("the worker is gone and a Node.js waits", || {
         let runtimes = daemon.describe("lab")["runtimes"].clone();
-        (runtimes["stem"]["available"].as_u64() >= Some(1)).then_some(())
+        (runtimes["base"]["available"].as_u64() >= Some(1)).then_some(())
     });
     assert_eq!(daemon.invoke("lab", &json!({})).start_kind(), "cold");
     let runtimes = &daemon.describe("lab")["runtimes"];
@@ -119,7 +119,7 @@ fn over_the_memory_budget_neither_idle_workers_nor_their_runtimes_are_kept() {
     });
     assert_eq!(daemon.workers("lab", "idle"), 0);
     let runtimes = &daemon.describe("lab")["runtimes"];
-    assert_eq!(runtimes["stem"]["available"], 0, "{runtimes}");
+    assert_eq!(runtimes["base"]["available"], 0, "{runtimes}");
     assert!(
         runtimes["totals"]["evicted"].as_u64() >= Some(1),
         "{runtimes}"

@@ -3,8 +3,8 @@
 //!
 //! What was typed is a [`RuntimeSpec`]; [`RuntimeSpec::canonical`] is the only way to a key.
 //!
-//! Invariants, property-tested: a key's [`stem`](RuntimeKey::stem) can become the key; what can become another has that other's
-//! stem; [`adaptation`](RuntimeKey::adaptation) is empty exactly for equal keys, is transitive, and never crosses owners.
+//! Invariants, property-tested: a key's [base key](RuntimeKey::base_key) can become the key; what can become another has that other's
+//! base key; [`adaptation`](RuntimeKey::adaptation) is empty exactly for equal keys, is transitive, and never crosses owners.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -279,11 +279,11 @@ impl RuntimeKey {
     }
 
     /// The pre-warmed runtime this one can be made from: nobody's, without code, variables and command, in no network. What a
-    /// runtime has from its start is the stem's as well: base, IPC namespace, the host's network, a fixed user, and execution
+    /// runtime has from its start is the base key's as well: base, IPC namespace, the host's network, a fixed user, and execution
     /// options. With those the mounts and the owner, for an interpreter may read files of the code as it starts
     /// (`NODE_EXTRA_CA_CERTS`), and run them.
     #[must_use]
-    pub fn stem(&self) -> Self {
+    pub fn base_key(&self) -> Self {
         let is_born_so = !self.execution.is_empty();
         let (owner, mounts) = match is_born_so {
             true => (self.owner.clone(), self.mounts.clone()),

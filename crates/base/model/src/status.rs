@@ -57,14 +57,15 @@ pub struct RuntimeStatus {
     pub availability: Availability,
     /// Runtimes of its key.
     pub own: RuntimeCounts,
-    /// All of its stem, its own among them: nobody's, and those of other keys and owners that were made from the same.
-    pub stem: RuntimeCounts,
+    /// All of its base key, its own among them: nobody's, and those of other keys and owners that were made from the same.
+    #[serde(alias = "stem")]
+    pub base: RuntimeCounts,
     /// What became of runtimes of its key since the daemon's start, or since no version has had the key.
     pub totals: RuntimeTotals,
     /// How its newest worker got its runtime; `None`: none has since the version was deployed or the daemon started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<RuntimeStart>,
-    /// What is predicted of the stem, in runtimes; `None`: nothing.
+    /// What is predicted of the base key, in runtimes; `None`: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<ForecastStatus>,
 }
@@ -127,7 +128,7 @@ pub struct RuntimeStart {
     pub how: String,
     /// From asking for the runtime to having it, milliseconds. What the function itself takes to come up in it is not in it.
     pub took_ms: f64,
-    /// By how much that was less than a fresh start of its stem takes on the average, milliseconds; negative: more. `None`: it was
+    /// By how much that was less than a fresh start of its base key takes on the average, milliseconds; negative: more. `None`: it was
     /// a fresh start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_ms: Option<f64>,

@@ -34,7 +34,7 @@ struct Script {
     specialise: Step,
     clean: Step,
     keys_fail: Option<StartError>,
-    starts_stems: bool,
+    starts_base_keys: bool,
     memory_bytes: u64,
     asked: usize,
     runtimes: Vec<Arc<FakeRuntime>>,
@@ -127,9 +127,9 @@ impl FakeHost {
         self.inner.script.lock().keys_fail = Some(error);
     }
 
-    /// Whatever is asked for, its stem is started.
-    pub fn start_stems_only(&self) {
-        self.inner.script.lock().starts_stems = true;
+    /// Whatever is asked for, its base key is started.
+    pub fn start_base_keys_only(&self) {
+        self.inner.script.lock().starts_base_keys = true;
     }
 
     /// Memory of each runtime from now on, bytes.
@@ -292,8 +292,8 @@ impl RuntimeHost for FakeHost {
         {
             let mut script = inner.script.lock();
             script.asked += 1;
-            if script.starts_stems {
-                key = Arc::new(key.stem());
+            if script.starts_base_keys {
+                key = Arc::new(key.base_key());
             }
         }
         Box::pin(async move {

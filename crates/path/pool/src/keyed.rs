@@ -45,7 +45,7 @@ pub struct KeyedParts {
     pub sink: Arc<dyn EventSink>,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// Makes one forecaster per stem.
+    /// Makes one forecaster per base key.
     pub forecaster: MakeForecaster,
     /// How full the machine's memory is: [`machine_memory`]. Called every few seconds, off the path.
     pub memory: Arc<dyn Fn() -> Option<MachineMemory> + Send + Sync>,
@@ -73,7 +73,7 @@ pub struct KeyedSettings {
     pub clean_max: Duration,
     /// Longest that adapting may take; then the runtime is ended and another one taken.
     pub adapt_max: Duration,
-    /// How many runtimes of a stem there are to be.
+    /// How many runtimes of a base key there are to be.
     pub policy: Policy,
 }
 

@@ -270,19 +270,19 @@ proptest! {
     }
 
     #[test]
-    fn a_stem_can_become_every_key_it_is_the_stem_of(spec in spec()) {
+    fn a_base_key_can_become_every_key_it_is_the_base_key_of(spec in spec()) {
         let key = spec.canonical();
-        let stem = key.stem();
-        prop_assert!(stem.adaptation(&key).is_some());
-        prop_assert_eq!(stem.owner(), key.owner().filter(|_| !key.execution().is_empty()));
-        prop_assert_eq!(stem.stem(), stem);
+        let base_key = key.base_key();
+        prop_assert!(base_key.adaptation(&key).is_some());
+        prop_assert_eq!(base_key.owner(), key.owner().filter(|_| !key.execution().is_empty()));
+        prop_assert_eq!(base_key.base_key(), base_key);
     }
 
     #[test]
-    fn what_can_become_another_has_its_stem(from in spec(), to in spec()) {
+    fn what_can_become_another_has_its_base_key(from in spec(), to in spec()) {
         let (from, to) = (from.canonical(), to.canonical());
         if from.adaptation(&to).is_some() {
-            prop_assert_eq!(from.stem(), to.stem());
+            prop_assert_eq!(from.base_key(), to.base_key());
         }
     }
 }
@@ -441,10 +441,13 @@ fn what_was_started_with_execution_options_is_for_equal_ones_of_its_owner_and_co
         ..plain()
     };
     let key = of("ann", "8", "/code/1").canonical();
-    let stem = key.stem();
-    assert_eq!(stem.owner(), Some("ann"));
-    assert_eq!(stem.mounts().count(), 1);
-    assert_eq!(stem.adaptation(&key), Some(vec![Difference::Environment]));
+    let base_key = key.base_key();
+    assert_eq!(base_key.owner(), Some("ann"));
+    assert_eq!(base_key.mounts().count(), 1);
+    assert_eq!(
+        base_key.adaptation(&key),
+        Some(vec![Difference::Environment])
+    );
     let mut without = of("ann", "8", "/code/1");
     without.execution.clear();
     let others = [
@@ -457,7 +460,7 @@ fn what_was_started_with_execution_options_is_for_equal_ones_of_its_owner_and_co
     for other in others {
         let other = other.canonical();
         assert_eq!(key.adaptation(&other), None, "{other}");
-        assert_eq!(stem.adaptation(&other), None, "{other}");
+        assert_eq!(base_key.adaptation(&other), None, "{other}");
         assert_eq!(other.adaptation(&key), None, "{other}");
     }
 }
@@ -499,11 +502,11 @@ fn the_line_for_people_has_no_values_of_variables() {
         "sandbox with /usr/bin/node, owner web, network outbound, 256 MB, 0.5 CPU, 64 processes, 1 variable"
     );
     assert_eq!(
-        key.stem().to_string(),
+        key.base_key().to_string(),
         "sandbox with /usr/bin/node, nobody's, network none"
     );
     assert_eq!(key.short().len(), 8);
-    assert_ne!(key.short(), key.stem().short());
+    assert_ne!(key.short(), key.base_key().short());
     let options = RuntimeSpec {
         execution: vec![
             ("NODE_OPTIONS".to_owned(), "--title=hunter2".to_owned()),

@@ -18,7 +18,7 @@
 //!
 //! Invariants, property-tested in `machine/tests.rs`: whoever holds a runtime holds it alone, for the machine has the handles of
 //! those that are available and of no others; only those are evicted; a runtime that somebody has used is given to its owner
-//! alone; the counts by key and by stem are those of the runtimes; beyond the limit there is nothing available; no more requests
+//! alone; the counts by key and by base key are those of the runtimes; beyond the limit there is nothing available; no more requests
 //! wait for what is under way than that is.
 
 mod account;
@@ -36,7 +36,7 @@ use pilot_model::Instant;
 use pilot_model::runtime_key::RuntimeKey;
 use pilot_model::status::{Availability, RuntimeCounts, RuntimeTotals};
 
-use account::{KeyAccount, StemAccount};
+use account::{BaseKeyAccount, KeyAccount};
 pub(super) use nearest::Near;
 pub(super) use words::{Acquired, Awaited, Cause, End, Limits, Look, RuntimeId, Wait};
 
@@ -50,8 +50,8 @@ pub(super) struct Machine<R> {
     available: BTreeSet<RuntimeId>,
     /// Keys that a version uses or a runtime has.
     keys: HashMap<Arc<RuntimeKey>, KeyAccount>,
-    /// The stems of those keys.
-    stems: HashMap<Arc<RuntimeKey>, StemAccount>,
+    /// The base keys of those keys.
+    base_keys: HashMap<Arc<RuntimeKey>, BaseKeyAccount>,
     next: u64,
     /// Nothing is started ahead of demand before this: memory was short.
     hold_until: Instant,
@@ -91,7 +91,7 @@ impl<R> Machine<R> {
             runtimes: BTreeMap::new(),
             available: BTreeSet::new(),
             keys: HashMap::new(),
-            stems: HashMap::new(),
+            base_keys: HashMap::new(),
             next: 0,
             hold_until: Instant(0),
             closed: false,
@@ -123,7 +123,7 @@ impl<R> Machine<R> {
         }
         self.enter(key);
         if look == Look::First {
-            self.stem_of(key).arrived(now);
+            self.base_account(key).arrived(now);
         }
         if look != Look::Nowhere {
             if let Some((id, runtime)) = self.reuse(now, key, &is_alive, gone) {
@@ -194,7 +194,7 @@ impl<R> Machine<R> {
         };
         if matches!(state, State::Starting { .. }) {
             let key = Arc::clone(key);
-            self.stem_of(&key).failed(now);
+            self.base_account(&key).failed(now);
             self.remove(id);
         }
     }
@@ -220,7 +220,7 @@ impl<R> Machine<R> {
         }) = self.runtimes.get(&id)
         {
             let (key, used) = (Arc::clone(key), now.since(*since));
-            self.stem_of(&key).service.add(used);
+            self.base_account(&key).service.add(used);
             self.shift(id, State::Cleaning { since: now });
         }
     }
@@ -236,7 +236,7 @@ impl<R> Machine<R> {
             return;
         };
         let (key, took) = (Arc::clone(key), now.since(*since));
-        self.stem_of(&key).clean.add(took);
+        self.base_account(&key).clean.add(took);
         self.totals(&key).cleaned += 1;
         self.keep(now, id, runtime, gone);
     }
@@ -286,16 +286,16 @@ impl<R> Machine<R> {
         account.map_or_else(Default::default, |account| (account.counts, account.totals))
     }
 
-    /// Of this stem.
-    pub(super) fn of_stem(&self, stem: &RuntimeKey) -> RuntimeCounts {
-        let account = self.stems.get(stem);
+    /// Of this base key.
+    pub(super) fn of_base_key(&self, base_key: &RuntimeKey) -> RuntimeCounts {
+        let account = self.base_keys.get(base_key);
         account.map_or_else(RuntimeCounts::default, |account| account.counts)
     }
 
     /// Of all.
     pub(super) fn counts(&self) -> RuntimeCounts {
         let mut sum = RuntimeCounts::default();
-        for StemAccount { counts, .. } in self.stems.values() {
+        for BaseKeyAccount { counts, .. } in self.base_keys.values() {
             sum.starting += counts.starting;
             sum.available += counts.available;
             sum.adapting += counts.adapting;
@@ -360,9 +360,9 @@ impl<R> Machine<R> {
         {
             let (key, took) = (Arc::clone(key), now.since(*asked));
             self.totals(&key).started += 1;
-            let stem = self.stem_of(&key);
-            stem.start.add(took);
-            stem.failures = 0;
+            let base = self.base_account(&key);
+            base.start.add(took);
+            base.failures = 0;
         }
     }
 }

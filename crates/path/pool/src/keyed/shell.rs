@@ -34,7 +34,7 @@ pub(super) struct Shared {
     pub(super) books: Mutex<Books>,
     /// Guards the forecasters while they tick; taken before `books`, never on the path of a request.
     pub(super) forecasts: Mutex<Forecasts>,
-    /// The timer is to look: there may be a new stem.
+    /// The timer is to look: there may be a new base key.
     pub(super) wake: Arc<Notify>,
     /// A runtime has become available, or come to nothing: whoever waits looks again.
     pub(super) settled: Notify,
@@ -177,8 +177,8 @@ impl Shared {
             Some(known) => known,
             None => (Arc::new(self.host(version).ok()?.key(version).ok()?), None),
         };
-        let stem = key.stem();
-        let forecast = self.forecasts.lock().status(&stem, &self.settings);
+        let base_key = key.base_key();
+        let forecast = self.forecasts.lock().status(&base_key, &self.settings);
         let books = self.books.lock();
         let (own, totals) = books.machine.of_key(&key);
         Some(RuntimeStatus {
@@ -186,7 +186,7 @@ impl Shared {
             line: key.to_string(),
             availability: books.machine.availability(&key),
             own,
-            stem: books.machine.of_stem(&stem),
+            base: books.machine.of_base_key(&base_key),
             totals,
             last,
             forecast,
@@ -200,34 +200,34 @@ impl Shared {
         }
     }
 
-    /// Starts what the forecast wants of a stem.
-    pub(super) fn refill(self: &Arc<Self>, stem: &Arc<RuntimeKey>) {
+    /// Starts what the forecast wants of a base key.
+    pub(super) fn refill(self: &Arc<Self>, base_key: &Arc<RuntimeKey>) {
         let now = self.now();
         let (starts, host) = {
             let mut books = self.books.lock();
-            let starts = books.machine.refill(now, stem);
+            let starts = books.machine.refill(now, base_key);
             if starts.is_empty() {
                 return;
             }
             let mut known = books.versions.values();
-            let of_stem = known.find(|known| known.key.stem() == **stem);
-            (starts, of_stem.map(|known| Arc::clone(&known.host)))
+            let same = known.find(|known| known.key.base_key() == **base_key);
+            (starts, same.map(|known| Arc::clone(&known.host)))
         };
         for id in starts {
             let claim = Claim::new(self, id);
             // Without a host the claim is dropped: the start has failed, and the next one waits.
             let Some(host) = &host else { continue };
-            let start = host.start(stem);
-            let (shared, stem) = (Arc::clone(self), Arc::clone(stem));
+            let start = host.start(base_key);
+            let (shared, base_key) = (Arc::clone(self), Arc::clone(base_key));
             self.ahead.spawn(async move {
                 match start.await {
                     Ok(runtime) => claim.up_ahead(runtime),
                     Err(error) => {
-                        tracing::warn!(key = %stem, %error, "a runtime that is expected to be wanted did not come up");
+                        tracing::warn!(key = %base_key, %error, "a runtime that is expected to be wanted did not come up");
                         drop(claim);
                     }
                 }
-                shared.refill(&stem);
+                shared.refill(&base_key);
             });
         }
     }
@@ -334,13 +334,13 @@ impl Shared {
     /// Notes how a worker got its runtime.
     fn note(&self, version: &Arc<Version>, key: &RuntimeKey, origin: &Origin, asked: Instant) {
         let took = self.now().since(asked);
-        let stem = key.stem();
+        let base_key = key.base_key();
         {
             let mut books = self.books.lock();
             let Books { machine, versions } = &mut *books;
             let fresh = match origin {
                 Origin::Started => None,
-                Origin::Reused | Origin::Adapted(_) => machine.fresh_start(&stem),
+                Origin::Reused | Origin::Adapted(_) => machine.fresh_start(&base_key),
             };
             if let Some(known) = versions.get_mut(&name_of(version)) {
                 known.last = Some(RuntimeStart {

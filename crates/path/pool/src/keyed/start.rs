@@ -43,7 +43,7 @@ impl Shared {
         }
     }
 
-    /// A host may start the stem alone: then the rest is applied.
+    /// A host may start the base key alone: then the rest is applied.
     fn begin(self: &Arc<Self>, host: &Arc<dyn RuntimeHost>, key: &Arc<RuntimeKey>) -> Start {
         let start = host.start(key);
         let (shared, key) = (Arc::clone(self), Arc::clone(key));

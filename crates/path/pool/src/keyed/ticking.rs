@@ -14,11 +14,11 @@ use pilot_model::{Event, Instant, ScaleConfig};
 use super::KeyedSettings;
 use super::shell::Shared;
 
-/// The forecasters, one per stem that a version uses.
+/// The forecasters, one per base key that a version uses.
 #[derive(Debug, Default)]
 pub(super) struct Forecasts {
     /// `None`: the policy predicts nothing, or its forecaster panicked.
-    by_stem: HashMap<Arc<RuntimeKey>, Option<Forecast>>,
+    by_base_key: HashMap<Arc<RuntimeKey>, Option<Forecast>>,
 }
 
 #[derive(Debug)]
@@ -29,13 +29,13 @@ struct Forecast {
 }
 
 impl Forecasts {
-    /// What is predicted of a stem.
+    /// What is predicted of a base key.
     pub(super) fn status(
         &self,
-        stem: &RuntimeKey,
+        base_key: &RuntimeKey,
         settings: &KeyedSettings,
     ) -> Option<ForecastStatus> {
-        let forecast = self.by_stem.get(stem)?.as_ref()?;
+        let forecast = self.by_base_key.get(base_key)?.as_ref()?;
         Some(ForecastStatus {
             policy: settings.policy.to_string(),
             target: forecast.target.workers,
@@ -81,7 +81,10 @@ impl Shared {
         let (counts, is_used) = {
             let machine = &mut self.books.lock().machine;
             machine.let_go(now, &mut gone);
-            (machine.counts(), machine.stems_in_use().next().is_some())
+            (
+                machine.counts(),
+                machine.base_keys_in_use().next().is_some(),
+            )
         };
         drop(gone);
         let changed = {
@@ -93,7 +96,7 @@ impl Shared {
         if changed {
             self.parts.sink.publish(Event::RuntimesCounted(counts));
         }
-        // Nothing is kept of stems that no version uses.
+        // Nothing is kept of base keys that no version uses.
         let is_quiet = !is_used && counts == RuntimeCounts::default();
         let pause = if is_quiet { LONGEST_PAUSE } else { LOOK_EVERY };
         next.since(self.now()).min(pause)
@@ -132,20 +135,20 @@ impl Shared {
 
     /// Ticks the forecasters that are due and starts what they want. When the next one is due.
     fn forecast(self: &Arc<Self>, now: Instant) -> Instant {
-        let stems: Vec<Arc<RuntimeKey>> = {
+        let base_keys: Vec<Arc<RuntimeKey>> = {
             let books = self.books.lock();
-            books.machine.stems_in_use().map(Arc::clone).collect()
+            books.machine.base_keys_in_use().map(Arc::clone).collect()
         };
         let mut next = Instant(u64::MAX);
         {
             let mut forecasts = self.forecasts.lock();
-            let by_stem = &mut forecasts.by_stem;
-            by_stem.retain(|stem, _| stems.contains(stem));
-            for stem in &stems {
-                let forecast = by_stem
-                    .entry(Arc::clone(stem))
+            let by_base_key = &mut forecasts.by_base_key;
+            by_base_key.retain(|base_key, _| base_keys.contains(base_key));
+            for base_key in &base_keys {
+                let forecast = by_base_key
+                    .entry(Arc::clone(base_key))
                     .or_insert_with(|| self.make_forecast(now));
-                if !self.tick_one(now, stem, forecast.as_mut()) {
+                if !self.tick_one(now, base_key, forecast.as_mut()) {
                     *forecast = None;
                 }
                 if let Some(forecast) = forecast {
@@ -153,13 +156,13 @@ impl Shared {
                 }
             }
         }
-        for stem in &stems {
-            self.refill(stem);
+        for base_key in &base_keys {
+            self.refill(base_key);
         }
         next
     }
 
-    /// A new stem's; it has an interval to see something.
+    /// A new base key's; it has an interval to see something.
     fn make_forecast(&self, now: Instant) -> Option<Forecast> {
         let settings = &self.settings;
         let forecaster = (self.parts.forecaster)(&ScaleConfig {
@@ -180,13 +183,13 @@ impl Shared {
     fn tick_one(
         &self,
         now: Instant,
-        stem: &Arc<RuntimeKey>,
+        base_key: &Arc<RuntimeKey>,
         forecast: Option<&mut Forecast>,
     ) -> bool {
         let Some(forecast) = forecast.filter(|forecast| forecast.due <= now) else {
             return true;
         };
-        let seen = self.books.lock().machine.observe(now, stem);
+        let seen = self.books.lock().machine.observe(now, base_key);
         let Some(seen) = seen else { return true };
         let tick = AssertUnwindSafe(|| {
             let target = forecast.forecaster.tick(&seen);
@@ -199,12 +202,12 @@ impl Shared {
                 target
             }
             Err(_) => {
-                tracing::error!(key = %stem, "its forecaster panicked: it is predicted no longer");
-                self.books.lock().machine.aim(stem, Target::default());
+                tracing::error!(key = %base_key, "its forecaster panicked: it is predicted no longer");
+                self.books.lock().machine.aim(base_key, Target::default());
                 return false;
             }
         };
-        self.books.lock().machine.aim(stem, target);
+        self.books.lock().machine.aim(base_key, target);
         true
     }
 }

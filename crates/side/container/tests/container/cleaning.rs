@@ -241,7 +241,7 @@ pub(crate) async fn limits_and_network_are_applied_to_a_live_container(stage: St
     let version = stage.version("wanted", &spec);
     let wanted = Arc::new(host.key(&version).unwrap());
     // As the pool keeps them: without owner, limits and network.
-    let runtime = host.start(&Arc::new(wanted.stem())).await.unwrap();
+    let runtime = host.start(&Arc::new(wanted.base_key())).await.unwrap();
     adapted(&runtime, &wanted).await;
     let worker = specialise(&runtime, &version).await.unwrap();
     assert_eq!(

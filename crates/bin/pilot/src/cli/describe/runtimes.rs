@@ -26,7 +26,7 @@ pub(super) fn section(status: Option<&RuntimeStatus>) -> String {
     };
     line("key", &format!("{}: {}", status.key, status.line));
     line("of its key", &counts(&status.own));
-    line("of its stem", &counts(&status.stem));
+    line("same base", &counts(&status.base));
     let totals = &status.totals;
     line(
         "so far",
@@ -48,7 +48,7 @@ pub(super) fn section(status: Option<&RuntimeStatus>) -> String {
         let wanted = output::count(u64::from(forecast.target), "runtime");
         line(
             "forecast",
-            &format!("{} wants {wanted} of its stem", forecast.policy),
+            &format!("{} wants {wanted} of its base key", forecast.policy),
         );
         line("", &forecast.reason);
     }
@@ -121,7 +121,7 @@ mod tests {
                 leased: 2,
                 ..RuntimeCounts::default()
             },
-            stem: RuntimeCounts::default(),
+            base: RuntimeCounts::default(),
             totals: RuntimeTotals {
                 reused: 12,
                 adapted: 3,

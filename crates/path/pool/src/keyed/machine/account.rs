@@ -1,4 +1,4 @@
-//! The books: what there is of each key and each stem, and what was measured. Every change of a runtime's state goes through
+//! The books: what there is of each key and each base key, and what was measured. Every change of a runtime's state goes through
 //! here, so that the counts are those of the runtimes.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::{Machine, Runtime, State};
 /// A key's.
 #[derive(Debug)]
 pub(super) struct KeyAccount {
-    pub(super) stem: Arc<RuntimeKey>,
+    pub(super) base_key: Arc<RuntimeKey>,
     /// Versions that have this key.
     pub(super) users: u32,
     /// Those available; the one that became so last at the end.
@@ -37,13 +37,13 @@ impl KeyAccount {
 pub(super) struct Waiting {
     /// For one of the key that is being cleaned.
     pub(super) cleaning: u32,
-    /// For one of the stem that is being started ahead of demand.
+    /// For one of the base key that is being started ahead of demand.
     pub(super) ahead: u32,
 }
 
-/// A stem's, over all its keys.
+/// A base key's, over all its keys.
 #[derive(Debug, Default)]
-pub(super) struct StemAccount {
+pub(super) struct BaseKeyAccount {
     /// Its keys that have an account.
     pub(super) keys: Vec<Arc<RuntimeKey>>,
     /// Versions that have one of these keys.
@@ -61,7 +61,7 @@ pub(super) struct StemAccount {
     pub(super) service: Mean,
     arrivals: u64,
     last_arrival: Option<Instant>,
-    /// Most in use at one instant since [`StemAccount::observe`].
+    /// Most in use at one instant since [`BaseKeyAccount::observe`].
     used_max: u32,
     /// Most with a worker at one instant since then.
     leased_max: u32,
@@ -91,7 +91,7 @@ impl Mean {
     }
 }
 
-impl StemAccount {
+impl BaseKeyAccount {
     /// num − num_avail of Algorithm 3: existing and not available. Without those that start ahead of demand, which a forecast
     /// that counted them would take for demand.
     pub(super) fn used(&self) -> u32 {
@@ -156,22 +156,23 @@ impl<R> Machine<R> {
         if self.keys.contains_key(key) {
             return;
         }
-        let stem = Arc::new(key.stem());
-        // The one `Arc` that the stem's account is under, so that equal stems share it.
-        let stem = match self.stems.get_key_value(&stem) {
+        let base_key = Arc::new(key.base_key());
+        // The one `Arc` that the base key's account is under, so that equal base keys share it.
+        let base_key = match self.base_keys.get_key_value(&base_key) {
             Some((known, _)) => Arc::clone(known),
             None => {
-                self.stems.insert(Arc::clone(&stem), StemAccount::default());
-                stem
+                self.base_keys
+                    .insert(Arc::clone(&base_key), BaseKeyAccount::default());
+                base_key
             }
         };
-        if let Some(account) = self.stems.get_mut(&stem) {
+        if let Some(account) = self.base_keys.get_mut(&base_key) {
             account.keys.push(Arc::clone(key));
         }
         self.keys.insert(
             Arc::clone(key),
             KeyAccount {
-                stem,
+                base_key,
                 users: 0,
                 available: Vec::new(),
                 waiting: Waiting::default(),
@@ -181,7 +182,7 @@ impl<R> Machine<R> {
         );
     }
 
-    /// Closes the accounts of a key and its stem, if nobody needs them.
+    /// Closes the accounts of a key and its base key, if nobody needs them.
     pub(super) fn tidy(&mut self, key: &Arc<RuntimeKey>) {
         let Some(account) = self.keys.get(key) else {
             return;
@@ -191,12 +192,12 @@ impl<R> Machine<R> {
         if account.users > 0 || !is_idle {
             return;
         }
-        let stem = Arc::clone(&account.stem);
+        let base_key = Arc::clone(&account.base_key);
         self.keys.remove(key);
-        if let Some(account) = self.stems.get_mut(&stem) {
+        if let Some(account) = self.base_keys.get_mut(&base_key) {
             account.keys.retain(|other| other != key);
             if account.keys.is_empty() {
-                self.stems.remove(&stem);
+                self.base_keys.remove(&base_key);
             }
         }
     }
@@ -207,11 +208,15 @@ impl<R> Machine<R> {
         &mut account.expect("the account was just opened").totals
     }
 
-    pub(super) fn stem_of(&mut self, key: &Arc<RuntimeKey>) -> &mut StemAccount {
+    pub(super) fn base_account(&mut self, key: &Arc<RuntimeKey>) -> &mut BaseKeyAccount {
         self.enter(key);
-        let stem = self.keys.get(key).map(|account| Arc::clone(&account.stem));
-        stem.and_then(|stem| self.stems.get_mut(&stem))
-            .expect("a key's account is opened with its stem's")
+        let base_key = self
+            .keys
+            .get(key)
+            .map(|account| Arc::clone(&account.base_key));
+        base_key
+            .and_then(|base_key| self.base_keys.get_mut(&base_key))
+            .expect("a key's account is opened with its base_key's")
     }
 
     /// Of those of this key, the one that became available last.
@@ -270,10 +275,10 @@ impl<R> Machine<R> {
     }
 
     pub(super) fn count_in(&mut self, id: RuntimeId, key: &Arc<RuntimeKey>, phase: Phase) {
-        let stem = self.stem_of(key);
-        *slot(&mut stem.counts, phase) += 1;
-        stem.ahead += u32::from(phase == Phase::StartingAhead);
-        stem.note_peaks();
+        let base = self.base_account(key);
+        *slot(&mut base.counts, phase) += 1;
+        base.ahead += u32::from(phase == Phase::StartingAhead);
+        base.note_peaks();
         if let Some(account) = self.keys.get_mut(key) {
             *slot(&mut account.counts, phase) += 1;
             if phase == Phase::Available {
@@ -284,9 +289,9 @@ impl<R> Machine<R> {
     }
 
     fn count_out(&mut self, id: RuntimeId, key: &Arc<RuntimeKey>, phase: Phase) {
-        let stem = self.stem_of(key);
-        *slot(&mut stem.counts, phase) -= 1;
-        stem.ahead -= u32::from(phase == Phase::StartingAhead);
+        let base = self.base_account(key);
+        *slot(&mut base.counts, phase) -= 1;
+        base.ahead -= u32::from(phase == Phase::StartingAhead);
         if let Some(account) = self.keys.get_mut(key) {
             *slot(&mut account.counts, phase) -= 1;
             if phase == Phase::Available {

@@ -7,12 +7,12 @@ use pilot_model::Instant;
 use pilot_model::forecast::{Target, Tick};
 use pilot_model::runtime_key::RuntimeKey;
 
-use super::account::{KeyAccount, StemAccount};
+use super::account::{BaseKeyAccount, KeyAccount};
 use super::words::{Cause, End, RuntimeId};
 use super::{Machine, State};
 
 impl<R> Machine<R> {
-    /// Runtimes that are started ahead at the same time, over all stems: more of them would take the CPUs from requests.
+    /// Runtimes that are started ahead at the same time, over all base keys: more of them would take the CPUs from requests.
     const AHEAD_MAX: u32 = 2;
     /// After an eviction for want of memory nothing is started ahead for so long.
     const PRESSURE_HOLD: Duration = Duration::from_secs(30);
@@ -23,23 +23,23 @@ impl<R> Machine<R> {
         if let Some(account) = self.keys.get_mut(key) {
             account.users += 1;
         }
-        self.stem_of(key).users += 1;
+        self.base_account(key).users += 1;
     }
 
     /// A version that had this key is given up. What nobody can use any more goes: runtimes of its owner that can become none of
     /// the keys still in use (the next version's mounts may differ, but its runtimes can be adapted), and pre-warmed ones when
-    /// the stem has no version left.
+    /// the base key has no version left.
     pub(in crate::keyed) fn disuse_key(&mut self, key: &Arc<RuntimeKey>, gone: &mut Vec<R>) {
         let Some(account) = self.keys.get_mut(key) else {
             return;
         };
         account.users = account.users.saturating_sub(1);
-        let stem = self.stem_of(key);
-        stem.users = stem.users.saturating_sub(1);
-        if stem.users == 0 {
-            stem.target = Target::default();
+        let base = self.base_account(key);
+        base.users = base.users.saturating_sub(1);
+        if base.users == 0 {
+            base.target = Target::default();
         }
-        let keys = stem.keys.clone();
+        let keys = base.keys.clone();
         for other in keys {
             if !self.is_wanted(&other) {
                 while let Some(id) = self.newest(&other) {
@@ -50,35 +50,42 @@ impl<R> Machine<R> {
         self.tidy(key);
     }
 
-    /// Stems that versions use.
-    pub(in crate::keyed) fn stems_in_use(&self) -> impl Iterator<Item = &Arc<RuntimeKey>> {
-        let used = self.stems.iter().filter(|(_, account)| account.users > 0);
-        used.map(|(stem, _)| stem)
+    /// Base keys that versions use.
+    pub(in crate::keyed) fn base_keys_in_use(&self) -> impl Iterator<Item = &Arc<RuntimeKey>> {
+        let used = self
+            .base_keys
+            .iter()
+            .filter(|(_, account)| account.users > 0);
+        used.map(|(base_key, _)| base_key)
     }
 
-    /// The mean time of a fresh start of this stem.
-    pub(in crate::keyed) fn fresh_start(&self, stem: &RuntimeKey) -> Option<Duration> {
-        self.stems.get(stem)?.start.value()
+    /// The mean time of a fresh start of this base key.
+    pub(in crate::keyed) fn fresh_start(&self, base_key: &RuntimeKey) -> Option<Duration> {
+        self.base_keys.get(base_key)?.start.value()
     }
 
-    /// What happened to a stem since the last call, for its forecaster. `None`: nobody uses it.
-    pub(in crate::keyed) fn observe(&mut self, now: Instant, stem: &RuntimeKey) -> Option<Tick> {
-        let account = self.stems.get_mut(stem)?;
+    /// What happened to a base key since the last call, for its forecaster. `None`: nobody uses it.
+    pub(in crate::keyed) fn observe(
+        &mut self,
+        now: Instant,
+        base_key: &RuntimeKey,
+    ) -> Option<Tick> {
+        let account = self.base_keys.get_mut(base_key)?;
         Some(account.observe(now))
     }
 
-    /// What the forecast wants of a stem from now on; [`Machine::refill`] follows.
-    pub(in crate::keyed) fn aim(&mut self, stem: &RuntimeKey, target: Target) {
-        if let Some(account) = self.stems.get_mut(stem)
+    /// What the forecast wants of a base key from now on; [`Machine::refill`] follows.
+    pub(in crate::keyed) fn aim(&mut self, base_key: &RuntimeKey, target: Target) {
+        if let Some(account) = self.base_keys.get_mut(base_key)
             && account.users > 0
         {
             account.target = target;
         }
     }
 
-    /// Algorithm 3: the pre-warmed runtimes of a stem that the caller is to start now.
+    /// Algorithm 3: the pre-warmed runtimes of a base key that the caller is to start now.
     ///
-    /// Per stem, not per key: since a runtime of a stem can be turned into any of its keys, a pre-warmed one that is kept for
+    /// Per base key, not per key: since a runtime of a base key can be turned into any of its keys, a pre-warmed one that is kept for
     /// one key serves all of them, and what several functions need at once is less than the sum of what each may need.
     ///
     /// The paper starts E − num_avail, on top of those in use. E forecasts how many will be in use, those of now among them; to add
@@ -86,13 +93,13 @@ impl<R> Machine<R> {
     /// available. Used ones count, for their owners are the likeliest to come; but one at least is to be nobody's, or
     /// whoever comes first finds none.
     ///
-    /// Starts ahead fill what room there is and evict nothing: two stems would else evict each other's at every tick.
+    /// Starts ahead fill what room there is and evict nothing: two base keys would else evict each other's at every tick.
     pub(in crate::keyed) fn refill(
         &mut self,
         now: Instant,
-        stem: &Arc<RuntimeKey>,
+        base_key: &Arc<RuntimeKey>,
     ) -> Vec<RuntimeId> {
-        let Some(account) = self.stems.get(stem) else {
+        let Some(account) = self.base_keys.get(base_key) else {
             return Vec::new();
         };
         let hold_until = self
@@ -105,26 +112,26 @@ impl<R> Machine<R> {
         }
         let wanted = account.wanted();
         let free = account.counts.available + account.ahead;
-        let prewarmed = self.prewarmed(stem) + account.ahead;
+        let prewarmed = self.prewarmed(base_key) + account.ahead;
         let short = wanted
             .saturating_sub(free)
             .max(u32::from(wanted > 0 && prewarmed == 0));
         let room = self.limits.runtimes_max.saturating_sub(self.runtimes.len());
-        let ahead: u32 = self.stems.values().map(|account| account.ahead).sum();
+        let ahead: u32 = self.base_keys.values().map(|account| account.ahead).sum();
         let count = short
             .min(Self::AHEAD_MAX.saturating_sub(ahead))
             .min(u32::try_from(room).unwrap_or(u32::MAX));
-        let begin = |_| self.begin(now, stem, Cause::Ahead);
+        let begin = |_| self.begin(now, base_key, Cause::Ahead);
         (0..count).map(begin).collect()
     }
 
     /// Beyond the paper, which shrinks at its limits alone: lets go what has been available for longer than `keep` (or what the
-    /// forecast says instead) and is not forecast to be wanted. The longest available first; never a stem's last pre-warmed one
+    /// forecast says instead) and is not forecast to be wanted. The longest available first; never a base key's last pre-warmed one
     /// while any is wanted, which would only be started again.
     pub(in crate::keyed) fn let_go(&mut self, now: Instant, gone: &mut Vec<R>) {
-        let stems: Vec<_> = self.stems.keys().map(Arc::clone).collect();
-        for stem in stems {
-            let Some(account) = self.stems.get(&stem) else {
+        let base_keys: Vec<_> = self.base_keys.keys().map(Arc::clone).collect();
+        for base_key in base_keys {
+            let Some(account) = self.base_keys.get(&base_key) else {
                 continue;
             };
             let keep = account.target.idle.unwrap_or(self.limits.keep);
@@ -133,14 +140,14 @@ impl<R> Machine<R> {
             if surplus == 0 {
                 continue;
             }
-            let mut old = self.available_longer(now, &stem, keep);
+            let mut old = self.available_longer(now, &base_key, keep);
             old.sort_unstable();
             let mut left = surplus;
             for (_, id, is_prewarmed) in old {
                 if left == 0 {
                     break;
                 }
-                if is_prewarmed && wanted > 0 && self.prewarmed(&stem) <= 1 {
+                if is_prewarmed && wanted > 0 && self.prewarmed(&base_key) <= 1 {
                     continue;
                 }
                 gone.extend(self.end(id, End::LetGo));
@@ -174,36 +181,36 @@ impl<R> Machine<R> {
     /// Whether a runtime of this key could be given to a version that is in use.
     pub(super) fn is_wanted(&self, key: &Arc<RuntimeKey>) -> bool {
         let account = self.keys.get(key);
-        let Some(stem) = account.and_then(|account| self.stems.get(&account.stem)) else {
+        let Some(base) = account.and_then(|account| self.base_keys.get(&account.base_key)) else {
             return false;
         };
-        stem.users > 0
-            && stem.keys.iter().any(|other| {
+        base.users > 0
+            && base.keys.iter().any(|other| {
                 let used = self.keys.get(other).is_some_and(|other| other.users > 0);
                 used && key.adaptation(other).is_some()
             })
     }
 
     /// Those nobody has used and that are available.
-    fn prewarmed(&self, stem: &RuntimeKey) -> u32 {
-        let account = self.keys.get(stem);
+    fn prewarmed(&self, base_key: &RuntimeKey) -> u32 {
+        let account = self.keys.get(base_key);
         account.map_or(0, |account| account.counts.available)
     }
 
-    /// Those of a stem that have been available for longer than `keep`: since when, which, and whether it is pre-warmed.
+    /// Those of a base key that have been available for longer than `keep`: since when, which, and whether it is pre-warmed.
     fn available_longer(
         &self,
         now: Instant,
-        stem: &Arc<RuntimeKey>,
+        base_key: &Arc<RuntimeKey>,
         keep: Duration,
     ) -> Vec<(Instant, RuntimeId, bool)> {
-        let account = self.stems.get(stem);
+        let account = self.base_keys.get(base_key);
         let keys = account
             .into_iter()
             .flat_map(|account| &account.keys)
             .filter_map(|key| self.keys.get_key_value(key));
         let ids = keys.flat_map(|(key, account)| {
-            let is_prewarmed = key == stem;
+            let is_prewarmed = key == base_key;
             account.available.iter().map(move |id| (*id, is_prewarmed))
         });
         ids.filter_map(|(id, is_prewarmed)| match self.runtimes.get(&id)?.state {
@@ -216,7 +223,7 @@ impl<R> Machine<R> {
     }
 }
 
-impl StemAccount {
+impl BaseKeyAccount {
     /// How many are to be available: what the forecast wants beyond those in use.
     fn wanted(&self) -> u32 {
         self.target.workers.saturating_sub(self.used())

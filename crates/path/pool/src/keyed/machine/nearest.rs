@@ -23,10 +23,10 @@ impl<R> Machine<R> {
     /// The available runtime whose differences cost least. Of equal ones the owner's own comes first, so that nobody's are left
     /// for others; then the one that became available last. Never one of another owner: [`RuntimeKey::adaptation`] sees to that.
     ///
-    /// One pass over the keys of the stem, for nothing can become what has another stem.
+    /// One pass over the keys of the base key, for nothing can become what has another base key.
     pub(super) fn nearest(&self, key: &Arc<RuntimeKey>) -> Option<Near> {
-        let stem = self.stems.get(&self.keys.get(key)?.stem)?;
-        let candidates = stem.keys.iter().filter(|from| *from != key);
+        let base = self.base_keys.get(&self.keys.get(key)?.base_key)?;
+        let candidates = base.keys.iter().filter(|from| *from != key);
         let near = candidates.filter_map(|from| {
             let id = self.newest(from)?;
             let since = match self.runtimes.get(&id)?.state {

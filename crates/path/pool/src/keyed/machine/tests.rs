@@ -54,8 +54,8 @@ fn key(owner: &str, variables: &str) -> Arc<RuntimeKey> {
     Arc::new(spec.canonical())
 }
 
-fn stem() -> Arc<RuntimeKey> {
-    Arc::new(key("ann", "1").stem())
+fn base_key() -> Arc<RuntimeKey> {
+    Arc::new(key("ann", "1").base_key())
 }
 
 /// A machine with its time, for stories.
@@ -141,11 +141,11 @@ impl Story {
             workers,
             idle: None,
         };
-        self.machine.aim(&stem(), target);
+        self.machine.aim(&base_key(), target);
     }
 
     fn refill(&mut self) -> Vec<RuntimeId> {
-        self.machine.refill(self.now, &stem())
+        self.machine.refill(self.now, &base_key())
     }
 
     /// Starts ahead until the machine wants no more.
@@ -264,7 +264,7 @@ fn of_equally_near_runtimes_the_owners_own_is_taken() {
     let Acquired::Near(found, _) = story.acquire(&wanted) else {
         panic!("a pre-warmed one is there");
     };
-    assert_eq!(found.from, stem());
+    assert_eq!(found.from, base_key());
     assert_eq!(
         found.differences,
         [Difference::Owner, Difference::Environment]
@@ -334,16 +334,16 @@ fn nothing_is_started_ahead_while_a_request_waits_for_one_that_is_being_cleaned(
         .cleaned(story.now, id, handle, &mut story.gone);
     let held = story.lease(&key);
     story.machine.release(story.now, held.0);
-    let stem = Arc::new(key.stem());
+    let base_key = Arc::new(key.base_key());
     let two = Target {
         workers: 2,
         ..Target::default()
     };
-    story.machine.aim(&stem, two);
+    story.machine.aim(&base_key, two);
     assert!(matches!(story.acquire(&key), Acquired::Wait(_)));
-    assert_eq!(story.machine.refill(story.now, &stem), []);
+    assert_eq!(story.machine.refill(story.now, &base_key), []);
     story.machine.waited(&key, Awaited::Cleaning);
-    assert!(!story.machine.refill(story.now, &stem).is_empty());
+    assert!(!story.machine.refill(story.now, &base_key).is_empty());
 }
 
 /// With one that is leased, whose start took a second, and one that is being started ahead.
@@ -423,14 +423,14 @@ fn what_has_execution_options_is_started_ahead_for_its_owner_and_kept() {
         }
         .canonical(),
     );
-    let (other, stem) = (key("ann", "1"), Arc::new(own.stem()));
+    let (other, base_key) = (key("ann", "1"), Arc::new(own.base_key()));
     let mut story = Story::of(10, &[&own, &other]);
     let target = Target {
         workers: 2,
         idle: None,
     };
-    story.machine.aim(&stem, target);
-    for id in story.machine.refill(story.now, &stem) {
+    story.machine.aim(&base_key, target);
+    for id in story.machine.refill(story.now, &base_key) {
         let handle = story.handle();
         let gone = &mut story.gone;
         story.machine.started_ahead(story.now, id, handle, gone);
@@ -460,7 +460,7 @@ fn what_could_not_be_adapted_is_followed_by_a_fresh_start() {
         .machine
         .acquire(story.now, &ann, Look::Nowhere, |_| true, &mut story.gone);
     assert!(matches!(again, Some(Acquired::Start(_))));
-    let tick = story.machine.observe(story.now, &stem()).unwrap();
+    let tick = story.machine.observe(story.now, &base_key()).unwrap();
     assert_eq!(tick.arrivals, 1, "the second attempt is no second request");
 }
 
@@ -579,7 +579,7 @@ fn what_starts_ahead_is_no_demand() {
     story.aim(4);
     assert_eq!(story.refill().len(), 2);
     let _leased = story.lease(&ann);
-    let tick = story.machine.observe(story.now, &stem()).unwrap();
+    let tick = story.machine.observe(story.now, &base_key()).unwrap();
     assert_eq!((tick.demand, tick.demand_max, tick.workers), (1, 1, 3));
 }
 
@@ -587,16 +587,16 @@ fn what_starts_ahead_is_no_demand() {
 fn the_forecaster_hears_of_a_peak_between_two_ticks() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
-    story.machine.observe(story.now, &stem());
+    story.machine.observe(story.now, &base_key());
     let used = [story.lease(&ann), story.lease(&ann)];
     story.pass(SECOND);
     used.into_iter().for_each(|one| story.give_back(one));
     story.pass(SECOND);
-    let tick = story.machine.observe(story.now, &stem()).unwrap();
+    let tick = story.machine.observe(story.now, &base_key()).unwrap();
     assert_eq!((tick.demand, tick.demand_max, tick.busy_max), (0, 2, 2));
     assert_eq!((tick.arrivals, tick.span), (2, 2 * SECOND));
     assert_eq!(tick.service, Some(SECOND));
-    let tick = story.machine.observe(story.now, &stem()).unwrap();
+    let tick = story.machine.observe(story.now, &base_key()).unwrap();
     assert_eq!((tick.demand_max, tick.arrivals), (0, 0));
 }
 
@@ -630,7 +630,7 @@ fn what_is_forecast_is_kept_however_old_it_is() {
     assert_eq!(story.fill(), 1);
     story.pass(1000 * SECOND);
     story.machine.let_go(story.now, &mut story.gone);
-    assert_eq!(story.machine.of_stem(&stem()).available, 2);
+    assert_eq!(story.machine.of_base_key(&base_key()).available, 2);
     story.aim(1);
     story.machine.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [3], "the last that is nobody's stays");
@@ -663,7 +663,7 @@ fn the_forecast_may_say_how_long_the_rest_is_kept() {
         workers: 0,
         idle: Some(SECOND),
     };
-    story.machine.aim(&stem(), target);
+    story.machine.aim(&base_key(), target);
     story.pass(SECOND);
     story.machine.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [1]);
@@ -685,7 +685,7 @@ fn an_old_versions_runtimes_are_kept_for_the_next_one() {
 }
 
 #[test]
-fn with_an_owners_last_version_go_its_runtimes_and_with_the_stems_last_the_prewarmed_ones() {
+fn with_an_owners_last_version_go_its_runtimes_and_with_the_base_keys_last_the_prewarmed_ones() {
     let (ann, bob) = (key("ann", "1"), key("bob", "1"));
     let mut story = Story::of(10, &[&ann, &bob]);
     let (ones, others) = (story.lease(&ann), story.lease(&bob));
@@ -701,7 +701,7 @@ fn with_an_owners_last_version_go_its_runtimes_and_with_the_stems_last_the_prewa
     story.give_back(others);
     assert_eq!(story.gone.len(), 3);
     assert_eq!(story.machine.counts(), RuntimeCounts::default());
-    assert!(story.machine.keys.is_empty() && story.machine.stems.is_empty());
+    assert!(story.machine.keys.is_empty() && story.machine.base_keys.is_empty());
 }
 
 #[test]
@@ -735,7 +735,7 @@ fn a_closed_machine_gives_nothing_and_keeps_nothing() {
 }
 
 #[test]
-fn a_fresh_start_is_timed_by_its_stem() {
+fn a_fresh_start_is_timed_by_its_base_key() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
     let Acquired::Start(id) = story.acquire(&ann) else {
@@ -743,12 +743,12 @@ fn a_fresh_start_is_timed_by_its_stem() {
     };
     story.pass(2 * SECOND);
     story.machine.started(story.now, id);
-    assert_eq!(story.machine.fresh_start(&stem()), Some(2 * SECOND));
+    assert_eq!(story.machine.fresh_start(&base_key()), Some(2 * SECOND));
     story.aim(2);
     let ahead = story.refill();
     story.pass(6 * SECOND);
     story
         .machine
         .started_ahead(story.now, ahead[0], Handle(2), &mut story.gone);
-    assert_eq!(story.machine.fresh_start(&stem()), Some(3 * SECOND));
+    assert_eq!(story.machine.fresh_start(&base_key()), Some(3 * SECOND));
 }

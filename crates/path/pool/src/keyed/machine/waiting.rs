@@ -1,4 +1,4 @@
-//! Waiting for what is under way: a runtime of the key that is being cleaned, or one of the stem that is being started ahead of
+//! Waiting for what is under way: a runtime of the key that is being cleaned, or one of the base key that is being started ahead of
 //! demand. Another start beside it would be up later, and would take its time from it.
 //!
 //! As many wait as there are under way. What becomes available is anybody's: whoever waited and finds it gone waits on, or has
@@ -33,7 +33,7 @@ impl<R> Machine<R> {
             Awaited::Cleaning => account.waiting.cleaning += 1,
             Awaited::Ahead => {
                 account.waiting.ahead += 1;
-                self.stem_of(key).waiting += 1;
+                self.base_account(key).waiting += 1;
             }
         }
         Some(wait)
@@ -48,7 +48,7 @@ impl<R> Machine<R> {
             Awaited::Cleaning => account.waiting.cleaning -= 1,
             Awaited::Ahead => {
                 account.waiting.ahead -= 1;
-                self.stem_of(key).waiting -= 1;
+                self.base_account(key).waiting -= 1;
             }
         }
         self.tidy(key);
@@ -62,8 +62,8 @@ impl<R> Machine<R> {
         match on {
             Awaited::Cleaning => account.counts.cleaning > account.waiting.cleaning,
             Awaited::Ahead => {
-                let stem = self.stems.get(&account.stem);
-                stem.is_some_and(|stem| stem.ahead > stem.waiting)
+                let base = self.base_keys.get(&account.base_key);
+                base.is_some_and(|base| base.ahead > base.waiting)
             }
         }
     }
@@ -71,8 +71,8 @@ impl<R> Machine<R> {
     /// One that is being cleaned is likely to be clean long before a new one is up. Worth half of what that takes: on a busy machine
     /// cleaning takes longer than usual, and a start beside it would make it busier still.
     fn worth_cleaning(&self, key: &RuntimeKey) -> Option<Wait> {
-        let stem = self.stems.get(&self.keys.get(key)?.stem)?;
-        let (clean, start) = (stem.clean.value()?, stem.start.value()?);
+        let base = self.base_keys.get(&self.keys.get(key)?.base_key)?;
+        let (clean, start) = (base.clean.value()?, base.start.value()?);
         let usual = clean.saturating_mul(2);
         let wait = Wait {
             on: Awaited::Cleaning,
@@ -88,8 +88,10 @@ impl<R> Machine<R> {
         if !self.is_free(key, on) {
             return None;
         }
-        let (stem_key, stem) = self.stems.get_key_value(&self.keys.get(key)?.stem)?;
-        let start = stem.start.value()?;
+        let (base_key, base) = self
+            .base_keys
+            .get_key_value(&self.keys.get(key)?.base_key)?;
+        let start = base.start.value()?;
         let begun = self.runtimes.values().filter_map(|runtime| match runtime {
             Runtime {
                 key,
@@ -98,11 +100,11 @@ impl<R> Machine<R> {
                         cause: Cause::Ahead,
                         asked,
                     },
-            } if key == stem_key => Some(*asked),
+            } if key == base_key => Some(*asked),
             _ => None,
         });
         // Whoever came before has those that were begun before.
-        let mut begun = begun.skip(stem.waiting as usize);
+        let mut begun = begun.skip(base.waiting as usize);
         let ago = now.since(begun.next()?);
         let patience = start.saturating_mul(2).saturating_sub(ago).min(start);
         (!patience.is_zero()).then_some(Wait { on, patience })

@@ -45,7 +45,7 @@ pub(in crate::keyed) struct Wait {
 pub(in crate::keyed) enum Awaited {
     /// One of its key that is being cleaned.
     Cleaning,
-    /// One of its stem that is being started ahead of demand.
+    /// One of its base key that is being started ahead of demand.
     Ahead,
 }
 

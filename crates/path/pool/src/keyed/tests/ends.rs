@@ -117,16 +117,16 @@ async fn a_start_that_is_given_up_leaves_nothing_wherever_it_was() {
     };
     bench.host.starts_take(second);
     assert!(give_up(&old).await.is_err());
-    assert_eq!(bench.status(&old).stem, RuntimeCounts::default());
+    assert_eq!(bench.status(&old).base, RuntimeCounts::default());
     bench.host.starts_take(Duration::ZERO);
     bench.host.specialisations_take(second);
     assert!(give_up(&old).await.is_err());
-    assert_eq!(bench.status(&old).stem, RuntimeCounts::default());
+    assert_eq!(bench.status(&old).base, RuntimeCounts::default());
     bench.host.specialisations_take(Duration::ZERO);
     bench.use_once(&old).await;
     bench.host.adaptations_take(second);
     assert!(give_up(&new).await.is_err());
-    assert_eq!(bench.status(&new).stem, RuntimeCounts::default());
+    assert_eq!(bench.status(&new).base, RuntimeCounts::default());
     assert_eq!(bench.host.up(), 0);
 }
 
@@ -283,7 +283,7 @@ async fn closing_ends_what_is_kept_and_what_is_being_cleaned() {
     leased.retire();
     drop(leased);
     assert_eq!(bench.host.up(), 0);
-    assert_eq!(bench.status(&version).stem, RuntimeCounts::default());
+    assert_eq!(bench.status(&version).base, RuntimeCounts::default());
 }
 
 #[tokio::test(start_paused = true)]

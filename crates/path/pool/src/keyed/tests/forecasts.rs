@@ -66,19 +66,22 @@ fn three(_: &ScaleConfig) -> Option<Box<dyn Forecaster>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn prewarmed_runtimes_are_started_ahead_and_serve_any_key_of_the_stem() {
+async fn prewarmed_runtimes_are_started_ahead_and_serve_any_key_of_the_base_key() {
     let bench = Bench::forecasting(three, |_| ());
     let (ann, bob) = (node("ann", 1, "a"), node("bob", 1, "b"));
     let _anns = bench.start(&ann).await;
-    eventually(|| bench.status(&ann).stem.available == 2).await;
-    let stem = Arc::new(FakeHost::key_of(&ann).stem());
-    assert_eq!(bench.deeds(2), [RuntimeDeed::Started(Arc::clone(&stem))]);
+    eventually(|| bench.status(&ann).base.available == 2).await;
+    let base_key = Arc::new(FakeHost::key_of(&ann).base_key());
+    assert_eq!(
+        bench.deeds(2),
+        [RuntimeDeed::Started(Arc::clone(&base_key))]
+    );
     let _bobs = bench.start(&bob).await;
     assert_eq!(
         bench.last_start(&bob),
         format!(
             "adapted from {}: owner, environment, limits, mounts",
-            stem.short()
+            base_key.short()
         )
     );
     let forecast = bench.status(&ann).forecast.unwrap();
@@ -107,7 +110,7 @@ async fn requests_take_over_what_is_being_started_ahead() {
     let version = node("web", 1, "a");
     let _first = bench.start(&version).await;
     bench.host.starts_take(ms(400));
-    eventually(|| bench.status(&version).stem.starting == 2).await;
+    eventually(|| bench.status(&version).base.starting == 2).await;
     assert_eq!(bench.host.starts(), 3);
     let begun = tokio::time::Instant::now();
     // Whoever gives up leaves the place to the next.
@@ -128,7 +131,7 @@ async fn when_what_it_waits_for_fails_a_request_has_its_own_started() {
     let _first = bench.start(&version).await;
     bench.host.starts_take(ms(200));
     bench.host.fail_starts([no_sandbox()]);
-    eventually(|| bench.status(&version).stem.starting == 1).await;
+    eventually(|| bench.status(&version).base.starting == 1).await;
     let begun = tokio::time::Instant::now();
     let _second = bench.start(&version).await;
     let took = begun.elapsed();
@@ -152,9 +155,12 @@ async fn what_is_started_with_execution_options_is_for_its_function_alone() {
     };
     let (eight, nine) = (of("eight", "8"), of("nine", "9"));
     bench.use_once(&eight).await;
-    eventually(|| bench.status(&eight).stem.available == 3).await;
-    let stem = Arc::new(FakeHost::key_of(&eight).stem());
-    assert_eq!(bench.deeds(2), [RuntimeDeed::Started(Arc::clone(&stem))]);
+    eventually(|| bench.status(&eight).base.available == 3).await;
+    let base_key = Arc::new(FakeHost::key_of(&eight).base_key());
+    assert_eq!(
+        bench.deeds(2),
+        [RuntimeDeed::Started(Arc::clone(&base_key))]
+    );
     let starts = bench.host.starts();
     let _nines = bench.start(&nine).await;
     assert_eq!(bench.last_start(&nine), "started");
@@ -208,7 +214,7 @@ async fn closing_ends_what_is_being_started_ahead() {
     let version = node("web", 1, "a");
     let worker = bench.start(&version).await;
     bench.host.starts_take(Duration::from_secs(10));
-    eventually(|| bench.status(&version).stem.starting > 0).await;
+    eventually(|| bench.status(&version).base.starting > 0).await;
     worker.retire();
     drop(worker);
     let begun = tokio::time::Instant::now();
@@ -216,7 +222,7 @@ async fn closing_ends_what_is_being_started_ahead() {
     assert!(begun.elapsed() < Duration::from_secs(1));
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(bench.host.up(), 0);
-    assert_eq!(bench.status(&version).stem, RuntimeCounts::default());
+    assert_eq!(bench.status(&version).base, RuntimeCounts::default());
 }
 
 #[tokio::test(start_paused = true)]

@@ -157,16 +157,16 @@ async fn adapting_is_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_may_start_stems_alone() {
+async fn a_host_may_start_base_keys_alone() {
     let bench = Bench::new();
-    bench.host.start_stems_only();
+    bench.host.start_base_keys_only();
     let version = node("web", 1, "a");
     let _worker = bench.start(&version).await;
     let key = FakeHost::key_of(&version);
     assert_eq!(
         bench.deeds(1)[..2],
         [
-            RuntimeDeed::Started(Arc::new(key.stem())),
+            RuntimeDeed::Started(Arc::new(key.base_key())),
             RuntimeDeed::Adapted(Arc::new(key))
         ]
     );
@@ -221,7 +221,7 @@ async fn a_deployment_that_fails_leaves_nothing() {
     bench.host.fail_specialisations([import.clone()]);
     assert_eq!(bench.pool.prepare(&version).await, Err(import));
     eventually(|| bench.host.up() == 0).await;
-    assert_eq!(bench.status(&version).stem, RuntimeCounts::default());
+    assert_eq!(bench.status(&version).base, RuntimeCounts::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,7 +327,7 @@ async fn a_runtime_that_comes_up_when_nobody_waits_for_it_any_more_is_kept_as_wh
     let bench = Bench::new();
     let version = node("web", 1, "a");
     let first = bench.start(&version).await;
-    bench.host.start_stems_only();
+    bench.host.start_base_keys_only();
     bench.host.starts_take(Duration::from_secs(1));
     let (_second, ()) = tokio::join!(bench.start(&version), async {
         first.retire();

@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Two stems, two owners, and settings of which some can be applied in one direction only.
+/// Two base keys, two owners, and settings of which some can be applied in one direction only.
 fn keys() -> Vec<Arc<RuntimeKey>> {
     let mut keys = Vec::new();
     for interpreter in ["/bin/node", "/bin/deno"] {
@@ -221,10 +221,11 @@ impl World {
                         self.cleaning.iter().filter(of_key).count()
                     }
                     Awaited::Ahead => {
-                        let stem = key.stem();
+                        let base_key = key.base_key();
                         let ahead = self.starting.iter();
-                        let ahead = ahead
-                            .filter(|(_, other, cause)| **other == stem && *cause == Cause::Ahead);
+                        let ahead = ahead.filter(|(_, other, cause)| {
+                            **other == base_key && *cause == Cause::Ahead
+                        });
                         ahead.count()
                     }
                 };
@@ -347,23 +348,23 @@ impl World {
             }
             Step::Aim(at, workers, idle_s) => {
                 let idle = idle_s.map(Duration::from_secs);
-                let stem = self.keys[at % self.keys.len()].stem();
-                self.machine.aim(&stem, Target { workers, idle });
+                let base_key = self.keys[at % self.keys.len()].base_key();
+                self.machine.aim(&base_key, Target { workers, idle });
             }
             Step::Refill(at) => {
-                let stem = Arc::new(self.keys[at % self.keys.len()].stem());
+                let base_key = Arc::new(self.keys[at % self.keys.len()].base_key());
                 let live = self.live();
-                let starts = self.machine.refill(self.now, &stem);
+                let starts = self.machine.refill(self.now, &base_key);
                 assert!(starts.is_empty() || live + starts.len() <= self.runtimes_max);
                 assert!(starts.is_empty() || !self.closed);
                 let starts = starts
                     .into_iter()
-                    .map(|id| (id, Arc::clone(&stem), Cause::Ahead));
+                    .map(|id| (id, Arc::clone(&base_key), Cause::Ahead));
                 self.starting.extend(starts);
             }
             Step::Observe(at) => {
-                let stem = self.keys[at % self.keys.len()].stem();
-                if let Some(tick) = self.machine.observe(self.now, &stem) {
+                let base_key = self.keys[at % self.keys.len()].base_key();
+                if let Some(tick) = self.machine.observe(self.now, &base_key) {
                     assert!(tick.demand <= tick.demand_max && tick.demand <= tick.workers);
                 }
             }
@@ -386,10 +387,10 @@ impl World {
 
     /// How many wait as one of this key does.
     fn waits(&self, key: &RuntimeKey, on: Awaited) -> usize {
-        let stem = key.stem();
+        let base_key = key.base_key();
         let alike = self.waiting.iter().filter(|(other, what)| match on {
             Awaited::Cleaning => *what == on && **other == *key,
-            Awaited::Ahead => *what == on && other.stem() == stem,
+            Awaited::Ahead => *what == on && other.base_key() == base_key,
         });
         alike.count()
     }
@@ -411,8 +412,8 @@ impl World {
             self.live() <= self.runtimes_max || self.kept.is_empty(),
             "more than may be, and some of them idle"
         );
-        let mut stems: BTreeMap<RuntimeKey, RuntimeCounts> = BTreeMap::new();
-        let prewarmed = self.keys.iter().map(|key| Arc::new(key.stem()));
+        let mut base_keys: BTreeMap<RuntimeKey, RuntimeCounts> = BTreeMap::new();
+        let prewarmed = self.keys.iter().map(|key| Arc::new(key.base_key()));
         let all: BTreeSet<_> = self.keys.iter().map(Arc::clone).chain(prewarmed).collect();
         for key in all {
             let counts = self.count(&key);
@@ -423,19 +424,19 @@ impl World {
                 _ => Availability::Available,
             };
             assert_eq!(self.machine.availability(&key), availability);
-            add(stems.entry(key.stem()).or_default(), counts);
+            add(base_keys.entry(key.base_key()).or_default(), counts);
             let account = self.machine.keys.get(&key);
             let waiting = account.map_or(0, |account| account.waiting.cleaning);
             let waiting = usize::try_from(waiting).unwrap();
             assert_eq!(self.waits(&key, Awaited::Cleaning), waiting);
         }
         let mut all = RuntimeCounts::default();
-        for (stem, counts) in stems {
-            assert_eq!(self.machine.of_stem(&stem), counts);
-            let account = self.machine.stems.get(&stem);
+        for (base_key, counts) in base_keys {
+            assert_eq!(self.machine.of_base_key(&base_key), counts);
+            let account = self.machine.base_keys.get(&base_key);
             let waiting = account.map_or(0, |account| account.waiting);
             let waiting = usize::try_from(waiting).unwrap();
-            assert_eq!(self.waits(&stem, Awaited::Ahead), waiting);
+            assert_eq!(self.waits(&base_key, Awaited::Ahead), waiting);
             add(&mut all, counts);
         }
         assert_eq!(self.machine.counts(), all);
@@ -483,7 +484,7 @@ impl World {
         self.check();
         assert_eq!(self.live(), 0);
         assert!(
-            self.machine.keys.is_empty() && self.machine.stems.is_empty(),
+            self.machine.keys.is_empty() && self.machine.base_keys.is_empty(),
             "accounts are left of what is no more"
         );
     }
