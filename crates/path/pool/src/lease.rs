@@ -17,7 +17,7 @@ use pilot_rules::{Ending, Key, WaiterId};
 
 /// A worker with what the pool notes about it.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct PooledWorker {
     pub(crate) worker: Arc<dyn Worker>,
     /// PSS as last sampled, bytes.
     pub(crate) pss: AtomicU64,
@@ -28,7 +28,7 @@ pub(crate) struct Seat {
     streams: AtomicU32,
 }
 
-impl Seat {
+impl PooledWorker {
     pub(crate) fn new(worker: Arc<dyn Worker>) -> Self {
         Self {
             worker,
@@ -44,7 +44,7 @@ impl Seat {
 #[derive(Debug)]
 pub struct Lease {
     pool: Arc<Pool>,
-    seat: Arc<Seat>,
+    pooled: Arc<PooledWorker>,
     key: Key,
     since: Instant,
     kind: StartKind,
@@ -55,7 +55,7 @@ pub struct Lease {
 impl Lease {
     pub(crate) fn new(
         pool: Arc<Pool>,
-        seat: Arc<Seat>,
+        pooled: Arc<PooledWorker>,
         key: Key,
         since: Instant,
         kind: StartKind,
@@ -63,7 +63,7 @@ impl Lease {
     ) -> Self {
         Self {
             pool,
-            seat,
+            pooled,
             key,
             since,
             kind,
@@ -75,10 +75,10 @@ impl Lease {
     /// Begins the exchange: from here on, dropping the lease ends the worker. Gives the stream's number.
     pub fn begin(&mut self) -> u32 {
         self.ending = Some(Ending::Lost(EndReason::Cancelled));
-        self.seat.stirred.store(true, Ordering::Relaxed);
+        self.pooled.stirred.store(true, Ordering::Relaxed);
         loop {
             let stream = self
-                .seat
+                .pooled
                 .streams
                 .fetch_add(1, Ordering::Relaxed)
                 .wrapping_add(1);
@@ -96,7 +96,7 @@ impl Lease {
     /// The worker.
     #[must_use]
     pub fn worker(&self) -> &Arc<dyn Worker> {
-        &self.seat.worker
+        &self.pooled.worker
     }
 
     /// When it was given.
@@ -114,13 +114,13 @@ impl Lease {
     /// How the worker came up, if that is what the wait was.
     #[must_use]
     pub fn start(&self) -> Option<StartStamps> {
-        self.fresh.then(|| self.seat.worker.stamps())
+        self.fresh.then(|| self.pooled.worker.stamps())
     }
 
     /// Most memory the worker was seen to use, bytes; `None` before the first sample.
     #[must_use]
     pub fn memory_bytes_max(&self) -> Option<u64> {
-        match self.seat.peak.load(Ordering::Relaxed) {
+        match self.pooled.peak.load(Ordering::Relaxed) {
             0 => None,
             peak => Some(peak),
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pilot_model::ports::TemplateMemory;
 
-use crate::lease::Seat;
+use crate::lease::PooledWorker;
 use crate::pool::Pool;
 use crate::pools::Shared;
 
@@ -23,10 +23,11 @@ pub(crate) async fn sample(shared: Weak<Shared>, every: Duration) {
             return;
         };
         let pools = shared.pools();
-        let seats: Vec<Arc<Seat>> = pools.iter().flat_map(|pool| pool.seats()).collect();
-        let served = seats
+        let workers: Vec<Arc<PooledWorker>> =
+            pools.iter().flat_map(|pool| pool.workers()).collect();
+        let served = workers
             .iter()
-            .any(|seat| seat.stirred.load(Ordering::Relaxed));
+            .any(|pooled| pooled.stirred.load(Ordering::Relaxed));
         if !shared.was_stirred() && !served {
             continue;
         }
@@ -34,17 +35,17 @@ pub(crate) async fn sample(shared: Weak<Shared>, every: Duration) {
         let engine = Arc::clone(&shared.engine);
         // Reading /proc of hundreds of processes takes milliseconds; of templates only where somebody wants the sum.
         let measured = tokio::task::spawn_blocking(move || {
-            let workers: u64 = seats.iter().map(|seat| measure(seat)).sum();
-            (workers, budget.map(|_| engine.templates()))
+            let bytes: u64 = workers.iter().map(|pooled| measure(pooled)).sum();
+            (bytes, budget.map(|_| engine.templates()))
         });
-        let Ok((workers, templates)) = measured.await else {
+        let Ok((bytes, templates)) = measured.await else {
             continue;
         };
         pools.iter().for_each(|pool| pool.note_memory());
         let (Some(budget), Some(templates)) = (budget, templates) else {
             continue;
         };
-        let over = bytes_over(workers, &templates, budget);
+        let over = bytes_over(bytes, &templates, budget);
         if over == 0 {
             continue;
         }
@@ -60,14 +61,14 @@ pub(crate) async fn sample(shared: Weak<Shared>, every: Duration) {
 
 /// PSS of a worker. Of one that has done nothing since the last time, what it was then: reading it stops the process's
 /// page faults for a moment.
-fn measure(seat: &Seat) -> u64 {
-    if !seat.stirred.swap(false, Ordering::Relaxed) {
-        return seat.pss.load(Ordering::Relaxed);
+fn measure(pooled: &PooledWorker) -> u64 {
+    if !pooled.stirred.swap(false, Ordering::Relaxed) {
+        return pooled.pss.load(Ordering::Relaxed);
     }
-    let memory = seat.worker.memory();
+    let memory = pooled.worker.memory();
     let peak = memory.peak.unwrap_or(memory.pss);
-    seat.pss.store(memory.pss, Ordering::Relaxed);
-    seat.peak.fetch_max(peak, Ordering::Relaxed);
+    pooled.pss.store(memory.pss, Ordering::Relaxed);
+    pooled.peak.fetch_max(peak, Ordering::Relaxed);
     memory.pss
 }
 
@@ -89,7 +90,11 @@ fn bytes_over(workers: u64, templates: &[TemplateMemory], budget: u64) -> u64 {
 fn relieve(pools: &[Arc<Pool>], mut over: u64, templates: &[TemplateMemory]) {
     let mut idle: Vec<_> = pools
         .iter()
-        .flat_map(|pool| pool.idle_seats().into_iter().map(move |seat| (pool, seat)))
+        .flat_map(|pool| {
+            pool.idle_workers()
+                .into_iter()
+                .map(move |pooled| (pool, pooled))
+        })
         .collect();
     idle.sort_by_key(|(_, (_, touched, _))| *touched);
     for (pool, (key, _, bytes)) in idle {

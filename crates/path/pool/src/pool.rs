@@ -15,12 +15,12 @@ use pilot_model::{Event, Instant, ScaleConfig, StartKind, Version};
 use tokio::sync::oneshot;
 
 use crate::forecasting::Forecasting;
-use crate::lease::{Announcement, Lease, Seat, Waiting};
+use crate::lease::{Announcement, Lease, PooledWorker, Waiting};
 use crate::pools::{Chore, Shared};
 use pilot_rules::{Action, Arrival, Ending, Key, Settings, StartFault, State, WaiterId};
 
 type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
-type Todo = Vec<Action<Arc<Seat>, Waiter>>;
+type Todo = Vec<Action<Arc<PooledWorker>, Waiter>>;
 
 /// The workers of one version.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Pool {
     version: Arc<Version>,
     shared: Arc<Shared>,
     /// Guards the decisions; never held across an await, nor while anything is done about them.
-    state: Mutex<State<Arc<Seat>, Waiter>>,
+    state: Mutex<State<Arc<PooledWorker>, Waiter>>,
     /// [`State::due`], readable without the lock, nanoseconds.
     due: AtomicU64,
     /// The engine may hold a template of this version.
@@ -120,7 +120,7 @@ impl Pool {
                 _ => state.arrive(now, handle, &mut todo),
             };
             match arrival {
-                Arrival::Leased(key, seat, _) if !seat.worker.is_alive() => {
+                Arrival::Leased(key, pooled, _) if !pooled.worker.is_alive() => {
                     state.found_dead(now, key, &mut todo);
                 }
                 arrival => break arrival,
@@ -128,13 +128,13 @@ impl Pool {
         };
         self.act(state, now, todo, None);
         match arrival {
-            Arrival::Leased(key, seat, kind) => {
+            Arrival::Leased(key, pooled, kind) => {
                 // A worker that came up while the request was on its way: its start is part of that.
                 let fresh = announced
-                    .is_some_and(|(_, since)| seat.worker.stamps().initialised > since)
+                    .is_some_and(|(_, since)| pooled.worker.stamps().initialised > since)
                     && kind != StartKind::Warm;
                 let pool = Arc::clone(self);
-                Ok(Leased::Now(Lease::new(pool, seat, key, now, kind, fresh)))
+                Ok(Leased::Now(Lease::new(pool, pooled, key, now, kind, fresh)))
             }
             Arrival::Queued(id) => match answer {
                 Some(answer) => Ok(Leased::Later(Waiting::new(Arc::clone(self), id, answer))),
@@ -235,9 +235,9 @@ impl Pool {
 
     /// Kills every worker, leased or not: their invocations end with a fault.
     pub fn kill(&self) {
-        let seats: Vec<_> = self.state.lock().workers().map(Arc::clone).collect();
-        for seat in seats {
-            seat.worker.kill();
+        let workers: Vec<_> = self.state.lock().workers().map(Arc::clone).collect();
+        for pooled in workers {
+            pooled.worker.kill();
         }
     }
 
@@ -253,7 +253,7 @@ impl Pool {
             waiting: counts.waiting,
             memory_bytes: state
                 .workers()
-                .map(|seat| seat.pss.load(Ordering::Relaxed))
+                .map(|pooled| pooled.pss.load(Ordering::Relaxed))
                 .sum(),
         }
     }
@@ -307,14 +307,16 @@ impl Pool {
         evicted
     }
 
-    pub(crate) fn seats(&self) -> Vec<Arc<Seat>> {
+    pub(crate) fn workers(&self) -> Vec<Arc<PooledWorker>> {
         self.state.lock().workers().map(Arc::clone).collect()
     }
 
     /// Memory was sampled: notes the mean of a worker, which stands until there are workers again.
     pub(crate) fn note_memory(&self) {
         let state = self.state.lock();
-        let sampled = state.workers().map(|seat| seat.pss.load(Ordering::Relaxed));
+        let sampled = state
+            .workers()
+            .map(|pooled| pooled.pss.load(Ordering::Relaxed));
         let (count, sum) = sampled
             .filter(|bytes| *bytes > 0)
             .fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
@@ -324,10 +326,10 @@ impl Pool {
     }
 
     /// Idle workers with when each was last used and its memory.
-    pub(crate) fn idle_seats(&self) -> Vec<(Key, Instant, u64)> {
+    pub(crate) fn idle_workers(&self) -> Vec<(Key, Instant, u64)> {
         let state = self.state.lock();
         let idle = state.idle_workers();
-        idle.map(|(key, touched, seat)| (key, touched, seat.pss.load(Ordering::Relaxed)))
+        idle.map(|(key, touched, pooled)| (key, touched, pooled.pss.load(Ordering::Relaxed)))
             .collect()
     }
 
@@ -367,7 +369,7 @@ impl Pool {
             Ok(worker) => {
                 let stamps = worker.stamps();
                 let mut state = self.state.lock();
-                state.ready(now, key, Arc::new(Seat::new(worker)), &mut todo);
+                state.ready(now, key, Arc::new(PooledWorker::new(worker)), &mut todo);
                 self.act(state, now, todo, None);
                 self.shared.sink.publish(Event::WorkerStarted {
                     version: Arc::clone(&self.version),
@@ -391,7 +393,7 @@ impl Pool {
 
     fn change(
         self: &Arc<Self>,
-        change: impl FnOnce(&mut State<Arc<Seat>, Waiter>, Instant, &mut Todo),
+        change: impl FnOnce(&mut State<Arc<PooledWorker>, Waiter>, Instant, &mut Todo),
     ) {
         let now = self.now();
         let mut todo = Todo::new();
@@ -403,7 +405,7 @@ impl Pool {
     /// Lets the lock go, then does what was decided.
     fn act(
         self: &Arc<Self>,
-        state: parking_lot::MutexGuard<'_, State<Arc<Seat>, Waiter>>,
+        state: parking_lot::MutexGuard<'_, State<Arc<PooledWorker>, Waiter>>,
         now: Instant,
         todo: Todo,
         error: Option<&StartError>,
@@ -431,12 +433,12 @@ impl Pool {
                     let refusal = error.cloned().map_or(Refusal::Closed, Refusal::Start);
                     let _ = waiter.send(Err(refusal));
                 }
-                Action::Retire(seat, reason) => {
+                Action::Retire(pooled, reason) => {
                     self.shared.sink.publish(Event::WorkerEnded {
                         version: Arc::clone(&self.version),
                         reason,
                     });
-                    self.shared.chore(Chore::End(seat, reason));
+                    self.shared.chore(Chore::End(pooled, reason));
                 }
             }
         }

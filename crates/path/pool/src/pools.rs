@@ -11,7 +11,7 @@ use pilot_model::{EndReason, Instant, Version, WorkerId};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::forecasting::Ticking;
-use crate::lease::Seat;
+use crate::lease::PooledWorker;
 use crate::memory;
 use crate::pool::Pool;
 use crate::tasks::Tasks;
@@ -62,7 +62,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) enum Chore {
     /// End a worker, in the way that the reason asks for.
-    End(Arc<Seat>, EndReason),
+    End(Arc<PooledWorker>, EndReason),
     /// Give a version's template up.
     Forget(Arc<Version>),
     /// The task of a start was ended.
@@ -160,8 +160,8 @@ impl Shared {
 
     /// Leaves something to the task off the path; does it here if that has ended.
     pub(crate) fn chore(&self, chore: Chore) {
-        if let Err(mpsc::error::SendError(Chore::End(seat, _))) = self.chores.send(chore) {
-            seat.worker.kill();
+        if let Err(mpsc::error::SendError(Chore::End(pooled, _))) = self.chores.send(chore) {
+            pooled.worker.kill();
         }
     }
 
@@ -204,13 +204,15 @@ impl Shared {
 async fn do_chores(mut inbox: mpsc::UnboundedReceiver<Chore>, shared: Weak<Shared>) {
     while let Some(chore) = inbox.recv().await {
         match chore {
-            Chore::End(seat, reason) => match reason {
+            Chore::End(pooled, reason) => match reason {
                 EndReason::Idle | EndReason::Once | EndReason::Retired | EndReason::Scaled => {
-                    seat.worker.retire();
+                    pooled.worker.retire();
                 }
-                EndReason::Pressure => seat.worker.discard(),
+                EndReason::Pressure => pooled.worker.discard(),
                 // It may be in the middle of an invocation.
-                EndReason::Cancelled | EndReason::Crash | EndReason::Timeout => seat.worker.kill(),
+                EndReason::Cancelled | EndReason::Crash | EndReason::Timeout => {
+                    pooled.worker.kill()
+                }
             },
             Chore::Forget(version) => {
                 if let Some(shared) = shared.upgrade() {

@@ -276,11 +276,11 @@ impl<R> Machine<R> {
 
     pub(super) fn count_in(&mut self, id: RuntimeId, key: &Arc<RuntimeKey>, phase: Phase) {
         let base = self.base_account(key);
-        *slot(&mut base.counts, phase) += 1;
+        *count_mut(&mut base.counts, phase) += 1;
         base.ahead += u32::from(phase == Phase::StartingAhead);
         base.note_peaks();
         if let Some(account) = self.keys.get_mut(key) {
-            *slot(&mut account.counts, phase) += 1;
+            *count_mut(&mut account.counts, phase) += 1;
             if phase == Phase::Available {
                 account.available.push(id);
                 self.available.insert(id);
@@ -290,10 +290,10 @@ impl<R> Machine<R> {
 
     fn count_out(&mut self, id: RuntimeId, key: &Arc<RuntimeKey>, phase: Phase) {
         let base = self.base_account(key);
-        *slot(&mut base.counts, phase) -= 1;
+        *count_mut(&mut base.counts, phase) -= 1;
         base.ahead -= u32::from(phase == Phase::StartingAhead);
         if let Some(account) = self.keys.get_mut(key) {
-            *slot(&mut account.counts, phase) -= 1;
+            *count_mut(&mut account.counts, phase) -= 1;
             if phase == Phase::Available {
                 account.available.retain(|other| *other != id);
                 self.available.remove(&id);
@@ -332,7 +332,7 @@ impl<R> State<R> {
     }
 }
 
-fn slot(counts: &mut RuntimeCounts, phase: Phase) -> &mut u32 {
+fn count_mut(counts: &mut RuntimeCounts, phase: Phase) -> &mut u32 {
     match phase {
         Phase::Starting | Phase::StartingAhead => &mut counts.starting,
         Phase::Available => &mut counts.available,
