@@ -2,17 +2,17 @@
 //! worker one that fits, has it cleaned afterwards and keeps it for the next (HotC, section IV).
 //!
 //! Runtimes are made by [`RuntimeHost`]s; this crate never looks into one. What is decided is decided by a pure state machine
-//! (`machine.rs`); around it lies a shell with one mutex, never held across an await. Nothing here is on the path of a call: a
+//! (`state.rs`); around it is a driver (`driver.rs`) with one mutex, never held across an await. Nothing here is on the path of a call: a
 //! worker is wrapped, but its exchanges are the host's own futures.
 //!
 //! A runtime that was used belongs to the owner of the function that used it, and never reaches another's. One that could not be
 //! cleaned or adapted is ended, whatever it cost to start.
 
+mod driver;
 mod hold;
-mod machine;
 mod memory;
-mod shell;
 mod start;
+mod state;
 #[cfg(test)]
 mod tests;
 mod ticking;
@@ -34,8 +34,8 @@ use pilot_model::{BoxFuture, Policy, Version, WorkerId};
 use tokio::time::timeout;
 
 use crate::tasks::Tasks;
+use driver::Driver;
 pub use memory::{MachineMemory, machine_memory};
-use shell::Shared;
 
 /// What a keyed pool is made of.
 pub struct KeyedParts {
@@ -98,7 +98,7 @@ impl Default for KeyedSettings {
 /// The keyed pool. Dropping it ends every runtime that no worker has.
 #[derive(Debug)]
 pub struct KeyedPool {
-    shared: Arc<Shared>,
+    driver: Arc<Driver>,
     timer: Tasks,
 }
 
@@ -106,37 +106,37 @@ impl KeyedPool {
     /// Without a runtime. Call it inside a tokio runtime: its tasks run there.
     #[must_use]
     pub fn new(parts: KeyedParts, settings: KeyedSettings) -> Self {
-        let shared = Arc::new(Shared::new(parts, settings));
+        let driver = Arc::new(Driver::new(parts, settings));
         let timer = Tasks::new();
-        timer.spawn(ticking::watch(Arc::downgrade(&shared)));
-        Self { shared, timer }
+        timer.spawn(ticking::watch(Arc::downgrade(&driver)));
+        Self { driver, timer }
     }
 
     /// What is kept for a version, and what became of it so far. `None`: its worker's runtime cannot be had on this machine.
     #[must_use]
     pub fn status(&self, version: &Version) -> Option<RuntimeStatus> {
-        self.shared.status(version)
+        self.driver.status(version)
     }
 
     /// Ends everything that is kept or being started ahead, and waits until it has ended; what a worker has just left has the time
     /// that it was promised. What workers still have ends with them; end those first. Nothing is started any more.
     pub async fn close(&self) {
-        drop(self.shared.close());
+        drop(self.driver.close());
         self.timer.end().await;
-        self.shared.ahead.end().await;
-        self.shared
+        self.driver.ahead.end().await;
+        self.driver
             .tasks
-            .finish(self.shared.settings.clean_max)
+            .finish(self.driver.settings.clean_max)
             .await;
     }
 }
 
 impl Drop for KeyedPool {
     fn drop(&mut self) {
-        drop(self.shared.close());
+        drop(self.driver.close());
         self.timer.abort();
-        self.shared.ahead.abort();
-        self.shared.tasks.abort();
+        self.driver.ahead.abort();
+        self.driver.tasks.abort();
     }
 }
 
@@ -147,23 +147,23 @@ impl Engine for KeyedPool {
         &self,
         version: &Arc<Version>,
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
-        let (shared, version) = (Arc::clone(&self.shared), Arc::clone(version));
+        let (driver, version) = (Arc::clone(&self.driver), Arc::clone(version));
         Box::pin(async move {
-            let was_known = shared.knows(&version);
-            let asked = shared.now();
-            let trial = timeout(TRIAL_TIME_MAX, shared.start(&version, TRIAL, asked)).await;
+            let was_known = driver.knows(&version);
+            let asked = driver.now();
+            let trial = timeout(TRIAL_TIME_MAX, driver.start(&version, TRIAL, asked)).await;
             let worker = match trial.unwrap_or_else(|_| Err(too_slow(&version))) {
                 Ok(worker) => worker,
                 Err(error) => {
                     if !was_known {
-                        shared.forget(&version);
+                        driver.forget(&version);
                     }
                     return Err(error);
                 }
             };
-            let took = shared.now().since(asked);
+            let took = driver.now().since(asked);
             worker.end(TRIAL_CLEAN_WAIT_MAX).await;
-            let host = shared.host(&version)?;
+            let host = driver.host(&version)?;
             Ok(TemplateReport {
                 took,
                 ..host.report(&version)
@@ -176,26 +176,26 @@ impl Engine for KeyedPool {
         version: &Arc<Version>,
         id: WorkerId,
     ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
-        let (shared, version) = (Arc::clone(&self.shared), Arc::clone(version));
-        let asked = shared.now();
+        let (driver, version) = (Arc::clone(&self.driver), Arc::clone(version));
+        let asked = driver.now();
         Box::pin(async move {
-            let worker = shared.start(&version, id, asked).await?;
+            let worker = driver.start(&version, id, asked).await?;
             Ok(Arc::new(worker) as Arc<dyn Worker>)
         })
     }
 
-    /// Lets go what no other version can use: see `Machine::disuse_key`.
+    /// Lets go what no other version can use: see `KeyedState::disuse_key`.
     fn forget(&self, version: &Arc<Version>) {
-        self.shared.forget(version);
+        self.driver.forget(version);
     }
 
     fn templates(&self) -> Vec<TemplateMemory> {
-        self.shared.templates()
+        self.driver.templates()
     }
 
     /// Nothing is started ahead for a while, either.
     fn relieve(&self, bytes: u64) -> u64 {
-        self.shared.evict(self.shared.now(), bytes).bytes
+        self.driver.evict(self.driver.now(), bytes).bytes
     }
 
     fn runtimes(&self, version: &Version) -> Option<RuntimeStatus> {

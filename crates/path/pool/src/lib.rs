@@ -1,9 +1,9 @@
 //! Workers: leases, starts, keep-alive, eviction under pressure.
 //!
-//! A [`Pool`] holds the workers of one version. Its decisions are a pure state machine ([`pilot_rules::State`]); around it
-//! lies a shell with one mutex, which is never held across an await. [`Pools`] owns what all pools share: one timer task, one sampler
-//! of memory, one task that ends workers off the path. Starts workers through the [`Engine`](pilot_model::ports::Engine)
-//! port; what a worker is asked is not this crate's business.
+//! A [`Pool`] holds the workers of one version. A pure state machine ([`pilot_rules::State`]) makes its decisions. The pool is the
+//! driver around it: it has one mutex, which is never held across an await. [`Pools`] owns what all pools share: one timer task, one
+//! sampler of memory, one task that ends workers off the path. Workers are started through the
+//! [`Engine`](pilot_model::ports::Engine) port; what a worker is asked is not this crate's business.
 //!
 //! A [`KeyedPool`] is such an engine, for what cannot fork: it keeps runtimes by their key and reuses them. [`EngineTable`]
 //! sends each version to the engine of its runtime.

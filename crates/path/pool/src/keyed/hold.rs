@@ -1,5 +1,5 @@
 //! Who has a runtime, while it is not available: a start under way ([`Claim`]), and a runtime that is up ([`Hold`]). Neither can be
-//! lost: dropped, whatever the reason, the runtime ends and the machine hears of it.
+//! lost: dropped, whatever the reason, the runtime ends and the state machine is told.
 //!
 //! Dropping does not spawn: it may happen inside [`Tasks::spawn`](crate::tasks::Tasks::spawn), which must not be entered twice.
 
@@ -10,21 +10,21 @@ use pilot_model::runtime_key::RuntimeKey;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::machine::{End, RuntimeId};
-use super::shell::Shared;
+use super::driver::Driver;
+use super::state::{End, RuntimeId};
 
 /// A start under way.
 #[derive(Debug)]
 pub(super) struct Claim {
-    shared: Arc<Shared>,
+    driver: Arc<Driver>,
     id: RuntimeId,
     open: bool,
 }
 
 impl Claim {
-    pub(super) fn new(shared: &Arc<Shared>, id: RuntimeId) -> Self {
+    pub(super) fn new(driver: &Arc<Driver>, id: RuntimeId) -> Self {
         Self {
-            shared: Arc::clone(shared),
+            driver: Arc::clone(driver),
             id,
             open: true,
         }
@@ -33,36 +33,36 @@ impl Claim {
     /// It is up, for who asked for it.
     pub(super) fn up(mut self, runtime: Arc<dyn PrewarmedRuntime>) -> Hold {
         self.open = false;
-        let now = self.shared.now();
-        self.shared.books.lock().machine.started(now, self.id);
-        Hold::new(&self.shared, self.id, runtime)
+        let now = self.driver.now();
+        self.driver.state.lock().runtimes.started(now, self.id);
+        Hold::new(&self.driver, self.id, runtime)
     }
 
     /// It is up, ahead of demand.
     pub(super) fn up_ahead(mut self, runtime: Arc<dyn PrewarmedRuntime>) {
         self.open = false;
-        let now = self.shared.now();
+        let now = self.driver.now();
         let mut gone = Vec::new();
-        self.shared
-            .books
+        self.driver
+            .state
             .lock()
-            .machine
+            .runtimes
             .started_ahead(now, self.id, runtime, &mut gone);
-        self.shared.settled.notify_waiters();
+        self.driver.settled.notify_waiters();
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.open {
-            let now = self.shared.now();
-            self.shared.books.lock().machine.start_failed(now, self.id);
-            self.shared.settled.notify_waiters();
+            let now = self.driver.now();
+            self.driver.state.lock().runtimes.start_failed(now, self.id);
+            self.driver.settled.notify_waiters();
         }
     }
 }
 
-impl Shared {
+impl Driver {
     /// Turns a runtime into one of another key, within the bound. `Err`: why not; it is to be dropped then.
     pub(super) async fn adapt(
         &self,
@@ -81,21 +81,21 @@ impl Shared {
 /// A runtime that is up and somebody's.
 #[derive(Debug)]
 pub(super) struct Hold {
-    shared: Arc<Shared>,
+    driver: Arc<Driver>,
     id: RuntimeId,
     runtime: Arc<dyn PrewarmedRuntime>,
-    /// The machine does not know yet what became of it.
+    /// The state machine does not know yet what became of it.
     open: bool,
 }
 
 impl Hold {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        driver: &Arc<Driver>,
         id: RuntimeId,
         runtime: Arc<dyn PrewarmedRuntime>,
     ) -> Self {
         Self {
-            shared: Arc::clone(shared),
+            driver: Arc::clone(driver),
             id,
             runtime,
             open: true,
@@ -108,22 +108,22 @@ impl Hold {
 
     /// Turns it into a runtime of another key, within the bound. `Err`: why not; drop it then.
     pub(super) async fn adapt(&self, to: &Arc<RuntimeKey>) -> Result<(), String> {
-        self.shared.adapt(&self.runtime, to).await
+        self.driver.adapt(&self.runtime, to).await
     }
 
-    /// The machine hears that it was adapted.
+    /// Tells the state machine that it was adapted.
     pub(super) fn adapted(&self) {
-        let now = self.shared.now();
-        self.shared.books.lock().machine.adapted(now, self.id);
+        let now = self.driver.now();
+        self.driver.state.lock().runtimes.adapted(now, self.id);
     }
 
     /// Gives it back: it is cleaned off the path and kept, or ended. What comes back resolves, with an error, once that is so; it
     /// need not be waited for.
     pub(super) fn give_back(self) -> oneshot::Receiver<()> {
-        let shared = Arc::clone(&self.shared);
+        let driver = Arc::clone(&self.driver);
         let (done, settled) = oneshot::channel();
         if let Some(released) = self.release() {
-            shared.tasks.spawn(async move {
+            driver.tasks.spawn(async move {
                 released.clean().await;
                 drop(done);
             });
@@ -133,51 +133,51 @@ impl Hold {
 
     /// Gives it up, for memory is short: it ends, once what its worker has left has had the time that it was promised.
     pub(super) fn give_up(mut self) {
-        let now = self.shared.now();
+        let now = self.driver.now();
         let is_closed = {
-            let machine = &mut self.shared.books.lock().machine;
-            machine.release(now, self.id);
-            machine.end(self.id, End::Evicted);
-            machine.is_closed()
+            let runtimes = &mut self.driver.state.lock().runtimes;
+            runtimes.release(now, self.id);
+            runtimes.end(self.id, End::Evicted);
+            runtimes.is_closed()
         };
         self.open = false;
-        self.shared.settled.notify_waiters();
+        self.driver.settled.notify_waiters();
         if !is_closed && self.runtime.is_alive() {
-            let shared = Arc::clone(&self.shared);
-            shared.tasks.spawn(async move { self.vacate().await });
+            let driver = Arc::clone(&self.driver);
+            driver.tasks.spawn(async move { self.vacate().await });
         }
     }
 
     /// Out of time or not, it ends when this is dropped.
     async fn vacate(self) {
-        let bound = self.shared.settings.clean_max;
+        let bound = self.driver.settings.clean_max;
         let _ = timeout(bound, self.runtime.vacate()).await;
     }
 
     /// The use is over. `None`: there is nothing to clean any more.
     fn release(self) -> Option<Self> {
-        let now = self.shared.now();
+        let now = self.driver.now();
         let is_closed = {
-            let machine = &mut self.shared.books.lock().machine;
-            machine.release(now, self.id);
-            machine.is_closed()
+            let runtimes = &mut self.driver.state.lock().runtimes;
+            runtimes.release(now, self.id);
+            runtimes.is_closed()
         };
         (!is_closed && self.runtime.is_alive()).then_some(self)
     }
 
     async fn clean(mut self) {
-        if !self.shared.books.lock().machine.keeps() {
+        if !self.driver.state.lock().runtimes.keeps() {
             return self.vacate().await;
         }
-        let bound = self.shared.settings.clean_max;
+        let bound = self.driver.settings.clean_max;
         let problem = match timeout(bound, self.runtime.clean()).await {
             Ok(Ok(())) => {
                 self.open = false;
-                let (now, runtime) = (self.shared.now(), Arc::clone(&self.runtime));
+                let (now, runtime) = (self.driver.now(), Arc::clone(&self.runtime));
                 let mut gone = Vec::new();
-                let machine = &mut self.shared.books.lock().machine;
-                machine.cleaned(now, self.id, runtime, &mut gone);
-                self.shared.settled.notify_waiters();
+                let runtimes = &mut self.driver.state.lock().runtimes;
+                runtimes.cleaned(now, self.id, runtime, &mut gone);
+                self.driver.settled.notify_waiters();
                 return;
             }
             Ok(Err(error)) => error.to_string(),
@@ -190,12 +190,12 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if self.open {
-            self.shared
-                .books
+            self.driver
+                .state
                 .lock()
-                .machine
+                .runtimes
                 .end(self.id, End::Destroyed);
-            self.shared.settled.notify_waiters();
+            self.driver.settled.notify_waiters();
         }
     }
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use pilot_model::ports::{PrewarmedRuntime, RuntimeHost, StartError};
 use pilot_model::runtime_key::RuntimeKey;
 
+use super::driver::{Driver, Origin};
 use super::hold::{Claim, Hold};
-use super::machine::{Look, RuntimeId};
-use super::shell::{Origin, Shared};
+use super::state::{Look, RuntimeId};
 
 type Start = Pin<Box<dyn Future<Output = Result<Arc<dyn PrewarmedRuntime>, StartError>> + Send>>;
 
-impl Shared {
-    /// The runtime that the machine wants started, or one that becomes available before it is up; with [`Look::Nowhere`] its own in
+impl Driver {
+    /// The runtime that the state machine wants started, or one that becomes available before it is up; with [`Look::Nowhere`] its own in
     /// any case, for what was there has not done. Dropped, the start is given up.
     pub(super) async fn start_or_find(
         self: &Arc<Self>,
@@ -46,11 +46,11 @@ impl Shared {
     /// A host may start the base key alone: then the rest is applied.
     fn begin(self: &Arc<Self>, host: &Arc<dyn RuntimeHost>, key: &Arc<RuntimeKey>) -> Start {
         let start = host.start(key);
-        let (shared, key) = (Arc::clone(self), Arc::clone(key));
+        let (driver, key) = (Arc::clone(self), Arc::clone(key));
         Box::pin(async move {
             let runtime = start.await?;
             if runtime.key() != key {
-                let adapted = shared.adapt(&runtime, &key).await;
+                let adapted = driver.adapt(&runtime, &key).await;
                 adapted.map_err(|problem| StartError::Sandbox { problem })?;
             }
             Ok(runtime)
@@ -73,8 +73,8 @@ impl Shared {
     fn find(self: &Arc<Self>, key: &Arc<RuntimeKey>) -> Option<Hold> {
         let mut gone = Vec::new();
         let found = {
-            let machine = &mut self.books.lock().machine;
-            machine.reuse(self.now(), key, |runtime| runtime.is_alive(), &mut gone)
+            let runtimes = &mut self.state.lock().runtimes;
+            runtimes.reuse(self.now(), key, |runtime| runtime.is_alive(), &mut gone)
         };
         self.bury(gone);
         found.map(|(id, runtime)| Hold::new(self, id, runtime))

@@ -12,7 +12,7 @@ use pilot_model::status::{ForecastStatus, RuntimeCounts};
 use pilot_model::{Event, Instant, ScaleConfig};
 
 use super::KeyedSettings;
-use super::shell::Shared;
+use super::driver::Driver;
 
 /// The forecasters, one per base key that a version uses.
 #[derive(Debug, Default)]
@@ -53,9 +53,9 @@ pub(super) struct Evicted {
 }
 
 /// Ticks until the pool is gone.
-pub(super) async fn watch(shared: Weak<Shared>) {
+pub(super) async fn watch(driver: Weak<Driver>) {
     loop {
-        let Some(strong) = shared.upgrade() else {
+        let Some(strong) = driver.upgrade() else {
             return;
         };
         let wake = Arc::clone(&strong.wake);
@@ -71,7 +71,7 @@ pub(super) async fn watch(shared: Weak<Shared>) {
     }
 }
 
-impl Shared {
+impl Driver {
     /// How long until the next.
     fn tick(self: &Arc<Self>) -> Duration {
         let now = self.now();
@@ -79,11 +79,11 @@ impl Shared {
         let next = self.forecast(now);
         let mut gone = Vec::new();
         let (counts, is_used) = {
-            let machine = &mut self.books.lock().machine;
-            machine.let_go(now, &mut gone);
+            let runtimes = &mut self.state.lock().runtimes;
+            runtimes.let_go(now, &mut gone);
             (
-                machine.counts(),
-                machine.base_keys_in_use().next().is_some(),
+                runtimes.counts(),
+                runtimes.base_keys_in_use().next().is_some(),
             )
         };
         drop(gone);
@@ -125,7 +125,7 @@ impl Shared {
     pub(super) fn evict(&self, now: Instant, bytes: u64) -> Evicted {
         let mut evicted = Evicted::default();
         while evicted.bytes < bytes {
-            let oldest = self.books.lock().machine.evict_oldest(now);
+            let oldest = self.state.lock().runtimes.evict_oldest(now);
             let Some(runtime) = oldest else { break };
             evicted.bytes += runtime.memory_bytes().max(FREED_BYTES_MIN);
             evicted.runtimes += 1;
@@ -136,8 +136,8 @@ impl Shared {
     /// Ticks the forecasters that are due and starts what they want. When the next one is due.
     fn forecast(self: &Arc<Self>, now: Instant) -> Instant {
         let base_keys: Vec<Arc<RuntimeKey>> = {
-            let books = self.books.lock();
-            books.machine.base_keys_in_use().map(Arc::clone).collect()
+            let state = self.state.lock();
+            state.runtimes.base_keys_in_use().map(Arc::clone).collect()
         };
         let mut next = Instant(u64::MAX);
         {
@@ -189,7 +189,7 @@ impl Shared {
         let Some(forecast) = forecast.filter(|forecast| forecast.due <= now) else {
             return true;
         };
-        let seen = self.books.lock().machine.observe(now, base_key);
+        let seen = self.state.lock().runtimes.observe(now, base_key);
         let Some(seen) = seen else { return true };
         let tick = AssertUnwindSafe(|| {
             let target = forecast.forecaster.tick(&seen);
@@ -203,11 +203,11 @@ impl Shared {
             }
             Err(_) => {
                 tracing::error!(key = %base_key, "its forecaster panicked: it is predicted no longer");
-                self.books.lock().machine.aim(base_key, Target::default());
+                self.state.lock().runtimes.aim(base_key, Target::default());
                 return false;
             }
         };
-        self.books.lock().machine.aim(base_key, target);
+        self.state.lock().runtimes.aim(base_key, target);
         true
     }
 }

@@ -6,13 +6,13 @@ use pilot_model::runtime_key::RuntimeKey;
 use tokio::sync::futures::Notified;
 use tokio::time::{Instant as Deadline, timeout_at};
 
-use super::machine::{Awaited, Look, Wait};
-use super::shell::Shared;
+use super::driver::Driver;
+use super::state::{Awaited, Look, Wait};
 
-/// See the module. Dropped, the request waits no longer, and the machine hears of it.
+/// See the module. Dropped, the request waits no longer, and the state machine is told.
 #[derive(Debug)]
 pub(super) struct Waiting<'a> {
-    shared: &'a Shared,
+    driver: &'a Driver,
     key: &'a Arc<RuntimeKey>,
     on: Awaited,
     until: Deadline,
@@ -20,9 +20,9 @@ pub(super) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    pub(super) fn new(shared: &'a Shared, key: &'a Arc<RuntimeKey>, wait: Wait) -> Self {
+    pub(super) fn new(driver: &'a Driver, key: &'a Arc<RuntimeKey>, wait: Wait) -> Self {
         Self {
-            shared,
+            driver,
             key,
             on: wait.on,
             until: Deadline::now() + wait.patience,
@@ -38,7 +38,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The machine has said what to do instead.
+    /// The state machine has said what to do instead.
     pub(super) fn answered(mut self) {
         self.open = false;
     }
@@ -47,8 +47,8 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.open {
-            let machine = &mut self.shared.books.lock().machine;
-            machine.waited(self.key, self.on);
+            let runtimes = &mut self.driver.state.lock().runtimes;
+            runtimes.waited(self.key, self.on);
         }
     }
 }

@@ -11,9 +11,9 @@ use pilot_model::Instant;
 use pilot_model::runtime_key::RuntimeKey;
 
 use super::words::{Awaited, Cause, Look, Wait};
-use super::{Machine, Runtime, State};
+use super::{KeyedState, Runtime, State};
 
-impl<R> Machine<R> {
+impl<R> KeyedState<R> {
     /// Whether the caller is one who waits, from now on or still.
     pub(super) fn wait(&mut self, now: Instant, key: &Arc<RuntimeKey>, look: Look) -> Option<Wait> {
         let wait = match look {

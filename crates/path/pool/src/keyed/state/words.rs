@@ -1,4 +1,4 @@
-//! What is said to the machine and what it says.
+//! The inputs and outputs of the state state.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::nearest::Near;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::keyed) struct RuntimeId(pub(in crate::keyed) u64);
 
-/// The machine's bounds.
+/// The limits of the state state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::keyed) struct Limits {
     /// Runtimes of all keys in any state, beyond which none is kept.
@@ -31,7 +31,7 @@ pub(in crate::keyed) enum Acquired<R> {
 }
 
 /// To be asked again, with [`Look::Waiting`], whenever a runtime has become available or has come to nothing. Whoever gives it up
-/// before says so ([`Machine::waited`](super::Machine::waited)).
+/// before says so ([`KeyedState::waited`](super::KeyedState::waited)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::keyed) struct Wait {
     /// What is waited for.

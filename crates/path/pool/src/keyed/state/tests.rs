@@ -1,5 +1,5 @@
-//! What the machine decides, case by case, and a property test: random requests, starts, deaths, cleanings, forecasts, limits
-//! and clock, with a model beside it that holds every handle the machine does not have.
+//! What the state machine decides, case by case, and a property test: random requests, starts, deaths, cleanings, forecasts, limits
+//! and clock, with a model beside it that holds every handle the state machine does not have.
 
 mod properties;
 
@@ -58,9 +58,9 @@ fn base_key() -> Arc<RuntimeKey> {
     Arc::new(key("ann", "1").base_key())
 }
 
-/// A machine with its time, for stories.
+/// A state machine with its time, for stories.
 struct Story {
-    machine: Machine<Handle>,
+    state: KeyedState<Handle>,
     now: Instant,
     gone: Vec<Handle>,
     made: u64,
@@ -69,7 +69,7 @@ struct Story {
 impl Story {
     fn new(runtimes_max: usize) -> Self {
         Self {
-            machine: Machine::new(limits(runtimes_max)),
+            state: KeyedState::new(limits(runtimes_max)),
             now: Instant(1_000_000_000),
             gone: Vec::new(),
             made: 0,
@@ -80,7 +80,7 @@ impl Story {
     fn of(runtimes_max: usize, keys: &[&Arc<RuntimeKey>]) -> Self {
         let mut story = Self::new(runtimes_max);
         for key in keys {
-            story.machine.use_key(key);
+            story.state.use_key(key);
         }
         story
     }
@@ -91,18 +91,18 @@ impl Story {
 
     fn acquire(&mut self, key: &Arc<RuntimeKey>) -> Acquired<Handle> {
         let acquired = self
-            .machine
+            .state
             .acquire(self.now, key, Look::First, |_| true, &mut self.gone);
-        acquired.expect("the machine is not closed")
+        acquired.expect("the state machine is not closed")
     }
 
     /// Of one who waits.
     fn look_again(&mut self, key: &Arc<RuntimeKey>, on: Awaited) -> Acquired<Handle> {
         let look = Look::Waiting(on);
         let acquired = self
-            .machine
+            .state
             .acquire(self.now, key, look, |_| true, &mut self.gone);
-        acquired.expect("the machine is not closed")
+        acquired.expect("the state machine is not closed")
     }
 
     /// A handle for a runtime that has come up.
@@ -116,11 +116,11 @@ impl Story {
         match self.acquire(key) {
             Acquired::Reused(id, handle) => (id, handle),
             Acquired::Near(near, handle) => {
-                self.machine.adapted(self.now, near.id);
+                self.state.adapted(self.now, near.id);
                 (near.id, handle)
             }
             Acquired::Start(id) => {
-                self.machine.started(self.now, id);
+                self.state.started(self.now, id);
                 (id, self.handle())
             }
             Acquired::Wait(_) => panic!("it is to wait"),
@@ -128,12 +128,12 @@ impl Story {
     }
 
     fn give_back(&mut self, (id, handle): (RuntimeId, Handle)) {
-        self.machine.release(self.now, id);
-        self.machine.cleaned(self.now, id, handle, &mut self.gone);
+        self.state.release(self.now, id);
+        self.state.cleaned(self.now, id, handle, &mut self.gone);
     }
 
     fn kept(&self) -> Vec<u64> {
-        self.machine.kept().map(|(_, handle)| handle.0).collect()
+        self.state.kept().map(|(_, handle)| handle.0).collect()
     }
 
     fn aim(&mut self, workers: u32) {
@@ -141,14 +141,14 @@ impl Story {
             workers,
             idle: None,
         };
-        self.machine.aim(&base_key(), target);
+        self.state.aim(&base_key(), target);
     }
 
     fn refill(&mut self) -> Vec<RuntimeId> {
-        self.machine.refill(self.now, &base_key())
+        self.state.refill(self.now, &base_key())
     }
 
-    /// Starts ahead until the machine wants no more.
+    /// Starts ahead until the state machine wants no more.
     fn fill(&mut self) -> usize {
         let mut count = 0;
         loop {
@@ -158,7 +158,7 @@ impl Story {
             }
             for id in starts {
                 let handle = self.handle();
-                self.machine
+                self.state
                     .started_ahead(self.now, id, handle, &mut self.gone);
                 count += 1;
             }
@@ -170,23 +170,23 @@ impl Story {
 fn the_states_of_a_key_are_those_of_figure_7() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
-    assert_eq!(story.machine.availability(&ann), Availability::NotExisting);
+    assert_eq!(story.state.availability(&ann), Availability::NotExisting);
     let Acquired::Start(id) = story.acquire(&ann) else {
         panic!("nothing was there to reuse");
     };
-    assert_eq!(story.machine.availability(&ann), Availability::NotAvailable);
-    story.machine.started(story.now, id);
-    assert_eq!(story.machine.availability(&ann), Availability::NotAvailable);
-    story.machine.release(story.now, id);
-    assert_eq!(story.machine.availability(&ann), Availability::NotAvailable);
+    assert_eq!(story.state.availability(&ann), Availability::NotAvailable);
+    story.state.started(story.now, id);
+    assert_eq!(story.state.availability(&ann), Availability::NotAvailable);
+    story.state.release(story.now, id);
+    assert_eq!(story.state.availability(&ann), Availability::NotAvailable);
     story
-        .machine
+        .state
         .cleaned(story.now, id, Handle(1), &mut story.gone);
-    assert_eq!(story.machine.availability(&ann), Availability::Available);
+    assert_eq!(story.state.availability(&ann), Availability::Available);
     assert!(matches!(story.acquire(&ann), Acquired::Reused(..)));
-    assert_eq!(story.machine.availability(&ann), Availability::NotAvailable);
-    story.machine.end(id, End::Destroyed);
-    assert_eq!(story.machine.availability(&ann), Availability::NotExisting);
+    assert_eq!(story.state.availability(&ann), Availability::NotAvailable);
+    story.state.end(id, End::Destroyed);
+    assert_eq!(story.state.availability(&ann), Availability::NotExisting);
 }
 
 #[test]
@@ -210,11 +210,11 @@ fn a_dead_runtime_is_passed_over() {
     story.give_back(second);
     let alive = |handle: &Handle| handle.0 == 1;
     let acquired = story
-        .machine
+        .state
         .acquire(story.now, &ann, Look::First, alive, &mut story.gone);
     assert!(matches!(acquired, Some(Acquired::Reused(_, Handle(1)))));
     assert_eq!(story.gone, [Handle(2)]);
-    assert_eq!(story.machine.of_key(&ann).1.destroyed, 1);
+    assert_eq!(story.state.of_key(&ann).1.destroyed, 1);
 }
 
 #[test]
@@ -241,8 +241,8 @@ fn on_a_miss_the_nearest_is_adapted() {
     };
     assert_eq!(found.from, near);
     assert_eq!(found.differences, [Difference::Environment]);
-    story.machine.adapted(story.now, found.id);
-    let (counts, totals) = story.machine.of_key(&wanted);
+    story.state.adapted(story.now, found.id);
+    let (counts, totals) = story.state.of_key(&wanted);
     assert_eq!((counts.leased, totals.adapted), (1, 1));
 }
 
@@ -289,18 +289,18 @@ fn one_that_is_being_cleaned_is_waited_for_by_one_request_if_that_is_quicker_tha
         panic!("there was none");
     };
     story.pass(SECOND);
-    story.machine.started(story.now, id);
+    story.state.started(story.now, id);
     let handle = story.handle();
-    story.machine.release(story.now, id);
+    story.state.release(story.now, id);
     assert!(
         matches!(story.acquire(&key), Acquired::Start(_)),
         "not measured yet"
     );
     story.pass(SECOND / 10);
     let gone = &mut story.gone;
-    story.machine.cleaned(story.now, id, handle, gone);
+    story.state.cleaned(story.now, id, handle, gone);
     let held = story.lease(&key);
-    story.machine.release(story.now, held.0);
+    story.state.release(story.now, held.0);
     let wait = Wait {
         on: Awaited::Cleaning,
         patience: SECOND / 2,
@@ -310,7 +310,7 @@ fn one_that_is_being_cleaned_is_waited_for_by_one_request_if_that_is_quicker_tha
         matches!(story.acquire(&key), Acquired::Start(_)),
         "somebody waits for it"
     );
-    story.machine.waited(&key, Awaited::Cleaning);
+    story.state.waited(&key, Awaited::Cleaning);
     assert!(
         matches!(story.acquire(&key), Acquired::Wait(_)),
         "nobody does any more"
@@ -325,25 +325,23 @@ fn nothing_is_started_ahead_while_a_request_waits_for_one_that_is_being_cleaned(
         panic!("there was none");
     };
     story.pass(SECOND);
-    story.machine.started(story.now, id);
+    story.state.started(story.now, id);
     let handle = story.handle();
-    story.machine.release(story.now, id);
+    story.state.release(story.now, id);
     story.pass(SECOND / 10);
-    story
-        .machine
-        .cleaned(story.now, id, handle, &mut story.gone);
+    story.state.cleaned(story.now, id, handle, &mut story.gone);
     let held = story.lease(&key);
-    story.machine.release(story.now, held.0);
+    story.state.release(story.now, held.0);
     let base_key = Arc::new(key.base_key());
     let two = Target {
         workers: 2,
         ..Target::default()
     };
-    story.machine.aim(&base_key, two);
+    story.state.aim(&base_key, two);
     assert!(matches!(story.acquire(&key), Acquired::Wait(_)));
-    assert_eq!(story.machine.refill(story.now, &base_key), []);
-    story.machine.waited(&key, Awaited::Cleaning);
-    assert!(!story.machine.refill(story.now, &base_key).is_empty());
+    assert_eq!(story.state.refill(story.now, &base_key), []);
+    story.state.waited(&key, Awaited::Cleaning);
+    assert!(!story.state.refill(story.now, &base_key).is_empty());
 }
 
 /// With one that is leased, whose start took a second, and one that is being started ahead.
@@ -353,7 +351,7 @@ fn one_ahead(key: &Arc<RuntimeKey>) -> (Story, RuntimeId) {
         panic!("there was none");
     };
     story.pass(SECOND);
-    story.machine.started(story.now, id);
+    story.state.started(story.now, id);
     story.made += 1;
     story.aim(2);
     let ahead = story.refill();
@@ -382,7 +380,7 @@ fn one_that_is_being_started_ahead_is_waited_for_by_one_request() {
     story.pass(SECOND * 3 / 4);
     let handle = story.handle();
     let gone = &mut story.gone;
-    story.machine.started_ahead(story.now, ahead, handle, gone);
+    story.state.started_ahead(story.now, ahead, handle, gone);
     let Acquired::Near(near, _) = story.look_again(&key, Awaited::Ahead) else {
         panic!("it is up, and nobody else has taken it");
     };
@@ -394,7 +392,7 @@ fn whoever_waited_for_a_start_that_failed_has_one_started() {
     let key = key("ann", "1");
     let (mut story, ahead) = one_ahead(&key);
     assert!(matches!(story.acquire(&key), Acquired::Wait(_)));
-    story.machine.start_failed(story.now, ahead);
+    story.state.start_failed(story.now, ahead);
     let again = story.look_again(&key, Awaited::Ahead);
     assert!(matches!(again, Acquired::Start(_)));
 }
@@ -408,7 +406,7 @@ fn a_start_that_takes_twice_as_long_as_others_is_not_waited_for() {
         panic!("it is late, and likely to be up before a new one");
     };
     assert_eq!(wait.patience, SECOND / 4);
-    story.machine.waited(&key, Awaited::Ahead);
+    story.state.waited(&key, Awaited::Ahead);
     story.pass(SECOND / 4);
     assert!(matches!(story.acquire(&key), Acquired::Start(_)));
 }
@@ -429,11 +427,11 @@ fn what_has_execution_options_is_started_ahead_for_its_owner_and_kept() {
         workers: 2,
         idle: None,
     };
-    story.machine.aim(&base_key, target);
-    for id in story.machine.refill(story.now, &base_key) {
+    story.state.aim(&base_key, target);
+    for id in story.state.refill(story.now, &base_key) {
         let handle = story.handle();
         let gone = &mut story.gone;
-        story.machine.started_ahead(story.now, id, handle, gone);
+        story.state.started_ahead(story.now, id, handle, gone);
     }
     assert_eq!(story.kept(), [1, 2]);
     assert!(matches!(story.acquire(&other), Acquired::Start(_)));
@@ -442,7 +440,7 @@ fn what_has_execution_options_is_started_ahead_for_its_owner_and_kept() {
     };
     assert_eq!(near.differences, [Difference::Environment]);
     story.pass(1000 * SECOND);
-    story.machine.let_go(story.now, &mut story.gone);
+    story.state.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [1], "one more is wanted");
 }
 
@@ -455,12 +453,12 @@ fn what_could_not_be_adapted_is_followed_by_a_fresh_start() {
     let Acquired::Near(near, _) = story.acquire(&ann) else {
         panic!("pre-warmed ones are there");
     };
-    story.machine.end(near.id, End::Destroyed);
+    story.state.end(near.id, End::Destroyed);
     let again = story
-        .machine
+        .state
         .acquire(story.now, &ann, Look::Nowhere, |_| true, &mut story.gone);
     assert!(matches!(again, Some(Acquired::Start(_))));
-    let tick = story.machine.observe(story.now, &base_key()).unwrap();
+    let tick = story.state.observe(story.now, &base_key()).unwrap();
     assert_eq!(tick.arrivals, 1, "the second attempt is no second request");
 }
 
@@ -477,7 +475,7 @@ fn a_start_beyond_the_limit_evicts_the_oldest_available() {
     assert!(matches!(story.acquire(&bob), Acquired::Start(_)));
     assert_eq!(story.gone, [Handle(1)]);
     assert_eq!(story.kept(), [2, 3]);
-    assert_eq!(story.machine.of_key(&ann).1.evicted, 1);
+    assert_eq!(story.state.of_key(&ann).1.evicted, 1);
 }
 
 #[test]
@@ -499,9 +497,9 @@ fn under_pressure_the_oldest_go_and_nothing_is_started_ahead_for_a_while() {
     let leased = story.lease(&ann);
     story.aim(3);
     story.fill();
-    assert_eq!(story.machine.evict_oldest(story.now), Some(Handle(2)));
-    assert_eq!(story.machine.evict_oldest(story.now), Some(Handle(3)));
-    assert_eq!(story.machine.evict_oldest(story.now), None);
+    assert_eq!(story.state.evict_oldest(story.now), Some(Handle(2)));
+    assert_eq!(story.state.evict_oldest(story.now), Some(Handle(3)));
+    assert_eq!(story.state.evict_oldest(story.now), None);
     assert!(story.refill().is_empty());
     story.pass(30 * SECOND);
     assert_eq!(story.refill().len(), 2);
@@ -528,7 +526,7 @@ fn few_are_started_ahead_at_the_same_time() {
     assert_eq!(starts.len(), 2);
     assert!(story.refill().is_empty());
     story
-        .machine
+        .state
         .started_ahead(story.now, starts[0], Handle(1), &mut story.gone);
     assert_eq!(story.refill().len(), 1);
 }
@@ -564,7 +562,7 @@ fn starts_ahead_that_fail_are_tried_again_later_and_later() {
     story.aim(1);
     for pause_s in [1, 2, 4, 8] {
         let start = story.refill();
-        story.machine.start_failed(story.now, start[0]);
+        story.state.start_failed(story.now, start[0]);
         story.pass(SECOND * pause_s - Duration::from_nanos(1));
         assert!(story.refill().is_empty());
         story.pass(Duration::from_nanos(1));
@@ -579,7 +577,7 @@ fn what_starts_ahead_is_no_demand() {
     story.aim(4);
     assert_eq!(story.refill().len(), 2);
     let _leased = story.lease(&ann);
-    let tick = story.machine.observe(story.now, &base_key()).unwrap();
+    let tick = story.state.observe(story.now, &base_key()).unwrap();
     assert_eq!((tick.demand, tick.demand_max, tick.workers), (1, 1, 3));
 }
 
@@ -587,16 +585,16 @@ fn what_starts_ahead_is_no_demand() {
 fn the_forecaster_hears_of_a_peak_between_two_ticks() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
-    story.machine.observe(story.now, &base_key());
+    story.state.observe(story.now, &base_key());
     let used = [story.lease(&ann), story.lease(&ann)];
     story.pass(SECOND);
     used.into_iter().for_each(|one| story.give_back(one));
     story.pass(SECOND);
-    let tick = story.machine.observe(story.now, &base_key()).unwrap();
+    let tick = story.state.observe(story.now, &base_key()).unwrap();
     assert_eq!((tick.demand, tick.demand_max, tick.busy_max), (0, 2, 2));
     assert_eq!((tick.arrivals, tick.span), (2, 2 * SECOND));
     assert_eq!(tick.service, Some(SECOND));
-    let tick = story.machine.observe(story.now, &base_key()).unwrap();
+    let tick = story.state.observe(story.now, &base_key()).unwrap();
     assert_eq!((tick.demand_max, tick.arrivals), (0, 0));
 }
 
@@ -607,14 +605,14 @@ fn what_nobody_wanted_for_long_is_let_go() {
     let used = [story.lease(&ann), story.lease(&ann), story.lease(&ann)];
     used.into_iter().for_each(|one| story.give_back(one));
     story.pass(100 * SECOND);
-    story.machine.let_go(story.now, &mut story.gone);
+    story.state.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [1, 2, 3]);
     let again = story.lease(&ann);
     story.give_back(again);
     story.pass(SECOND);
-    story.machine.let_go(story.now, &mut story.gone);
+    story.state.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [3], "the one that was used again");
-    assert_eq!(story.machine.of_key(&ann).1.let_go, 2);
+    assert_eq!(story.state.of_key(&ann).1.let_go, 2);
 }
 
 #[test]
@@ -629,10 +627,10 @@ fn what_is_forecast_is_kept_however_old_it_is() {
     // Adapted ones are ann's now: nobody's is wanted again.
     assert_eq!(story.fill(), 1);
     story.pass(1000 * SECOND);
-    story.machine.let_go(story.now, &mut story.gone);
-    assert_eq!(story.machine.of_base_key(&base_key()).available, 2);
+    story.state.let_go(story.now, &mut story.gone);
+    assert_eq!(story.state.of_base_key(&base_key()).available, 2);
     story.aim(1);
-    story.machine.let_go(story.now, &mut story.gone);
+    story.state.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [3], "the last that is nobody's stays");
     assert_eq!(story.fill(), 0);
 }
@@ -648,7 +646,7 @@ fn the_last_prewarmed_one_outlives_used_ones_that_are_younger() {
     story.give_back(own);
     story.aim(1);
     story.pass(101 * SECOND);
-    story.machine.let_go(story.now, &mut story.gone);
+    story.state.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [2]);
     assert_eq!(story.fill(), 0);
 }
@@ -663,12 +661,12 @@ fn the_forecast_may_say_how_long_the_rest_is_kept() {
         workers: 0,
         idle: Some(SECOND),
     };
-    story.machine.aim(&base_key(), target);
+    story.state.aim(&base_key(), target);
     story.pass(SECOND);
-    story.machine.let_go(story.now, &mut story.gone);
+    story.state.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [1]);
     story.pass(SECOND);
-    story.machine.let_go(story.now, &mut story.gone);
+    story.state.let_go(story.now, &mut story.gone);
     assert!(story.kept().is_empty());
 }
 
@@ -678,7 +676,7 @@ fn an_old_versions_runtimes_are_kept_for_the_next_one() {
     let mut story = Story::of(10, &[&old, &new, &bob]);
     let used = story.lease(&old);
     story.give_back(used);
-    story.machine.disuse_key(&old, &mut story.gone);
+    story.state.disuse_key(&old, &mut story.gone);
     assert_eq!(story.kept(), [1]);
     let (_, handle) = story.lease(&new);
     assert_eq!(handle, Handle(1));
@@ -692,16 +690,16 @@ fn with_an_owners_last_version_go_its_runtimes_and_with_the_base_keys_last_the_p
     story.give_back(ones);
     story.aim(2);
     assert_eq!(story.fill(), 1);
-    story.machine.disuse_key(&ann, &mut story.gone);
+    story.state.disuse_key(&ann, &mut story.gone);
     assert_eq!(story.gone, [Handle(1)]);
-    story.machine.disuse_key(&bob, &mut story.gone);
+    story.state.disuse_key(&bob, &mut story.gone);
     assert_eq!(story.gone, [Handle(1), Handle(3)]);
     assert!(story.refill().is_empty());
     // One that comes back late is not kept either.
     story.give_back(others);
     assert_eq!(story.gone.len(), 3);
-    assert_eq!(story.machine.counts(), RuntimeCounts::default());
-    assert!(story.machine.keys.is_empty() && story.machine.base_keys.is_empty());
+    assert_eq!(story.state.counts(), RuntimeCounts::default());
+    assert!(story.state.keys.is_empty() && story.state.base_keys.is_empty());
 }
 
 #[test]
@@ -710,22 +708,22 @@ fn a_key_that_two_versions_have_is_in_use_until_both_are_given_up() {
     let mut story = Story::of(10, &[&ann, &ann]);
     let used = story.lease(&ann);
     story.give_back(used);
-    story.machine.disuse_key(&ann, &mut story.gone);
+    story.state.disuse_key(&ann, &mut story.gone);
     assert_eq!(story.kept(), [1]);
-    story.machine.disuse_key(&ann, &mut story.gone);
+    story.state.disuse_key(&ann, &mut story.gone);
     assert!(story.kept().is_empty());
 }
 
 #[test]
-fn a_closed_machine_gives_nothing_and_keeps_nothing() {
+fn a_closed_pool_gives_nothing_and_keeps_nothing() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
     let (kept, used) = (story.lease(&ann), story.lease(&ann));
     story.give_back(kept);
-    story.machine.close(&mut story.gone);
+    story.state.close(&mut story.gone);
     assert_eq!(story.gone, [Handle(1)]);
     let acquired = story
-        .machine
+        .state
         .acquire(story.now, &ann, Look::First, |_| true, &mut story.gone);
     assert!(acquired.is_none());
     story.aim(5);
@@ -742,13 +740,13 @@ fn a_fresh_start_is_timed_by_its_base_key() {
         panic!("nothing was there to reuse");
     };
     story.pass(2 * SECOND);
-    story.machine.started(story.now, id);
-    assert_eq!(story.machine.fresh_start(&base_key()), Some(2 * SECOND));
+    story.state.started(story.now, id);
+    assert_eq!(story.state.fresh_start(&base_key()), Some(2 * SECOND));
     story.aim(2);
     let ahead = story.refill();
     story.pass(6 * SECOND);
     story
-        .machine
+        .state
         .started_ahead(story.now, ahead[0], Handle(2), &mut story.gone);
-    assert_eq!(story.machine.fresh_start(&base_key()), Some(3 * SECOND));
+    assert_eq!(story.state.fresh_start(&base_key()), Some(3 * SECOND));
 }

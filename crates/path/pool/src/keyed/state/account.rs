@@ -1,4 +1,4 @@
-//! The books: what there is of each key and each base key, and what was measured. Every change of a runtime's state goes through
+//! The accounts: what there is of each key and each base key, and what was measured. Every change of a runtime's state goes through
 //! here, so that the counts are those of the runtimes.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use pilot_model::runtime_key::RuntimeKey;
 use pilot_model::status::{RuntimeCounts, RuntimeTotals};
 
 use super::words::{Cause, RuntimeId};
-use super::{Machine, Runtime, State};
+use super::{KeyedState, Runtime, State};
 
 /// A key's.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl BaseKeyAccount {
     }
 }
 
-impl<R> Machine<R> {
+impl<R> KeyedState<R> {
     /// Opens the account of a key, if there is none.
     pub(super) fn enter(&mut self, key: &Arc<RuntimeKey>) {
         if self.keys.contains_key(key) {
@@ -263,7 +263,7 @@ impl<R> Machine<R> {
         Some(left)
     }
 
-    /// A runtime is no more. Its handle, if the machine had it.
+    /// A runtime is no more. Its handle, if the state machine had it.
     pub(super) fn remove(&mut self, id: RuntimeId) -> Option<R> {
         let Runtime { key, state } = self.runtimes.remove(&id)?;
         self.count_out(id, &key, state.phase());

@@ -9,9 +9,9 @@ use pilot_model::runtime_key::RuntimeKey;
 
 use super::account::{BaseKeyAccount, KeyAccount};
 use super::words::{Cause, End, RuntimeId};
-use super::{Machine, State};
+use super::{KeyedState, State};
 
-impl<R> Machine<R> {
+impl<R> KeyedState<R> {
     /// Runtimes that are started ahead at the same time, over all base keys: more of them would take the CPUs from requests.
     const AHEAD_MAX: u32 = 2;
     /// After an eviction for want of memory nothing is started ahead for so long.
@@ -74,7 +74,7 @@ impl<R> Machine<R> {
         Some(account.observe(now))
     }
 
-    /// What the forecast wants of a base key from now on; [`Machine::refill`] follows.
+    /// What the forecast wants of a base key from now on; [`KeyedState::refill`] follows.
     pub(in crate::keyed) fn aim(&mut self, base_key: &RuntimeKey, target: Target) {
         if let Some(account) = self.base_keys.get_mut(base_key)
             && account.users > 0

@@ -1,8 +1,8 @@
 //! The decisions of the keyed pool as a pure state machine (HotC, section IV): which runtime a worker is given, what becomes of it
 //! afterwards, which are started ahead and which are ended. Events come in with the time at which they happened; no I/O, no
-//! clock, no lock. `shell.rs` wraps it.
+//! clock, no lock. `driver.rs` calls it.
 //!
-//! A runtime's way (the paper's Fig. 7; its three marks are those of a *key*, [`Machine::availability`]):
+//! A runtime's way (the paper's Fig. 7; its three marks are those of a *key*, [`KeyedState::availability`]):
 //!
 //! ```text
 //!               acquire                     started
@@ -16,7 +16,7 @@
 //!
 //! and from every state `end`, to nothing.
 //!
-//! Invariants, property-tested in `machine/tests.rs`: whoever holds a runtime holds it alone, for the machine has the handles of
+//! Invariants, property-tested in `state/tests.rs`: whoever holds a runtime holds it alone, for the state machine has the handles of
 //! those that are available and of no others; only those are evicted; a runtime that somebody has used is given to its owner
 //! alone; the counts by key and by base key are those of the runtimes; beyond the limit there is nothing available; no more requests
 //! wait for what is under way than that is.
@@ -42,7 +42,7 @@ pub(super) use words::{Acquired, Awaited, Cause, End, Limits, Look, RuntimeId, W
 
 /// All runtimes of all keys. `R` is the handle: whoever has it keeps the runtime up.
 #[derive(Debug)]
-pub(super) struct Machine<R> {
+pub(super) struct KeyedState<R> {
     limits: Limits,
     /// By number, which is by age.
     runtimes: BTreeMap<RuntimeId, Runtime<R>>,
@@ -70,7 +70,7 @@ enum State<R> {
         cause: Cause,
         asked: Instant,
     },
-    /// The only state in which the machine has the handle.
+    /// The only state in which the state machine has the handle.
     Available {
         runtime: R,
         since: Instant,
@@ -84,7 +84,7 @@ enum State<R> {
     },
 }
 
-impl<R> Machine<R> {
+impl<R> KeyedState<R> {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -147,7 +147,7 @@ impl<R> Machine<R> {
         Some(Acquired::Start(self.begin(now, key, cause)))
     }
 
-    /// One of this key that is available: for a request that has waited for its own since [`Machine::acquire`] said so.
+    /// One of this key that is available: for a request that has waited for its own since [`KeyedState::acquire`] said so.
     pub(super) fn reuse(
         &mut self,
         now: Instant,

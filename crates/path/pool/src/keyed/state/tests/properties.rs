@@ -1,4 +1,4 @@
-//! The machine against a model.
+//! The state machine against a model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,9 +91,9 @@ fn keys() -> Vec<Arc<RuntimeKey>> {
 /// A runtime that the world has, with its key.
 type Held = (RuntimeId, Handle, Arc<RuntimeKey>);
 
-/// What the world around the machine knows.
+/// What the world around the state machine knows.
 struct World {
-    machine: Machine<Handle>,
+    state: KeyedState<Handle>,
     runtimes_max: usize,
     keys: Vec<Arc<RuntimeKey>>,
     users: BTreeMap<usize, u32>,
@@ -107,7 +107,7 @@ struct World {
     adapting: Vec<Held>,
     leased: Vec<Held>,
     cleaning: Vec<Held>,
-    /// What the machine has: by age, which handle, and of which key.
+    /// What the state machine has: by age, which handle, and of which key.
     kept: BTreeMap<RuntimeId, (u64, Arc<RuntimeKey>)>,
     dead: BTreeSet<u64>,
     /// Who has used it.
@@ -118,17 +118,17 @@ struct World {
 impl World {
     fn new(runtimes_max: usize) -> Self {
         let keys = keys();
-        let mut machine = Machine::new(Limits {
+        let mut state = KeyedState::new(Limits {
             runtimes_max,
             keep: 30 * SECOND,
         });
         // Half of the keys are of versions from the beginning.
         let users: BTreeMap<usize, u32> = (0..keys.len()).step_by(2).map(|at| (at, 1)).collect();
         for at in users.keys() {
-            machine.use_key(&keys[*at]);
+            state.use_key(&keys[*at]);
         }
         Self {
-            machine,
+            state,
             runtimes_max,
             keys,
             users,
@@ -161,7 +161,7 @@ impl World {
             + self.kept.len()
     }
 
-    /// What the machine gave up is not leased to anyone, for nobody else could have given it here.
+    /// What the state machine gave up is not leased to anyone, for nobody else could have given it here.
     fn bury(&mut self, gone: Vec<Handle>) {
         for Handle(handle) in gone {
             self.kept.retain(|_, (kept, _)| *kept != handle);
@@ -187,9 +187,7 @@ impl World {
         let (was_there, dead) = (fits(self), self.dead.clone());
         let mut gone = Vec::new();
         let is_alive = |handle: &Handle| !dead.contains(&handle.0);
-        let acquired = self
-            .machine
-            .acquire(self.now, key, look, is_alive, &mut gone);
+        let acquired = self.state.acquire(self.now, key, look, is_alive, &mut gone);
         let before = self.kept.clone();
         self.bury(gone);
         match acquired {
@@ -257,19 +255,19 @@ impl World {
             }
             Step::GiveUp(at) if !self.waiting.is_empty() => {
                 let (key, on) = self.waiting.swap_remove(at % self.waiting.len());
-                self.machine.waited(&key, on);
+                self.state.waited(&key, on);
             }
             Step::Started(at) if !self.starting.is_empty() => {
                 let (id, key, cause) = self.starting.swap_remove(at % self.starting.len());
                 let handle = self.handle();
                 match cause {
                     Cause::Request if !self.overtaken.remove(&id) => {
-                        self.machine.started(self.now, id);
+                        self.state.started(self.now, id);
                         self.lease(id, handle, key);
                     }
                     Cause::Request | Cause::Ahead => {
                         self.kept.insert(id, (handle.0, key));
-                        self.machine.started_ahead(self.now, id, handle, &mut gone);
+                        self.state.started_ahead(self.now, id, handle, &mut gone);
                     }
                 }
             }
@@ -278,7 +276,7 @@ impl World {
                 if cause == Cause::Request && !self.overtaken.contains(&id) {
                     let dead = self.dead.clone();
                     let is_alive = |handle: &Handle| !dead.contains(&handle.0);
-                    let found = self.machine.reuse(self.now, &key, is_alive, &mut gone);
+                    let found = self.state.reuse(self.now, &key, is_alive, &mut gone);
                     if let Some((other, handle)) = found {
                         let (known, from) = self.kept.remove(&other).expect("it was available");
                         assert_eq!((known, &from), (handle.0, &key));
@@ -289,11 +287,11 @@ impl World {
             }
             Step::StartFailed(at) if !self.starting.is_empty() => {
                 let (id, ..) = self.starting.swap_remove(at % self.starting.len());
-                self.machine.start_failed(self.now, id);
+                self.state.start_failed(self.now, id);
             }
             Step::Adapted(at) if !self.adapting.is_empty() => {
                 let (id, handle, key) = self.adapting.swap_remove(at % self.adapting.len());
-                self.machine.adapted(self.now, id);
+                self.state.adapted(self.now, id);
                 self.lease(id, handle, key);
             }
             Step::AdaptFailed(at) if !self.adapting.is_empty() => {
@@ -302,7 +300,7 @@ impl World {
             }
             Step::Release(at) if !self.leased.is_empty() => {
                 let held = self.leased.swap_remove(at % self.leased.len());
-                self.machine.release(self.now, held.0);
+                self.state.release(self.now, held.0);
                 self.cleaning.push(held);
             }
             Step::Lose(at) if !self.leased.is_empty() => {
@@ -312,7 +310,7 @@ impl World {
             Step::Cleaned(at) if !self.cleaning.is_empty() => {
                 let (id, handle, key) = self.cleaning.swap_remove(at % self.cleaning.len());
                 self.kept.insert(id, (handle.0, key));
-                self.machine.cleaned(self.now, id, handle, &mut gone);
+                self.state.cleaned(self.now, id, handle, &mut gone);
             }
             Step::CleaningFailed(at) if !self.cleaning.is_empty() => {
                 let (id, ..) = self.cleaning.swap_remove(at % self.cleaning.len());
@@ -334,7 +332,7 @@ impl World {
             Step::Use(at) => {
                 let at = at % self.keys.len();
                 *self.users.entry(at).or_default() += 1;
-                self.machine.use_key(&self.keys[at]);
+                self.state.use_key(&self.keys[at]);
             }
             Step::Disuse(at) if !self.users.is_empty() => {
                 let which = at % self.users.len();
@@ -344,17 +342,17 @@ impl World {
                 if *users == 0 {
                     self.users.remove(&at);
                 }
-                self.machine.disuse_key(&self.keys[at], gone);
+                self.state.disuse_key(&self.keys[at], gone);
             }
             Step::Aim(at, workers, idle_s) => {
                 let idle = idle_s.map(Duration::from_secs);
                 let base_key = self.keys[at % self.keys.len()].base_key();
-                self.machine.aim(&base_key, Target { workers, idle });
+                self.state.aim(&base_key, Target { workers, idle });
             }
             Step::Refill(at) => {
                 let base_key = Arc::new(self.keys[at % self.keys.len()].base_key());
                 let live = self.live();
-                let starts = self.machine.refill(self.now, &base_key);
+                let starts = self.state.refill(self.now, &base_key);
                 assert!(starts.is_empty() || live + starts.len() <= self.runtimes_max);
                 assert!(starts.is_empty() || !self.closed);
                 let starts = starts
@@ -364,21 +362,21 @@ impl World {
             }
             Step::Observe(at) => {
                 let base_key = self.keys[at % self.keys.len()].base_key();
-                if let Some(tick) = self.machine.observe(self.now, &base_key) {
+                if let Some(tick) = self.state.observe(self.now, &base_key) {
                     assert!(tick.demand <= tick.demand_max && tick.demand <= tick.workers);
                 }
             }
-            Step::LetGo => self.machine.let_go(self.now, gone),
+            Step::LetGo => self.state.let_go(self.now, gone),
             Step::EvictOldest => {
                 let oldest = self.kept.first_key_value().map(|(_, (handle, _))| *handle);
-                let evicted = self.machine.evict_oldest(self.now);
+                let evicted = self.state.evict_oldest(self.now);
                 assert_eq!(evicted.as_ref().map(|handle| handle.0), oldest);
                 gone.extend(evicted);
             }
             Step::Pass(seconds) => self.now = self.now.after(Duration::from_secs(seconds)),
             Step::Close => {
                 self.closed = true;
-                self.machine.close(gone);
+                self.state.close(gone);
                 assert_eq!(gone.len(), self.kept.len());
             }
             _ => {}
@@ -397,12 +395,12 @@ impl World {
 
     /// Whoever has it drops it.
     fn lose(&mut self, id: RuntimeId) {
-        assert_eq!(self.machine.end(id, End::Destroyed), None);
+        assert_eq!(self.state.end(id, End::Destroyed), None);
         self.dropped += 1;
     }
 
     fn check(&self) {
-        let kept: BTreeSet<u64> = self.machine.kept().map(|(_, handle)| handle.0).collect();
+        let kept: BTreeSet<u64> = self.state.kept().map(|(_, handle)| handle.0).collect();
         let known: BTreeSet<u64> = self.kept.values().map(|(handle, _)| *handle).collect();
         assert_eq!(kept, known);
         let held = self.adapting.len() + self.leased.len() + self.cleaning.len();
@@ -417,29 +415,29 @@ impl World {
         let all: BTreeSet<_> = self.keys.iter().map(Arc::clone).chain(prewarmed).collect();
         for key in all {
             let counts = self.count(&key);
-            assert_eq!(self.machine.of_key(&key).0, counts);
+            assert_eq!(self.state.of_key(&key).0, counts);
             let availability = match (counts.available, counts == RuntimeCounts::default()) {
                 (0, true) => Availability::NotExisting,
                 (0, false) => Availability::NotAvailable,
                 _ => Availability::Available,
             };
-            assert_eq!(self.machine.availability(&key), availability);
+            assert_eq!(self.state.availability(&key), availability);
             add(base_keys.entry(key.base_key()).or_default(), counts);
-            let account = self.machine.keys.get(&key);
+            let account = self.state.keys.get(&key);
             let waiting = account.map_or(0, |account| account.waiting.cleaning);
             let waiting = usize::try_from(waiting).unwrap();
             assert_eq!(self.waits(&key, Awaited::Cleaning), waiting);
         }
         let mut all = RuntimeCounts::default();
         for (base_key, counts) in base_keys {
-            assert_eq!(self.machine.of_base_key(&base_key), counts);
-            let account = self.machine.base_keys.get(&base_key);
+            assert_eq!(self.state.of_base_key(&base_key), counts);
+            let account = self.state.base_keys.get(&base_key);
             let waiting = account.map_or(0, |account| account.waiting);
             let waiting = usize::try_from(waiting).unwrap();
             assert_eq!(self.waits(&base_key, Awaited::Ahead), waiting);
             add(&mut all, counts);
         }
-        assert_eq!(self.machine.counts(), all);
+        assert_eq!(self.state.counts(), all);
     }
 
     fn count(&self, key: &Arc<RuntimeKey>) -> RuntimeCounts {
@@ -484,7 +482,7 @@ impl World {
         self.check();
         assert_eq!(self.live(), 0);
         assert!(
-            self.machine.keys.is_empty() && self.machine.base_keys.is_empty(),
+            self.state.keys.is_empty() && self.state.base_keys.is_empty(),
             "accounts are left of what is no more"
         );
     }

@@ -1,4 +1,4 @@
-//! What lies around the machine: the hosts, the versions that are known, and the way from a request to a worker.
+//! The driver around the state machine: the hosts, the versions that are known, and the way from a request to a worker.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use pilot_model::{Event, FunctionName, Instant, RuntimeOrigin, Version, VersionI
 use tokio::sync::Notify;
 
 use super::hold::{Claim, Hold};
-use super::machine::{Acquired, Limits, Look, Machine, Near};
+use super::state::{Acquired, KeyedState, Limits, Look, Near};
 use super::ticking::Forecasts;
 use super::waiting::Waiting;
 use super::worker::KeyedWorker;
@@ -23,7 +23,7 @@ type Handle = Arc<dyn PrewarmedRuntime>;
 
 /// What the pool, its tasks and its workers share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Driver {
     pub(super) parts: KeyedParts,
     pub(super) settings: KeyedSettings,
     /// Cleanings, and what ends: given their time when the pool is closed.
@@ -31,8 +31,8 @@ pub(super) struct Shared {
     /// Starts ahead of demand: ended when the pool is closed.
     pub(super) ahead: Tasks,
     /// Guards the decisions; never held across an await, nor while a runtime is started, ended or measured.
-    pub(super) books: Mutex<Books>,
-    /// Guards the forecasters while they tick; taken before `books`, never on the path of a request.
+    pub(super) state: Mutex<DriverState>,
+    /// Guards the forecasters while they tick; taken before `state`, never on the path of a request.
     pub(super) forecasts: Mutex<Forecasts>,
     /// The timer is to look: there may be a new base key.
     pub(super) wake: Arc<Notify>,
@@ -44,8 +44,8 @@ pub(super) struct Shared {
 
 /// What is decided about.
 #[derive(Debug)]
-pub(super) struct Books {
-    pub(super) machine: Machine<Handle>,
+pub(super) struct DriverState {
+    pub(super) runtimes: KeyedState<Handle>,
     /// Versions that were prepared or started and not given up; bounded by the versions that are deployed.
     versions: HashMap<(FunctionName, VersionId), Known>,
 }
@@ -66,7 +66,7 @@ pub(super) enum Origin {
     Started,
 }
 
-impl Shared {
+impl Driver {
     pub(super) fn new(parts: KeyedParts, settings: KeyedSettings) -> Self {
         let limits = Limits {
             runtimes_max: settings.runtimes_max,
@@ -77,8 +77,8 @@ impl Shared {
             settings,
             tasks: Tasks::new(),
             ahead: Tasks::new(),
-            books: Mutex::new(Books {
-                machine: Machine::new(limits),
+            state: Mutex::new(DriverState {
+                runtimes: KeyedState::new(limits),
                 versions: HashMap::new(),
             }),
             forecasts: Mutex::default(),
@@ -129,16 +129,16 @@ impl Shared {
 
     /// Whether the version was prepared or started before.
     pub(super) fn knows(&self, version: &Version) -> bool {
-        self.books.lock().versions.contains_key(&name_of(version))
+        self.state.lock().versions.contains_key(&name_of(version))
     }
 
     /// A version will not be started again soon.
     pub(super) fn forget(&self, version: &Version) {
         let mut gone = Vec::new();
         {
-            let mut books = self.books.lock();
-            if let Some(known) = books.versions.remove(&name_of(version)) {
-                books.machine.disuse_key(&known.key, &mut gone);
+            let mut state = self.state.lock();
+            if let Some(known) = state.versions.remove(&name_of(version)) {
+                state.runtimes.disuse_key(&known.key, &mut gone);
             }
         }
         self.bury(gone);
@@ -147,15 +147,15 @@ impl Shared {
     /// Nothing is given or kept any more; what was.
     pub(super) fn close(&self) -> Vec<Handle> {
         let mut gone = Vec::new();
-        self.books.lock().machine.close(&mut gone);
+        self.state.lock().runtimes.close(&mut gone);
         gone
     }
 
     /// What is kept, measured; reads `/proc`.
     pub(super) fn templates(&self) -> Vec<TemplateMemory> {
         let kept: Vec<(Arc<RuntimeKey>, Handle)> = {
-            let books = self.books.lock();
-            let kept = books.machine.kept();
+            let state = self.state.lock();
+            let kept = state.runtimes.kept();
             kept.map(|(key, runtime)| (Arc::clone(key), Arc::clone(runtime)))
                 .collect()
         };
@@ -169,8 +169,8 @@ impl Shared {
 
     pub(super) fn status(&self, version: &Version) -> Option<RuntimeStatus> {
         let known = {
-            let books = self.books.lock();
-            let known = books.versions.get(&name_of(version));
+            let state = self.state.lock();
+            let known = state.versions.get(&name_of(version));
             known.map(|known| (Arc::clone(&known.key), known.last.clone()))
         };
         let (key, last) = match known {
@@ -179,14 +179,14 @@ impl Shared {
         };
         let base_key = key.base_key();
         let forecast = self.forecasts.lock().status(&base_key, &self.settings);
-        let books = self.books.lock();
-        let (own, totals) = books.machine.of_key(&key);
+        let state = self.state.lock();
+        let (own, totals) = state.runtimes.of_key(&key);
         Some(RuntimeStatus {
             key: key.short(),
             line: key.to_string(),
-            availability: books.machine.availability(&key),
+            availability: state.runtimes.availability(&key),
             own,
-            base: books.machine.of_base_key(&base_key),
+            base: state.runtimes.of_base_key(&base_key),
             totals,
             last,
             forecast,
@@ -204,12 +204,12 @@ impl Shared {
     pub(super) fn refill(self: &Arc<Self>, base_key: &Arc<RuntimeKey>) {
         let now = self.now();
         let (starts, host) = {
-            let mut books = self.books.lock();
-            let starts = books.machine.refill(now, base_key);
+            let mut state = self.state.lock();
+            let starts = state.runtimes.refill(now, base_key);
             if starts.is_empty() {
                 return;
             }
-            let mut known = books.versions.values();
+            let mut known = state.versions.values();
             let same = known.find(|known| known.key.base_key() == **base_key);
             (starts, same.map(|known| Arc::clone(&known.host)))
         };
@@ -218,7 +218,7 @@ impl Shared {
             // Without a host the claim is dropped: the start has failed, and the next one waits.
             let Some(host) = &host else { continue };
             let start = host.start(base_key);
-            let (shared, base_key) = (Arc::clone(self), Arc::clone(base_key));
+            let (driver, base_key) = (Arc::clone(self), Arc::clone(base_key));
             self.ahead.spawn(async move {
                 match start.await {
                     Ok(runtime) => claim.up_ahead(runtime),
@@ -227,7 +227,7 @@ impl Shared {
                         drop(claim);
                     }
                 }
-                shared.refill(&base_key);
+                driver.refill(&base_key);
             });
         }
     }
@@ -239,7 +239,7 @@ impl Shared {
         host: &Arc<dyn RuntimeHost>,
     ) -> Result<Arc<RuntimeKey>, StartError> {
         let name = name_of(version);
-        if let Some(known) = self.books.lock().versions.get(&name) {
+        if let Some(known) = self.state.lock().versions.get(&name) {
             return Ok(Arc::clone(&known.key));
         }
         let key = host.key(version)?;
@@ -253,12 +253,12 @@ impl Shared {
                 ),
             });
         }
-        let mut books = self.books.lock();
-        let Books { machine, versions } = &mut *books;
+        let mut state = self.state.lock();
+        let DriverState { runtimes, versions } = &mut *state;
         // Another start may have been faster.
         let known = versions.entry(name).or_insert_with(|| {
             let key = Arc::new(key);
-            machine.use_key(&key);
+            runtimes.use_key(&key);
             Known {
                 key,
                 host: Arc::clone(host),
@@ -266,7 +266,7 @@ impl Shared {
             }
         });
         let key = Arc::clone(&known.key);
-        drop(books);
+        drop(state);
         self.wake.notify_one();
         Ok(key)
     }
@@ -287,9 +287,9 @@ impl Shared {
             let settled = self.settled.notified();
             let mut gone = Vec::new();
             let acquired = {
-                let machine = &mut self.books.lock().machine;
+                let runtimes = &mut self.state.lock().runtimes;
                 let is_alive = |runtime: &Handle| runtime.is_alive();
-                machine.acquire(self.now(), key, look, is_alive, &mut gone)
+                runtimes.acquire(self.now(), key, look, is_alive, &mut gone)
             };
             self.bury(gone);
             if !matches!(acquired, Some(Acquired::Wait(_)))
@@ -336,11 +336,11 @@ impl Shared {
         let took = self.now().since(asked);
         let base_key = key.base_key();
         {
-            let mut books = self.books.lock();
-            let Books { machine, versions } = &mut *books;
+            let mut state = self.state.lock();
+            let DriverState { runtimes, versions } = &mut *state;
             let fresh = match origin {
                 Origin::Started => None,
-                Origin::Reused | Origin::Adapted(_) => machine.fresh_start(&base_key),
+                Origin::Reused | Origin::Adapted(_) => runtimes.fresh_start(&base_key),
             };
             if let Some(known) = versions.get_mut(&name_of(version)) {
                 known.last = Some(RuntimeStart {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pilot_model::runtime_key::{Difference, RuntimeKey};
 
 use super::words::RuntimeId;
-use super::{Machine, State};
+use super::{KeyedState, State};
 
 /// A runtime that can be turned into the wanted one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(in crate::keyed) struct Near {
     pub(in crate::keyed) differences: Vec<Difference>,
 }
 
-impl<R> Machine<R> {
+impl<R> KeyedState<R> {
     /// The available runtime whose differences cost least. Of equal ones the owner's own comes first, so that nobody's are left
     /// for others; then the one that became available last. Never one of another owner: [`RuntimeKey::adaptation`] sees to that.
     ///
