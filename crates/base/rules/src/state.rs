@@ -9,10 +9,10 @@
 //! A request may be announced before it can use a worker ([`State::announce`]). It then has a place in the queue, and a worker is
 //! started for it if that pays, but it holds none: free workers go to requests that can use them.
 
-mod began;
 mod estimate;
 mod idle;
 mod keeping;
+mod lease_ages;
 mod sizing;
 mod starts;
 #[cfg(test)]
@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use pilot_model::{EndReason, Instant, Reuse, StartKind};
 
-use began::Began;
 use estimate::{Mean, StartTimes, nanos};
 use idle::IdleList;
+use lease_ages::LeaseAges;
 pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, WaiterId};
 
 /// One pool's state.
@@ -63,8 +63,8 @@ pub struct State<W, Q> {
     floor: u32,
     /// Leases out, over all workers.
     leased: u32,
-    /// When they began, where a worker has one slot.
-    began: Began,
+    /// Their ages, where a worker has one slot.
+    lease_ages: LeaseAges,
     /// Most leases and waiting requests at one instant since [`State::observe`].
     demand_max: u32,
     /// Most leases at one instant since then.
@@ -157,7 +157,7 @@ impl<W: Clone, Q> State<W, Q> {
             idle: settings.idle,
             cap: u32::MAX,
             leased: 0,
-            began: Began::default(),
+            lease_ages: LeaseAges::default(),
             demand_max: 0,
             leased_max: 0,
             arrivals: 0,
@@ -430,7 +430,7 @@ impl<W: Clone, Q> State<W, Q> {
         let (unused, draining) = (*leases == 0, *draining);
         if unused {
             *since_sum = 0;
-            self.began.end(key);
+            self.lease_ages.end(key);
         }
         self.leased = self.leased.saturating_sub(1);
         self.sample(now, since, ending);
@@ -575,7 +575,7 @@ impl<W: Clone, Q> State<W, Q> {
     fn lease(&mut self, now: Instant, key: Key) -> Option<W> {
         let full_at = self.settings.concurrency;
         let since = if full_at == 1 {
-            self.began.begin(key, now)
+            self.lease_ages.begin(key, now)
         } else {
             now
         };
@@ -586,7 +586,7 @@ impl<W: Clone, Q> State<W, Q> {
             ..
         }) = self.place_mut(key)
         else {
-            self.began.end(key);
+            self.lease_ages.end(key);
             return None;
         };
         *leases += 1;

@@ -51,9 +51,9 @@ impl<W: Clone, Q> State<W, Q> {
             return self.start_pays_to_each(now, demand);
         }
         let crowd = Crowd {
-            busy: self.began.len(),
+            busy: self.lease_ages.len(),
             starting: u64::from(self.starting),
-            aged: |ages| self.began.aged(now, ages),
+            aged: |ages| self.lease_ages.aged(now, ages),
         };
         let counted = start_pays_by_counts(demand, &crowd);
         debug_assert!(

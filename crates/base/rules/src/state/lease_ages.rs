@@ -1,4 +1,4 @@
-//! When the leases that are out began, counted by age in logarithmic time. Whether one more start pays is asked at every request
+//! The ages of the leases that are out, counted in logarithmic time. Whether one more start pays is asked at every request
 //! that waits; a pool with a thousand busy workers must not look at each of them every time.
 //!
 //! Of workers with one slot alone: one lease each. Times are in order, for one that goes back counts as the newest before it.
@@ -11,7 +11,7 @@ use super::words::Key;
 
 /// The leases.
 #[derive(Debug, Default)]
-pub(super) struct Began {
+pub(super) struct LeaseAges {
     /// In order of their beginning, those that ended among them until the room is used up.
     entries: Vec<Entry>,
     /// Which entries are out, as sums: a Fenwick tree (Fenwick, "A New Data Structure for Cumulative Frequency Tables", 1994).
@@ -27,7 +27,7 @@ struct Entry {
     key: Key,
 }
 
-impl Began {
+impl LeaseAges {
     const ROOM_MIN: usize = 64;
 
     /// A lease of this worker, which has none, begins. Its beginning as it is counted from now on.
@@ -144,36 +144,36 @@ mod tests {
             from in 0_u64..1200,
             span in 0_u64..1200,
         ) {
-            let mut began = Began::default();
+            let mut leases = LeaseAges::default();
             let mut model: Vec<Option<u64>> = vec![None; 20];
             let mut now = 0;
             for (key, later, begins) in steps {
                 now += later;
                 if begins {
                     // Some of them a little before the one before.
-                    let since = began.begin(Key(key), Instant(now.saturating_sub(later / 4)));
+                    let since = leases.begin(Key(key), Instant(now.saturating_sub(later / 4)));
                     model[key as usize] = Some(since.0);
                 } else {
-                    began.end(Key(key));
+                    leases.end(Key(key));
                     model[key as usize] = None;
                 }
-                prop_assert_eq!(began.len(), model.iter().flatten().count() as u64);
+                prop_assert_eq!(leases.len(), model.iter().flatten().count() as u64);
             }
             let ages = from..=from + span;
             let plainly = model.iter().flatten().filter(|since| ages.contains(&now.saturating_sub(**since))).count();
-            prop_assert_eq!(began.aged(Instant(now), ages), plainly as u64);
+            prop_assert_eq!(leases.aged(Instant(now), ages), plainly as u64);
         }
     }
 
     #[test]
     fn room_is_kept_within_twice_of_what_is_out() {
-        let mut began = Began::default();
+        let mut leases = LeaseAges::default();
         for turn in 0..10_000 {
-            began.begin(Key(turn % 100), Instant(u64::from(turn)));
+            leases.begin(Key(turn % 100), Instant(u64::from(turn)));
         }
-        assert_eq!(began.len(), 100);
-        assert!(began.sums.len() <= 256, "{}", began.sums.len());
-        assert_eq!(began.aged(Instant(10_000), 1..=100), 100);
-        assert_eq!(began.aged(Instant(10_000), 1..=50), 50);
+        assert_eq!(leases.len(), 100);
+        assert!(leases.sums.len() <= 256, "{}", leases.sums.len());
+        assert_eq!(leases.aged(Instant(10_000), 1..=100), 100);
+        assert_eq!(leases.aged(Instant(10_000), 1..=50), 50);
     }
 }
