@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 
 /// One worker, as far as it matters to who waits.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Prospect {
+pub(crate) enum Availability {
     /// Comes up in so many nanoseconds, with so many slots.
     Starting { ready_in: u64, slots: u32 },
     /// Serves so many invocations, which have run for so many nanoseconds in the mean.
@@ -30,8 +30,8 @@ pub(crate) struct Demand {
     pub(crate) once: bool,
 }
 
-/// Workers with one slot each, by number.
-pub(crate) struct Crowd<F> {
+/// The load of a pool whose workers have one slot each.
+pub(crate) struct Load<F> {
     /// That serve somebody.
     pub(crate) busy: u64,
     /// That come up.
@@ -47,31 +47,31 @@ pub(crate) struct Crowd<F> {
 /// up between 1 and q + 1. Of those that serve one invocation in their life only what comes up takes anybody.
 pub(crate) fn start_pays_by_counts(
     demand: Demand,
-    crowd: &Crowd<impl Fn(RangeInclusive<u64>) -> u64>,
+    load: &Load<impl Fn(RangeInclusive<u64>) -> u64>,
 ) -> Option<bool> {
     if demand.once {
-        return Some(crowd.starting < demand.waiting);
+        return Some(load.starting < demand.waiting);
     }
     let service = demand.service.filter(|service| *service > 0)?;
-    let overdue = (crowd.aged)(service..=u64::MAX);
-    if overdue * 2 > crowd.busy {
+    let overdue = (load.aged)(service..=u64::MAX);
+    if overdue * 2 > load.busy {
         return None;
     }
     let (each, rest) = (demand.start / service, demand.start % service);
-    let soon = (crowd.aged)(service - rest..=service - 1);
-    let mut least = (crowd.busy - overdue)
+    let soon = (load.aged)(service - rest..=service - 1);
+    let mut least = (load.busy - overdue)
         .saturating_mul(each)
         .saturating_add(soon);
     let late = if overdue > 0 {
-        (crowd.aged)(service..=demand.start)
+        (load.aged)(service..=demand.start)
     } else {
         0
     };
-    let coming = crowd.starting.saturating_mul(each.saturating_add(1));
+    let coming = load.starting.saturating_mul(each.saturating_add(1));
     let most = least
         .saturating_add(late.saturating_mul(each))
         .saturating_add(coming);
-    least = least.saturating_add(late + crowd.starting);
+    least = least.saturating_add(late + load.starting);
     if least >= demand.waiting {
         Some(false)
     } else if most < demand.waiting {
@@ -85,7 +85,10 @@ pub(crate) fn start_pays_by_counts(
 ///
 /// How long those who wait will run takes a look at everyone who runs, and mostly does not matter: each worker that is free
 /// in time takes one at least, and if S is not out of date, which only makes it longer, takes most.
-pub(crate) fn start_pays(demand: Demand, workers: impl Iterator<Item = Prospect> + Clone) -> bool {
+pub(crate) fn start_pays(
+    demand: Demand,
+    workers: impl Iterator<Item = Availability> + Clone,
+) -> bool {
     let known = demand.service.unwrap_or(0).max(1);
     let (mut least, mut most) = (0_u64, 0_u64);
     for worker in workers.clone() {
@@ -110,12 +113,12 @@ pub(crate) fn start_pays(demand: Demand, workers: impl Iterator<Item = Prospect>
 }
 
 /// The slots of a worker that is free no later than a new one would be, and how much earlier.
-fn free_in_time(demand: Demand, worker: Prospect) -> Option<(u64, u64)> {
+fn free_in_time(demand: Demand, worker: Availability) -> Option<(u64, u64)> {
     let (free_in, slots) = match worker {
         // A new one does not overtake it, whatever was expected when it was ordered.
-        Prospect::Starting { ready_in, slots } => (ready_in.min(demand.start), slots),
-        Prospect::Busy { .. } if demand.once => return None,
-        Prospect::Busy { age, leases } => (remaining(demand.service, age), leases),
+        Availability::Starting { ready_in, slots } => (ready_in.min(demand.start), slots),
+        Availability::Busy { .. } if demand.once => return None,
+        Availability::Busy { age, leases } => (remaining(demand.service, age), leases),
     };
     let time = demand.start.checked_sub(free_in)?;
     Some((u64::from(slots), time))
@@ -136,11 +139,11 @@ fn remaining(service: Option<u64>, age: u64) -> u64 {
 }
 
 /// How long those who wait will run: S, unless more than half of what runs shows that S is out of date.
-fn expected_service(service: Option<u64>, workers: impl Iterator<Item = Prospect>) -> u64 {
+fn expected_service(service: Option<u64>, workers: impl Iterator<Item = Availability>) -> u64 {
     let known = service.unwrap_or(0);
     let (mut leases, mut overdue, mut ages) = (0_u64, 0_u64, 0_u128);
     for worker in workers {
-        if let Prospect::Busy { age, leases: count } = worker {
+        if let Availability::Busy { age, leases: count } = worker {
             let count = u64::from(count);
             leases += count;
             ages += u128::from(age) * u128::from(count);
@@ -167,7 +170,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Orders starts until one more does not pay, as the pool does, with a latency of 1.5 ms and a spacing of 0.7 ms.
-    fn starts_for(waiting: u64, service: Option<u64>, running: &[Prospect]) -> usize {
+    fn starts_for(waiting: u64, service: Option<u64>, running: &[Availability]) -> usize {
         let mut workers = running.to_vec();
         loop {
             let ahead = (workers.len() - running.len()) as u64;
@@ -181,7 +184,7 @@ mod tests {
             if !start_pays(demand, workers.iter().copied()) {
                 return workers.len() - running.len();
             }
-            workers.push(Prospect::Starting {
+            workers.push(Availability::Starting {
                 ready_in: start,
                 slots: 1,
             });
@@ -206,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_age_of_what_runs_stands_in_for_an_unknown_service_time() {
-        let busy = |age| [Prospect::Busy { age, leases: 1 }];
+        let busy = |age| [Availability::Busy { age, leases: 1 }];
         let young = starts_for(49, None, &busy(MS / 10));
         let old = starts_for(49, None, &busy(20 * MS));
         assert!(young <= 5, "{young} starts after 0.1 ms");
@@ -216,13 +219,13 @@ mod tests {
     #[test]
     fn one_stuck_worker_among_many_does_not_change_the_service_time() {
         let mut busy = vec![
-            Prospect::Busy {
+            Availability::Busy {
                 age: MS / 10,
                 leases: 1
             };
             7
         ];
-        busy.push(Prospect::Busy {
+        busy.push(Availability::Busy {
             age: 10_000 * MS,
             leases: 1,
         });
@@ -231,7 +234,7 @@ mod tests {
 
     #[test]
     fn who_would_be_free_before_a_new_worker_is_up_needs_none() {
-        let busy = [Prospect::Busy { age: 0, leases: 1 }];
+        let busy = [Availability::Busy { age: 0, leases: 1 }];
         assert_eq!(starts_for(1, Some(MS), &busy), 0);
         assert_eq!(starts_for(1, Some(3 * MS), &busy), 1);
     }
@@ -239,7 +242,7 @@ mod tests {
     #[test]
     fn what_comes_up_already_is_not_overtaken_by_a_new_start() {
         // Ordered when starts were thought to take longer than they do.
-        let slow = Prospect::Starting {
+        let slow = Availability::Starting {
             ready_in: 2_000 * MS,
             slots: 1,
         };
@@ -255,23 +258,23 @@ mod tests {
             start: MS,
             once: true,
         };
-        let starting = Prospect::Starting {
+        let starting = Availability::Starting {
             ready_in: 0,
             slots: 1,
         };
-        let busy = Prospect::Busy { age: 5, leases: 1 };
+        let busy = Availability::Busy { age: 5, leases: 1 };
         assert!(start_pays(demand, [starting, starting, busy].into_iter()));
         assert!(!start_pays(demand, [starting; 3].into_iter()));
     }
 
     /// The rule as it is told at the top of this file, without short cuts.
-    fn start_pays_plainly(demand: Demand, workers: &[Prospect]) -> bool {
+    fn start_pays_plainly(demand: Demand, workers: &[Availability]) -> bool {
         let service = expected_service(demand.service, workers.iter().copied());
         let taken = workers.iter().fold(0_u64, |taken, worker| {
             let (free_in, slots) = match *worker {
-                Prospect::Starting { ready_in, slots } => (ready_in.min(demand.start), slots),
-                Prospect::Busy { .. } if demand.once => return taken,
-                Prospect::Busy { age, leases } => (remaining(demand.service, age), leases),
+                Availability::Starting { ready_in, slots } => (ready_in.min(demand.start), slots),
+                Availability::Busy { .. } if demand.once => return taken,
+                Availability::Busy { age, leases } => (remaining(demand.service, age), leases),
             };
             let each = match demand.start.checked_sub(free_in) {
                 None => 0,
@@ -283,12 +286,12 @@ mod tests {
         taken < demand.waiting
     }
 
-    fn prospect() -> impl Strategy<Value = Prospect> {
+    fn availability() -> impl Strategy<Value = Availability> {
         let starting = (0..4 * MS, 1_u32..4);
         let busy = (0..8 * MS, 1_u32..4);
         prop_oneof![
-            1 => starting.prop_map(|(ready_in, slots)| Prospect::Starting { ready_in, slots }),
-            3 => busy.prop_map(|(age, leases)| Prospect::Busy { age, leases }),
+            1 => starting.prop_map(|(ready_in, slots)| Availability::Starting { ready_in, slots }),
+            3 => busy.prop_map(|(age, leases)| Availability::Busy { age, leases }),
         ]
     }
 
@@ -301,7 +304,7 @@ mod tests {
             service in prop::option::of(0..5 * MS),
             start in 0..5 * MS,
             once in any::<bool>(),
-            workers in prop::collection::vec(prospect(), 0..20),
+            workers in prop::collection::vec(availability(), 0..20),
         ) {
             let demand = Demand { waiting, service, start, once };
             let plainly = start_pays_plainly(demand, &workers);
@@ -318,15 +321,15 @@ mod tests {
             ages in prop::collection::vec(0..8_u64, 0..20),
         ) {
             let demand = Demand { waiting, service, start, once };
-            let coming = starting.iter().map(|ready_in| Prospect::Starting { ready_in: *ready_in, slots: 1 });
-            let busy = ages.iter().map(|age| Prospect::Busy { age: *age, leases: 1 });
+            let coming = starting.iter().map(|ready_in| Availability::Starting { ready_in: *ready_in, slots: 1 });
+            let busy = ages.iter().map(|age| Availability::Busy { age: *age, leases: 1 });
             let workers: Vec<_> = coming.chain(busy).collect();
-            let crowd = Crowd {
+            let load = Load {
                 busy: ages.len() as u64,
                 starting: starting.len() as u64,
                 aged: |range: RangeInclusive<u64>| ages.iter().filter(|age| range.contains(age)).count() as u64,
             };
-            let counted = start_pays_by_counts(demand, &crowd);
+            let counted = start_pays_by_counts(demand, &load);
             let plainly = start_pays_plainly(demand, &workers);
             prop_assert!(counted.is_none_or(|pays| pays == plainly), "{counted:?}");
             let in_doubt = !once && (!starting.is_empty() || service.is_none_or(|service| service == 0 || ages.iter().any(|age| *age >= service)));

@@ -3,7 +3,7 @@
 use pilot_model::{Instant, Reuse};
 
 use super::estimate::nanos;
-use super::sizing::{Crowd, Demand, Prospect, start_pays, start_pays_by_counts};
+use super::sizing::{Availability, Demand, Load, start_pays, start_pays_by_counts};
 use super::words::{Action, Key, WaiterId};
 use super::{Place, State, Waiter};
 
@@ -50,12 +50,12 @@ impl<W: Clone, Q> State<W, Q> {
         if self.settings.concurrency > 1 {
             return self.start_pays_to_each(now, demand);
         }
-        let crowd = Crowd {
+        let load = Load {
             busy: self.lease_ages.len(),
             starting: u64::from(self.starting),
             aged: |ages| self.lease_ages.aged(now, ages),
         };
-        let counted = start_pays_by_counts(demand, &crowd);
+        let counted = start_pays_by_counts(demand, &load);
         debug_assert!(
             counted.is_none_or(|pays| pays == self.start_pays_to_each(now, demand)),
             "counts and looking at each worker differ: {demand:?}"
@@ -83,12 +83,12 @@ impl<W: Clone, Q> State<W, Q> {
     /// Looks at every worker.
     fn start_pays_to_each(&self, now: Instant, demand: Demand) -> bool {
         let slots = self.settings.concurrency;
-        let prospects = self
+        let availabilities = self
             .places
             .iter()
             .flatten()
             .filter_map(|place| match place {
-                Place::Starting { expected, .. } => Some(Prospect::Starting {
+                Place::Starting { expected, .. } => Some(Availability::Starting {
                     ready_in: nanos(expected.since(now)),
                     slots,
                 }),
@@ -105,13 +105,13 @@ impl<W: Clone, Q> State<W, Q> {
                         more => u64::try_from(since_sum / u128::from(*more)),
                     }
                     .unwrap_or(now.0);
-                    Some(Prospect::Busy {
+                    Some(Availability::Busy {
                         age: nanos(now.since(Instant(since))),
                         leases: *leases,
                     })
                 }
             });
-        start_pays(demand, prospects)
+        start_pays(demand, availabilities)
     }
 
     pub(super) fn oldest_without_start(&self) -> Option<WaiterId> {
