@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::forecasting::Forecasting;
 use crate::lease::{Announcement, Lease, PooledWorker, Waiting};
-use crate::pools::{Chore, Shared};
+use crate::pools::{BackgroundJob, Shared};
 use pilot_rules::{Action, Arrival, Ending, Key, Settings, StartFault, State, WaiterId};
 
 type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
@@ -343,7 +343,8 @@ impl Pool {
     /// Has the template given up, off the path.
     pub(crate) fn forget_template(&self) {
         if self.templated.swap(false, Ordering::Relaxed) {
-            self.shared.chore(Chore::Forget(Arc::clone(&self.version)));
+            self.shared
+                .in_background(BackgroundJob::Forget(Arc::clone(&self.version)));
         }
     }
 
@@ -438,7 +439,8 @@ impl Pool {
                         version: Arc::clone(&self.version),
                         reason,
                     });
-                    self.shared.chore(Chore::End(pooled, reason));
+                    self.shared
+                        .in_background(BackgroundJob::End(pooled, reason));
                 }
             }
         }
@@ -478,7 +480,9 @@ impl Drop for StartOrder {
         if self.open {
             let pool = Arc::clone(&self.pool);
             // Not here: this may run inside `Tasks::spawn`, which must not be entered twice.
-            self.pool.shared.chore(Chore::StartLost(pool, self.key));
+            self.pool
+                .shared
+                .in_background(BackgroundJob::StartLost(pool, self.key));
         }
     }
 }

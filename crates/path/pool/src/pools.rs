@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     /// Guards the list; pools are locked only after it is let go.
     pools: Mutex<Vec<Weak<Pool>>>,
     /// Bounded by the number of workers and versions: each sends at most one.
-    chores: mpsc::UnboundedSender<Chore>,
+    background_jobs: mpsc::UnboundedSender<BackgroundJob>,
     workers: AtomicU64,
     /// Workers or templates may have come up since the last sample.
     stirred: AtomicBool,
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
 
 /// What is done off the path.
 #[derive(Debug)]
-pub(crate) enum Chore {
+pub(crate) enum BackgroundJob {
     /// End a worker, in the way that the reason asks for.
     End(Arc<PooledWorker>, EndReason),
     /// Give a version's template up.
@@ -81,7 +81,7 @@ impl Pools {
         forecaster: MakeForecaster,
         limits: PoolLimits,
     ) -> Self {
-        let (chores, inbox) = mpsc::unbounded_channel();
+        let (background_jobs, inbox) = mpsc::unbounded_channel();
         let every = limits.memory_sample_every;
         let shared = Arc::new(Shared {
             engine,
@@ -92,14 +92,14 @@ impl Pools {
             limits,
             tasks: Tasks::new(),
             pools: Mutex::new(Vec::new()),
-            chores,
+            background_jobs,
             workers: AtomicU64::new(0),
             stirred: AtomicBool::new(true),
             ticker_at: AtomicU64::new(u64::MAX),
             ticker: Notify::new(),
         });
         let weak = Arc::downgrade(&shared);
-        shared.tasks.spawn(do_chores(inbox, weak.clone()));
+        shared.tasks.spawn(run_background_jobs(inbox, weak.clone()));
         shared.tasks.spawn(tick(weak.clone()));
         shared.tasks.spawn(memory::sample(weak, every));
         Self { shared }
@@ -129,7 +129,7 @@ impl Pools {
             pool.kill();
         }
         let (done, flushed) = oneshot::channel();
-        self.shared.chore(Chore::Flush(done));
+        self.shared.in_background(BackgroundJob::Flush(done));
         let _ = flushed.await;
     }
 }
@@ -159,8 +159,10 @@ impl Shared {
     }
 
     /// Leaves something to the task off the path; does it here if that has ended.
-    pub(crate) fn chore(&self, chore: Chore) {
-        if let Err(mpsc::error::SendError(Chore::End(pooled, _))) = self.chores.send(chore) {
+    pub(crate) fn in_background(&self, job: BackgroundJob) {
+        if let Err(mpsc::error::SendError(BackgroundJob::End(pooled, _))) =
+            self.background_jobs.send(job)
+        {
             pooled.worker.kill();
         }
     }
@@ -201,10 +203,13 @@ impl Shared {
     }
 }
 
-async fn do_chores(mut inbox: mpsc::UnboundedReceiver<Chore>, shared: Weak<Shared>) {
-    while let Some(chore) = inbox.recv().await {
-        match chore {
-            Chore::End(pooled, reason) => match reason {
+async fn run_background_jobs(
+    mut inbox: mpsc::UnboundedReceiver<BackgroundJob>,
+    shared: Weak<Shared>,
+) {
+    while let Some(job) = inbox.recv().await {
+        match job {
+            BackgroundJob::End(pooled, reason) => match reason {
                 EndReason::Idle | EndReason::Once | EndReason::Retired | EndReason::Scaled => {
                     pooled.worker.retire();
                 }
@@ -214,13 +219,13 @@ async fn do_chores(mut inbox: mpsc::UnboundedReceiver<Chore>, shared: Weak<Share
                     pooled.worker.kill()
                 }
             },
-            Chore::Forget(version) => {
+            BackgroundJob::Forget(version) => {
                 if let Some(shared) = shared.upgrade() {
                     shared.engine.forget(&version);
                 }
             }
-            Chore::StartLost(pool, key) => pool.start_lost(key),
-            Chore::Flush(done) => {
+            BackgroundJob::StartLost(pool, key) => pool.start_lost(key),
+            BackgroundJob::Flush(done) => {
                 let _ = done.send(());
             }
         }
