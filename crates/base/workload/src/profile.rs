@@ -1,4 +1,4 @@
-//! A profile as it is meant: everything checked, nothing optional left. Its arrivals are made when they are asked for.
+//! A resolved profile: everything checked, nothing optional left. Its arrivals are made when they are asked for.
 
 use std::fs;
 use std::path::{Path, PathBuf};

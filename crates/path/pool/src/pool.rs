@@ -156,7 +156,7 @@ impl Pool {
             Some(forecaster) => self.follow(scale, forecaster),
             None => {
                 self.stop_forecast();
-                self.change(|state, now, todo| state.aim(now, Target::default(), todo));
+                self.change(|state, now, todo| state.apply_target(now, Target::default(), todo));
             }
         }
     }
@@ -210,7 +210,7 @@ impl Pool {
         let target = current.forecaster.tick(&tick);
         let interval = current.forecaster.interval();
         current.target = target;
-        self.change(|state, now, todo| state.aim(now, target, todo));
+        self.change(|state, now, todo| state.apply_target(now, target, todo));
         Some(interval)
     }
 

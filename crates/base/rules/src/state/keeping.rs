@@ -57,7 +57,7 @@ impl<W: Clone, Q> State<W, Q> {
 
     /// Follows a forecast: starts what is missing, reaps what it does not want kept. After [`State::scale`] with fewer
     /// workers it is not followed beyond them until the next request.
-    pub fn aim(&mut self, now: Instant, target: Target, actions: &mut Vec<Action<W, Q>>) {
+    pub fn apply_target(&mut self, now: Instant, target: Target, actions: &mut Vec<Action<W, Q>>) {
         if self.mode != Mode::Live {
             return;
         }

@@ -36,7 +36,7 @@ enum Step {
     Abandon(usize),
     Pass(u64),
     Scale(u32),
-    Aim(u32, Option<u64>),
+    ApplyTarget(u32, Option<u64>),
     Observe,
     Retire,
     Revive,
@@ -63,7 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any::<usize>().prop_map(Step::Abandon),
         15 => (0_u64..300 * MS).prop_map(Step::Pass),
         2 => (0_u32..8).prop_map(Step::Scale),
-        4 => (0_u32..9, prop::option::of(0_u64..900 * MS)).prop_map(|(workers, idle)| Step::Aim(workers, idle)),
+        4 => (0_u32..9, prop::option::of(0_u64..900 * MS)).prop_map(|(workers, idle)| Step::ApplyTarget(workers, idle)),
         2 => Just(Step::Observe),
         1 => Just(Step::Retire),
         2 => Just(Step::Revive),
@@ -284,10 +284,10 @@ impl World {
                 }
             }
             Step::Scale(workers) => self.state.scale(self.now, workers, &mut actions),
-            Step::Aim(workers, idle) => {
+            Step::ApplyTarget(workers, idle) => {
                 let idle = idle.map(Duration::from_nanos);
                 let target = Target { workers, idle };
-                self.state.aim(self.now, target, &mut actions);
+                self.state.apply_target(self.now, target, &mut actions);
             }
             Step::Observe => self.observe(),
             Step::Retire => self.state.retire_all(&mut actions),
@@ -405,7 +405,7 @@ proptest! {
         for step in &steps {
             world.take(step);
         }
-        world.take(&Step::Aim(0, None));
+        world.take(&Step::ApplyTarget(0, None));
         // Starts succeed, invocations end, time passes.
         for _ in 0..400 {
             world.take(&Step::Ready(0));
@@ -442,7 +442,8 @@ fn kinds(actions: &[Action<u64, u64>]) -> Vec<StartKind> {
 #[test]
 fn a_target_is_started_at_once_kept_for_as_long_as_it_stands_and_reaped_by_its_own_idle_time() {
     let mut world = World::new(settings());
-    let target = |workers, idle_ms: Option<u64>| Step::Aim(workers, idle_ms.map(|ms| ms * MS));
+    let target =
+        |workers, idle_ms: Option<u64>| Step::ApplyTarget(workers, idle_ms.map(|ms| ms * MS));
     world.take(&target(3, None));
     assert_eq!(world.starting.len(), 3);
     (0..3).for_each(|_| world.take(&Step::Ready(0)));
@@ -462,13 +463,13 @@ fn a_target_is_started_at_once_kept_for_as_long_as_it_stands_and_reaped_by_its_o
 #[test]
 fn after_scaling_down_a_forecast_is_not_followed_until_the_next_request() {
     let mut world = World::new(settings());
-    world.take(&Step::Aim(2, None));
+    world.take(&Step::ApplyTarget(2, None));
     (0..2).for_each(|_| world.take(&Step::Ready(0)));
     world.take(&Step::Scale(0));
-    world.take(&Step::Aim(2, None));
+    world.take(&Step::ApplyTarget(2, None));
     assert_eq!(world.workers.len() + world.starting.len(), 0);
     world.take(&Step::Arrive);
-    world.take(&Step::Aim(2, None));
+    world.take(&Step::ApplyTarget(2, None));
     assert_eq!(world.starting.len(), 2);
 }
 

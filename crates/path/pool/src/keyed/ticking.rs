@@ -203,11 +203,14 @@ impl Driver {
             }
             Err(_) => {
                 tracing::error!(key = %base_key, "its forecaster panicked: it is predicted no longer");
-                self.state.lock().runtimes.aim(base_key, Target::default());
+                self.state
+                    .lock()
+                    .runtimes
+                    .apply_target(base_key, Target::default());
                 return false;
             }
         };
-        self.state.lock().runtimes.aim(base_key, target);
+        self.state.lock().runtimes.apply_target(base_key, target);
         true
     }
 }

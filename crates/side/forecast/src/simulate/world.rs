@@ -257,7 +257,7 @@ impl<'a> World<'a> {
                 };
                 let tick = pool.state.observe(now, Some(pool.worker_bytes));
                 let target = forecaster.tick(&tick);
-                pool.state.aim(now, target, actions);
+                pool.state.apply_target(now, target, actions);
                 self.count.ticks += 1;
                 if let Some(interval) = pool.interval() {
                     let at = event.at.saturating_add(interval);

@@ -75,7 +75,7 @@ impl<R> KeyedState<R> {
     }
 
     /// What the forecast wants of a base key from now on; [`KeyedState::refill`] follows.
-    pub(in crate::keyed) fn aim(&mut self, base_key: &RuntimeKey, target: Target) {
+    pub(in crate::keyed) fn apply_target(&mut self, base_key: &RuntimeKey, target: Target) {
         if let Some(account) = self.base_keys.get_mut(base_key)
             && account.users > 0
         {

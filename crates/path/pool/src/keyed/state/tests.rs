@@ -136,12 +136,12 @@ impl Story {
         self.state.kept().map(|(_, handle)| handle.0).collect()
     }
 
-    fn aim(&mut self, workers: u32) {
+    fn apply_target(&mut self, workers: u32) {
         let target = Target {
             workers,
             idle: None,
         };
-        self.state.aim(&base_key(), target);
+        self.state.apply_target(&base_key(), target);
     }
 
     fn refill(&mut self) -> Vec<RuntimeId> {
@@ -252,7 +252,7 @@ fn of_equally_near_runtimes_the_owners_own_is_taken() {
     let wanted = key("ann", "1");
     let mut story = Story::of(10, &[&plain, &wanted]);
     let own = story.lease(&plain);
-    story.aim(3);
+    story.apply_target(3);
     story.pass(SECOND);
     story.give_back(own);
     assert_eq!(story.fill(), 2);
@@ -337,7 +337,7 @@ fn nothing_is_started_ahead_while_a_request_waits_for_one_that_is_being_cleaned(
         workers: 2,
         ..Target::default()
     };
-    story.state.aim(&base_key, two);
+    story.state.apply_target(&base_key, two);
     assert!(matches!(story.acquire(&key), Acquired::Wait(_)));
     assert_eq!(story.state.refill(story.now, &base_key), []);
     story.state.waited(&key, Awaited::Cleaning);
@@ -353,7 +353,7 @@ fn one_ahead(key: &Arc<RuntimeKey>) -> (Story, RuntimeId) {
     story.pass(SECOND);
     story.state.started(story.now, id);
     story.made += 1;
-    story.aim(2);
+    story.apply_target(2);
     let ahead = story.refill();
     assert_eq!(ahead.len(), 1);
     (story, ahead[0])
@@ -427,7 +427,7 @@ fn what_has_execution_options_is_started_ahead_for_its_owner_and_kept() {
         workers: 2,
         idle: None,
     };
-    story.state.aim(&base_key, target);
+    story.state.apply_target(&base_key, target);
     for id in story.state.refill(story.now, &base_key) {
         let handle = story.handle();
         let gone = &mut story.gone;
@@ -448,7 +448,7 @@ fn what_has_execution_options_is_started_ahead_for_its_owner_and_kept() {
 fn what_could_not_be_adapted_is_followed_by_a_fresh_start() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
-    story.aim(2);
+    story.apply_target(2);
     story.fill();
     let Acquired::Near(near, _) = story.acquire(&ann) else {
         panic!("pre-warmed ones are there");
@@ -495,7 +495,7 @@ fn under_pressure_the_oldest_go_and_nothing_is_started_ahead_for_a_while() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
     let leased = story.lease(&ann);
-    story.aim(3);
+    story.apply_target(3);
     story.fill();
     assert_eq!(story.state.evict_oldest(story.now), Some(Handle(2)));
     assert_eq!(story.state.evict_oldest(story.now), Some(Handle(3)));
@@ -511,9 +511,9 @@ fn there_are_as_many_in_use_or_available_as_are_forecast() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
     let _leased = [story.lease(&ann), story.lease(&ann)];
-    story.aim(5);
+    story.apply_target(5);
     assert_eq!(story.fill(), 3);
-    story.aim(4);
+    story.apply_target(4);
     assert_eq!(story.fill(), 0);
 }
 
@@ -521,7 +521,7 @@ fn there_are_as_many_in_use_or_available_as_are_forecast() {
 fn few_are_started_ahead_at_the_same_time() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
-    story.aim(5);
+    story.apply_target(5);
     let starts = story.refill();
     assert_eq!(starts.len(), 2);
     assert!(story.refill().is_empty());
@@ -537,9 +537,9 @@ fn one_at_least_is_nobodys_while_any_is_wanted() {
     let mut story = Story::of(10, &[&ann]);
     let used = [story.lease(&ann), story.lease(&ann)];
     used.into_iter().for_each(|one| story.give_back(one));
-    story.aim(0);
+    story.apply_target(0);
     assert_eq!(story.fill(), 0);
-    story.aim(1);
+    story.apply_target(1);
     assert_eq!(story.fill(), 1, "two are there, both of them ann's");
     assert_eq!(story.fill(), 0);
 }
@@ -550,7 +550,7 @@ fn starts_ahead_evict_nothing() {
     let mut story = Story::of(2, &[&ann]);
     let used = [story.lease(&ann), story.lease(&ann)];
     used.into_iter().for_each(|one| story.give_back(one));
-    story.aim(9);
+    story.apply_target(9);
     assert_eq!(story.fill(), 0);
     assert_eq!(story.kept(), [1, 2]);
 }
@@ -559,7 +559,7 @@ fn starts_ahead_evict_nothing() {
 fn starts_ahead_that_fail_are_tried_again_later_and_later() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
-    story.aim(1);
+    story.apply_target(1);
     for pause_s in [1, 2, 4, 8] {
         let start = story.refill();
         story.state.start_failed(story.now, start[0]);
@@ -574,7 +574,7 @@ fn starts_ahead_that_fail_are_tried_again_later_and_later() {
 fn what_starts_ahead_is_no_demand() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
-    story.aim(4);
+    story.apply_target(4);
     assert_eq!(story.refill().len(), 2);
     let _leased = story.lease(&ann);
     let tick = story.state.observe(story.now, &base_key()).unwrap();
@@ -619,7 +619,7 @@ fn what_nobody_wanted_for_long_is_let_go() {
 fn what_is_forecast_is_kept_however_old_it_is() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
-    story.aim(2);
+    story.apply_target(2);
     story.fill();
     let own = [story.lease(&ann), story.lease(&ann)];
     own.into_iter().for_each(|one| story.give_back(one));
@@ -629,7 +629,7 @@ fn what_is_forecast_is_kept_however_old_it_is() {
     story.pass(1000 * SECOND);
     story.state.let_go(story.now, &mut story.gone);
     assert_eq!(story.state.of_base_key(&base_key()).available, 2);
-    story.aim(1);
+    story.apply_target(1);
     story.state.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [3], "the last that is nobody's stays");
     assert_eq!(story.fill(), 0);
@@ -640,11 +640,11 @@ fn the_last_prewarmed_one_outlives_used_ones_that_are_younger() {
     let ann = key("ann", "1");
     let mut story = Story::of(10, &[&ann]);
     let own = story.lease(&ann);
-    story.aim(2);
+    story.apply_target(2);
     assert_eq!(story.fill(), 1);
     story.pass(SECOND);
     story.give_back(own);
-    story.aim(1);
+    story.apply_target(1);
     story.pass(101 * SECOND);
     story.state.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [2]);
@@ -661,7 +661,7 @@ fn the_forecast_may_say_how_long_the_rest_is_kept() {
         workers: 0,
         idle: Some(SECOND),
     };
-    story.state.aim(&base_key(), target);
+    story.state.apply_target(&base_key(), target);
     story.pass(SECOND);
     story.state.let_go(story.now, &mut story.gone);
     assert_eq!(story.kept(), [1]);
@@ -688,7 +688,7 @@ fn with_an_owners_last_version_go_its_runtimes_and_with_the_base_keys_last_the_p
     let mut story = Story::of(10, &[&ann, &bob]);
     let (ones, others) = (story.lease(&ann), story.lease(&bob));
     story.give_back(ones);
-    story.aim(2);
+    story.apply_target(2);
     assert_eq!(story.fill(), 1);
     story.state.disuse_key(&ann, &mut story.gone);
     assert_eq!(story.gone, [Handle(1)]);
@@ -726,7 +726,7 @@ fn a_closed_pool_gives_nothing_and_keeps_nothing() {
         .state
         .acquire(story.now, &ann, Look::First, |_| true, &mut story.gone);
     assert!(acquired.is_none());
-    story.aim(5);
+    story.apply_target(5);
     assert!(story.refill().is_empty());
     story.give_back(used);
     assert_eq!(story.gone, [Handle(1), Handle(2)]);
@@ -742,7 +742,7 @@ fn a_fresh_start_is_timed_by_its_base_key() {
     story.pass(2 * SECOND);
     story.state.started(story.now, id);
     assert_eq!(story.state.fresh_start(&base_key()), Some(2 * SECOND));
-    story.aim(2);
+    story.apply_target(2);
     let ahead = story.refill();
     story.pass(6 * SECOND);
     story

@@ -23,7 +23,7 @@ enum Step {
     Die(usize),
     Use(usize),
     Disuse(usize),
-    Aim(usize, u32, Option<u64>),
+    ApplyTarget(usize, u32, Option<u64>),
     Refill(usize),
     Observe(usize),
     LetGo,
@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => at().prop_map(Step::Use),
         3 => at().prop_map(Step::Disuse),
         6 => (at(), 0..6_u32, prop::option::of(0..20_u64))
-            .prop_map(|(at, workers, idle_s)| Step::Aim(at, workers, idle_s)),
+            .prop_map(|(at, workers, idle_s)| Step::ApplyTarget(at, workers, idle_s)),
         10 => at().prop_map(Step::Refill),
         3 => at().prop_map(Step::Observe),
         5 => Just(Step::LetGo),
@@ -344,10 +344,10 @@ impl World {
                 }
                 self.state.disuse_key(&self.keys[at], gone);
             }
-            Step::Aim(at, workers, idle_s) => {
+            Step::ApplyTarget(at, workers, idle_s) => {
                 let idle = idle_s.map(Duration::from_secs);
                 let base_key = self.keys[at % self.keys.len()].base_key();
-                self.state.aim(&base_key, Target { workers, idle });
+                self.state.apply_target(&base_key, Target { workers, idle });
             }
             Step::Refill(at) => {
                 let base_key = Arc::new(self.keys[at % self.keys.len()].base_key());
