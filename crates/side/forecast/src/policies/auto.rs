@@ -13,7 +13,7 @@
 //! cheaper workers are.
 //!
 //! It is none of the papers': Edge FaaS asks for a selector between its detectors (§6); Shahrad et al. keep one histogram
-//! of idle times per application, which is the first worker's life table here, without prices. The constants were fixed on
+//! of idle times per application, which is the first worker's life table here, without costs. The constants were fixed on
 //! the bursty ramp, the intervals of 10 and 60 s, and the day of 50 Azure functions, with its own memory and with small workers;
 //! docs/forecasting.md has the figures, those of the workloads that were held out among them.
 
@@ -58,7 +58,7 @@ pub(super) struct Auto {
 
 /// What a wait and a worker cost.
 #[derive(Debug, Clone, Copy, Default)]
-struct Price {
+struct Cost {
     /// T, seconds: what a request waits that meets no worker.
     start_s: f64,
     /// Seconds of waiting that are worth holding a worker for one second.
@@ -69,7 +69,7 @@ struct Price {
 #[derive(Debug, Clone, Copy, Default)]
 struct Decision {
     target: Target,
-    price: Price,
+    cost: Cost,
     interval: Duration,
     demand: u32,
     held: u32,
@@ -109,11 +109,11 @@ impl Auto {
         }
     }
 
-    fn price(&self, tick: &Tick) -> Price {
+    fn cost(&self, tick: &Tick) -> Cost {
         let bytes = exact(tick.worker_bytes.unwrap_or(Self::WORKER_BYTES));
         let concurrency = f64::from(tick.concurrency.max(1));
         let gigabytes = bytes / f64::from(1 << 30);
-        Price {
+        Cost {
             start_s: tick.start.unwrap_or(Self::START).as_secs_f64(),
             holding: (self.memory_weight * gigabytes / concurrency).max(1e-9),
         }
@@ -133,11 +133,11 @@ impl Auto {
     }
 
     /// How long until the next tick.
-    fn pace(&mut self, tick: &Tick, price: Price) -> Duration {
+    fn pace(&mut self, tick: &Tick, cost: Cost) -> Duration {
         if tick.arrivals > 0 || tick.demand_max > 0 {
             self.busy_until = tick.now.after(Self::BUSY);
         }
-        if price.start_s < Self::START_SHORT_S || tick.now >= self.busy_until {
+        if cost.start_s < Self::START_SHORT_S || tick.now >= self.busy_until {
             self.tick.max(Self::TICK_SLOW)
         } else {
             self.tick
@@ -146,11 +146,11 @@ impl Auto {
 
     /// Invocations at once that a rate which goes on rising brings by the time a worker ordered now is of use; 0: it does
     /// not rise, or no worker is worth it. The rise is taken to be exponentially distributed about what its slope says.
-    fn rising(&self, price: Price, demand: u32, service_s: f64, lead_s: f64) -> u32 {
+    fn rising(&self, cost: Cost, demand: u32, service_s: f64, lead_s: f64) -> u32 {
         // Of services longer than the lead no more can begin until then than arrive.
         let soon_s = service_s.min(lead_s);
         let rise = self.trend.rise() * lead_s * soon_s;
-        let odds = price.break_even_s() / (price.start_s + service_s + 1e-3);
+        let odds = cost.break_even_s() / (cost.start_s + service_s + 1e-3);
         if rise <= 0.05 || odds <= 1.0 {
             return 0;
         }
@@ -160,7 +160,7 @@ impl Auto {
     }
 
     /// Invocations at once for which holding workers pays, those that run or wait among them.
-    fn held(&mut self, tick: &Tick, peak: u32, lead: Duration, price: Price, born: Instant) -> u32 {
+    fn held(&mut self, tick: &Tick, peak: u32, lead: Duration, cost: Cost, born: Instant) -> u32 {
         let slots = self.slots(tick.concurrency);
         let beyond = self.record.saturating_mul(Self::BEYOND).saturating_add(2);
         while self.levels.last().map_or(0, |level| level.to) < beyond.min(slots) {
@@ -177,7 +177,7 @@ impl Auto {
         self.next_look = Instant(u64::MAX);
         for level in &mut self.levels {
             level.see(tick.now, tick.span, peak, tick.demand);
-            held = held.max(level.held(tick.now, tick.demand, lead, price, belief));
+            held = held.max(level.held(tick.now, tick.demand, lead, cost, belief));
             self.next_look = self.next_look.min(level.until());
         }
         held
@@ -189,7 +189,7 @@ impl Auto {
     }
 }
 
-impl Price {
+impl Cost {
     /// Whether holding a worker pays that is needed so often per second.
     fn pays(self, hazard: f64) -> bool {
         hazard * self.start_s > self.holding
@@ -212,14 +212,12 @@ impl Forecaster for Auto {
 
     fn tick(&mut self, tick: &Tick) -> Target {
         self.keep_time(tick.now);
-        let price = self.price(tick);
-        let interval = self.pace(tick, price);
+        let cost = self.cost(tick);
+        let interval = self.pace(tick, cost);
         if tick.arrivals > 0 {
             self.born.get_or_insert(tick.now);
         }
-        let idle_s = price
-            .break_even_s()
-            .min(Self::IDLE_MAX_S.max(price.start_s));
+        let idle_s = cost.break_even_s().min(Self::IDLE_MAX_S.max(cost.start_s));
         self.newest.target.idle = Some(super::duration::seconds(idle_s));
         let Some(born) = self.born else {
             return self.newest.target;
@@ -234,12 +232,10 @@ impl Forecaster for Auto {
         self.record = self.record.max(peak);
         self.trend
             .add(exact(tick.arrivals), tick.span.as_secs_f64());
-        let lead_s = price.start_s + interval.as_secs_f64();
+        let lead_s = cost.start_s + interval.as_secs_f64();
         let lead = Duration::try_from_secs_f64(lead_s).unwrap_or(Duration::MAX);
-        let rising = self
-            .rising(price, tick.demand, service_s, lead_s)
-            .min(slots);
-        let held = self.held(tick, peak, lead, price, born);
+        let rising = self.rising(cost, tick.demand, service_s, lead_s).min(slots);
+        let held = self.held(tick, peak, lead, cost, born);
         self.newest = Decision {
             target: Target {
                 workers: held
@@ -248,7 +244,7 @@ impl Forecaster for Auto {
                     .min(self.max),
                 idle: self.newest.target.idle,
             },
-            price,
+            cost,
             interval,
             demand: tick.demand,
             held,
@@ -259,7 +255,7 @@ impl Forecaster for Auto {
 
     fn reason(&self) -> String {
         let Decision {
-            price,
+            cost,
             demand,
             held,
             rising,
@@ -268,10 +264,10 @@ impl Forecaster for Auto {
         if self.born.is_none() {
             return "nothing came yet".to_owned();
         }
-        let break_even_s = price.break_even_s().min(1e9);
+        let break_even_s = cost.break_even_s().min(1e9);
         let mut reason = format!(
             "a start of {:.0} ms is worth holding a worker for {break_even_s:.1} s: of {held} wanted, {demand} serve or wait",
-            price.start_s * 1e3,
+            cost.start_s * 1e3,
         );
         let likely = held.saturating_sub(demand);
         if likely > 0 {

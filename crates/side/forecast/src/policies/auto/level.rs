@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pilot_model::Instant;
 
-use super::Price;
+use super::Cost;
 use super::gaps::{Gaps, bin_of, edge, width};
 
 /// Workers `from..=to` of a function, taken together.
@@ -86,14 +86,14 @@ impl Level {
         now: Instant,
         demand: u32,
         lead: Duration,
-        price: Price,
+        cost: Cost,
         belief: Belief,
     ) -> u32 {
         if self.needed {
             return self.to.min(demand);
         }
         if now >= self.until {
-            self.decide(now, lead.as_secs_f64(), price, belief);
+            self.decide(now, lead.as_secs_f64(), cost, belief);
         }
         if self.pays { self.to } else { 0 }
     }
@@ -109,13 +109,13 @@ impl Level {
         self.until = Instant(0);
     }
 
-    fn decide(&mut self, now: Instant, lead_s: f64, price: Price, belief: Belief) {
+    fn decide(&mut self, now: Instant, lead_s: f64, cost: Cost, belief: Belief) {
         let age_s = now.since(self.since).as_secs_f64();
         let bin = bin_of(age_s);
         // What is given up is started again a lead before it pays: not worth it for a stretch that is not much longer.
         let bridged = bin_of(age_s + Self::BRIDGE * lead_s).min(bin + Self::BRIDGED_MAX);
-        self.pays = price.pays(self.hazard(age_s, age_s - edge(bin), belief))
-            || (bin + 1..=bridged).any(|ahead| price.pays(self.hazard(edge(ahead), 0.0, belief)));
+        self.pays = cost.pays(self.hazard(age_s, age_s - edge(bin), belief))
+            || (bin + 1..=bridged).any(|ahead| cost.pays(self.hazard(edge(ahead), 0.0, belief)));
         let bins_s = edge(bin + 1) - age_s;
         let look_s = bins_s.min(age_s * 0.1).max(0.1);
         self.until = now.after(Duration::try_from_secs_f64(look_s).unwrap_or(Duration::MAX));
@@ -177,18 +177,18 @@ mod tests {
     fn what_is_needed_every_hundred_seconds_is_started_before_and_not_held_between() {
         let mut level = a_level_with_a_cadence();
         // A start of a second, a worker of 100 MB: worth ten seconds of holding.
-        let price = Price {
+        let cost = Cost {
             start_s: 1.0,
             holding: 0.1,
         };
         let mut held =
-            |at: u64| level.held(second(2_000 + at), 0, Duration::from_secs(1), price, BELIEF);
+            |at: u64| level.held(second(2_000 + at), 0, Duration::from_secs(1), cost, BELIEF);
         assert_eq!(held(20), 0);
         assert_eq!(held(60), 0);
         // Two seconds before; cheap enough for the width of the bin of 100 s, which is 26 s.
-        let cheap = Price {
+        let cheap = Cost {
             holding: 0.001,
-            ..price
+            ..cost
         };
         assert_eq!(
             level.held(second(2_098), 0, Duration::from_secs(1), cheap, BELIEF),
@@ -200,13 +200,13 @@ mod tests {
     fn a_start_that_costs_nothing_holds_nothing_and_one_that_costs_much_holds_long() {
         let mut level = Level::after(0, second(0));
         level.see(second(1), TICK, 1, 0);
-        let price = |start_s| Price {
+        let cost = |start_s| Cost {
             start_s,
             holding: 0.003,
         };
         let mut held = |at: u64, start_s: f64| {
             level.until = Instant(0);
-            level.held(second(at), 0, TICK, price(start_s), BELIEF)
+            level.held(second(at), 0, TICK, cost(start_s), BELIEF)
         };
         assert_eq!(held(2, 0.002), 0);
         assert_eq!(held(2, 0.9), 1);
@@ -217,10 +217,10 @@ mod tests {
     fn what_is_needed_is_held_whatever_it_costs() {
         let mut level = Level::after(0, second(0));
         level.see(second(1), TICK, 1, 1);
-        let price = Price {
+        let cost = Cost {
             start_s: 0.0,
             holding: 1e9,
         };
-        assert_eq!(level.held(second(1), 1, TICK, price, BELIEF), 1);
+        assert_eq!(level.held(second(1), 1, TICK, cost, BELIEF), 1);
     }
 }

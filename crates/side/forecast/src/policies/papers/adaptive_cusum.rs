@@ -7,7 +7,7 @@
 //!   not news, and sparse traffic (one request now and then, z = 0.65) raises no alarm.
 //! - k = 1: σ is the mean of the deviations' sizes, so z = 1 is an ordinary deviation and only what exceeds it counts.
 //! - h = 1.25: the highest (in steps of 0.25) that still raises an alarm in the ramp's second half at every one of 20 offsets
-//!   of the tick against the paper's ramp (2→20 requests/s in 4 s, §4.1); 1.5 misses a quarter of them. The price is false
+//!   of the tick against the paper's ramp (2→20 requests/s in 4 s, §4.1); 1.5 misses a quarter of them. The cost is false
 //!   alarms in steady Poisson traffic: one in 6,700 ticks at 10 requests/s, 690 at 50, 260 at 200 (20,000 ticks
 //!   each). k = 0.5 with h = 1.5, as prompt, has one in 78, 34 and 24.
 //!
