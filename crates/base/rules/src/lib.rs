@@ -6,4 +6,4 @@
 
 mod state;
 
-pub use state::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, State, WaiterId};
+pub use state::{Action, Arrival, Counts, Ending, Key, PoolState, Settings, StartFault, WaiterId};

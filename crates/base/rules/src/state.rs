@@ -6,7 +6,7 @@
 //! are served in the order in which they came; each is given a worker, failed or abandoned exactly once; a leased worker is
 //! never retired.
 //!
-//! A request may be announced before it can use a worker ([`State::announce`]). It then has a place in the queue, and a worker is
+//! A request may be announced before it can use a worker ([`PoolState::announce`]). It then has a place in the queue, and a worker is
 //! started for it if that pays, but it holds none: free workers go to requests that can use them.
 
 mod estimate;
@@ -31,7 +31,7 @@ pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, Wait
 
 /// One pool's state.
 #[derive(Debug)]
-pub struct State<W, Q> {
+pub struct PoolState<W, Q> {
     settings: Settings,
     places: Vec<Option<Place<W>>>,
     vacant: Vec<Key>,
@@ -57,7 +57,7 @@ pub struct State<W, Q> {
     target: u32,
     /// How long an idle worker is kept beyond the floor: `idle_s`, or what the forecast says.
     idle: Duration,
-    /// Set by [`State::scale`] until the next request: no more than so many are kept ready.
+    /// Set by [`PoolState::scale`] until the next request: no more than so many are kept ready.
     cap: u32,
     /// `min` or the target, whichever is more, within the cap.
     floor: u32,
@@ -65,13 +65,13 @@ pub struct State<W, Q> {
     leased: u32,
     /// Their ages, where a worker has one slot.
     lease_ages: LeaseAges,
-    /// Most leases and waiting requests at one instant since [`State::observe`].
+    /// Most leases and waiting requests at one instant since [`PoolState::observe`].
     demand_max: u32,
     /// Most leases at one instant since then.
     leased_max: u32,
-    /// Requests since [`State::observe`].
+    /// Requests since [`PoolState::observe`].
     arrivals: u64,
-    /// When [`State::observe`] was last called.
+    /// When [`PoolState::observe`] was last called.
     observed: Option<Instant>,
     mode: Mode,
     due: Instant,
@@ -138,7 +138,7 @@ enum Mode {
     Closed,
 }
 
-impl<W: Clone, Q> State<W, Q> {
+impl<W: Clone, Q> PoolState<W, Q> {
     /// Attempts to start a worker for one request.
     const ATTEMPTS_MAX: u32 = 3;
     /// Spare workers are replaced this long after one was leased, or when it is released: off the path of the
@@ -148,7 +148,7 @@ impl<W: Clone, Q> State<W, Q> {
     const PRESSURE_HOLD: Duration = Duration::from_secs(30);
     const NEVER: Instant = Instant(u64::MAX);
 
-    /// An empty pool. Nothing is started before [`State::tick`], or a request.
+    /// An empty pool. Nothing is started before [`PoolState::tick`], or a request.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let floor = settings.min;
@@ -462,7 +462,7 @@ impl<W: Clone, Q> State<W, Q> {
         self.release(now, key, now, Ending::Lost(EndReason::Crash), actions);
     }
 
-    /// Time passes: reaps, refills, and looks again at who waits. To be called at [`State::due`].
+    /// Time passes: reaps, refills, and looks again at who waits. To be called at [`PoolState::due`].
     pub fn tick(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
         self.due = Self::NEVER;
         self.order_starts(now, None, actions);
@@ -470,7 +470,7 @@ impl<W: Clone, Q> State<W, Q> {
         self.reap(now, actions);
     }
 
-    /// When [`State::tick`] is to be called next; far in the future: not before another event.
+    /// When [`PoolState::tick`] is to be called next; far in the future: not before another event.
     #[must_use]
     pub fn due(&self) -> Instant {
         self.due

@@ -181,13 +181,13 @@ impl Drop for Announcement {
 
 /// A place in the queue. Dropping it gives the place up.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingRequest {
     pool: Arc<Pool>,
     id: WaiterId,
     answer: oneshot::Receiver<Result<Lease, Refusal>>,
 }
 
-impl Waiting {
+impl WaitingRequest {
     pub(crate) fn new(
         pool: Arc<Pool>,
         id: WaiterId,
@@ -224,7 +224,7 @@ impl Waiting {
 /// Whoever has lost patience but waits for a start looks again this often whether that is still so.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-impl Drop for Waiting {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
         // A lease that was given in the meantime is in the channel and goes back with it.
         self.pool.abandon(self.id);

@@ -1,6 +1,6 @@
 //! Workers: leases, starts, keep-alive, eviction under pressure.
 //!
-//! A [`Pool`] holds the workers of one version. A pure state machine ([`pilot_rules::State`]) makes its decisions. The pool is the
+//! A [`Pool`] holds the workers of one version. A pure state machine ([`pilot_rules::PoolState`]) makes its decisions. The pool is the
 //! driver around it: it has one mutex, which is never held across an await. [`Pools`] owns what all pools share: one timer task, one
 //! sampler of memory, one task that ends workers off the path. Workers are started through the
 //! [`Engine`](pilot_model::ports::Engine) port; what a worker is asked is not this crate's business.
@@ -19,6 +19,6 @@ mod tasks;
 
 pub use engine_table::EngineTable;
 pub use keyed::{KeyedParts, KeyedPool, KeyedSettings, MachineMemory, machine_memory};
-pub use lease::{Announcement, Lease, Waiting};
+pub use lease::{Announcement, Lease, WaitingRequest};
 pub use pool::{Leased, Pool, Refusal};
 pub use pools::{PoolLimits, Pools};

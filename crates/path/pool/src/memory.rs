@@ -10,10 +10,10 @@ use pilot_model::ports::TemplateMemory;
 
 use crate::lease::PooledWorker;
 use crate::pool::Pool;
-use crate::pools::Shared;
+use crate::pools::PoolsInner;
 
 /// Samples for ever.
-pub(crate) async fn sample(shared: Weak<Shared>, every: Duration) {
+pub(crate) async fn sample(shared: Weak<PoolsInner>, every: Duration) {
     let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks.tick().await;

@@ -15,9 +15,9 @@ use pilot_model::{Event, Instant, ScaleConfig, StartKind, Version};
 use tokio::sync::oneshot;
 
 use crate::forecasting::Forecasting;
-use crate::lease::{Announcement, Lease, PooledWorker, Waiting};
-use crate::pools::{BackgroundJob, Shared};
-use pilot_rules::{Action, Arrival, Ending, Key, Settings, StartFault, State, WaiterId};
+use crate::lease::{Announcement, Lease, PooledWorker, WaitingRequest};
+use crate::pools::{BackgroundJob, PoolsInner};
+use pilot_rules::{Action, Arrival, Ending, Key, PoolState, Settings, StartFault, WaiterId};
 
 type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
 type Todo = Vec<Action<Arc<PooledWorker>, Waiter>>;
@@ -26,10 +26,10 @@ type Todo = Vec<Action<Arc<PooledWorker>, Waiter>>;
 #[derive(Debug)]
 pub struct Pool {
     version: Arc<Version>,
-    shared: Arc<Shared>,
+    shared: Arc<PoolsInner>,
     /// Guards the decisions; never held across an await, nor while anything is done about them.
-    state: Mutex<State<Arc<PooledWorker>, Waiter>>,
-    /// [`State::due`], readable without the lock, nanoseconds.
+    state: Mutex<PoolState<Arc<PooledWorker>, Waiter>>,
+    /// [`PoolState::due`], readable without the lock, nanoseconds.
     due: AtomicU64,
     /// The engine may hold a template of this version.
     templated: AtomicBool,
@@ -46,7 +46,7 @@ pub enum Leased {
     /// A worker was there.
     Now(Lease),
     /// A place in the queue.
-    Later(Waiting),
+    Later(WaitingRequest),
 }
 
 /// Why there is no lease.
@@ -67,9 +67,9 @@ pub enum Refusal {
 }
 
 impl Pool {
-    pub(crate) fn new(version: Arc<Version>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(version: Arc<Version>, shared: Arc<PoolsInner>) -> Self {
         let settings = Settings::new(&version.config, shared.limits.queue_max);
-        let state = State::new(settings);
+        let state = PoolState::new(settings);
         Self {
             due: AtomicU64::new(state.due().0),
             version,
@@ -137,7 +137,11 @@ impl Pool {
                 Ok(Leased::Now(Lease::new(pool, pooled, key, now, kind, fresh)))
             }
             Arrival::Queued(id) => match answer {
-                Some(answer) => Ok(Leased::Later(Waiting::new(Arc::clone(self), id, answer))),
+                Some(answer) => Ok(Leased::Later(WaitingRequest::new(
+                    Arc::clone(self),
+                    id,
+                    answer,
+                ))),
                 None => Err(Refusal::Closed),
             },
             Arrival::Full => Err(Refusal::Full),
@@ -394,7 +398,7 @@ impl Pool {
 
     fn change(
         self: &Arc<Self>,
-        change: impl FnOnce(&mut State<Arc<PooledWorker>, Waiter>, Instant, &mut Todo),
+        change: impl FnOnce(&mut PoolState<Arc<PooledWorker>, Waiter>, Instant, &mut Todo),
     ) {
         let now = self.now();
         let mut todo = Todo::new();
@@ -406,7 +410,7 @@ impl Pool {
     /// Lets the lock go, then does what was decided.
     fn act(
         self: &Arc<Self>,
-        state: parking_lot::MutexGuard<'_, State<Arc<PooledWorker>, Waiter>>,
+        state: parking_lot::MutexGuard<'_, PoolState<Arc<PooledWorker>, Waiter>>,
         now: Instant,
         todo: Todo,
         error: Option<&StartError>,

@@ -33,12 +33,12 @@ pub struct PoolLimits {
 /// All pools. Dropping it ends every task of theirs.
 #[derive(Debug)]
 pub struct Pools {
-    shared: Arc<Shared>,
+    shared: Arc<PoolsInner>,
 }
 
 /// What the pools share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct PoolsInner {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -83,7 +83,7 @@ impl Pools {
     ) -> Self {
         let (background_jobs, inbox) = mpsc::unbounded_channel();
         let every = limits.memory_sample_every;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolsInner {
             engine,
             sink,
             clock,
@@ -143,7 +143,7 @@ impl Drop for Pools {
     }
 }
 
-impl Shared {
+impl PoolsInner {
     pub(crate) fn next_worker(&self) -> WorkerId {
         WorkerId(self.workers.fetch_add(1, Ordering::Relaxed) + 1)
     }
@@ -153,7 +153,7 @@ impl Shared {
         self.stirred.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`Shared::stir`] was called since the last time.
+    /// Whether [`PoolsInner::stir`] was called since the last time.
     pub(crate) fn was_stirred(&self) -> bool {
         self.stirred.swap(false, Ordering::Relaxed)
     }
@@ -205,7 +205,7 @@ impl Shared {
 
 async fn run_background_jobs(
     mut inbox: mpsc::UnboundedReceiver<BackgroundJob>,
-    shared: Weak<Shared>,
+    shared: Weak<PoolsInner>,
 ) {
     while let Some(job) = inbox.recv().await {
         match job {
@@ -232,7 +232,7 @@ async fn run_background_jobs(
     }
 }
 
-async fn tick(shared: Weak<Shared>) {
+async fn tick(shared: Weak<PoolsInner>) {
     loop {
         let Some(strong) = shared.upgrade() else {
             return;

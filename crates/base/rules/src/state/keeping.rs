@@ -6,9 +6,9 @@ use pilot_model::forecast::{Target, Tick};
 use pilot_model::{EndReason, Instant};
 
 use super::words::{Action, Key};
-use super::{Mode, Place, State};
+use super::{Mode, Place, PoolState};
 
-impl<W: Clone, Q> State<W, Q> {
+impl<W: Clone, Q> PoolState<W, Q> {
     /// Retires idle workers beyond `workers`, or starts some up to it. Fewer than `min` stay so until the next request.
     pub fn scale(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
         if self.mode != Mode::Live {
@@ -55,7 +55,7 @@ impl<W: Clone, Q> State<W, Q> {
         tick
     }
 
-    /// Follows a forecast: starts what is missing, reaps what it does not want kept. After [`State::scale`] with fewer
+    /// Follows a forecast: starts what is missing, reaps what it does not want kept. After [`PoolState::scale`] with fewer
     /// workers it is not followed beyond them until the next request.
     pub fn apply_target(&mut self, now: Instant, target: Target, actions: &mut Vec<Action<W, Q>>) {
         if self.mode != Mode::Live {
@@ -111,7 +111,7 @@ impl<W: Clone, Q> State<W, Q> {
         }
     }
 
-    /// The workers that are kept whatever happens, until a request lifts the cap of [`State::scale`].
+    /// The workers that are kept whatever happens, until a request lifts the cap of [`PoolState::scale`].
     pub(super) fn update_floor(&mut self) {
         self.floor = self.settings.min.max(self.target).min(self.cap);
     }

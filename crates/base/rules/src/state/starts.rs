@@ -5,9 +5,9 @@ use pilot_model::{Instant, Reuse};
 use super::estimate::nanos;
 use super::sizing::{Availability, Demand, Load, start_pays, start_pays_by_counts};
 use super::words::{Action, Key, WaiterId};
-use super::{Place, State, Waiter};
+use super::{Place, PoolState, Waiter};
 
-impl<W: Clone, Q> State<W, Q> {
+impl<W: Clone, Q> PoolState<W, Q> {
     const REVIEW_MIN: u64 = 1_000_000;
     const REVIEW_MAX: u64 = 50_000_000;
 

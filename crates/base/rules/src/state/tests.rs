@@ -95,7 +95,7 @@ prop_compose! {
 
 /// What the world around the state machine knows.
 struct World {
-    state: State<u64, u64>,
+    state: PoolState<u64, u64>,
     settings: Settings,
     now: Instant,
     starting: BTreeSet<u32>,
@@ -114,7 +114,7 @@ struct World {
 impl World {
     fn new(settings: Settings) -> Self {
         Self {
-            state: State::new(settings.clone()),
+            state: PoolState::new(settings.clone()),
             settings,
             now: Instant(1_000 * MS),
             starting: BTreeSet::new(),
@@ -496,7 +496,7 @@ fn the_worker_used_last_is_leased_first() {
 
 #[test]
 fn cold_is_who_caused_the_start_shared_who_waited_beside_it_warm_who_waited_for_a_release() {
-    let mut state = State::<u64, u64>::new(Settings {
+    let mut state = PoolState::<u64, u64>::new(Settings {
         max: 1,
         ..settings()
     });
@@ -525,7 +525,7 @@ fn cold_is_who_caused_the_start_shared_who_waited_beside_it_warm_who_waited_for_
 
 #[test]
 fn a_transient_failure_is_tried_three_times() {
-    let mut state = State::<u64, u64>::new(settings());
+    let mut state = PoolState::<u64, u64>::new(settings());
     let mut actions = Vec::new();
     state.arrive(Instant(0), || 0, &mut actions);
     for attempt in 0..3 {
@@ -542,7 +542,7 @@ fn a_spare_worker_is_replaced_off_the_path() {
         spare: 1,
         ..settings()
     };
-    let mut state = State::<u64, u64>::new(settings);
+    let mut state = PoolState::<u64, u64>::new(settings);
     let mut actions = Vec::new();
     state.arrive(Instant(0), || 0, &mut actions);
     state.ready(Instant(MS), Key(0), 1, &mut actions);
@@ -561,7 +561,7 @@ fn a_spare_worker_is_replaced_off_the_path() {
 #[test]
 fn a_burst_of_long_calls_gets_its_workers_within_a_few_reviews() {
     // Start: 1.5 ms and then one per 0.7 ms. Handler: 100 ms, not known before.
-    let mut state = State::<u64, u64>::new(settings());
+    let mut state = PoolState::<u64, u64>::new(settings());
     let mut actions = Vec::new();
     for request in 0..50 {
         state.arrive(Instant(0), || request, &mut actions);
@@ -606,8 +606,8 @@ fn a_burst_of_long_calls_gets_its_workers_within_a_few_reviews() {
 }
 
 /// Announces a request in a fresh pool: its number, the state, and the start that was ordered.
-fn announced(settings: Settings) -> (WaiterId, State<u64, u64>, Key) {
-    let mut state = State::new(settings);
+fn announced(settings: Settings) -> (WaiterId, PoolState<u64, u64>, Key) {
+    let mut state = PoolState::new(settings);
     let mut actions = Vec::new();
     let id = state.announce(Instant(0), &mut actions).unwrap();
     let [Action::Start(key)] = actions[..] else {

@@ -63,8 +63,8 @@ pub enum Arrival<W> {
 /// What is to be done, in this order. `W` is a worker, `Q` whoever waits.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action<W, Q> {
-    /// Start a worker; tell [`State::ready`](super::State::ready) or
-    /// [`State::start_failed`](super::State::start_failed).
+    /// Start a worker; tell [`PoolState::ready`](super::PoolState::ready) or
+    /// [`PoolState::start_failed`](super::PoolState::start_failed).
     Start(Key),
     /// This request's wait is over: it has a lease on this worker.
     Give {

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::hold::{Claim, Hold};
 use super::state::{Acquired, KeyedState, Limits, Look, Near};
 use super::ticking::Forecasts;
-use super::waiting::Waiting;
+use super::waiting::RuntimeWait;
 use super::worker::KeyedWorker;
 use super::{KeyedParts, KeyedSettings};
 use crate::tasks::Tasks;
@@ -281,7 +281,7 @@ impl Driver {
         let asked = self.now();
         let mut look = Look::First;
         let mut failures = 0;
-        let mut waiting: Option<Waiting<'_>> = None;
+        let mut waiting: Option<RuntimeWait<'_>> = None;
         loop {
             // Before the look: what is settled from here on is heard of.
             let settled = self.settled.notified();
@@ -317,7 +317,7 @@ impl Driver {
                     (hold, Origin::Adapted(near))
                 }
                 Some(Acquired::Wait(wait)) => {
-                    let waits = waiting.get_or_insert_with(|| Waiting::new(self, key, wait));
+                    let waits = waiting.get_or_insert_with(|| RuntimeWait::new(self, key, wait));
                     look = waits.for_change(settled).await;
                     if look == Look::Again {
                         waiting = None;

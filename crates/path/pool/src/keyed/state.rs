@@ -61,11 +61,11 @@ pub(super) struct KeyedState<R> {
 #[derive(Debug)]
 struct Runtime<R> {
     key: Arc<RuntimeKey>,
-    state: State<R>,
+    state: RuntimeState<R>,
 }
 
 #[derive(Debug)]
-enum State<R> {
+enum RuntimeState<R> {
     Starting {
         cause: Cause,
         asked: Instant,
@@ -130,7 +130,7 @@ impl<R> KeyedState<R> {
                 return Some(Acquired::Reused(id, runtime));
             }
             while let Some(near) = self.nearest(key) {
-                let runtime = self.take(near.id, key, State::Adapting)?;
+                let runtime = self.take(near.id, key, RuntimeState::Adapting)?;
                 if is_alive(&runtime) {
                     return Some(Acquired::Near(near, runtime));
                 }
@@ -156,7 +156,7 @@ impl<R> KeyedState<R> {
         gone: &mut Vec<R>,
     ) -> Option<(RuntimeId, R)> {
         while let Some(id) = self.newest(key) {
-            let runtime = self.take(id, key, State::Leased { since: now })?;
+            let runtime = self.take(id, key, RuntimeState::Leased { since: now })?;
             if is_alive(&runtime) {
                 self.totals(key).reused += 1;
                 return Some((id, runtime));
@@ -172,7 +172,7 @@ impl<R> KeyedState<R> {
     /// A runtime that was started for a request is up; the caller has it.
     pub(super) fn started(&mut self, now: Instant, id: RuntimeId) {
         self.note_start(now, id);
-        self.shift(id, State::Leased { since: now });
+        self.shift(id, RuntimeState::Leased { since: now });
     }
 
     /// A runtime that was started ahead is up.
@@ -192,7 +192,7 @@ impl<R> KeyedState<R> {
         let Some(Runtime { key, state }) = self.runtimes.get(&id) else {
             return;
         };
-        if matches!(state, State::Starting { .. }) {
+        if matches!(state, RuntimeState::Starting { .. }) {
             let key = Arc::clone(key);
             self.base_account(&key).failed(now);
             self.remove(id);
@@ -203,12 +203,12 @@ impl<R> KeyedState<R> {
     pub(super) fn adapted(&mut self, now: Instant, id: RuntimeId) {
         if let Some(Runtime {
             key,
-            state: State::Adapting,
+            state: RuntimeState::Adapting,
         }) = self.runtimes.get(&id)
         {
             let key = Arc::clone(key);
             self.totals(&key).adapted += 1;
-            self.shift(id, State::Leased { since: now });
+            self.shift(id, RuntimeState::Leased { since: now });
         }
     }
 
@@ -216,12 +216,12 @@ impl<R> KeyedState<R> {
     pub(super) fn release(&mut self, now: Instant, id: RuntimeId) {
         if let Some(Runtime {
             key,
-            state: State::Leased { since },
+            state: RuntimeState::Leased { since },
         }) = self.runtimes.get(&id)
         {
             let (key, used) = (Arc::clone(key), now.since(*since));
             self.base_account(&key).service.add(used);
-            self.shift(id, State::Cleaning { since: now });
+            self.shift(id, RuntimeState::Cleaning { since: now });
         }
     }
 
@@ -229,7 +229,7 @@ impl<R> KeyedState<R> {
     pub(super) fn cleaned(&mut self, now: Instant, id: RuntimeId, runtime: R, gone: &mut Vec<R>) {
         let Some(Runtime {
             key,
-            state: State::Cleaning { since },
+            state: RuntimeState::Cleaning { since },
         }) = self.runtimes.get(&id)
         else {
             gone.push(runtime);
@@ -310,7 +310,7 @@ impl<R> KeyedState<R> {
         self.available.iter().filter_map(|id| {
             let Runtime { key, state } = self.runtimes.get(id)?;
             match state {
-                State::Available { runtime, .. } => Some((key, runtime)),
+                RuntimeState::Available { runtime, .. } => Some((key, runtime)),
                 _ => None,
             }
         })
@@ -321,7 +321,7 @@ impl<R> KeyedState<R> {
         self.enter(key);
         self.next += 1;
         let id = RuntimeId(self.next);
-        let state = State::Starting { cause, asked: now };
+        let state = RuntimeState::Starting { cause, asked: now };
         self.count_in(id, key, state.phase());
         let runtime = Runtime {
             key: Arc::clone(key),
@@ -344,7 +344,7 @@ impl<R> KeyedState<R> {
         }
         self.shift(
             id,
-            State::Available {
+            RuntimeState::Available {
                 runtime,
                 since: now,
             },
@@ -355,7 +355,7 @@ impl<R> KeyedState<R> {
     fn note_start(&mut self, now: Instant, id: RuntimeId) {
         if let Some(Runtime {
             key,
-            state: State::Starting { asked, .. },
+            state: RuntimeState::Starting { asked, .. },
         }) = self.runtimes.get(&id)
         {
             let (key, took) = (Arc::clone(key), now.since(*asked));

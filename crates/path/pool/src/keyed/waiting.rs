@@ -11,7 +11,7 @@ use super::state::{Awaited, Look, Wait};
 
 /// See the module. Dropped, the request waits no longer, and the state machine is told.
 #[derive(Debug)]
-pub(super) struct Waiting<'a> {
+pub(super) struct RuntimeWait<'a> {
     driver: &'a Driver,
     key: &'a Arc<RuntimeKey>,
     on: Awaited,
@@ -19,7 +19,7 @@ pub(super) struct Waiting<'a> {
     open: bool,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> RuntimeWait<'a> {
     pub(super) fn new(driver: &'a Driver, key: &'a Arc<RuntimeKey>, wait: Wait) -> Self {
         Self {
             driver,
@@ -44,7 +44,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for RuntimeWait<'_> {
     fn drop(&mut self) {
         if self.open {
             let runtimes = &mut self.driver.state.lock().runtimes;

@@ -144,13 +144,13 @@ impl Ord for Job {
 #[cfg(test)]
 mod tests {
     use pilot_model::{Instant, Reuse};
-    use pilot_rules::{Action, Settings, State};
+    use pilot_rules::{Action, PoolState, Settings};
 
     use super::*;
 
     /// Places can only be had from a pool.
     fn a_key() -> Key {
-        let mut state = State::<(), ()>::new(Settings {
+        let mut state = PoolState::<(), ()>::new(Settings {
             min: 0,
             max: 1,
             spare: 0,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pilot_model::forecast::Forecaster;
-use pilot_rules::{Settings, State};
+use pilot_rules::{PoolState, Settings};
 
 use super::random::Random;
 use super::{Function, MakeForecaster, Simulation};
@@ -17,7 +17,7 @@ pub(super) struct Worker {
 
 /// A request that waits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waiting {
+pub(super) struct WaitingArrival {
     /// When it came, nanoseconds.
     pub(super) arrived: u64,
     /// How long it will run, nanoseconds.
@@ -26,7 +26,7 @@ pub(super) struct Waiting {
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    pub(super) state: State<Worker, Waiting>,
+    pub(super) state: PoolState<Worker, WaitingArrival>,
     pub(super) forecaster: Option<Box<dyn Forecaster>>,
     /// The soonest event that will tell the state the time; `u64::MAX`: none is ordered.
     pub(super) told: u64,
@@ -56,7 +56,7 @@ impl Pool {
         };
         let stream = u64::from(index) * 2;
         Self {
-            state: State::new(settings),
+            state: PoolState::new(settings),
             forecaster: forecaster(scale),
             told: u64::MAX,
             worker_bytes: function

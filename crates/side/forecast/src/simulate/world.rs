@@ -9,7 +9,7 @@ use super::count::Count;
 use super::cpu::{Cpus, Job, Part};
 use super::events::{Event, Events, What};
 use super::outcome::{gigabyte_seconds, nanos, seconds};
-use super::pool::{Pool, Waiting, Worker};
+use super::pool::{Pool, WaitingArrival, Worker};
 use super::{Arrival, Function, Load, MakeForecaster, Outcome, Simulation};
 
 pub(super) fn run<I>(
@@ -34,7 +34,7 @@ struct World<'a> {
     events: Events,
     cpus: Option<Cpus>,
     /// Used again and again.
-    actions: Vec<Action<Worker, Waiting>>,
+    actions: Vec<Action<Worker, WaitingArrival>>,
     /// Nanoseconds since the functions were deployed.
     now: u64,
     /// When the load begins.
@@ -207,7 +207,7 @@ impl<'a> World<'a> {
             Some(service) if !costs.insist => nanos(service),
             _ => costs.service.draw(&mut pool.services),
         };
-        let waiting = Waiting {
+        let waiting = WaitingArrival {
             arrived: at,
             service,
         };
@@ -280,7 +280,7 @@ impl<'a> World<'a> {
         self.arm(function);
     }
 
-    fn act(&mut self, function: u32, action: Action<Worker, Waiting>) {
+    fn act(&mut self, function: u32, action: Action<Worker, WaitingArrival>) {
         let pool = &mut self.pools[function as usize];
         match action {
             Action::Start(key) => {

@@ -10,7 +10,7 @@ use pilot_model::runtime_key::RuntimeKey;
 use pilot_model::status::{RuntimeCounts, RuntimeTotals};
 
 use super::words::{Cause, RuntimeId};
-use super::{KeyedState, Runtime, State};
+use super::{KeyedState, Runtime, RuntimeState};
 
 /// A key's.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct KeyAccount {
     pub(super) users: u32,
     /// Those available; the one that became so last at the end.
     pub(super) available: Vec<RuntimeId>,
-    pub(super) waiting: Waiting,
+    pub(super) waiting: WaitCounts,
     pub(super) counts: RuntimeCounts,
     pub(super) totals: RuntimeTotals,
 }
@@ -34,7 +34,7 @@ impl KeyAccount {
 
 /// Requests that wait, by what they wait for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub(super) struct WaitCounts {
     /// For one of the key that is being cleaned.
     pub(super) cleaning: u32,
     /// For one of the base key that is being started ahead of demand.
@@ -175,7 +175,7 @@ impl<R> KeyedState<R> {
                 base_key,
                 users: 0,
                 available: Vec::new(),
-                waiting: Waiting::default(),
+                waiting: WaitCounts::default(),
                 counts: RuntimeCounts::default(),
                 totals: RuntimeTotals::default(),
             },
@@ -188,7 +188,7 @@ impl<R> KeyedState<R> {
             return;
         };
         let is_idle =
-            account.counts == RuntimeCounts::default() && account.waiting == Waiting::default();
+            account.counts == RuntimeCounts::default() && account.waiting == WaitCounts::default();
         if account.users > 0 || !is_idle {
             return;
         }
@@ -229,16 +229,16 @@ impl<R> KeyedState<R> {
         &mut self,
         id: RuntimeId,
         to: &Arc<RuntimeKey>,
-        state: State<R>,
+        state: RuntimeState<R>,
     ) -> Option<R> {
         match self.change(id, Some(to), state)? {
-            State::Available { runtime, .. } => Some(runtime),
+            RuntimeState::Available { runtime, .. } => Some(runtime),
             _ => None,
         }
     }
 
     /// Another state, the same key.
-    pub(super) fn shift(&mut self, id: RuntimeId, state: State<R>) {
+    pub(super) fn shift(&mut self, id: RuntimeId, state: RuntimeState<R>) {
         self.change(id, None, state);
     }
 
@@ -247,8 +247,8 @@ impl<R> KeyedState<R> {
         &mut self,
         id: RuntimeId,
         to: Option<&Arc<RuntimeKey>>,
-        state: State<R>,
-    ) -> Option<State<R>> {
+        state: RuntimeState<R>,
+    ) -> Option<RuntimeState<R>> {
         let runtime = self.runtimes.get_mut(&id)?;
         let before = Arc::clone(&runtime.key);
         let key = Arc::clone(to.unwrap_or(&before));
@@ -269,32 +269,32 @@ impl<R> KeyedState<R> {
         self.count_out(id, &key, state.phase());
         self.tidy(&key);
         match state {
-            State::Available { runtime, .. } => Some(runtime),
+            RuntimeState::Available { runtime, .. } => Some(runtime),
             _ => None,
         }
     }
 
-    pub(super) fn count_in(&mut self, id: RuntimeId, key: &Arc<RuntimeKey>, phase: Phase) {
+    pub(super) fn count_in(&mut self, id: RuntimeId, key: &Arc<RuntimeKey>, phase: RuntimePhase) {
         let base = self.base_account(key);
         *count_mut(&mut base.counts, phase) += 1;
-        base.ahead += u32::from(phase == Phase::StartingAhead);
+        base.ahead += u32::from(phase == RuntimePhase::StartingAhead);
         base.note_peaks();
         if let Some(account) = self.keys.get_mut(key) {
             *count_mut(&mut account.counts, phase) += 1;
-            if phase == Phase::Available {
+            if phase == RuntimePhase::Available {
                 account.available.push(id);
                 self.available.insert(id);
             }
         }
     }
 
-    fn count_out(&mut self, id: RuntimeId, key: &Arc<RuntimeKey>, phase: Phase) {
+    fn count_out(&mut self, id: RuntimeId, key: &Arc<RuntimeKey>, phase: RuntimePhase) {
         let base = self.base_account(key);
         *count_mut(&mut base.counts, phase) -= 1;
-        base.ahead -= u32::from(phase == Phase::StartingAhead);
+        base.ahead -= u32::from(phase == RuntimePhase::StartingAhead);
         if let Some(account) = self.keys.get_mut(key) {
             *count_mut(&mut account.counts, phase) -= 1;
-            if phase == Phase::Available {
+            if phase == RuntimePhase::Available {
                 account.available.retain(|other| *other != id);
                 self.available.remove(&id);
             }
@@ -304,7 +304,7 @@ impl<R> KeyedState<R> {
 
 /// A state without what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum RuntimePhase {
     Starting,
     StartingAhead,
     Available,
@@ -313,31 +313,31 @@ pub(super) enum Phase {
     Cleaning,
 }
 
-impl<R> State<R> {
-    pub(super) fn phase(&self) -> Phase {
+impl<R> RuntimeState<R> {
+    pub(super) fn phase(&self) -> RuntimePhase {
         match self {
             Self::Starting {
                 cause: Cause::Request,
                 ..
-            } => Phase::Starting,
+            } => RuntimePhase::Starting,
             Self::Starting {
                 cause: Cause::Ahead,
                 ..
-            } => Phase::StartingAhead,
-            Self::Available { .. } => Phase::Available,
-            Self::Adapting => Phase::Adapting,
-            Self::Leased { .. } => Phase::Leased,
-            Self::Cleaning { .. } => Phase::Cleaning,
+            } => RuntimePhase::StartingAhead,
+            Self::Available { .. } => RuntimePhase::Available,
+            Self::Adapting => RuntimePhase::Adapting,
+            Self::Leased { .. } => RuntimePhase::Leased,
+            Self::Cleaning { .. } => RuntimePhase::Cleaning,
         }
     }
 }
 
-fn count_mut(counts: &mut RuntimeCounts, phase: Phase) -> &mut u32 {
+fn count_mut(counts: &mut RuntimeCounts, phase: RuntimePhase) -> &mut u32 {
     match phase {
-        Phase::Starting | Phase::StartingAhead => &mut counts.starting,
-        Phase::Available => &mut counts.available,
-        Phase::Adapting => &mut counts.adapting,
-        Phase::Leased => &mut counts.leased,
-        Phase::Cleaning => &mut counts.cleaning,
+        RuntimePhase::Starting | RuntimePhase::StartingAhead => &mut counts.starting,
+        RuntimePhase::Available => &mut counts.available,
+        RuntimePhase::Adapting => &mut counts.adapting,
+        RuntimePhase::Leased => &mut counts.leased,
+        RuntimePhase::Cleaning => &mut counts.cleaning,
     }
 }

@@ -9,7 +9,7 @@ use pilot_model::runtime_key::RuntimeKey;
 
 use super::account::{BaseKeyAccount, KeyAccount};
 use super::words::{Cause, End, RuntimeId};
-use super::{KeyedState, State};
+use super::{KeyedState, RuntimeState};
 
 impl<R> KeyedState<R> {
     /// Runtimes that are started ahead at the same time, over all base keys: more of them would take the CPUs from requests.
@@ -214,7 +214,7 @@ impl<R> KeyedState<R> {
             account.available.iter().map(move |id| (*id, is_prewarmed))
         });
         ids.filter_map(|(id, is_prewarmed)| match self.runtimes.get(&id)?.state {
-            State::Available { since, .. } if now.since(since) > keep => {
+            RuntimeState::Available { since, .. } if now.since(since) > keep => {
                 Some((since, id, is_prewarmed))
             }
             _ => None,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pilot_model::runtime_key::{Difference, RuntimeKey};
 
 use super::words::RuntimeId;
-use super::{KeyedState, State};
+use super::{KeyedState, RuntimeState};
 
 /// A runtime that can be turned into the wanted one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl<R> KeyedState<R> {
         let near = candidates.filter_map(|from| {
             let id = self.newest(from)?;
             let since = match self.runtimes.get(&id)?.state {
-                State::Available { since, .. } => since,
+                RuntimeState::Available { since, .. } => since,
                 _ => return None,
             };
             let differences = from.adaptation(key)?;

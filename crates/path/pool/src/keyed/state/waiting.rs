@@ -11,7 +11,7 @@ use pilot_model::Instant;
 use pilot_model::runtime_key::RuntimeKey;
 
 use super::words::{Awaited, Cause, Look, Wait};
-use super::{KeyedState, Runtime, State};
+use super::{KeyedState, Runtime, RuntimeState};
 
 impl<R> KeyedState<R> {
     /// Whether the caller is one who waits, from now on or still.
@@ -96,7 +96,7 @@ impl<R> KeyedState<R> {
             Runtime {
                 key,
                 state:
-                    State::Starting {
+                    RuntimeState::Starting {
                         cause: Cause::Ahead,
                         asked,
                     },

@@ -43,7 +43,7 @@ pub(crate) struct Histogram {
     burst: u32,
     windows: Windows,
     held: Sized,
-    phase: Phase,
+    phase: WindowPhase,
 }
 
 /// When something is held, seconds after the last execution.
@@ -67,7 +67,7 @@ enum Origin {
 
 /// Where in its windows the function is.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Phase {
+enum WindowPhase {
     /// No pre-warming window: workers go on their own.
     KeepAlive,
     Unloaded,
@@ -92,7 +92,7 @@ impl Histogram {
                 origin: Origin::Standard,
             },
             held: Sized::default(),
-            phase: Phase::KeepAlive,
+            phase: WindowPhase::KeepAlive,
         }
     }
 
@@ -195,7 +195,7 @@ impl Forecaster for Histogram {
         self.follow(tick);
         self.held = self.sizing.by_count(f64::from(self.burst), tick);
         if self.windows.from_s <= 0.0 {
-            self.phase = Phase::KeepAlive;
+            self.phase = WindowPhase::KeepAlive;
             return Target {
                 workers: 0,
                 idle: Some(crate::policies::duration::seconds(self.windows.to_s)),
@@ -206,9 +206,9 @@ impl Forecaster for Histogram {
             .map_or(0.0, |since| tick.now.since(since).as_secs_f64());
         let in_window = idle_s >= self.windows.from_s && idle_s <= self.windows.to_s;
         self.phase = if in_window {
-            Phase::Held
+            WindowPhase::Held
         } else {
-            Phase::Unloaded
+            WindowPhase::Unloaded
         };
         Target {
             workers: if in_window {
@@ -242,13 +242,13 @@ impl Forecaster for Histogram {
             ),
         };
         match self.phase {
-            Phase::KeepAlive => format!("{because}: each worker is kept {to_s:.0} s"),
-            Phase::Unloaded => {
+            WindowPhase::KeepAlive => format!("{because}: each worker is kept {to_s:.0} s"),
+            WindowPhase::Unloaded => {
                 format!(
                     "{because}: nothing is held but from {from_s:.0} s to {to_s:.0} s after an execution"
                 )
             }
-            Phase::Held => format!(
+            WindowPhase::Held => format!(
                 "{because}: held from {from_s:.0} s to {to_s:.0} s after an execution: {}",
                 self.held
             ),
