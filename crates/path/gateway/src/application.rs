@@ -1,5 +1,5 @@
-//! ASGI and WSGI applications: the HTTP request goes to the worker as it is, and the response comes back as it is, streamed if
-//! the application streams. Only what belongs to the connection is taken out on both ways.
+//! ASGI and WSGI applications. The worker gets the HTTP request, and returns the HTTP response, which is streamed if the application
+//! streams. Only hop-by-hop headers are removed from both.
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -13,7 +13,7 @@ use crate::forward::Origin;
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 
-/// The request's head as the application gets it. `root` is `/fn/NAME`; `path` is what follows, raw.
+/// The request's head for the application. `root` is `/fn/NAME`, and `path` is the raw rest of the path.
 pub(crate) fn request(
     head: &Parts,
     root: &str,
@@ -39,8 +39,8 @@ pub(crate) fn request(
 /// The application's response to a request with `method`.
 ///
 /// # Errors
-/// [`AnswerError::Malformed`] for a head that HTTP does not allow, [`AnswerError::Function`] for an application that raised
-/// before anything of its response went out, as the inner result; a body that fails otherwise before that, as the outer one.
+/// Inner result: [`AnswerError::Malformed`] if the head is not valid HTTP, [`AnswerError::Function`] if the application raised
+/// an exception before any part of its response was sent. Outer result: the body failed for another reason before that.
 pub(crate) async fn reply(
     method: &Method,
     head: HttpHead,
@@ -96,13 +96,13 @@ pub(crate) async fn reply(
     Ok(Ok(reply))
 }
 
-/// Whether the application's `Content-Length` counts: hyper writes the length of a body that is whole, and only the application
-/// knows that of a streamed one, or of one that a HEAD request did not want.
+/// Whether the application's `Content-Length` is used. hyper writes the length of a complete body. Only the application knows the
+/// length of a streamed body, or of the body that a HEAD request leaves out.
 fn says_more_than_we_know(method: &Method, whole_len: Option<usize>) -> bool {
     *method == Method::HEAD || whole_len.is_none()
 }
 
-/// Lets an application finish whose body nobody wants; to drop it would be to kill its worker.
+/// Reads a body that is not needed to its end, because dropping it would kill the worker.
 async fn read_to_end(mut body: HttpBody) -> Result<(), InvokeError> {
     while let Some(part) = body.next().await {
         part?;
@@ -114,5 +114,5 @@ fn malformed(problem: String) -> AnswerError {
     AnswerError::Malformed { problem }
 }
 
-/// Room for the headers that every response of an invocation carries.
+/// Enough for the headers of every response of an invocation.
 const OWN_HEADERS: usize = 4;

@@ -1,6 +1,6 @@
-//! A function behind a URL of its own: `ANY /fn/NAME/path?query`. Event functions get AWS Lambda's payload format 2.0 and give
-//! back a description of the response, or stream one; applications get the request itself, and it passes through to those that are
-//! HTTP servers.
+//! Function URLs: `ANY /fn/NAME/path?query`. Event functions get an event in AWS Lambda's payload format 2.0 and return or stream
+//! a response. ASGI and WSGI applications get the request itself. Requests to functions that are HTTP servers are streamed to the
+//! server.
 
 mod answer;
 mod event;
@@ -22,25 +22,25 @@ use crate::request_context::RequestContext;
 use crate::timing;
 use event::EventSource;
 
-/// Where a request to a function's URL went; all raw, as sent.
+/// The parts of a request's URL, all raw, as sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     /// `NAME` or `NAME:QUALIFIER`.
     pub(crate) name: &'a str,
     /// `/fn/NAME`.
     pub(crate) root: &'a str,
-    /// What follows; begins with `/`.
+    /// The rest of the path; begins with `/`.
     pub(crate) path: &'a str,
-    /// Without `?`; empty when there is none.
+    /// Without `?`; empty if there is none.
     pub(crate) query: &'a str,
-    /// What follows `root`, to the last byte; empty when nothing does.
+    /// Everything after `root`; may be empty.
     pub(crate) path_and_query: &'a str,
 }
 
-/// Calls the function.
+/// Invokes the function.
 ///
 /// # Errors
-/// See [`RequestError`]; what the function itself does wrong is a reply of status 502.
+/// See [`RequestError`]. An error of the function is a reply with status 502.
 pub(crate) async fn call(
     mut context: RequestContext<'_>,
     place: Place<'_>,
@@ -126,7 +126,7 @@ async fn reply(response: Response, context: &RequestContext<'_>) -> Result<Reply
         ResponseBody::Http { head, body } => {
             application::reply(&context.head.method, head, body).await?
         }
-        // What a call is never answered with.
+        // Calls never have such a response.
         ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => Err(AnswerError::unfit()),
     };
     let mut reply = answer.unwrap_or_else(|error| error.into_reply(&context.id));

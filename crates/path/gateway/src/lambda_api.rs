@@ -1,5 +1,5 @@
 //! AWS Lambda's Invoke API: `POST /2015-03-31/functions/NAME/invocations`, and InvokeWithResponseStream,
-//! `POST /2021-11-15/functions/NAME/response-streaming-invocations`. SDKs and the aws CLI work with an endpoint URL alone; their
+//! `POST /2021-11-15/functions/NAME/response-streaming-invocations`. AWS SDKs and the aws CLI only need an endpoint URL. Their
 //! signatures are not checked.
 //!
 //! Not here: every other operation of Lambda's API. Functions are deployed through the control API.
@@ -26,19 +26,19 @@ use crate::timing;
 
 pub(crate) use name::Named;
 
-/// How the answer is given.
+/// The form of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As a body; of a function that streams, as it comes.
+    /// A body, which is streamed if the function streams.
     Whole,
-    /// As events.
+    /// A stream of events.
     EventStream,
 }
 
-/// Invokes. `name` is the path's segment, `query` the query, both as sent.
+/// Invokes a function. `name` is the path's segment and `query` the query, both as sent.
 ///
 /// # Errors
-/// See [`RequestError`]; what the function itself does wrong is a reply.
+/// See [`RequestError`]. An error of the function is a reply.
 pub(crate) async fn invoke(
     mut context: RequestContext<'_>,
     name: &str,
@@ -57,7 +57,7 @@ pub(crate) async fn invoke(
     let kind = InvocationType::of(&context.head.headers)?;
     let log = LogType::of(&context.head.headers)?;
     let client_context = client_context(&context.head.headers)?;
-    // An HTTP server can be asked, too: the event is the body of a `POST /`.
+    // A function that is an HTTP server gets the event as the body of a `POST /`.
     if matches!(version.config.interface, Interface::Asgi | Interface::Wsgi) {
         return Err(RequestError::NotSupported {
             feature: "Invoke on a function with interface asgi or wsgi",
@@ -86,7 +86,7 @@ pub(crate) async fn invoke(
     })
 }
 
-/// `X-Amz-Invocation-Type`, of those that are offered.
+/// The supported values of `X-Amz-Invocation-Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InvocationType {
     RequestResponse,
@@ -139,7 +139,7 @@ fn word<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
         .filter(|text| !text.is_empty())
 }
 
-/// The client context's JSON; it is sent in base64.
+/// The client context's JSON, which is sent in base64.
 fn client_context(headers: &HeaderMap) -> Result<Option<String>, RequestError> {
     let Some(encoded) = headers.get(headers::CLIENT_CONTEXT) else {
         return Ok(None);
@@ -161,7 +161,7 @@ fn client_context(headers: &HeaderMap) -> Result<Option<String>, RequestError> {
         })
 }
 
-/// The event, known to be JSON. No body is the event `{}`, as in Lambda.
+/// The event, checked to be JSON. An empty body is the event `{}`, as in Lambda.
 fn checked_event(body: Bytes) -> Result<Bytes, RequestError> {
     if body.is_empty() {
         return Ok(Bytes::from_static(b"{}"));
@@ -174,7 +174,7 @@ fn checked_event(body: Bytes) -> Result<Bytes, RequestError> {
     }
 }
 
-/// Reads over it without building anything. A raw value rather than an ignored one: it insists on UTF-8.
+/// Parses without building a value. It uses a raw value, which must be UTF-8, unlike an ignored one.
 fn is_json(bytes: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_slice::<&RawValue>(bytes).map(|_| ())
 }
@@ -196,7 +196,7 @@ fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -> Repl
     );
     write_common(&mut into, &response, context);
     let limit = context.gate.config.result_bytes_max;
-    // Of an answer that is still streamed there is no log yet, and no other place for one.
+    // While a response is streamed, there is no log yet, and no other place for it.
     let tail = (log == LogType::Tail && response.is_complete()).then(|| response.log_tail());
     let (body, failed) = match response.body {
         ResponseBody::Result(result) if result.len() > limit => {
@@ -208,7 +208,7 @@ fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -> Repl
             into.insert(headers::CONTENT_TYPE, media_type(&head));
             (ReplyBody::application(body), false)
         }
-        // What a call is never answered with.
+        // Calls never have such a response.
         ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => {
             (ReplyBody::Full(Bytes::from_static(b"null")), true)
         }
@@ -229,7 +229,7 @@ fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -> Repl
     reply
 }
 
-/// Writes what both forms of a response have.
+/// Writes the headers of both forms.
 fn write_common(into: &mut HeaderMap, response: &Response, context: &RequestContext<'_>) {
     into.insert(
         headers::EXECUTED_VERSION,
@@ -244,7 +244,7 @@ fn write_common(into: &mut HeaderMap, response: &Response, context: &RequestCont
     );
 }
 
-/// What a function that streams says its answer is.
+/// The content type of a streamed response.
 fn media_type(head: &HttpHead) -> HeaderValue {
     head.headers
         .iter()
@@ -257,7 +257,7 @@ fn log_result(tail: &Bytes) -> String {
     STANDARD.encode(&tail[tail.len().saturating_sub(LOG_TAIL_LEN)..])
 }
 
-/// Lambda's function error for a result over the limit.
+/// Lambda's function error for a result that is too large.
 fn too_large(limit: usize) -> Bytes {
     let error = serde_json::json!({
         "errorType": TOO_LARGE,
@@ -285,13 +285,13 @@ impl Named {
     }
 }
 
-/// Lambda's name for a result over the limit.
+/// Lambda's name of the error for a result that is too large.
 const TOO_LARGE: &str = "Function.ResponseSizeTooLarge";
-/// Lambda's limit, of the base64 text.
+/// Lambda's limit for the base64 text.
 const CLIENT_CONTEXT_LEN_MAX: usize = 3583;
-/// Lambda's, of the text before base64.
+/// Lambda's limit for the text before base64.
 const LOG_TAIL_LEN: usize = 4096;
-/// Room for every header that a response has.
+/// Enough for all headers of a response.
 const HEADERS_LEN: usize = 8;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What a function behind a URL returned, as an HTTP response: AWS Lambda's payload format 2.0.
+//! The result of an event function as an HTTP response: AWS Lambda's payload format 2.0.
 //!
-//! An object with `statusCode` describes the response. Anything else *is* the response: status 200, `application/json`, the JSON
-//! as it came. A lone string goes out as its text, without quotes and escapes, although that is then no JSON: AWS reads the output
-//! `"Hello, world!"` as `{"statusCode": 200, "headers": {"content-type": "application/json"}, "body": "Hello, world!"}`, and a `body`
-//! that is a string goes out as its text (Lambda Developer Guide, "Invoking function URLs", table of interpreted responses). What
-//! cannot be a response is an error that names the key.
+//! An object with `statusCode` describes the response. Any other result *is* the body: status 200, `application/json`, the JSON as it
+//! is. A string is sent as its text, without quotes and escapes, although that is not JSON: AWS interprets the output
+//! `"Hello, world!"` as `{"statusCode": 200, "headers": {"content-type": "application/json"}, "body": "Hello, world!"}`, and sends a
+//! `body` that is a string as its text (Lambda Developer Guide, "Invoking function URLs", table of interpreted responses). An invalid
+//! description is an error that names the key.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ use crate::errors::AnswerError;
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 
-/// Reads the function's output.
+/// Parses the function's output.
 ///
 /// # Errors
-/// [`AnswerError::Malformed`], with the key and what would do.
+/// [`AnswerError::Malformed`], with the key and the valid values.
 pub(crate) fn parse(output: Bytes) -> Result<Reply, AnswerError> {
     match output.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'{') => {}
@@ -41,7 +41,7 @@ pub(crate) fn parse(output: Bytes) -> Result<Reply, AnswerError> {
     }
 }
 
-/// The keys of an object that describes a response; each as raw JSON, so that the wrong type is told by name.
+/// The keys of an object that describes a response, each as raw JSON, so that an error can name the key.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Described<'a> {
@@ -57,7 +57,7 @@ struct Described<'a> {
     is_base64_encoded: Option<&'a RawValue>,
 }
 
-/// A key that is there, even if it is `null`.
+/// The value of a key that is present, even if it is `null`.
 fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
 }
@@ -122,7 +122,7 @@ impl Described<'_> {
         Ok(())
     }
 
-    /// A text is the body, decoded if it says so; any other JSON is the body as it is written.
+    /// A string is the body, which may be base64. Any other JSON is the body as it is.
     fn body_bytes(&self) -> Result<Bytes, AnswerError> {
         let encoded = match self.is_base64_encoded.map(RawValue::get) {
             None | Some("false" | "null") => false,
@@ -159,7 +159,7 @@ impl Described<'_> {
 fn parse_status(raw: &str) -> Result<StatusCode, AnswerError> {
     scalar(raw)
         .and_then(|text| {
-            // 200.0 is what some JSON writers make of 200.
+            // Some JSON libraries write 200 as 200.0.
             let whole = text.strip_suffix(".0").unwrap_or(&text);
             whole.parse().ok()
         })
@@ -168,7 +168,7 @@ fn parse_status(raw: &str) -> Result<StatusCode, AnswerError> {
         .ok_or_else(|| wrong("statusCode", raw, "200 to 599"))
 }
 
-/// The text of a string, a number or a truth value; `None` for anything else.
+/// The text of a string, a number or a boolean; `None` for anything else.
 fn scalar(raw: &str) -> Option<Cow<'_, str>> {
     match raw.as_bytes().first()? {
         b'"' => serde_json::from_str::<String>(raw).ok().map(Cow::Owned),
@@ -202,13 +202,13 @@ fn not_json(error: serde_json::Error) -> AnswerError {
     }
 }
 
-/// Padding may be there or not: not every encoder writes it.
+/// Padding is optional, because not every encoder writes it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Room for ours and a few of the function's.
+/// Enough for our headers and a few of the function's.
 const HEADERS_LEN: usize = 12;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! An HTTP request as a function URL's event: AWS Lambda's payload format 2.0.
 //!
-//! As in AWS: absent keys are left out, not null; `cookie` leaves the headers for `cookies`; the body is text when its content
-//! type says text, JSON, XML or JavaScript and it is UTF-8, else base64 (HTML forms too); `rawPath` is as received.
+//! As in AWS: absent keys are left out, not null. Cookies are in `cookies` instead of the headers. The body is text if its content
+//! type is text, JSON, XML or JavaScript and it is UTF-8; otherwise it is base64 (also for HTML forms). `rawPath` is as received.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,24 +17,24 @@ use serde::{Serialize, Serializer};
 
 use crate::{headers, percent};
 
-/// What an event is made of.
+/// The inputs of an event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EventSource<'a> {
     /// The request id.
     pub(crate) id: &'a str,
-    /// The function's name: stands for AWS's URL id.
+    /// The function's name, in place of AWS's URL id.
     pub(crate) name: &'a str,
     /// `GET`, …
     pub(crate) method: &'a str,
-    /// Of the request.
+    /// The HTTP version of the request.
     pub(crate) protocol: Version,
-    /// Raw, below the function's URL; begins with `/`.
+    /// The raw path below the function's URL; begins with `/`.
     pub(crate) path: &'a str,
-    /// Raw, without `?`; empty when there is none.
+    /// The raw query without `?`; empty if there is none.
     pub(crate) query: &'a str,
-    /// As the function sees them.
+    /// The headers for the function.
     pub(crate) headers: &'a HeaderMap,
-    /// Who asks.
+    /// The client's address.
     pub(crate) client: IpAddr,
     /// The whole body.
     pub(crate) body: &'a [u8],
@@ -88,7 +88,7 @@ impl EventSource<'_> {
             body,
         };
         let mut json = Vec::with_capacity(FRAME_LEN + self.body.len() / 3 * 4);
-        // Cannot fail: no map has a key that is not text, and a vector takes whatever is written.
+        // Cannot fail: all keys are strings, and writing to a vector cannot fail.
         let _ = serde_json::to_writer(&mut json, &event);
         Bytes::from(json)
     }
@@ -137,7 +137,7 @@ struct Http<'a> {
     user_agent: &'a str,
 }
 
-/// Lower-case names, several values joined by commas, without the cookies.
+/// The headers with lower-case names, without cookies. Several values are joined by commas.
 struct Headers<'a>(&'a HeaderMap);
 
 impl Serialize for Headers<'_> {
@@ -204,7 +204,7 @@ impl Serialize for Body<'_> {
     }
 }
 
-/// Whether AWS takes a body of this content type for text. HTML forms are not among them.
+/// Whether AWS treats a body of this content type as text. HTML forms are not text.
 fn is_text(content_type: &str) -> bool {
     let media_type = content_type.split(';').next().unwrap_or("").trim();
     let Some((kind, subtype)) = media_type.split_once('/') else {
@@ -217,7 +217,7 @@ fn is_text(content_type: &str) -> bool {
             .any(|word| subtype.contains(word))
 }
 
-/// Decoded; several values of one name joined by commas.
+/// The decoded parameters. Several values of one name are joined by commas.
 fn parameters(query: &str) -> BTreeMap<String, String> {
     let mut parameters = BTreeMap::<String, String>::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -250,7 +250,7 @@ fn protocol(version: Version) -> &'static str {
     }
 }
 
-/// `12/Mar/2020:19:03:58 +0000`: the Common Log Format's time.
+/// The time in the Common Log Format: `12/Mar/2020:19:03:58 +0000`.
 fn clf_time(unix_ms: u64) -> String {
     let at = Utc::of_unix_ms(unix_ms);
     format!(
@@ -264,7 +264,7 @@ fn clf_time(unix_ms: u64) -> String {
     )
 }
 
-/// About what an event takes beside its body.
+/// About the size of an event without its body.
 const FRAME_LEN: usize = 1536;
 
 #[cfg(test)]

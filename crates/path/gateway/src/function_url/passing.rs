@@ -1,11 +1,11 @@
-//! Functions that are HTTP servers themselves: the request passes through to the server as it comes, and the response as that
-//! gives it. Neither body is held here, or bounded: what bounds them is the function's timeout, over the whole request.
+//! Functions that are HTTP servers: the request is streamed to the server, and the response back to the client. The sizes of the
+//! bodies are not limited. The function's timeout applies to the whole request.
 //!
-//! What the server sees: method, path and query as sent, without `/fn/NAME`; the client's headers, `Host` included, without those of
-//! the connection and without the token; `X-Forwarded-For`, `-Proto`, `-Host` and `-Prefix` (the `/fn/NAME` that is missing);
-//! `X-Amzn-RequestId`, the id that the client and the logs are told, too.
+//! The server gets: method, path and query as sent, without `/fn/NAME`; the client's headers with `Host`, without hop-by-hop headers
+//! and without the token; `X-Forwarded-For`, `-Proto`, `-Host` and `-Prefix` (the removed `/fn/NAME`); and `X-Amzn-RequestId`, the
+//! id that the client and the logs get, too.
 //!
-//! Upgrades pass, but for `h2c`: within it a client would speak to the server past everything here (RFC 9113 has no use for it).
+//! Upgrades are passed on, except `h2c`: with it a client could bypass the gateway (RFC 9113 has no use for it).
 
 use std::sync::Arc;
 
@@ -29,10 +29,10 @@ use crate::request_context::RequestContext;
 use crate::timing;
 use crate::tunnel::Tunnel;
 
-/// Passes the request to the server of `version`.
+/// Streams the request to the server of `version`.
 ///
 /// # Errors
-/// See [`RequestError`]; what the function itself does wrong is a reply of status 502.
+/// See [`RequestError`]. An error of the function is a reply with status 502.
 pub(super) async fn call(
     mut context: RequestContext<'_>,
     place: Place<'_>,
@@ -59,7 +59,7 @@ pub(super) async fn call(
             None => AnswerError::unfit().into_reply(&context.id),
         },
         ResponseBody::FunctionError(error) => AnswerError::raised(&error).into_reply(&context.id),
-        // What a request that passes is never answered with.
+        // Streamed requests never have such a response.
         ResponseBody::Result(_) | ResponseBody::Http { .. } => {
             AnswerError::unfit().into_reply(&context.id)
         }
@@ -74,7 +74,7 @@ pub(super) async fn call(
     Ok(reply)
 }
 
-/// The request as the server is to see it, and the client's connection if it may become a tunnel.
+/// The request for the server, and the client's connection if it may become a tunnel.
 fn passed(
     context: &mut RequestContext<'_>,
     place: Place<'_>,
@@ -87,7 +87,7 @@ fn passed(
     let client = head.extensions.remove::<OnUpgrade>();
     let mut headers = std::mem::take(&mut head.headers);
     if client.is_none() {
-        // HTTP/1.0 has none.
+        // HTTP/1.0 has no upgrades.
         headers.remove(headers::UPGRADE);
     }
     let upgrades = forward::pass_on(&mut headers, peer, trust, place.root);
@@ -107,7 +107,7 @@ fn no_body() -> StreamedBody {
     StreamedBody::new(Empty::new().map_err(|never| match never {}))
 }
 
-/// Path and query alone, as sent.
+/// Path and query, as sent.
 fn uri(place: Place<'_>) -> Result<Uri, RequestError> {
     let rest = place.path_and_query;
     let text = match rest.as_bytes().first() {
@@ -116,15 +116,15 @@ fn uri(place: Place<'_>) -> Result<Uri, RequestError> {
     };
     match PathAndQuery::from_maybe_shared(text) {
         Ok(path_and_query) => Ok(Uri::from(path_and_query)),
-        // It was part of a URI before.
+        // It was part of a valid URI before.
         Err(error) => Err(RequestError::InvalidContent {
             problem: format!("the path behind {} cannot be read: {error}", place.root),
         }),
     }
 }
 
-/// A request's length is what its body is known to have: of two that contradict each other the server must not choose another. One
-/// of unknown length is said to be chunked, as hyper sends none for a GET that does not say so.
+/// Sets the request's length to the known length of its body, so that contradicting headers cannot confuse the server. A body of
+/// unknown length is marked as chunked, because hyper would send a GET without its body otherwise.
 fn say_length(headers: &mut HeaderMap, exact: Option<u64>) {
     match exact {
         Some(0) if !headers.contains_key(headers::CONTENT_LENGTH) => {}
@@ -139,17 +139,17 @@ fn say_length(headers: &mut HeaderMap, exact: Option<u64>) {
     }
 }
 
-/// The server's response, without what concerns its connection alone.
+/// The server's response, without hop-by-hop headers.
 fn answered(response: http::Response<PassedBody>, wants_head: bool) -> Reply {
     let (mut head, body) = response.into_parts();
-    // Whatever the server speaks; hyper writes the client's.
+    // Whatever version the server uses; hyper writes the client's version.
     head.version = Version::HTTP_11;
     forward::strip_response(&mut head.headers);
     let bodiless = matches!(
         head.status,
         StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
     );
-    // hyper writes the length of a body that knows it.
+    // hyper writes the length of a body with a known length.
     let keeps_length = !bodiless && (wants_head || body.size_hint().exact().is_none());
     let length = head.headers.remove(headers::CONTENT_LENGTH);
     if let Some(length) = length.filter(|length| keeps_length && headers::is_length(length)) {
@@ -158,7 +158,7 @@ fn answered(response: http::Response<PassedBody>, wants_head: bool) -> Reply {
     Reply::from_parts(head, ReplyBody::passed(body))
 }
 
-/// The response that ends HTTP on this connection, which then becomes a tunnel.
+/// The last HTTP response on this connection, which then becomes a tunnel.
 fn switched(
     mut response: http::Response<pilot_invoke::Tunnel>,
     client: OnUpgrade,

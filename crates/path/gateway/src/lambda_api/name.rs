@@ -1,5 +1,5 @@
-//! The function's name as AWS Lambda takes it: `NAME`, `ACCOUNT:function:NAME`, or a whole ARN, each perhaps with a
-//! qualifier behind it, and the qualifier perhaps as `?Qualifier=` instead.
+//! The function's name as in AWS Lambda: `NAME`, `ACCOUNT:function:NAME`, or a whole ARN. Each may be followed by a qualifier, which
+//! may also be in `?Qualifier=`.
 
 use crate::errors::RequestError;
 use crate::percent;
@@ -9,15 +9,15 @@ use crate::percent;
 pub(crate) struct Named {
     /// The function's name.
     pub(crate) name: String,
-    /// Version number or alias; `None` is the live one.
+    /// Version number or alias; `None` is the live version.
     pub(crate) qualifier: Option<String>,
 }
 
 impl Named {
-    /// Reads the path's segment and the query's `Qualifier`.
+    /// Parses the path's segment and the query's `Qualifier`.
     ///
     /// # Errors
-    /// A name or qualifier that AWS Lambda would refuse; two qualifiers that differ.
+    /// The name or qualifier is invalid in AWS Lambda, or there are two different qualifiers.
     pub(crate) fn parse(segment: &str, query: Option<&str>) -> Result<Self, RequestError> {
         let text = percent::decode(segment);
         let malformed = || RequestError::InvalidName {
@@ -50,7 +50,7 @@ impl Named {
     }
 }
 
-/// The function's name and the qualifier in `text`, which is a name or (part of) an ARN.
+/// The function's name and the qualifier in `text`, which is a name or an ARN or a part of one.
 fn split(text: &str) -> Option<(&str, Option<&str>)> {
     let rest = match text.split_once("function:") {
         None if text.starts_with("arn:") => return None,
@@ -72,7 +72,7 @@ fn is_account(text: &str) -> bool {
     text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `arn:PARTITION:lambda:REGION:ACCOUNT`. Whose they are does not matter here: there is one of each.
+/// Whether the text is `arn:PARTITION:lambda:REGION:ACCOUNT`, with any values.
 fn is_arn_head(text: &str) -> bool {
     let mut parts = text.split(':');
     let mut next = || parts.next().unwrap_or("");

@@ -1,6 +1,6 @@
-//! InvokeWithResponseStream: the answer as events, in the encoding of `event_stream`. Pieces of the answer go out as they come; the
-//! last event says that it is complete, or what went wrong, which then does not need to break the connection off. An answer that
-//! is not streamed is one piece.
+//! InvokeWithResponseStream: the response as events, in the encoding of `event_stream`. Each piece of the response is an event. The
+//! last event says that the response is complete, or contains the error, so the connection stays intact. A response that is not
+//! streamed is one piece.
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -35,7 +35,7 @@ pub(super) fn reply(response: Response, log: LogType, context: &RequestContext<'
         }
         ResponseBody::Result(result) => (Some(result), Complete::default()),
         ResponseBody::FunctionError(error) => (None, Complete::raised(&error)),
-        // What a call is never answered with.
+        // Calls never have such a response.
         ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => (None, Complete::default()),
     };
     complete.log_result = tail.map(|tail| log_result(&tail));
@@ -50,7 +50,7 @@ pub(super) fn reply(response: Response, log: LogType, context: &RequestContext<'
     reply
 }
 
-/// The events of an answer that still comes in.
+/// The events of a streamed response.
 fn events(body: HttpBody, log: LogType) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
     let begin = Some((body, Bytes::new()));
     unfold(begin, move |state| async move {
@@ -97,7 +97,7 @@ impl Complete {
         }
     }
 
-    /// With the function's own error, Lambda's error body.
+    /// With the function's own error, from Lambda's error body.
     fn raised(body: &[u8]) -> Self {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -109,7 +109,7 @@ impl Complete {
         Self::failed(&code, String::from_utf8_lossy(body).into_owned())
     }
 
-    /// In the middle of the answer.
+    /// After an error in the middle of the response.
     fn broke(error: &InvokeError) -> Self {
         match error {
             InvokeError::BodyRaised { body } => Self::raised(body),
@@ -123,5 +123,5 @@ impl Complete {
     }
 }
 
-/// Room for what two events need beside their payload.
+/// Enough for two events without their payload.
 const OVERHEAD_LEN: usize = 512;
