@@ -1,4 +1,4 @@
-//! Connections, without any function behind them: what is malformed, slow, too large or cut off, and the drain.
+//! Connections without functions: malformed, slow, too large and interrupted requests, and the drain.
 
 mod support;
 
@@ -99,7 +99,7 @@ async fn a_client_that_does_not_take_its_response_is_cut_off() {
     let daemon = Daemon::start(setup).await;
     let mut client = daemon.client().await;
     client.send("GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    // The kernel takes some of it; the head says that the rest was on its way.
+    // The kernel buffers a part of it. The head was received, so the rest is under way.
     client.begun().await;
     let drained = soon(daemon.stop()).await.unwrap();
     assert_eq!((drained.connections, drained.cut), (1, 0));
@@ -163,7 +163,7 @@ async fn a_client_that_hangs_up_cancels_its_request() {
     assert_eq!(soon(dropped.recv()).await, Some(()));
 }
 
-/// A daemon on which `/held` says that it has begun, and ends when it is told to.
+/// A daemon with a route `/held` that reports its beginning, and ends when the test says so.
 struct Held {
     daemon: Daemon,
     begun: Arc<Notify>,

@@ -1,4 +1,4 @@
-//! Functions behind their URLs: events in payload format 2.0, and applications.
+//! Function URLs: events in payload format 2.0, and applications.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn returning(value: &Value) -> Deed {
     Deed::Return(Duration::ZERO, Bytes::from(value.to_string()), Bytes::new())
 }
 
-/// Gives back its event.
+/// Returns its event.
 fn echo() -> Function {
     Function::event("echo", |call| {
         Deed::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
@@ -334,7 +334,7 @@ async fn a_body_that_breaks_off_breaks_the_connection_off() {
     assert!(client.try_answer("GET").await.is_none());
 }
 
-/// Sends the head and "begun", then raises. Serves on.
+/// Sends the head and "begun", then raises an exception. Keeps serving.
 fn raises_late() -> Function {
     Function::application("app", |_| {
         let raised = Bytes::from_static(br#"{"errorType":"ValueError","errorMessage":"late"}"#);

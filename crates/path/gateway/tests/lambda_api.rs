@@ -1,4 +1,4 @@
-//! AWS Lambda's Invoke API, as an SDK sees it.
+//! AWS Lambda's Invoke API, as SDKs use it.
 
 mod support;
 
@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 const ECHO: &str = "/2015-03-31/functions/echo/invocations";
 
-/// Gives back its event, having printed a line.
+/// Prints a line and returns its event.
 fn echo() -> Function {
     Function::event("echo", |call| {
         Deed::Return(
@@ -351,7 +351,7 @@ async fn a_full_queue_is_a_429_with_a_reason() {
     ))
     .await;
     soon(begun.notified()).await;
-    // Of two more, one may wait and the other may not.
+    // One of two further requests may wait, the other one not.
     let refused = tokio::select! {
         refused = daemon.ask("POST", path, "", b"1") => refused,
         refused = daemon.ask("POST", path, "", b"1") => refused,

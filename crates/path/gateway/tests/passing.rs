@@ -1,4 +1,4 @@
-//! Functions that are HTTP servers, behind their URLs: what passes, both ways, and what happens when something breaks.
+//! Functions that are HTTP servers, behind their URLs: streams in both directions, and failures.
 
 #![expect(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 type Served = Result<PassedResponse, WorkerFault>;
 
-/// Tells what it was asked, without the body.
+/// Returns the request without its body.
 async fn tell(request: PassedRequest) -> Served {
     let headers: Vec<(&str, &str)> = request
         .headers()
@@ -52,7 +52,7 @@ fn headers(told: &Value) -> Vec<(String, String)> {
     headers
 }
 
-/// A body that comes as the test sends it.
+/// A body that the test sends.
 fn sent() -> (mpsc::UnboundedSender<&'static str>, StreamedBody) {
     let (sender, parts) = mpsc::unbounded_channel();
     let parts = stream::unfold(parts, async |mut parts: mpsc::UnboundedReceiver<_>| {
@@ -210,7 +210,7 @@ async fn a_request_body_reaches_the_server_part_by_part() {
     client.send("0\r\n\r\n").await;
     assert_eq!(client.answer().await.text(), "whole");
     assert_eq!(daemon.record().await.bytes_in, 15);
-    // The connection is whole, too.
+    // The connection can still be used.
     let next = client.ask("POST", "/fn/web", "", b"a length").await;
     assert_eq!(next.text(), "whole");
     assert_eq!(soon(arrivals.recv()).await.unwrap(), "a length");
@@ -249,7 +249,7 @@ async fn a_body_passes_whatever_the_method_and_with_one_length_only() {
             "3\r\nabc\r\n0\r\n\r\n",
             r#"["transfer-encoding: chunked"] 3\r\n"#,
         ),
-        // Whoever reads both as we do not would see another request behind this one.
+        // A server that interprets these headers differently would see a second request.
         (
             "POST",
             "content-length: 9\r\ntransfer-encoding: chunked",
@@ -378,7 +378,7 @@ async fn much_passes_both_ways_and_little_is_in_flight() {
     );
 }
 
-/// A function that holds what the test says until its guard is dropped.
+/// A function that holds a request in the phase that the test chooses, until its guard is dropped.
 struct Held {
     daemon: Daemon,
     begun: Arc<Notify>,
@@ -394,7 +394,7 @@ impl Drop for Guard {
 }
 
 impl Held {
-    /// `/head` never comes to a head, `/body` never to the end of its body, `/upload` reads; the rest is quick.
+    /// `/head` never sends a head, `/body` never ends its body, `/upload` reads. Other paths answer at once.
     async fn start() -> Self {
         let begun = Arc::new(Notify::new());
         let (sender, dropped) = mpsc::unbounded_channel();
@@ -461,7 +461,7 @@ async fn a_client_that_hangs_up_ends_the_exchange_in_whatever_phase_and_the_work
         let client = held.client_in(request).await;
         drop(client);
         assert_eq!(soon(held.dropped.recv()).await, Some(phase));
-        // There is one slot: it is free again.
+        // The only slot is free again.
         let next = soon(held.daemon.ask("GET", "/fn/web/", "", b"")).await;
         assert_eq!(next.text(), "quick", "{phase}");
     }

@@ -1,4 +1,4 @@
-//! Event functions that stream their answers: behind their URLs, through the Invoke API, and as events.
+//! Event functions that stream their responses: behind their URLs, through the Invoke API, and as events.
 
 #![expect(
     clippy::unwrap_used,
@@ -65,7 +65,7 @@ fn streams() -> Function {
     })
 }
 
-/// The events of a whole stream: what kind, and the payload.
+/// The events of a whole stream: kind and payload.
 fn events(answer: &Answer) -> Vec<(String, Vec<u8>)> {
     assert_eq!(answer.status, 200);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Connections that are upgraded, through a real server on loopback.
+//! Upgraded connections, with a real server on loopback.
 
 #![expect(
     clippy::unwrap_used,
@@ -23,10 +23,10 @@ const ASKS: &str = "GET /fn/web/chat HTTP/1.1\r\nhost: x\r\nconnection: keep-ali
 const SWITCHES: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade, x-private\r\n\
                         X-Private: 1\r\nSec-WebSocket-Accept: a\r\n\r\n";
 
-/// What the server's side of a tunnel heard: everything up to the end of it.
+/// What the server received through a tunnel, up to its end.
 type Heard = mpsc::UnboundedReceiver<Vec<u8>>;
 
-/// A server that switches, greets, echoes until it hears the end of it, and then says goodbye.
+/// A server that switches protocols, sends a greeting, echoes until the client closes its direction, and then says goodbye.
 async fn echoing() -> (SocketAddr, Heard) {
     let (sender, heard) = mpsc::unbounded_channel();
     let addr = listen(move |mut stream: TcpStream| {
@@ -92,7 +92,7 @@ async fn what_either_side_says_reaches_the_other_and_each_closes_for_itself() {
     }
     assert_eq!(daemon.workers("web").busy, 1);
     assert!(daemon.sink.records().is_empty());
-    // The client has nothing more to say, and still hears the last word.
+    // The client closes its direction, and still receives the last bytes.
     client.finish().await;
     assert_eq!(client.closed().await, b"goodbye");
     assert_eq!(soon(heard.recv()).await.unwrap(), b"pinga longer message");

@@ -1,4 +1,4 @@
-//! An HTTP client that sends exactly the bytes it is told to, and reads exactly one response.
+//! An HTTP client that sends exactly the given bytes, and reads exactly one response.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -47,14 +47,14 @@ impl Client {
         self.answer_to("GET").await
     }
 
-    /// Reads one response; panics when the connection ends before it does.
+    /// Reads one response; panics if the connection ends before the response.
     pub async fn answer_to(&mut self, method: &str) -> Answer {
         self.try_answer(method)
             .await
             .expect("the connection ended within a response")
     }
 
-    /// Reads one response; `None` when the connection ends before it does.
+    /// Reads one response; `None` if the connection ends before the response.
     pub async fn try_answer(&mut self, method: &str) -> Option<Answer> {
         let end = loop {
             if let Some(at) = find(&self.unread, b"\r\n\r\n") {
@@ -101,7 +101,7 @@ impl Client {
         Some(answer)
     }
 
-    /// One chunk; `Some(None)` is the last one, `None` the connection's end.
+    /// One chunk; `Some(None)` is the last one, `None` the end of the connection.
     async fn chunk(&mut self) -> Option<Option<Vec<u8>>> {
         let end = loop {
             if let Some(at) = find(&self.unread, b"\r\n") {
@@ -116,7 +116,7 @@ impl Client {
         Some((length > 0).then_some(chunk))
     }
 
-    /// Everything up to the end of the connection, and how it ended.
+    /// All bytes up to the end of the connection, and how it ended.
     pub async fn until_the_end(mut self) -> (Vec<u8>, std::io::Result<usize>) {
         let mut all = std::mem::take(&mut self.unread);
         let end = self.stream.read_to_end(&mut all).await;
@@ -128,18 +128,18 @@ impl Client {
         self.read_more().await.expect("nothing came");
     }
 
-    /// Waits until the other side closes; gives what came before that.
+    /// Waits until the other side closes; returns what came before that.
     pub async fn closed(mut self) -> Vec<u8> {
         while self.read_more().await.is_some() {}
         self.unread
     }
 
-    /// Waits for so many bytes of whatever comes.
+    /// Waits for this number of bytes.
     pub async fn bytes(&mut self, length: usize) -> Vec<u8> {
         self.take(length).await.expect("the connection ended")
     }
 
-    /// Waits for the head of a response; what follows is left.
+    /// Waits for the head of a response; leaves the rest unread.
     pub async fn head(&mut self) -> Answer {
         self.answer_to("HEAD").await
     }
@@ -149,12 +149,12 @@ impl Client {
         self.chunk().await.expect("the connection ended")
     }
 
-    /// Says that nothing more comes; reads on.
+    /// Closes the write direction; reading goes on.
     pub async fn finish(&mut self) {
         self.stream.shutdown().await.unwrap();
     }
 
-    /// Both directions by themselves. Nothing may have been read.
+    /// Splits the connection into its directions. Nothing may have been read.
     pub fn split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         assert!(self.unread.is_empty());
         self.stream.into_split()
@@ -202,5 +202,5 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
         .position(|window| window == needle)
 }
 
-/// A test that waits longer has failed.
+/// Longest wait; then the test fails.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! The gateway on a real socket, an invoker behind it, and functions that do what the test says.
+//! The gateway on a real socket, with an invoker and functions that the test defines.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -31,14 +31,14 @@ use tokio::task::JoinHandle;
 
 pub use client::{Answer, Client};
 
-/// A deployed function and what a call of it does.
+/// A deployed function and its behaviour.
 pub struct Function {
     version: Arc<Version>,
     behaviour: Box<dyn Fn(&Call) -> Deed + Send + Sync>,
     server: Option<Serves>,
 }
 
-/// What a function that is an HTTP server makes of a request.
+/// How a function that is an HTTP server answers a request.
 type Serves = Box<dyn Fn(PassedRequest) -> Served + Send + Sync>;
 
 impl Function {
@@ -65,7 +65,7 @@ impl Function {
         }
     }
 
-    /// A function that is an HTTP server. Called (by the Invoke API), it gives its event back.
+    /// A function that is an HTTP server. Through the Invoke API, it returns its event.
     pub fn server<F>(
         name: &str,
         server: impl Fn(PassedRequest) -> F + Send + Sync + 'static,
@@ -98,7 +98,7 @@ impl Function {
     }
 }
 
-/// What a gateway is started with.
+/// The configuration of a gateway.
 pub struct Setup {
     pub config: GatewayConfig,
     pub limits: Limits,
@@ -200,7 +200,7 @@ impl Daemon {
         .await
     }
 
-    /// Tells it to stop; the drain goes on.
+    /// Tells it to stop. The drain continues.
     pub fn stop(self) -> JoinHandle<Drained> {
         self.stop.send(()).unwrap();
         self.serving
@@ -218,7 +218,7 @@ fn function_of(call: &Call) -> String {
         .to_owned()
 }
 
-/// What a call tells the worker, as JSON.
+/// The head of a call for the worker, as JSON.
 pub fn meta(call: &Call) -> serde_json::Value {
     let head = &call.head;
     let mut told = serde_json::json!({
@@ -250,7 +250,7 @@ where
     Arc::new(handler)
 }
 
-/// Says what was asked: `METHOD PATH BODY`.
+/// Returns the request: `METHOD PATH BODY`.
 pub async fn echo(request: http::Request<Incoming>) -> http::Response<ControlBody> {
     let asked = format!("{} {} ", request.method(), request.uri().path());
     let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -265,7 +265,7 @@ pub fn text(text: impl Into<Bytes>) -> http::Response<ControlBody> {
     )
 }
 
-/// Waits for something that another task does at once; fails the test when it does not.
+/// Waits for something that another task does soon; fails the test if it does not.
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(10), what)
         .await

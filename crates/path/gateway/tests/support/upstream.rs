@@ -1,5 +1,4 @@
-//! A function's own server: a listener on loopback that does what the test says with each connection, and the hyper client that a
-//! worker reaches it through.
+//! A function's own server: a listener on loopback with a handler from the test, and the hyper client that a worker uses.
 
 use std::net::SocketAddr;
 
@@ -12,7 +11,7 @@ use pilot_model::ports::{PassedRequest, PassedResponse, StreamedBody, WorkerFaul
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Listens, and hands each connection to `serve`.
+/// Listens, and gives each connection to `serve`.
 pub async fn listen<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + Send + 'static,
@@ -28,7 +27,7 @@ where
     addr
 }
 
-/// One exchange with the server at `addr`, over a connection of its own.
+/// One exchange with the server at `addr`, over its own connection.
 pub async fn pass(addr: SocketAddr, request: PassedRequest) -> Result<PassedResponse, WorkerFault> {
     let stream = TcpStream::connect(addr).await.unwrap();
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -56,7 +55,7 @@ pub async fn head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// Answers every connection's first request with these bytes, and closes.
+/// Answers the first request of every connection with these bytes, and closes.
 pub async fn saying(bytes: &'static str) -> SocketAddr {
     listen(async move |mut stream: TcpStream| {
         head(&mut stream).await;
