@@ -1,5 +1,5 @@
-//! `forecast`: what HotC's predictor (`smoothing-markov`) forecasts for a series, and what smoothing alone does. It is the policy's
-//! own arithmetic, without a pool around it (`series`).
+//! `forecast`: the forecasts of HotC's predictor (`smoothing-markov`) for a series, and those of smoothing alone. It uses the policy's
+//! own arithmetic, without a pool (`series`).
 //!
 //! A series is text: numbers, one or more per line, separated by blanks or commas; `#` begins a comment.
 

@@ -1,5 +1,5 @@
-//! `ticks`: how long a forecaster takes to decide, policy by policy. The forecasters are those that the daemon ticks; the traffic is
-//! a mixture (`measure`). The times are wall times: on a busy machine the longest are those of ticks that were interrupted.
+//! `ticks`: the duration of one decision of each policy. The forecasters are the daemon's own, with mixed traffic (`measure`). The
+//! times are wall-clock times: on a busy machine the longest ticks are those that were interrupted.
 
 use clap::Args;
 use pilot_model::policy::Policy;

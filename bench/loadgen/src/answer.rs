@@ -1,12 +1,12 @@
-//! Reads one HTTP/1.1 answer out of bytes that come in pieces: where it ends, its status, its headers. It keeps the bytes of
-//! the head and the first ones of the body; the rest is counted. Nothing is allocated once it has seen an answer as large.
+//! An incremental parser of one HTTP/1.1 response: its end, its status, its headers. It keeps the bytes of the head and the beginning
+//! of the body, and counts the rest. It allocates nothing after it has seen a response of the same size.
 
 use crate::error::LoadError;
 
-/// How far an answer has come.
+/// A response that is being received.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// The head, up to the empty line and with it.
+    /// The head, including the empty line.
     head: Vec<u8>,
     status: u16,
     closes: bool,
@@ -20,14 +20,14 @@ enum Body {
     /// The head is not complete.
     #[default]
     Unknown,
-    /// So many bytes are missing.
+    /// This number of bytes is missing.
     Length(u64),
     Chunked(Chunk),
     /// It ends with the connection.
     UntilClosed,
 }
 
-/// Where in a chunked body.
+/// The position in a chunked body.
 #[derive(Debug, Clone, Copy)]
 enum Chunk {
     /// In the line of a size.
@@ -35,11 +35,11 @@ enum Chunk {
         size: u64,
         in_digits: bool,
     },
-    /// In the chunk itself and the line break behind it.
+    /// In the chunk, or in the line break after it.
     Data {
         left: u64,
     },
-    /// Behind the last chunk; how much of the current line has come.
+    /// After the last chunk, with the length of the current line so far.
     Trailer {
         line_len: u64,
     },
@@ -47,7 +47,7 @@ enum Chunk {
 }
 
 impl Answer {
-    /// Forgets the answer before.
+    /// Clears the previous response.
     pub fn clear(&mut self) {
         self.head.clear();
         self.kept.clear();
@@ -56,10 +56,10 @@ impl Answer {
         self.body = Body::Unknown;
     }
 
-    /// Takes the next bytes. True once the answer is complete.
+    /// Parses the next bytes. True when the response is complete.
     ///
     /// # Errors
-    /// The bytes are no HTTP/1.1 answer, or go on behind its end.
+    /// The bytes are not an HTTP/1.1 response, or continue after its end.
     pub fn push(&mut self, bytes: &[u8]) -> Result<bool, LoadError> {
         if !matches!(self.body, Body::Unknown) {
             return self.feed(bytes);
@@ -76,7 +76,7 @@ impl Answer {
                 Ok(false)
             };
         };
-        // Taken out and put back, so that what follows the head can be read while the answer changes.
+        // Taken out and put back, so that the rest can be parsed while `self` changes.
         let mut head = std::mem::take(&mut self.head);
         let length = searched + at + END_OF_HEAD.len();
         self.head.extend_from_slice(&head[..length]);
@@ -91,7 +91,7 @@ impl Answer {
         complete
     }
 
-    /// The connection has ended. True if that is how this answer ends.
+    /// The connection has ended. True if this ends the response.
     #[must_use]
     pub fn ends_here(&self) -> bool {
         matches!(self.body, Body::UntilClosed)
@@ -103,7 +103,7 @@ impl Answer {
         self.status
     }
 
-    /// Whether the server closes the connection behind it.
+    /// Whether the server closes the connection after it.
     #[must_use]
     pub fn closes(&self) -> bool {
         self.closes
@@ -123,13 +123,13 @@ impl Answer {
             })
     }
 
-    /// The beginning of the body as text, framing left out.
+    /// The beginning of the body as text, without its framing.
     #[must_use]
     pub fn body_start(&self) -> String {
         String::from_utf8_lossy(&self.kept).into_owned()
     }
 
-    /// Reads status and framing from the complete head.
+    /// Parses status and framing of the complete head.
     fn interpret(&mut self) -> Result<(), LoadError> {
         let status = self
             .head
@@ -151,7 +151,7 @@ impl Answer {
         } else if let Some(length) = self.header("content-length") {
             match length.parse() {
                 Ok(length) => Body::Length(length),
-                Err(_) => return Err(self.wrong("has a content-length that is no number")),
+                Err(_) => return Err(self.wrong("has a content-length that is not a number")),
             }
         } else {
             self.closes = true;
@@ -197,7 +197,7 @@ impl Answer {
 }
 
 impl Chunk {
-    /// Takes from the front of `bytes`, which is not empty: how many. `None`: these do not belong there.
+    /// Consumes bytes from the front of `bytes`, which is not empty, and returns their number. `None`: they are invalid.
     fn take(&mut self, bytes: &[u8], kept: &mut Vec<u8>) -> Option<usize> {
         let first = *bytes.first()?;
         match *self {
@@ -254,7 +254,7 @@ fn keep(kept: &mut Vec<u8>, bytes: &[u8]) {
 
 const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// How much of a body is kept.
+/// How many bytes of a body are kept.
 const MESSAGE_BYTES_MAX: usize = 300;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The closed loop and the bursts: writes requests, reads answers, stamps both. A time runs from just before `write` to the
-//! first byte of the answer, and again to its last.
+//! Closed loops and bursts: writes requests, reads responses and measures the times from just before `write` to the first and to the
+//! last byte of the response.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,43 +12,43 @@ use crate::answer::Answer;
 use crate::error::LoadError;
 use crate::report::{Report, Want};
 
-/// What to send, how often.
+/// What to send, and how often.
 #[derive(Debug)]
 pub struct Plan {
-    /// To whom.
+    /// The server's address.
     pub address: SocketAddr,
-    /// What.
+    /// The request's bytes.
     pub request: Vec<u8>,
-    /// Sent, and its answer awaited, before every timed request or round, on a connection of its own.
+    /// A request that is sent and answered before every measured request or round, on its own connection.
     pub before: Option<Vec<u8>>,
-    /// Between `before` and what is timed.
+    /// Pause between `before` and the measured request.
     pub pause: Duration,
-    /// So many; of a burst also the number of its requests.
+    /// Number of connections; also the number of requests of a burst.
     pub connections: usize,
-    /// When the next request is sent.
+    /// When the next requests are sent.
     pub shape: Shape,
-    /// Ends after so many requests; of bursts, rounds.
+    /// Ends after this number of requests, or of rounds for bursts.
     pub count: u64,
-    /// Ends after so long.
+    /// Ends after this time.
     pub duration: Duration,
-    /// Requests or rounds before the others whose times are thrown away.
+    /// Number of requests or rounds at the beginning that are not measured.
     pub warm_up: u64,
 }
 
-/// When the next request is sent.
+/// When the next requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// When the one before it on the same connection has been answered.
+    /// When the previous request on the same connection is answered.
     Closed,
-    /// On all connections at one instant, when all of the round before have been answered.
+    /// On all connections at once, when all requests of the previous round are answered.
     Burst,
 }
 
 /// Runs the plan.
 ///
 /// # Errors
-/// The server cannot be reached, hangs up, is silent for 30 s, does not speak HTTP/1.1, or refuses `before`. Statuses are no
-/// errors: the report counts them.
+/// The server cannot be reached, closes a connection, does not answer for 30 s, does not speak HTTP/1.1, or refuses `before`. An
+/// error status is not an error here: the report counts it.
 pub fn run(plan: &Plan, report: &mut Report) -> Result<(), LoadError> {
     let mut connections = (0..plan.connections.max(1))
         .map(|_| Connection::open(plan.address))
@@ -73,7 +73,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<(), LoadError> {
 
 struct Run<'a> {
     plan: &'a Plan,
-    /// For what comes before.
+    /// The connection for `before`.
     aside: Option<Connection>,
 }
 
@@ -112,7 +112,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Each connection in turn. Blocking reads: no poll between an answer and the next request.
+    /// One connection after another, with blocking reads: there is no poll between a response and the next request.
     fn one_by_one(
         &mut self,
         count: u64,
@@ -135,7 +135,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Every connection sends its next request as soon as it has its answer.
+    /// Every connection sends its next request as soon as it has its response.
     fn all_at_once(
         &mut self,
         count: u64,
@@ -169,7 +169,7 @@ impl Run<'_> {
         set_blocking(connections, Blocking::Yes)
     }
 
-    /// All connections at one instant; the next round when all have their answers.
+    /// All connections send at once; the next round begins when all have their responses.
     fn bursts(
         &mut self,
         count: u64,
@@ -219,7 +219,7 @@ fn set_blocking(connections: &mut [Connection], blocking: Blocking) -> Result<()
     Ok(())
 }
 
-/// The places of the connections that wait and can go on.
+/// The indexes of the waiting connections that are ready.
 fn ready(connections: &[Connection], request: &[u8]) -> Result<Vec<usize>, LoadError> {
     let mut places = Vec::with_capacity(connections.len());
     let mut fds = Vec::with_capacity(connections.len());
@@ -255,7 +255,7 @@ struct Connection {
     blocking: Blocking,
     answer: Answer,
     sent: Instant,
-    /// How much of the request has gone.
+    /// How many bytes of the request are written.
     written: usize,
     first_byte: Option<Duration>,
     waiting: bool,
@@ -275,7 +275,7 @@ impl Connection {
         })
     }
 
-    /// Begins with the next request.
+    /// Starts the next request.
     fn send(&mut self, request: &[u8]) -> Result<(), LoadError> {
         if self.answer.closes() {
             self.stream = connect(self.address)?;
@@ -291,7 +291,7 @@ impl Connection {
         self.write(request)
     }
 
-    /// Writes what goes into the socket's buffer: of ordinary requests, all.
+    /// Writes as much as fits into the socket's buffer, usually the whole request.
     fn write(&mut self, request: &[u8]) -> Result<(), LoadError> {
         while self.written < request.len() {
             match self.stream.write(&request[self.written..]) {
@@ -310,7 +310,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Blocks until the answer is complete; the time it took.
+    /// Blocks until the response is complete, and returns its time.
     fn wait(&mut self, request: &[u8]) -> Result<Duration, LoadError> {
         loop {
             if let Some(complete) = self.go_on(request)? {
@@ -325,7 +325,7 @@ impl Connection {
         }
     }
 
-    /// The rest of the request, if there is one, then one read. The time of the whole answer once that is complete.
+    /// Writes the rest of the request, if there is one, then reads once. Returns the time of the response when it is complete.
     fn go_on(&mut self, request: &[u8]) -> Result<Option<Duration>, LoadError> {
         self.write(request)?;
         let mut buffer = [0; 16 * 1024];
@@ -372,7 +372,7 @@ fn connect(address: SocketAddr) -> Result<TcpStream, LoadError> {
     set_up().map_err(|source| LoadError::Connect { address, source })
 }
 
-/// Longest that an answer may take.
+/// Longest time of a response.
 const PATIENCE: Duration = Duration::from_secs(30);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -384,7 +384,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers so many requests of 64 KB and more, each on a connection of its own.
+    /// Answers this number of requests of 64 KB and more, each on its own connection.
     fn server(requests: usize, answer: &'static str) -> (SocketAddr, std::thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

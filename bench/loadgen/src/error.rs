@@ -7,18 +7,18 @@ use std::time::Duration;
 /// See the variants.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Not an address that can be loaded.
+    /// Not a valid URL for a measurement.
     #[error("'{url}' {problem}, for example http://127.0.0.1:8080/fn/hello/")]
     Url {
-        /// As it was given.
+        /// The given URL.
         url: String,
-        /// What is wrong with it.
+        /// What is wrong.
         problem: &'static str,
     },
-    /// Nobody accepts connections there.
+    /// No server accepts connections at the address.
     #[error("cannot connect to {address}: {source}")]
     Connect {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// Why.
         source: io::Error,
@@ -26,31 +26,31 @@ pub enum LoadError {
     /// A connection broke.
     #[error("{doing} failed: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
         /// Why.
         source: io::Error,
     },
     /// The server closed a connection too early.
-    #[error("the server closed the connection before its answer was complete")]
+    #[error("the server closed the connection before its response was complete")]
     Closed,
-    /// No answer in time.
-    #[error("{waiting} requests had no answer within {patience:?}")]
+    /// No response in time.
+    #[error("{waiting} requests had no response within {patience:?}")]
     Silent {
-        /// How many were waiting.
+        /// Number of waiting requests.
         waiting: usize,
-        /// How long.
+        /// The time limit.
         patience: Duration,
     },
-    /// What came is not HTTP/1.1 as it is understood here.
-    #[error("the server's answer {problem}: {head:?}")]
+    /// The response is not HTTP/1.1, or uses a feature that the client does not support.
+    #[error("the server's response {problem}: {head:?}")]
     Answer {
-        /// What is wrong with it.
+        /// What is wrong.
         problem: &'static str,
-        /// How it begins.
+        /// Its beginning.
         head: String,
     },
-    /// The request that comes before each round was refused.
+    /// The request before a round was refused.
     #[error("the request before a round was answered {status}: {body}")]
     Before {
         /// HTTP status.

@@ -1,12 +1,12 @@
-//! A load client over raw HTTP/1.1, leaner than what it measures: one thread, `poll(2)` or `epoll(7)` over keep-alive
-//! connections, no runtime. On the two cores of a small machine the client must not be what is measured, and must weigh the
-//! same on every server. `pilot bench` is its front end; it knows nothing of Pilotlight itself.
+//! A load client over raw HTTP/1.1 that uses little CPU time: one thread, `poll(2)` or `epoll(7)` over keep-alive connections, no
+//! async runtime. On a machine with two cores, the client must not be the bottleneck, and must cost every server the same.
+//! `pilot bench` is its front end. It knows nothing of Pilotlight.
 //!
-//! [`closed`]: a connection's next request follows its answer, or all connections send at one instant. A slow answer delays
-//! the next request, so this says what a client with so many connections sees.
+//! [`closed`]: a connection sends its next request after its response, or all connections send at once. A slow response delays the
+//! next request, so this measures what a client with this number of connections sees.
 //!
-//! [`open`]: requests are sent when their time has come, whatever became of those before. A slow answer delays nothing, and
-//! what a request had to wait counts from the instant at which it was meant to be sent.
+//! [`open`]: requests are sent at their times, independently of earlier ones. A slow response delays nothing, and the time of a
+//! request counts from its intended send time.
 
 pub mod answer;
 pub mod closed;

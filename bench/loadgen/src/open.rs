@@ -1,8 +1,7 @@
-//! The open loop: every request is sent at its time, on a connection that is free or on a new one. One thread, one epoll; a
-//! timerfd wakes it at the next request's time, to the microsecond. Nothing in it blocks: neither a connect nor a write nor
-//! a server that is silent.
+//! The open loop: every request is sent at its time, on a free connection or on a new one. It is one thread with one epoll. A
+//! timerfd wakes it at the next request's time, with a precision of a microsecond. Nothing in it blocks.
 //!
-//! Times count from [`Plan::start`]. What is measured of a request is handed to the caller when it is over; nothing is kept.
+//! Times count from [`Plan::start`]. The caller gets the outcome of each request when it ends; nothing is kept.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,62 +20,62 @@ use self::connection::{Connection, Progress};
 
 mod connection;
 
-/// Where to, and within which bounds.
+/// The server and the limits.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// To whom.
+    /// The server's address.
     pub address: SocketAddr,
-    /// The instant from which times count. May lie in the future.
+    /// The instant from which times count. It may be in the future.
     pub start: Instant,
-    /// No more than so many are open at the same time.
+    /// Highest number of open connections.
     pub connections_max: usize,
-    /// A request that has no whole answer after this, from when it was taken up, has failed.
+    /// A request fails if it has no complete response this long after its turn.
     pub timeout: Duration,
 }
 
-/// A request that is to be sent.
+/// A request to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shot<T> {
-    /// When.
+    /// Its send time.
     pub at: Duration,
-    /// What the caller knows it by.
+    /// The caller's name of the request.
     pub tag: T,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub struct Outcome<'a, T> {
-    /// Which one.
+    /// The request.
     pub shot: Shot<T>,
-    /// When its turn came: later than [`Shot::at`] by what the generator itself was late.
+    /// When its turn came: [`Shot::at`] plus the generator's own delay.
     pub taken_up: Duration,
-    /// When its first byte was written: later than that by the making of a connection.
+    /// When its first byte was written, after a connection was made.
     pub sent: Option<Duration>,
-    /// When the first byte of its answer came.
+    /// When the first byte of its response arrived.
     pub first_byte: Option<Duration>,
-    /// When it was over.
+    /// When it ended.
     pub done: Duration,
-    /// The whole answer, or why there is none.
+    /// The complete response, or why there is none.
     pub end: Result<&'a Answer, Failure>,
 }
 
-/// Why a request has no answer.
+/// Why a request has no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
-    /// As many connections as there may be were busy; it was not sent.
+    /// All connections were busy, so it was not sent.
     NoConnectionFree,
     /// No connection could be made.
     NotConnected,
-    /// The server closed the connection before the answer was complete.
+    /// The server closed the connection before the response was complete.
     Closed,
     /// It took too long.
     TimedOut,
-    /// What came is no HTTP/1.1.
+    /// The response is not HTTP/1.1.
     NotHttp,
 }
 
 impl Failure {
-    /// As it is told, in one word.
+    /// Its name in the results.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -89,11 +88,11 @@ impl Failure {
     }
 }
 
-/// Sends everything and waits until all is over. `shots` come in the order of their times; `fill` writes a request's bytes
-/// into an empty buffer; `over` is told of each request once.
+/// Sends all requests and waits until all have ended. `shots` are in the order of their times. `fill` writes a request's bytes into
+/// an empty buffer. `over` gets the outcome of each request.
 ///
 /// # Errors
-/// The machine gives no epoll or no timer. What goes wrong with requests goes to `over`.
+/// The kernel provides no epoll or no timer. Failed requests are not errors; `over` gets them.
 pub fn run<T: Copy>(
     plan: &Plan,
     shots: impl Iterator<Item = Shot<T>>,
@@ -105,7 +104,7 @@ pub fn run<T: Copy>(
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create"))?;
     let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
     let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(failed("timerfd_create"))?;
-    // Edge-triggered: it is set anew and never read.
+    // Edge-triggered, because the timer is set again and never read.
     let wanted = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
     epoll
         .add(timer.as_fd(), EpollEvent::new(wanted, TIMER))
@@ -128,36 +127,35 @@ pub fn run<T: Copy>(
     run.all(shots.peekable()).map_err(failed("epoll_wait"))
 }
 
-/// Everything that happens in one thread.
+/// The state of one thread.
 struct Run<'a, T, F, O> {
     plan: &'a Plan,
     epoll: Epoll,
     timer: TimerFd,
-    /// What the timer is set to.
+    /// The time of the timer.
     timer_at: Option<Duration>,
     slots: Vec<Slot<T>>,
     /// Slots without a connection.
     vacant: Vec<usize>,
-    /// Slots whose connection waits for a request; the last used is used first.
+    /// Slots with an idle connection. The last used one is used first.
     idle: Vec<usize>,
-    /// Requests on their way.
+    /// Number of requests under way.
     flying: usize,
-    /// In the order in which requests were taken up, which is that of their deadlines. Those that are over stay until theirs.
+    /// Deadlines in the order of the requests' turns. Those of finished requests stay until they are over.
     deadlines: VecDeque<(Duration, Ticket)>,
     fill: F,
     over: O,
     buffer: Vec<u8>,
 }
 
-/// A place for a connection. `turn` counts its requests and connections, so that an event or a deadline of an earlier one is
-/// known as such.
+/// A place for a connection. `turn` counts its requests and connections, to recognise events and deadlines of earlier ones.
 struct Slot<T> {
     turn: u32,
     connection: Option<Connection>,
     flight: Option<Flight<T>>,
 }
 
-/// A request on its way.
+/// A request under way.
 #[derive(Clone, Copy)]
 struct Flight<T> {
     shot: Shot<T>,
@@ -178,7 +176,7 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
     ) -> nix::Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS];
         loop {
-            // Not all at once when it is behind: answers are read in between.
+            // A limited number at a time if it is late, so that responses are read in between.
             for _ in 0..BATCH {
                 let now = self.now();
                 match shots.next_if(|shot| shot.at <= now) {
@@ -209,7 +207,7 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
         self.plan.start.elapsed()
     }
 
-    /// Sets the timer to the next request's time. How long epoll may wait besides: up to the first deadline.
+    /// Sets the timer to the next request's time. Returns epoll's timeout, which is the first deadline.
     fn sleep(&mut self, next: Option<Duration>) -> nix::Result<EpollTimeout> {
         let now = self.now();
         if let Some(at) = next {
@@ -230,7 +228,7 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
         Ok(EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::MAX))
     }
 
-    /// A request's time has come.
+    /// Sends a request, whose time has come.
     fn take_up(&mut self, shot: Shot<T>, now: Duration) {
         let flight = Flight {
             shot,
@@ -260,7 +258,7 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
         }
     }
 
-    /// A slot with a new connection, which is still being made.
+    /// A slot with a new connection, which is still connecting.
     fn open(&mut self) -> Result<usize, Failure> {
         if self.slots.len() - self.vacant.len() >= self.plan.connections_max {
             return Err(Failure::NoConnectionFree);
@@ -287,7 +285,7 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
         Ok(slot)
     }
 
-    /// Something happened to the connection in a slot.
+    /// Handles an event of the connection in a slot.
     fn happened(&mut self, data: u64, flags: EpollFlags) {
         let Some(slot) = usize::try_from(data)
             .ok()
@@ -295,8 +293,8 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
         else {
             return;
         };
-        // An event of a connection that was closed since finds its slot vacant, or meets a new connection, which then
-        // reads nothing.
+        // The event may be of a connection that is already closed. Then the slot is vacant, or has a new connection, which reads
+        // nothing.
         let place = &mut self.slots[slot];
         let gone =
             flags.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
@@ -321,7 +319,7 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
         );
     }
 
-    /// What follows from what a connection did.
+    /// Continues after the progress of a connection.
     fn after(&mut self, slot: usize, progress: Progress, stays: Stays) {
         let result = match progress {
             Progress::Waits => return,
@@ -351,7 +349,7 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
         self.vacant.push(slot);
     }
 
-    /// Fails the requests whose time is over.
+    /// Fails the requests whose deadline is over.
     fn expire(&mut self) {
         while let Some((deadline, ticket)) = self.deadlines.front().copied() {
             let is_over = self.slots[ticket.slot].turn != ticket.turn;
@@ -396,23 +394,23 @@ enum Stays {
     Closed,
 }
 
-/// As many open files as this user may have: a slow server needs a connection for each request that waits.
+/// Raises the limit of open files, because a slow server needs a connection for each waiting request.
 fn raise_open_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {
-        // With fewer, connections fail and are counted.
+        // Without it, connections may fail, which is counted.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
 
-/// What the timer's events carry; slots count from zero.
+/// The data of the timer's events; slots count from zero.
 const TIMER: u64 = u64::MAX;
-/// Requests that are sent before it looks at answers again.
+/// Number of requests that are sent before responses are read again.
 const BATCH: usize = 32;
 const EVENTS: usize = 256;
 const READ_BYTES: usize = 64 << 10;
-/// Closer than this it does not go to sleep: setting the timer and waking up take about as long.
+/// It does not sleep for shorter times, because setting the timer and waking up take about as long.
 const SPIN: Duration = Duration::from_micros(20);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a closed loop or a burst measured. Times are microseconds.
+//! The results of a closed loop or of bursts. Times are microseconds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::answer::Answer;
 use crate::times::{Summary, Times};
 
-/// Collects.
+/// Collects results.
 #[derive(Debug)]
 pub struct Report {
     first_byte: Times,
@@ -24,12 +24,12 @@ pub struct Report {
     first_problem: Option<String>,
 }
 
-/// What is collected besides the times.
+/// What is collected in addition to the times.
 #[derive(Debug, Clone, Default)]
 pub struct Want {
     /// The header whose values are counted, such as `x-pilot-start`.
     pub start_header: Option<&'static str>,
-    /// The header that makes an answer a failure whatever its status is, such as `x-amz-function-error`.
+    /// The header that marks a response as a failure, whatever its status is, such as `x-amz-function-error`.
     pub failure_header: Option<&'static str>,
     /// The durations of the `Server-Timing` header.
     pub phases: bool,
@@ -37,50 +37,50 @@ pub struct Want {
     pub samples: bool,
 }
 
-/// Single times, in the order in which they were taken, µs.
+/// Single times, in the order of the requests, µs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Samples {
-    /// To the first byte of the answer.
+    /// To the first byte of the response.
     pub first_byte_us: Vec<f64>,
-    /// To its last.
+    /// To its last byte.
     pub complete_us: Vec<f64>,
-    /// Of bursts: from the first write to the last answer's last byte.
+    /// For bursts: from the first write to the last byte of the last response.
     pub round_us: Vec<f64>,
 }
 
-/// The report as it is told.
+/// The results as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Document {
-    /// How long it took.
+    /// Total time.
     pub seconds: f64,
-    /// Answers per second.
+    /// Responses per second.
     pub per_second: f64,
-    /// From the request's write to the first byte of its answer.
+    /// From the request's write to the first byte of its response.
     pub first_byte_us: Summary,
     /// To its last byte.
     pub complete_us: Summary,
-    /// Of bursts: from the first write to the last answer's last byte.
+    /// For bursts: from the first write to the last byte of the last response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_us: Option<Summary>,
-    /// Answers by status.
+    /// Responses by status.
     pub status: BTreeMap<u16, u64>,
-    /// Answers whose status is an error, or that have the failure header.
+    /// Responses with an error status, or with the failure header.
     pub failed: u64,
-    /// Answers by the start header's value.
+    /// Responses by the start header's value.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub start: BTreeMap<String, u64>,
-    /// The server's own account, in its order.
+    /// The phases of `Server-Timing`, in their order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseTimes>,
-    /// Every single time, if wanted.
+    /// Every single time, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<Samples>,
-    /// How the body of the first failure begins.
+    /// The beginning of the first failure's body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_problem: Option<String>,
 }
 
-/// One entry of `Server-Timing` over all answers that have it.
+/// One entry of `Server-Timing` over all responses that have it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PhaseTimes {
     /// Its name.
@@ -91,7 +91,7 @@ pub struct PhaseTimes {
 }
 
 impl Report {
-    /// An empty one.
+    /// An empty report.
     #[must_use]
     pub fn new(want: Want) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl Report {
         }
     }
 
-    /// One answered request.
+    /// Adds one answered request.
     pub(crate) fn answered(&mut self, first_byte: Duration, complete: Duration, answer: &Answer) {
         self.first_byte.record(first_byte);
         self.complete.record(complete);
@@ -143,14 +143,14 @@ impl Report {
                     .phases
                     .entry(name.to_owned())
                     .or_insert_with(|| (0, Times::new()));
-                // A cold start has phases that a warm one has not: the place is the hindmost that was seen.
+                // A cold start has more phases than a warm one, so the position of an entry is the last one seen.
                 known.0 = known.0.max(place);
                 known.1.record(took);
             }
         }
     }
 
-    /// One burst, from its first write to its last byte.
+    /// Adds one burst, from its first write to its last byte.
     pub(crate) fn round(&mut self, took: Duration) {
         self.rounds.record(took);
         if self.want.samples {
@@ -158,12 +158,12 @@ impl Report {
         }
     }
 
-    /// The timed part is over.
+    /// The measured part has ended.
     pub(crate) fn finished(&mut self, elapsed: Duration) {
         self.elapsed = elapsed;
     }
 
-    /// The report as it is told.
+    /// The results as JSON.
     #[must_use]
     pub fn document(&self) -> Document {
         let seconds = self.elapsed.as_secs_f64();
@@ -195,7 +195,7 @@ fn micros(took: Duration) -> f64 {
     took.as_secs_f64() * 1e6
 }
 
-/// `fork;dur=1.23, init;dur=0.4` as names and times; what has no duration is left out.
+/// `fork;dur=1.23, init;dur=0.4` as names and times. Entries without a duration are left out.
 fn phases(header: &str) -> impl Iterator<Item = (&str, Duration)> {
     header.split(',').filter_map(|entry| {
         let mut parts = entry.trim().split(';');

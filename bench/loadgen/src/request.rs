@@ -1,10 +1,10 @@
-//! What is sent: a request's bytes, made once, and the address they go to.
+//! A request's bytes, which are made once, and its address.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use crate::error::LoadError;
 
-/// Where a server is, and how it is called.
+/// A server's address and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     /// Its address.
@@ -14,10 +14,10 @@ pub struct Site {
 }
 
 impl Site {
-    /// Splits `http://HOST[:PORT][/PATH]` into the server and the path, and looks the host up.
+    /// Splits `http://HOST[:PORT][/PATH]` into the server and the path, and resolves the host.
     ///
     /// # Errors
-    /// The URL is not of this form, or the host is not known.
+    /// The URL is invalid, or the host is unknown.
     pub fn of(url: &str) -> Result<(Self, String), LoadError> {
         let wrong = |problem| LoadError::Url {
             url: url.to_owned(),
@@ -25,15 +25,15 @@ impl Site {
         };
         let rest = url
             .strip_prefix("http://")
-            .ok_or_else(|| wrong("is no http:// address"))?;
+            .ok_or_else(|| wrong("is not an http:// address"))?;
         let (host, path) = match rest.find('/') {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),
         };
         if host.is_empty() || url.contains(|letter: char| letter.is_ascii_whitespace()) {
-            return Err(wrong("is no http:// address"));
+            return Err(wrong("is not an http:// address"));
         }
-        // A port is what stands behind the last colon, unless that is inside an IPv6 address.
+        // The port is after the last colon, unless that is inside an IPv6 address.
         let has_port = host
             .rsplit_once(':')
             .is_some_and(|(_, port)| !port.ends_with(']'));
@@ -43,7 +43,7 @@ impl Site {
             format!("{host}:80").to_socket_addrs()
         };
         let address = found.ok().and_then(|mut all| all.next());
-        let address = address.ok_or_else(|| wrong("names a host that is not known"))?;
+        let address = address.ok_or_else(|| wrong("names an unknown host"))?;
         let site = Self {
             address,
             host: host.to_owned(),

@@ -1,4 +1,4 @@
-//! Times in a histogram of bounded size, three digits precise, and their summary in microseconds.
+//! Times in a histogram of bounded size with three significant digits, and their summary in microseconds.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ pub struct Times {
     histogram: Histogram<u64>,
 }
 
-/// What is told of many times, µs.
+/// The summary of many times, µs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// How many there are.
+    /// Their number.
     pub count: u64,
     /// Their mean.
     pub mean: f64,
@@ -33,35 +33,35 @@ pub struct Summary {
 }
 
 impl Times {
-    /// None yet.
+    /// An empty collection.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            // As large as its longest time needs, which keeps many of them small.
+            // It resizes itself, so many histograms stay small.
             histogram: Histogram::new(3).expect("three significant digits are allowed"),
         }
     }
 
-    /// Takes one more. What is longer than ten minutes counts as that.
+    /// Adds one time. A time of more than ten minutes counts as ten minutes.
     pub fn record(&mut self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        // It grows up to what is recorded, which is bounded.
+        // Cannot fail: it grows as needed, and the values are bounded.
         let _ = self.histogram.record(nanos.min(NANOS_MAX));
     }
 
-    /// Takes all of another collection.
+    /// Adds another collection.
     pub fn add(&mut self, other: &Self) {
-        // It can grow, so it has room for whatever the other one has.
+        // Cannot fail: it grows as needed.
         let _ = self.histogram.add(&other.histogram);
     }
 
-    /// How many there are.
+    /// Their number.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The time that a share (0 to 1) does not exceed.
+    /// The time that this share (0 to 1) of the times does not exceed.
     #[must_use]
     pub fn at(&self, share: f64) -> Duration {
         Duration::from_nanos(self.histogram.value_at_quantile(share))
@@ -94,7 +94,7 @@ fn micros(nanos: u64) -> f64 {
     nanos as f64 / 1e3
 }
 
-/// Longest time that is told from longer ones: ten minutes.
+/// Longest recorded time: ten minutes.
 const NANOS_MAX: u64 = 600_000_000_000;
 
 #[cfg(test)]

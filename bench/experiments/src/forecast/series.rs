@@ -5,18 +5,18 @@ use pilot_forecast::predictor::{Beginning, Expected, Predictor};
 use pilot_model::policy::SmoothingMarkovPolicy;
 use serde::Serialize;
 
-/// A sample, and what was expected of it before it came. `None`: there was nothing to expect it from.
+/// A sample and its forecasts. `None`: there were no earlier samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Foreseen {
     /// The sample.
     pub(super) observed: f64,
-    /// By smoothing alone, Eq. 1.
+    /// The forecast by smoothing alone, Eq. 1.
     pub(super) smoothed: Option<f64>,
-    /// With the chain's correction, Eq. 2; smoothing alone as long as there is no chain.
+    /// The forecast with the chain's correction, Eq. 2; by smoothing alone as long as there is no chain.
     pub(super) forecast: Option<f64>,
 }
 
-/// Goes through the series: every sample with the forecast that the samples before it gave.
+/// Forecasts every sample of the series from the samples before it.
 pub(super) fn foresee(
     constants: &SmoothingMarkovPolicy,
     beginning: Beginning,
@@ -44,8 +44,8 @@ pub(super) fn foresee(
         .collect()
 }
 
-/// How far forecasts were off: the sum of what they were off by, as a share of the sum of what came. Samples without a forecast do
-/// not count. `None`: nothing came.
+/// The relative error: the sum of the absolute errors divided by the sum of the samples. Samples without a forecast do not count.
+/// `None`: all samples are 0.
 pub(super) fn relative_error(
     foreseen: &[Foreseen],
     of: impl Fn(&Foreseen) -> Option<f64>,
@@ -70,7 +70,7 @@ mod tests {
         [[8.0; 7], [19.0; 7]].concat()
     }
 
-    /// Relative errors at the jump and at the three samples behind it.
+    /// Relative errors at the jump and at the three samples after it.
     fn errors(constants: &SmoothingMarkovPolicy) -> Vec<f64> {
         let foreseen = foresee(constants, Beginning::Mean, &jump());
         foreseen[7..=10]
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(foreseen.len(), 14);
         assert_eq!(foreseen[0].forecast, None);
         assert_eq!(foreseen[7].forecast, Some(8.0));
-        // 0.8 × 19 and what is left of the 8s, among them e_0: the mean of seven 8s and a 19.
+        // 0.8 × 19, and the remaining weight of the 8s and of e_0, the mean of seven 8s and a 19.
         let beginning = f64::powi(0.2, 8) * (7.0 * 8.0 + 19.0) / 8.0;
         let left = (0.2 - f64::powi(0.2, 8)) * 8.0;
         let smoothed = foreseen[8].smoothed.unwrap();

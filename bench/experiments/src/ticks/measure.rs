@@ -1,4 +1,4 @@
-//! How long a tick takes: one forecaster ticked often, and many ticked in turn as the daemon does.
+//! Measures ticks: one forecaster many times, and many forecasters in turn as in the daemon.
 
 use std::time::{Duration, Instant as Wall};
 
@@ -15,11 +15,11 @@ pub(super) struct Runs {
     pub(super) ticks: u32,
     /// Forecasters that are ticked in turn.
     pub(super) functions: u32,
-    /// How often all of them are.
+    /// How often all of them are ticked.
     pub(super) rounds: u32,
 }
 
-/// What ticks of one policy took.
+/// The times of one policy's ticks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct TickTimes {
     /// The policy with its constants.
@@ -32,7 +32,7 @@ pub(super) struct TickTimes {
     pub(super) tick_ns_p99: u64,
     /// One tick, nanoseconds: the longest.
     pub(super) tick_ns_max: u64,
-    /// What reading the clock takes, nanoseconds (median); it is part of the above.
+    /// The time to read the clock, nanoseconds (median). It is included in the times above.
     pub(super) clock_ns: u64,
     /// Forecasters that were ticked in turn.
     pub(super) functions: u32,
@@ -42,7 +42,7 @@ pub(super) struct TickTimes {
     pub(super) round_ms_max: f64,
 }
 
-/// Measures `policy` on a mixture of traffic: bursts, noise, now and then, nothing. `None` for `demand`, which has no ticks.
+/// Measures `policy` with mixed traffic: bursts, noise, rare requests, none. `None` for `demand`, which has no ticks.
 pub(super) fn tick_times(policy: &Policy, runs: Runs) -> Option<TickTimes> {
     let scale = ScaleConfig {
         min: 0,
@@ -56,7 +56,7 @@ pub(super) fn tick_times(policy: &Policy, runs: Runs) -> Option<TickTimes> {
         .filter_map(|number| Some(Traffic::new(forecaster(policy, &scale)?, number)))
         .collect();
     let mut clock: Vec<u64> = (0..1000).map(|_| nanos(Wall::now().elapsed())).collect();
-    // Beyond the first of everything: windows fill, memory is touched.
+    // The first ticks fill windows and touch memory for the first time.
     for _ in 0..WARM_UP {
         one.pass();
     }
@@ -85,12 +85,12 @@ pub(super) fn tick_times(policy: &Policy, runs: Runs) -> Option<TickTimes> {
     })
 }
 
-/// A forecaster, and what it is told.
+/// A forecaster and its traffic.
 struct Traffic {
     forecaster: Box<dyn Forecaster>,
-    /// Which function of the mixture.
+    /// Selects the kind of traffic.
     number: u32,
-    /// Ticks so far; functions begin at different places of their cycles.
+    /// Number of ticks so far. Functions begin at different positions of their cycles.
     turn: u64,
     noise: u64,
     last_arrival: Option<Instant>,
@@ -107,7 +107,7 @@ impl Traffic {
         }
     }
 
-    /// One tick. Says how long it took, nanoseconds.
+    /// One tick. Returns its duration in nanoseconds.
     fn pass(&mut self) -> u64 {
         let tick = self.next();
         let begin = Wall::now();
@@ -115,7 +115,7 @@ impl Traffic {
         nanos(begin.elapsed())
     }
 
-    /// A few ticks nobody measures.
+    /// A few ticks that are not measured.
     fn hurry(&mut self) {
         for _ in 0..4 {
             let tick = self.next();
@@ -161,7 +161,7 @@ impl Traffic {
     }
 }
 
-/// The value below which `percent` of them lie; sorts them.
+/// The percentile; sorts the values.
 fn quantile(values: &mut [u64], percent: usize) -> u64 {
     values.sort_unstable();
     let place = (values.len() * percent / 100).min(values.len().saturating_sub(1));
@@ -192,7 +192,7 @@ mod tests {
             };
             assert!(times.tick_ns_p50 <= times.tick_ns_p99, "{times:?}");
             assert!(times.tick_ns_p99 <= times.tick_ns_max, "{times:?}");
-            // A debug build on a busy machine: only what is wrong by orders of magnitude shows.
+            // A generous limit, for debug builds on busy machines.
             assert!(times.tick_ns_p50 < 200_000_000, "{times:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! One connection of the open loop: made, written to and read from without ever blocking.
+//! One connection of the open loop. It never blocks.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use nix::sys::socket::{
 use super::Failure;
 use crate::answer::Answer;
 
-/// A connection, and the request that is on it.
+/// A connection and its current request.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
@@ -21,23 +21,23 @@ pub(super) struct Connection {
     pub(super) first_byte: Option<Duration>,
     pub(super) done: Option<Duration>,
     outgoing: Vec<u8>,
-    /// How much of `outgoing` has gone.
+    /// How many bytes of `outgoing` are written.
     written: usize,
 }
 
-/// How far a request has come.
+/// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Nothing more can be done until something happens.
+    /// It waits for an event.
     Waits,
-    /// The answer is there.
+    /// The response is complete.
     Complete,
-    /// There will be none.
+    /// There will be no response.
     Failed(Failure),
 }
 
 impl Connection {
-    /// Begins to connect.
+    /// Starts to connect.
     pub(super) fn open(address: SocketAddr) -> io::Result<Self> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::Inet,
@@ -67,7 +67,7 @@ impl Connection {
         })
     }
 
-    /// Takes the next request.
+    /// Starts the next request.
     pub(super) fn begin(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
         self.answer.clear();
         self.sent = None;
@@ -78,7 +78,7 @@ impl Connection {
         fill(&mut self.outgoing);
     }
 
-    /// Writes what is left of the request, as far as that goes now.
+    /// Writes as much of the request as possible now.
     pub(super) fn write(&mut self, start: Instant) -> Progress {
         while self.written < self.outgoing.len() {
             let now = start.elapsed();
@@ -90,9 +90,9 @@ impl Connection {
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
-                    // ENOTCONN: still being made.
+                    // ENOTCONN: still connecting.
                     ErrorKind::WouldBlock | ErrorKind::NotConnected => return Progress::Waits,
-                    // The server's answer may be there all the same: it refused the body and closed.
+                    // There may still be a response: the server refused the body and closed the connection.
                     ErrorKind::BrokenPipe | ErrorKind::ConnectionReset if self.sent.is_some() => {
                         return Progress::Waits;
                     }
@@ -104,7 +104,7 @@ impl Connection {
         Progress::Waits
     }
 
-    /// Reads what is there.
+    /// Reads the available bytes.
     pub(super) fn read(&mut self, start: Instant, buffer: &mut [u8]) -> Progress {
         loop {
             let length = match self.stream.read(buffer) {

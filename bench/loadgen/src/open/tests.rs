@@ -4,8 +4,8 @@ use std::thread;
 
 use super::*;
 
-/// A server with a thread per connection. `answer` gets the number of the request on its connection, from 1, and may wait;
-/// `None` closes the connection.
+/// A server with a thread per connection. `answer` gets the number of the request on its connection, from 1, and may wait. `None`
+/// closes the connection.
 fn server(answer: fn(u32) -> Option<String>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -70,7 +70,7 @@ fn get(_: u32, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(b"GET / HTTP/1.1\r\n\r\n");
 }
 
-/// What the tests look at of an outcome.
+/// The part of an outcome that the tests check.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     tag: u32,
@@ -134,7 +134,7 @@ fn slow_answers_hold_nothing_back() {
         get,
     );
     assert!(seen.iter().all(|seen| seen.end == Ok(200)));
-    // All are under way before the first is answered.
+    // All requests are sent before the first one is answered.
     let first_answer = seen.iter().map(|seen| seen.done).min().unwrap();
     let last_sent = seen.iter().map(|seen| seen.sent.unwrap()).max().unwrap();
     assert!(last_sent < first_answer, "{last_sent:?} {first_answer:?}");

@@ -278,7 +278,7 @@ async fn a_response_body_reaches_the_client_part_by_part() {
     let daemon = Daemon::with(vec![function]).await;
     let mut client = daemon.client().await;
     client.send("GET /fn/web HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    // Nothing of the body is there, and the head is.
+    // The head is received before any part of the body.
     assert_eq!(client.head().await.status, 200);
     for part in ["data: 1\n\n", "data: 2\n\n"] {
         parts.send(part).unwrap();
@@ -337,7 +337,7 @@ async fn much_passes_both_ways_and_little_is_in_flight() {
     const IN_FLIGHT_MAX: usize = 32 * 1024 * 1024;
     let taken = Arc::new(AtomicUsize::new(0));
     let takes = taken.clone();
-    // Counts what it takes from the client before it goes back.
+    // Counts what it reads from the client before it answers.
     let function = Function::server("web", move |request: PassedRequest| {
         let takes = takes.clone();
         async move {
