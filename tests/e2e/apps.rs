@@ -1,5 +1,4 @@
-//! ASGI and WSGI applications behind `/fn/NAME/`, small ones for the protocol's corners and the repository's examples as
-//! a newcomer deploys them.
+//! ASGI and WSGI applications behind `/fn/NAME/`: small ones for the protocol's corner cases, and the repository's examples.
 
 use pilot_harness::{Daemon, Project, Request, eventually};
 use serde_json::{Value, json};
@@ -168,7 +167,7 @@ fn a_half_answer_of_an_asgi_application_never_looks_whole() {
     let daemon = asgi();
     let mut connection = daemon.connect();
     connection.send(&Request::new("GET", "/fn/lab/late"));
-    // Cut off, or an error where nothing of the answer had left yet: both tell the client. A whole 200 would not.
+    // The response is interrupted, or an error if nothing of it was sent yet. The client notices both, but not a complete 200.
     let whole = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         connection.receive("GET").status
     }));

@@ -1,4 +1,4 @@
-//! `pilot bench`: what it measures of a real function, and what it says when it cannot.
+//! `pilot bench`: its measurements of a real function, and its errors.
 
 use pilot_harness::{Daemon, Project};
 use serde_json::Value;
@@ -11,7 +11,7 @@ fn json(daemon: &Daemon, arguments: &[&str]) -> Value {
     serde_json::from_str(&daemon.cli_ok(arguments)).unwrap()
 }
 
-/// What a refused command line says, and with which exit code.
+/// The message and the exit code of a refused command.
 fn refused(daemon: &Daemon, arguments: &[&str]) -> (String, i32) {
     let output = daemon.cli(arguments);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -246,8 +246,8 @@ fn load_keeps_pace_while_the_handler_sleeps() {
         number(&load["total"]["complete_us"]["min"]) >= 700_000.0,
         "{load}"
     );
-    // One after the other they would take 28 s. The last is under way before the first has its answer, but for a machine
-    // that stands still for half a second.
+    // One after another, the requests would take 28 s. The last one is sent before the first one is answered, unless the machine
+    // stands still for half a second.
     let text = std::fs::read_to_string(&samples).unwrap();
     let column = |at: usize| -> Vec<f64> {
         let cells = text

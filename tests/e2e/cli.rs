@@ -1,4 +1,4 @@
-//! The command line, verb by verb, as a user types it.
+//! The command line, command by command.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -157,7 +157,7 @@ fn logs_print_and_follow() {
             let _ = send.send(line);
         }
     });
-    // What follows must show an invocation that comes after it began; which one is the first is a race, so ask again.
+    // The followed log must show an invocation that came later. It may begin after the first one, so invoke again.
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut number = 0;
     loop {
@@ -214,7 +214,7 @@ fn an_unknown_verb_or_option_is_refused_with_help() {
     }
 }
 
-/// A child that ends with the test, asked first.
+/// A child that ends with the test, first with SIGTERM.
 struct Ended(Child);
 
 impl Drop for Ended {

@@ -1,4 +1,4 @@
-//! Deploying: what it reports, versions, environments, and that the old version serves until the new one does.
+//! Deployments: reports, versions, environments, and that the old version serves until the new one does.
 
 use std::thread;
 

@@ -1,4 +1,4 @@
-//! What survives: kill -9, stop and start, and what a stop waits for.
+//! Durability: kill -9, stop and start, and what a stop waits for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ fn kill_9_in_the_middle_of_a_deploy_leaves_the_old_version() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // The old version must serve while the new one is being tried, so an answer is the event to wait for.
+    // The old version must serve during the trial start of the new one, so the test waits for a response.
     thread::sleep(Duration::from_millis(700));
     everything_is_there(&daemon);
     daemon.kill();
@@ -92,7 +92,7 @@ fn processes_of_a_killed_daemon_end_with_it() {
     eventually("templates and workers are gone", || {
         children.iter().all(|pid| is_gone(*pid)).then_some(())
     });
-    // The next daemon takes away what the killed one could not: nothing is left after this test.
+    // The next daemon removes what the killed one left.
     daemon.resume();
 }
 
@@ -242,7 +242,7 @@ fn a_restart_answers_within_a_second_with_many_functions() {
     }
     daemon.kill();
     daemon.resume();
-    // The bar itself is the benchmark's; a debug build on a shared machine gets a margin.
+    // The benchmark checks the bar. A debug build on a shared machine gets a margin.
     assert!(
         daemon.started_in() < Duration::from_secs(5),
         "{:?}",
@@ -253,7 +253,7 @@ fn a_restart_answers_within_a_second_with_many_functions() {
     }
 }
 
-/// Every file below, with its length and when it was last written; logs are left out.
+/// Every file below the folder except logs, with its length and its modification time.
 fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -283,7 +283,7 @@ fn invocations_leave_nothing_on_disk_but_their_logs() {
             daemon.get(&format!("/fn/{function}/")).ok();
         }
     }
-    // Whatever is written behind the answers is written by then.
+    // By then everything that is written after the responses is written.
     eventually("the last invocation is in the log", || {
         let log = daemon.logs("once");
         (log.matches("REPORT RequestId").count() == 100).then_some(())

@@ -1,4 +1,4 @@
-//! Policies in a running daemon: what is held, how it is changed, and what `pilot describe` says of it.
+//! Policies in a running daemon: the workers that they hold, changing them, and what `pilot describe` prints.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn the_policy_is_changed_while_the_function_runs_and_describe_says_why_it_holds_
     });
     assert!(page.contains("auto wants 0 workers"), "{page}");
 
-    // A deploy goes back to what the manifest says; `demand` keeps nothing but what idle_s keeps.
+    // A deploy returns to the manifest's policy. `demand` keeps workers only for idle_s.
     daemon.cli_ok(&["scale", "lab", "--policy", "demand"]);
     assert_eq!(daemon.describe("lab").get("forecast"), None);
 }

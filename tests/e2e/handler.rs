@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{answer, failure, lab, plain};
 
-/// A handler whose body are these lines.
+/// A handler with these lines as its body.
 fn body(lines: &str) -> String {
     let indented: Vec<String> = lines.lines().map(|line| format!("    {line}")).collect();
     format!(
@@ -153,7 +153,7 @@ fn exceptions_that_are_hard_to_print_are_reported_all_the_same() {
          return what",
     );
     let daemon = lab(&code, plain());
-    // Half a character is written as JSON writes it, which this suite's parser does not take.
+    // A lone surrogate is written as a JSON escape, which this suite's parser does not accept.
     let half = daemon.invoke("lab", &json!({"what": "surrogate"}));
     assert!(half.text().contains("ValueError"), "{}", half.text());
     for (what, kind) in [

@@ -15,7 +15,7 @@ fn post(path: &str, body: &str) -> Request {
 
 const PATH: &str = "/2015-03-31/functions/lab/invocations";
 
-/// AWS's error form: the type in a header, and in the body beside a message.
+/// AWS's error format: the type in a header, and type and message in the body.
 #[track_caller]
 fn aws_error(response: &Response, status: u16, kind: &str) -> Value {
     assert_eq!(response.status, status, "{}", response.text());

@@ -1,11 +1,11 @@
-//! What ordinary Python code expects of its machine works inside the sandbox: threads, child processes, files, names.
-//! One test per thing, so that the list of failures says which part of the filter or the mounts is too tight.
+//! Features that ordinary Python code needs work inside the sandbox: threads, child processes, files, names. There is one test per
+//! feature, so that the failures show which part of the filter or of the mounts is too strict.
 
 use serde_json::{Value, json};
 
 use crate::{answer, lab};
 
-/// The result of these lines, as the body of a handler.
+/// Runs these lines as the body of a handler, and compares the result.
 #[track_caller]
 fn gives(lines: &str, expected: Value) {
     let indented: Vec<String> = lines.lines().map(|line| format!("    {line}")).collect();

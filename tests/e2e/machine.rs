@@ -1,12 +1,12 @@
-//! Machines that lack something: a daemon that is not root, and one that finds no cgroups. It says at its start and under `/readyz`
-//! what is not enforced, and serves; in strict mode it refuses to start.
+//! Machines with missing features: a daemon that is not root, and one without cgroups. It reports at its start and under `/readyz`
+//! what is not enforced, and serves. In strict mode it refuses to start.
 
 use pilot_harness::{Daemon, DaemonOptions, Machine, needs_root};
 use serde_json::json;
 
 use crate::{ECHO, answer, daemon, daemon_with, plain};
 
-/// What each lacks, in the words of the warning.
+/// What each machine lacks, in the words of the warning.
 const LACKING: [(Machine, &[&str]); 2] = [
     (
         Machine::WithoutRoot,
@@ -28,7 +28,7 @@ fn on(machine: Machine) -> DaemonOptions {
     }
 }
 
-/// What `/readyz` says is not enforced.
+/// What is not enforced, from `/readyz`.
 fn reasons(daemon: &Daemon) -> Vec<String> {
     let readiness = daemon.get("/readyz").ok().json();
     assert_eq!(readiness["ready"], true);

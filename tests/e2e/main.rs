@@ -1,8 +1,8 @@
-//! End-to-end tests: the real binary, a daemon per test, seen from outside alone. One module per part of what a user is
-//! promised; each test's name is the promise.
+//! End-to-end tests: the real binary with a daemon per test, used only from outside. There is one module per topic, and each test's
+//! name is a promise to users.
 //!
-//! Tests that need namespaces and cgroups skip loudly without root. Nothing here sleeps to wait for the daemon: it waits
-//! for answers, or looks until something is so, with a bound.
+//! Tests that need namespaces and cgroups skip loudly without root. Tests do not sleep to wait for the daemon: they wait for
+//! responses, or poll with a time limit.
 
 #![expect(
     clippy::unwrap_used,
@@ -53,7 +53,7 @@ fn lab(code: &str, keys: Value) -> Daemon {
     daemon
 }
 
-/// The answer of a function that must give one.
+/// The result of a function, which must succeed.
 #[track_caller]
 fn answer(daemon: &Daemon, function: &str, event: Value) -> Value {
     let response = daemon.invoke(function, &event).ok();
@@ -66,7 +66,7 @@ fn answer(daemon: &Daemon, function: &str, event: Value) -> Value {
     response.json()
 }
 
-/// The error body of an invocation whose function must fail.
+/// The error body of an invocation, which must fail.
 #[track_caller]
 fn failure(daemon: &Daemon, function: &str, event: Value) -> Value {
     let response = daemon.invoke(function, &event);
@@ -79,10 +79,10 @@ fn failure(daemon: &Daemon, function: &str, event: Value) -> Value {
     response.json()
 }
 
-/// Gives its event back.
+/// Returns its event.
 const ECHO: &str = "def handler(event, context):\n    return event\n";
 
-/// Keys of a function that needs nothing special.
+/// The keys of a function without special needs.
 fn plain() -> Value {
     json!({})
 }

@@ -1,4 +1,4 @@
-//! Handlers that end badly. The caller gets a clear error, and the next invocation works: every test here ends with one.
+//! Handlers that fail. The caller gets a clear error, and the next invocation succeeds; every test ends with one.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{answer, daemon, failure, lab};
 
-/// Does what the event says; `good` answers.
+/// Does what the event says; `good` succeeds.
 const CODE: &str = r#"
 import ctypes, os, sys, threading, time
 
@@ -108,7 +108,7 @@ fn broken() -> Daemon {
     lab(CODE, keys())
 }
 
-/// Expects the event to end the worker with an error that holds one of the words, and the next to go well.
+/// The event must end the worker with an error that contains one of the words, and the next invocation must succeed.
 #[track_caller]
 fn ends_clearly(event: &str, words: &[&str]) -> Value {
     let daemon = broken();
@@ -175,8 +175,8 @@ fn running_out_of_memory_says_so() {
 #[test]
 fn a_fork_bomb_meets_its_limit_and_nobody_else_notices() {
     needs_root!();
-    // Each child copies about half a megabyte, at once or whenever it gets to run: with less memory it is that limit which is met, in
-    // the middle of the bomb or after its answer, by whichever of the processes comes then.
+    // Each child copies about half a megabyte when it runs. With less memory, one of the processes would reach the memory limit
+    // first, during the fork bomb or after its response.
     let daemon = lab(CODE, json!({"timeout_s": 60, "memory_mb": 1024}));
     daemon.upload_code("other", &keys(), CODE);
     let (bombed, others) = std::thread::scope(|scope| {
@@ -204,7 +204,7 @@ fn a_fork_bomb_of_the_recursive_kind_is_cleaned_away() {
     let daemon = broken();
     let begun = Instant::now();
     failure(&daemon, "lab", json!("recursive_bomb"));
-    // Its timeout of 5 s holds, although its processes wait for memory, and whoever looks at what they use with them.
+    // Its timeout of 5 s applies although its processes wait for memory, and so does a process that reads their memory use.
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(9), "{took:?}");
     next_works(&daemon);
@@ -288,8 +288,8 @@ fn a_child_that_is_left_behind_ends_with_its_worker() {
     next_works(&daemon);
 }
 
-/// How many processes run functions' code: all below the daemon but its own, among them the inits of sandboxes, of which one that
-/// was left clean is kept for the next worker.
+/// Number of processes below the daemon that are not its own: functions' processes, and the inits of sandboxes. One clean sandbox is
+/// kept for the next worker.
 fn interpreters(daemon: &Daemon) -> usize {
     descendants(daemon.pid())
         .into_iter()
@@ -335,7 +335,7 @@ fn one_that_dies_takes_no_other_with_it() {
 #[test]
 fn many_deaths_in_a_row_leave_nothing_behind() {
     let daemon = broken();
-    // What a function in use keeps ready, sandboxes for the next workers, is there after its first ones.
+    // After its first workers, a function in use keeps sandboxes ready for the next ones.
     for _ in 0..3 {
         failure(&daemon, "lab", json!("segfault"));
     }
@@ -353,7 +353,7 @@ fn many_deaths_in_a_row_leave_nothing_behind() {
     );
 }
 
-/// How many processes the daemon has once their number stays the same.
+/// Number of the daemon's processes when it no longer changes.
 fn at_rest(daemon: &Daemon) -> usize {
     let (mut last, mut times) = (0, 0);
     eventually("the number of processes stays the same", || {

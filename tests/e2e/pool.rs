@@ -1,4 +1,4 @@
-//! The pool seen from outside: how many workers serve how many requests, the queue and its end, hang-ups, idle workers.
+//! The pool from outside: the number of workers, the queue and its limit, disconnects, idle workers.
 
 use std::collections::HashSet;
 use std::thread;
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 use crate::{answer, daemon_with, lab};
 
-/// Sleeps as long as the event says; answers which worker it was.
+/// Sleeps as long as the event says, and returns its worker.
 const SLEEP: &str = "import os, time\nme = None\ndef handler(event, context):\n    global me\n    me = me or os.urandom(8).hex()\n    time.sleep(event)\n    return me\n";
 
 const PATH: &str = "/2015-03-31/functions/lab/invocations";
 
-/// Sends this many requests at one instant, each on its own connection; answers and the time until the last.
+/// Sends this number of requests at once, each on its own connection. Returns the responses and the time until the last one.
 fn burst(daemon: &Daemon, number: usize, event: &Value) -> (Vec<Response>, Duration) {
     let mut connections: Vec<Connection> = (0..number).map(|_| daemon.connect()).collect();
     let request = Request::new("POST", PATH).body(event.to_string());
@@ -229,7 +229,7 @@ fn one_functions_flood_does_not_starve_another() {
     });
 }
 
-/// A daemon that may use so much memory for workers and templates.
+/// A daemon with this memory limit for workers and templates.
 fn with_memory_mb(memory_mb: u32) -> Daemon {
     daemon_with(DaemonOptions {
         config: Some(format!("[limits]\nmemory_mb = {memory_mb}\n")),
@@ -237,7 +237,7 @@ fn with_memory_mb(memory_mb: u32) -> Daemon {
     })
 }
 
-/// A line of `/metrics`, by its beginning.
+/// The value of a line of `/metrics`, by its beginning.
 fn metric(daemon: &Daemon, series: &str) -> Option<f64> {
     let text = daemon.get("/metrics").ok().text();
     let line = text.lines().find(|line| line.starts_with(series))?;
@@ -291,7 +291,7 @@ fn over_the_memory_budget_templates_of_cold_functions_go_after_the_workers() {
         let ends = format!("pilot_worker_ends_total{{faas_name=\"{name}\",reason=\"pressure\"}}");
         assert_eq!(metric(&daemon, &ends), Some(1.0), "workers go first");
     }
-    // The warmer one is as it was; the other imports anew.
+    // The warmer one still runs; the other one imports again.
     assert_eq!(answer(&daemon, "second", json!({})), said[1]);
     let again = daemon.invoke("first", &json!({})).ok();
     assert_eq!(again.start_kind(), "cold");

@@ -1,4 +1,4 @@
-//! Deploys that must be refused: each says what to change, and the version before goes on serving.
+//! Deployments that must be refused: each error says what to change, and the old version keeps serving.
 
 use pilot_harness::{ArchiveEntry, Daemon, Project, archive, needs_root};
 use serde_json::{Value, json};
@@ -7,13 +7,13 @@ use crate::{ECHO, answer, daemon, plain};
 
 const GOOD: &str = "def handler(event, context):\n    return 'the old one'\n";
 
-/// A daemon with a good version of `lab`.
+/// A daemon with a working version of `lab`.
 #[track_caller]
 fn serving() -> Daemon {
     crate::lab(GOOD, plain())
 }
 
-/// Deploys `project` over it, expects a refusal that holds every one of `words`, and the old version to serve.
+/// Deploys `project` over it. It must be refused with all of `words`, and the old version must serve.
 #[track_caller]
 fn refused(project: &Project, words: &[&str]) {
     let daemon = serving();
@@ -30,7 +30,7 @@ fn still_serving(daemon: &Daemon) {
     assert_eq!(daemon.describe("lab")["number"], 1);
 }
 
-/// Uploads `entries` over it and expects a refusal.
+/// Uploads `entries` over it, which must be refused.
 #[track_caller]
 fn archive_refused(entries: &[ArchiveEntry]) -> Value {
     let mut all = vec![ArchiveEntry::text("app.py", ECHO)];
@@ -168,7 +168,7 @@ fn code_that_breaks_the_worker_itself_while_it_is_imported() {
     for code in [
         "import json\njson.dumps = None\ndef handler(event, context):\n    pass\n",
         "import socket\nsocket.socket = None\ndef handler(event, context):\n    pass\n",
-        // This one has a template that is well, and no worker.
+        // The template of this one works, but no worker starts.
         "import asyncio\nasyncio.new_event_loop = None\nasync def handler(event, context):\n    pass\n",
     ] {
         let words = [

@@ -1,5 +1,5 @@
-//! Runtimes that do not fork: programs that poll the Lambda Runtime API, HTTP servers, Node.js; and what is left of a use
-//! when the next one comes: nothing.
+//! Runtimes that do not fork: programs that poll the Lambda Runtime API, HTTP servers, and Node.js. Nothing of a use is left for the
+//! next one.
 
 mod commands;
 mod crash;
@@ -14,7 +14,7 @@ use pilot_harness::{Daemon, Project, eventually};
 
 use crate::daemon;
 
-/// A Runtime API client of the standard library alone, which calls `app.handler(event, headers)`.
+/// A Runtime API client that uses only the standard library and calls `app.handler(event, headers)`.
 const BOOTSTRAP: &str = r#"
 import http.client, json, os, sys, traceback
 sys.path.insert(0, os.environ["LAMBDA_TASK_ROOT"])
@@ -44,7 +44,7 @@ while True:
         ask("POST", request + "/error", error_of(error), {"Lambda-Runtime-Function-Error-Type": type(error).__name__})
 "#;
 
-/// A project with a Runtime API function, `lab`, whose handler is this code's.
+/// A project with a Runtime API function, `lab`, with this code.
 fn provided(code: &str, keys: &str) -> Project {
     Project::empty()
         .file("bootstrap.py", BOOTSTRAP)
@@ -63,7 +63,7 @@ fn provided_lab(code: &str, keys: &str) -> Daemon {
     daemon
 }
 
-/// A project with an HTTP function, `lab`, whose server this Python code is.
+/// A project with an HTTP function, `lab`, with this Python code as its server.
 fn server(code: &str, keys: &str) -> Project {
     Project::empty().file("server.py", code).manifest(
         "lab",

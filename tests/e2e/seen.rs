@@ -1,4 +1,4 @@
-//! Being seen: response headers, REPORT lines, captured output, metrics, health, the control API's document, the token.
+//! Observability: response headers, REPORT lines, captured output, metrics, health, the OpenAPI document, the token.
 
 use pilot_harness::{DaemonOptions, Request, eventually};
 use serde_json::json;
@@ -130,7 +130,7 @@ fn metrics_have_opentelemetrys_faas_names_and_count() {
     }
 }
 
-/// Sum of all samples of the counter `name` (with or without `_total`).
+/// The sum of all samples of the counter `name` (with or without `_total`).
 fn sum(text: &str, name: &str) -> f64 {
     text.lines()
         .filter(|line| {

@@ -1,4 +1,4 @@
-//! `pilot simulate`: no daemon, a profile in a folder of its own, the real binary.
+//! `pilot simulate`: the real binary with a profile in its own folder, without a daemon.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,4 @@
-//! Function URLs: payload format 2.0 in; a status object or bare JSON out; binary both ways.
+//! Function URLs: payload format 2.0 as input, a status object or plain JSON as output, and binary data in both directions.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -97,7 +97,7 @@ fn a_binary_body_arrives_as_base64() {
         .body(bytes);
     assert_eq!(
         daemon.send(&request).ok().text(),
-        // sha256 of bytes 0..=255 repeated to 100,000, as Python's hashlib says.
+        // SHA-256 of the bytes 0..=255 repeated to 100,000, computed with Python's hashlib.
         "db8f1d69251d95e2c88268d3c540533cc5182e0e33065a6f3f322f606a574489"
     );
 }
@@ -162,7 +162,7 @@ fn a_bare_answer_is_200_json() {
     )
     .get("/fn/lab/")
     .ok();
-    // As in AWS, a lone string is the body, not its JSON.
+    // As in AWS, the body of a string is its text, not its JSON.
     assert_eq!(text.header("content-type"), Some("application/json"));
     assert_eq!(text.text(), "just \"text\"");
 }

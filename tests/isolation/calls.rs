@@ -1,4 +1,4 @@
-//! System calls that no function needs: each is refused by the filter or for want of a privilege, never looked at.
+//! System calls that no function needs: the filter refuses each, or a privilege is missing.
 
 use serde_json::json;
 

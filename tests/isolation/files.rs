@@ -1,4 +1,4 @@
-//! Files: the host's, the daemon's, other functions'; what can be written; /tmp, its size and its end.
+//! Files of the host, of the daemon and of other functions; writable places; the size and the lifetime of /tmp.
 
 use serde_json::json;
 
@@ -60,7 +60,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
     }
     attempts.push(Attempt::new("/tmp has a limit in bytes", |ground| {
         let response = ground.raw("hostile", "tmp_fill", json!([1024]));
-        // Being killed at the memory limit, which /tmp counts towards, is a limit as well.
+        // /tmp counts as memory, so being killed at the memory limit is correct, too.
         if response.text().to_lowercase().contains("memory")
             && response.header("x-amz-function-error").is_some()
         {

@@ -1,5 +1,4 @@
-//! Where the attempts take place: a daemon with hostile functions, a victim, and secrets in places that nobody but their
-//! owner may see.
+//! The environment of the attempts: a daemon with hostile functions, a victim, and secrets in places that only their owner may see.
 
 use pilot_harness::{Daemon, DaemonOptions, Machine, Response};
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ const HOSTILE: &str = include_str!("hostile.py");
 
 /// A secret in the victim's code, environment, memory and /tmp.
 pub(crate) const VICTIMS_SECRET: &str = "VICTIM-SECRET-1f0c77";
-/// A secret in a file of the host that everybody may read.
+/// A secret in a world-readable file of the host.
 pub(crate) const HOSTS_SECRET: &str = "HOST-SECRET-93be21";
 
 /// Memory limit of the hostile functions, MiB.
@@ -19,7 +18,7 @@ pub(crate) const MEMORY_MB: u64 = 128;
 /// CPU limit of the function `slow`.
 pub(crate) const SLOW_CPU: f64 = 0.25;
 
-/// The daemon and what lies around it.
+/// The daemon and its environment.
 pub(crate) struct Ground {
     pub(crate) daemon: Daemon,
     pub(crate) machine: Machine,
@@ -70,20 +69,20 @@ impl Ground {
             machine,
             host_files,
         };
-        // It must be up while the others try to reach it.
+        // The victim must run while the others try to reach it.
         ground.ask("victim", "tmp_write", json!(["secret", VICTIMS_SECRET]));
         ground.ask("victim", "bind_abstract", json!(["victim"]));
         ground.ask("victim", "make_shm", json!([7_177_177]));
         ground
     }
 
-    /// One attempt: whether it got out, and what it saw.
+    /// One attempt: whether it succeeded, and what it saw.
     pub(crate) fn attempt(&self, function: &str, what: &str, with: Value) -> (bool, Value) {
         let said = self.ask(function, what, with);
         (said[0].as_bool().unwrap_or(true), said[1].clone())
     }
 
-    /// One attempt's raw answer, which must not be an error.
+    /// The raw result of an attempt, which must not be an error.
     pub(crate) fn ask(&self, function: &str, what: &str, with: Value) -> Value {
         let response = self.raw(function, what, with);
         assert!(
@@ -95,13 +94,13 @@ impl Ground {
         response.json()
     }
 
-    /// One attempt's answer, whatever it is.
+    /// The response of an attempt.
     pub(crate) fn raw(&self, function: &str, what: &str, with: Value) -> Response {
         self.daemon
             .invoke(function, &json!({"try": what, "with": with}))
     }
 
-    /// Runs an attempt and holds its word for it.
+    /// Runs an attempt and trusts its own report.
     pub(crate) fn holds(&self, function: &str, what: &str, with: Value) -> Verdict {
         let (escaped, seen) = self.attempt(function, what, with);
         if escaped {
@@ -111,13 +110,13 @@ impl Ground {
         }
     }
 
-    /// Whether a place that can be written is the sandbox's own all the same: without a user of their own, its processes may make
-    /// the sandbox's init a likelier victim of the kernel's (proc(5), `oom_score_adj`), which ends themselves alone.
+    /// Whether a writable place is the sandbox's own. Without separate users, its processes may raise the OOM score of the sandbox's
+    /// init (proc(5), `oom_score_adj`), which can only end themselves.
     pub(crate) fn is_own_init(&self, place: &str) -> bool {
         self.machine == Machine::WithoutRoot && place == "/proc/1/oom_score_adj"
     }
 
-    /// Whether the victim still answers from the same worker: its count goes on.
+    /// The victim's count, which shows that it still answers from the same worker.
     pub(crate) fn victim_count(&self) -> u64 {
         self.ask("victim", "count", json!([]))[1].as_u64().unwrap()
     }

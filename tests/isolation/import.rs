@@ -1,5 +1,5 @@
-//! User code also runs while a deploy imports it, in the template that workers are forked from, which keeps what it needs
-//! to join namespaces. The same attempts from there must fail, and must not spoil what other functions fork from.
+//! User code also runs when a deployment imports it, in the template from which workers are forked. The template has the privileges
+//! to join namespaces. The same attempts must fail there, and must not affect the templates of other functions.
 
 use serde_json::json;
 
@@ -8,8 +8,8 @@ use crate::{Attempt, Verdict};
 
 const HOSTILE: &str = include_str!("hostile.py");
 
-/// CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SYS_CHROOT, CAP_SYS_ADMIN: what a template needs to place its workers
-/// (setns(2), setresuid(2), PR_CAPBSET_DROP). That user 0 has nothing worth having there is tried by "as root".
+/// CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SYS_CHROOT, CAP_SYS_ADMIN: the capabilities that a template needs for its workers
+/// (setns(2), setresuid(2), PR_CAPBSET_DROP). The attempt "as root" checks that user 0 has no useful rights there.
 const FOR_JOINING: u64 = 1 << 6 | 1 << 7 | 1 << 8 | 1 << 18 | 1 << 21;
 
 const NAMES: [&str; 15] = [
@@ -83,7 +83,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
     attempts
 }
 
-/// What code at import could leave behind for others.
+/// Attempts of code at import to affect others.
 fn for_others() -> Vec<Attempt> {
     let mut attempts = Vec::new();
     attempts.push(Attempt::new(
@@ -136,7 +136,7 @@ fn for_others() -> Vec<Attempt> {
     attempts
 }
 
-/// What the attempt of this name gave while `importer` was imported; deployed on first use.
+/// The result of this attempt during the import of `importer`, which is deployed on first use.
 fn at_import(ground: &Ground, name: &str) -> serde_json::Value {
     if ground.daemon.get("/_pilot/v1/functions/importer").status == 404 {
         ground.daemon.upload_code(

@@ -1,4 +1,4 @@
-//! What a function may use: memory in every form, CPU, processes. Exceeding it ends or slows that worker alone.
+//! Limits of memory, CPU and processes. Exceeding a limit ends or slows down only that worker.
 
 use serde_json::json;
 
@@ -53,7 +53,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
                 let seen = format!(
                     "{used:.2} CPU seconds in {took:.2} s: {share:.2} of a CPU, limit {SLOW_CPU}"
                 );
-                // A quota is kept period by period; the last one may be begun but not paid for.
+                // A quota applies per period, and the last period may have begun.
                 if share <= SLOW_CPU * 1.4 {
                     Verdict::Pass(seen)
                 } else {
@@ -107,7 +107,7 @@ fn ends_for_memory(
     let text = response.text();
     if response.header("x-amz-function-error").is_none() {
         let said = response.json();
-        // Children that were killed while the worker lived on kept to the limit as well.
+        // The limit also holds if only children were killed.
         return if said[0] == true {
             Verdict::Fail(text)
         } else {

@@ -1,10 +1,10 @@
-//! Escape attempts. Hostile functions are deployed on the real daemon and try to see, touch, outgrow or end what is not
-//! theirs; each attempt is printed as PASS (held), FAIL (got out) or SKIP (with the reason, loudly).
+//! Escape attempts. Hostile functions run on the real daemon and try to read, change or end what is not theirs, or to exceed their
+//! limits. Each attempt is printed as PASS (isolation held), FAIL (the attempt succeeded) or SKIP (with the reason).
 //!
-//! The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed. Run as root, the attempts are
-//! made on a daemon that is root, and those that need no limits again on one that is not; run by anybody else, everything is
-//! skipped, for only root can arrange what is attacked. An argument runs only the attempts whose name holds it. The attempts
-//! themselves are in `hostile.py`.
+//! The last line is `N passed, N failed, N skipped`. The exit status is 1 if an attempt failed. As root, all attempts run against a
+//! daemon that is root, and those that need no limits also against one that is not. As another user, all attempts are skipped,
+//! because only root can set up their environment. With an argument, only attempts whose name contains it run. The attempts are in
+//! `hostile.py`.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,17 +25,17 @@ use std::process::ExitCode;
 use ground::Ground;
 use pilot_harness::Machine;
 
-/// How an attempt ended.
+/// The result of an attempt.
 enum Verdict {
-    /// Isolation held; what was seen.
+    /// Isolation held, with what the attempt saw.
     Pass(String),
-    /// It did not; what got out.
+    /// The attempt succeeded, with what it got.
     Fail(String),
-    /// It could not be tried here, and why.
+    /// It could not be tried, with the reason.
     Skip(String),
 }
 
-/// One attempt, named by what must not be possible.
+/// One attempt. Its name is what must not be possible.
 struct Attempt {
     name: String,
     run: Box<dyn Fn(&Ground) -> Verdict>,
@@ -52,7 +52,7 @@ impl Attempt {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // What `cargo nextest list` and `cargo test -- --list` ask a target for.
+    // Used by `cargo nextest list` and `cargo test -- --list`.
     if arguments.iter().any(|argument| argument == "--list") {
         println!("isolation: test");
         return ExitCode::SUCCESS;
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         println!("\n*** NOTHING WAS TRIED: the isolation suite needs root ***");
         return tally.close();
     }
-    // A panic is a failed attempt, printed as one; its backtrace would only hide the list.
+    // A panic is printed as a failed attempt; backtraces would only hide the list.
     std::panic::set_hook(Box::new(|_| {}));
     for (machine, attempts) in &grounds {
         if !attempts.is_empty() {
@@ -107,7 +107,7 @@ fn as_root() -> Vec<Attempt> {
     .collect()
 }
 
-/// What holds on a daemon that is not root, too. It says at its start what does not: limits, and users of their own.
+/// The attempts that must also fail against a daemon that is not root. Such a daemon has no limits and no separate users.
 fn without_root() -> Vec<Attempt> {
     let needs_users = |attempt: &Attempt| OF_USERS.iter().any(|part| attempt.name.contains(part));
     [
@@ -124,7 +124,7 @@ fn without_root() -> Vec<Attempt> {
     .collect()
 }
 
-/// Attempts that a user of the sandbox's own holds back. Without root there is one user, the daemon's, who is 0 inside.
+/// Attempts that the sandbox's own user prevents. Without root there is only the daemon's user, which is 0 inside.
 const OF_USERS: [&str; 3] = [
     "neither root nor in a group of the host",
     "cannot change user by",
@@ -147,7 +147,7 @@ fn attack(machine: Machine, attempts: &[Attempt], tally: &mut Tally) {
     }
 }
 
-/// How many attempts ended how.
+/// Numbers of attempts by result.
 #[derive(Default)]
 struct Tally {
     passed: u32,

@@ -1,4 +1,4 @@
-//! Other functions and the host's processes: out of sight, out of reach; and no network unless configured.
+//! Other functions and the host's processes are invisible and unreachable. There is no network unless configured.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
         attempts.push(Attempt::new(
             format!("{worker}: sees no process but its own"),
             move |ground| {
-                // Its own, and at most an init of its namespace with what supervises it.
+                // Its own processes, and at most the init of its namespace with its supervisor.
                 ground.holds(worker, "processes", json!([4]))
             },
         ));
@@ -125,7 +125,7 @@ fn between_workers() -> Vec<Attempt> {
     attempts
 }
 
-/// Addresses by which this host may be reached: loopback, what its interfaces have, the first of each private net.
+/// Addresses of this host: loopback, those of its interfaces, and the first address of each private network.
 fn host_addresses() -> Vec<String> {
     let mut addresses = vec!["127.0.0.1".to_owned()];
     let table = std::fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();

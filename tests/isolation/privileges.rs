@@ -1,5 +1,5 @@
-//! Nobody is root, nobody becomes it: users, capabilities, no_new_privs, the filter, set-user-id files, limits of the
-//! process. Tried in forked, spawned and once-only workers alike.
+//! No function is root or can become root: users, capabilities, no_new_privs, the filter, set-user-id files, process limits. Tried in
+//! forked, spawned and once-only workers.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The commands of Node packages, installed or brought along: on `PATH`, whatever the runtime.
+//! The commands of Node.js packages, installed or part of the code, are on `PATH` in every runtime.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -50,7 +50,7 @@ http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_fo
 
 const INDEX: &str = "exports.handler = async () => require('node:child_process').execFileSync('greet', { encoding: 'utf8' });\n";
 
-/// A function of every runtime that runs `greet`, with the package that has it in `folder`. It needs what lies beside it.
+/// A function of every runtime that runs `greet`, with the command's package in `folder`. The command needs the module beside it.
 fn with_package(folder: &str) -> Project {
     let project = Project::empty()
         .file("pilot.toml", MANIFEST)

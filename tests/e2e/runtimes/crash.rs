@@ -1,4 +1,4 @@
-//! A daemon killed while it starts, cleans and evicts runtimes: nothing of them is left.
+//! A daemon that is killed while it starts, cleans and evicts runtimes leaves nothing of them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::{answer, daemon_with};
 
 const CODE: &str = "import os\ndef handler(event, headers):\n    open('/tmp/x', 'w').write('x' * 100000)\n    if os.fork() == 0:\n        import time; time.sleep(100)\n    return 1\n";
 
-/// The machine's mounts and network devices, as far as they can be ours. Its network namespaces are counted apart: they have no names.
+/// The machine's mounts and network devices that may be ours. Network namespaces have no names and are counted separately.
 fn remains() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
@@ -49,7 +49,7 @@ fn groups_of(pid: i32) -> Vec<String> {
     found
 }
 
-/// Invokes the function again and again, until the daemon is gone.
+/// Invokes the function repeatedly until the daemon has ended.
 fn invoke_until_it_ends(address: SocketAddr, name: &str) {
     let request = format!(
         "POST /2015-03-31/functions/{name}/invocations HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n{{}}"
@@ -65,7 +65,7 @@ fn invoke_until_it_ends(address: SocketAddr, name: &str) {
     }
 }
 
-/// `namespaces_before`: how many network namespaces there were without the daemon.
+/// `namespaces_before`: the number of network namespaces without the daemon.
 fn kill_after(daemon: &mut Daemon, busy_for: Duration, namespaces_before: usize) {
     let pid = daemon.pid();
     thread::scope(|scope| {
@@ -100,7 +100,7 @@ fn a_daemon_killed_at_any_step_leaves_nothing() {
     needs_root!();
     let before = remains();
     let namespaces_before = namespaces::network().len();
-    // So few are kept that most are evicted.
+    // The limit is so low that most runtimes are evicted.
     let mut daemon = daemon_with(DaemonOptions {
         config: Some("[limits]\nruntimes = 3\n".to_owned()),
         ..DaemonOptions::default()
@@ -110,11 +110,11 @@ fn a_daemon_killed_at_any_step_leaves_nothing() {
         daemon.deploy(&provided(CODE, "").manifest(name, keys));
     }
     for round in 0..8_u64 {
-        // What it is at differs from round to round: a start takes some 50 ms, cleaning a few.
+        // The kill hits different steps in each round: a start takes some 50 ms, cleaning a few.
         let busy_for = Duration::from_millis(3 + 17 * round);
         kill_after(&mut daemon, busy_for, namespaces_before);
         assert_eq!(answer(&daemon, "lab", json!({})), 1);
-        // Those of a daemon that runs are seen.
+        // The remains of a running daemon are visible.
         assert!(namespaces::network().len() > namespaces_before);
     }
     daemon.stop();

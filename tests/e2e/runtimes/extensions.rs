@@ -1,7 +1,7 @@
-//! Extensions of `runtime = "provided"`, in processes of their own and in the function's: what they hear, who waits for them, and
-//! the time that they have to end.
+//! Extensions of `runtime = "provided"`, in their own processes and in the function's process: the events that they receive, who
+//! waits for them, and their time to end.
 //!
-//! The extension here shares the host's network, tells the test what it hears, and goes on when the test lets it.
+//! The extension in these tests shares the host's network, reports its events to the test, and continues when the test says so.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{BOOTSTRAP, provided_lab};
 use crate::{answer, daemon};
 
-/// As AWS documents one, with a test to tell and to ask. It ends some time after the runtime has.
+/// An extension as in AWS's documentation that reports to the test. It ends some time after the runtime.
 const EXTENSION: &str = r#"
 import http.client, json, os, socket, time
 watch = socket.create_connection(("127.0.0.1", int(os.environ["WATCH"])))
@@ -47,10 +47,10 @@ time.sleep(0.2)
 say({"ended": True})
 "#;
 
-/// Lambda starts a runtime when its extensions have registered.
+/// Starts the runtime when its extension has registered, as Lambda does.
 const START: &str = "python3 extension.py &\nuntil [ -e /tmp/registered ]; do sleep 0.01; done\nexec python3 bootstrap.py\n";
 
-/// Says how far the extension was when it was called; and to the test, that the runtime is about to poll.
+/// Returns the extension's progress at the time of the call. Reports to the test that the runtime is about to poll.
 const CODE: &str = r#"
 import os, socket
 with socket.create_connection(("127.0.0.1", int(os.environ["WATCH"]))) as watch:
@@ -60,18 +60,18 @@ def handler(event, headers):
     return {"asked": "asked" in names, "done": sorted(name[5:] for name in names if name.startswith("done-"))}
 "#;
 
-/// Longest that anything here may take.
+/// Longest time of every step.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Where extensions say what they hear.
+/// Receives the reports of extensions.
 struct Watch {
     port: u16,
     heard: Receiver<Heard>,
-    /// Whether they go on only when the test lets them.
+    /// Whether they continue only when the test says so.
     holds: Arc<AtomicBool>,
 }
 
-/// What an extension said. `Null`: its connection has ended, and so has its process.
+/// A report of an extension. `Null`: its connection has ended, and so has its process.
 struct Heard {
     said: Value,
     /// The number of its connection.
@@ -88,7 +88,7 @@ impl Heard {
     }
 }
 
-/// Whoever is at its end does not hear it.
+/// Lets an extension continue. One that has ended does not receive it.
 fn go(stream: &mut TcpStream) {
     drop(writeln!(stream, "go"));
 }
@@ -100,7 +100,7 @@ impl Watch {
         let (tell, heard) = channel();
         let holds = Arc::new(AtomicBool::new(false));
         let held = Arc::clone(&holds);
-        // They end with the test's process, as whoever they wait for does.
+        // The threads end with the test's process.
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().flatten().enumerate() {
                 let (tell, held) = (tell.clone(), Arc::clone(&held));
@@ -110,7 +110,7 @@ impl Watch {
         Self { port, heard, holds }
     }
 
-    /// The next that fits. Whoever said something else goes on.
+    /// The next matching report. Extensions with other reports continue.
     #[track_caller]
     fn hears(&self, what: &str, fits: impl Fn(&Heard) -> bool) -> Heard {
         loop {
@@ -136,7 +136,7 @@ fn listen(number: usize, stream: &TcpStream, holds: &AtomicBool, tell: &Sender<H
             is_held,
             stream: stream.try_clone().unwrap(),
         };
-        // A test that is over listens no more.
+        // The test may have ended.
         drop(tell.send(heard));
     };
     let lines = BufReader::new(stream.try_clone().unwrap()).lines();
@@ -183,7 +183,7 @@ fn now_ms() -> u64 {
     u64::try_from(since.unwrap().as_millis()).unwrap()
 }
 
-/// An invocation that is answered: its request id and the answer.
+/// A successful invocation: its request id and its result.
 #[track_caller]
 fn invoked(daemon: &Daemon) -> (String, Value) {
     let response = daemon.invoke("lab", &json!({})).ok();
@@ -264,7 +264,7 @@ fn a_worker_is_ready_when_its_extension_has_asked_for_its_first_event() {
     let new = watch.hears("a new extension", |heard| {
         heard.is_held && heard.said["registered"] == "lab"
     });
-    // The runtime polls, and is not to be given the event.
+    // The runtime polls, and must not get the event.
     watch.hears("the runtime", |heard| {
         heard.said["runtime"] == "begins" && heard.is_held
     });
@@ -283,7 +283,7 @@ fn an_answer_is_not_held_back_by_an_extension_and_the_next_invocation_is() {
         heard.said["requestId"] == first.as_str()
     });
     watch.hold();
-    // Answered although the extension is held at it.
+    // Answered although the extension has not finished.
     let (second, seen) = invoked(&daemon);
     assert_eq!(seen["done"], json!([first]));
     let at_work = watch.hears("the second invocation", |heard| {

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{server, server_lab};
 use crate::{answer, daemon};
 
-/// Tells what it was asked, streams, upgrades; what HTTP servers do.
+/// Returns its request, streams, and upgrades connections.
 const SERVER: &str = r#"
 import http.server, json, os, signal, sys, time
 
@@ -137,7 +137,7 @@ fn the_invoke_api_posts_the_event() {
     assert_eq!(answer(&daemon, "lab", json!({"a": 1})), "got 7");
 }
 
-/// `hang` is never answered; `wait` is, once whoever asked that has gone away. `GET /` waits until somebody hangs.
+/// `hang` is never answered. `wait` is answered when the client of `hang` has disconnected. `GET /` waits until there is one.
 const DESERTED: &str = r#"
 import http.server, json, os, threading
 
@@ -215,7 +215,7 @@ fn a_timeout_is_told_and_the_next_request_is_served() {
     assert_eq!(daemon.get("/fn/lab/teapot").status, 418);
 }
 
-/// Says so to a port of the host some time after it was asked to end.
+/// Reports to a port of the host some time after SIGTERM.
 const POLITE: &str = r#"
 import os, signal, socket, time
 server = socket.create_server(("127.0.0.1", int(os.environ["PORT"])))
@@ -245,7 +245,7 @@ fn it_is_asked_to_end_and_given_time() {
         POLITE,
         &format!("network = \"host\"\nenvironment.TELL = \"{port}\""),
     );
-    // The worker that the deployment tried.
+    // The worker of the deployment's trial start.
     assert_eq!(bye(), "bye");
     assert_eq!(daemon.get("/fn/lab/").status, 204);
     daemon.scale("lab", 0);

@@ -1,4 +1,4 @@
-//! A function written to find what a use before it has left: it finds nothing.
+//! A function that searches for remains of an earlier use finds nothing.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{all_clean, provided_lab};
 use crate::answer;
 
-/// `leave` leaves everything it can think of and says what it could; `find` tells all it finds.
+/// `leave` leaves as much as it can and reports it. `find` reports everything it finds.
 const HANDLER: &str = r#"
 import ctypes, glob, os, signal, socket, subprocess, sys, threading
 
@@ -79,7 +79,7 @@ def handler(event, headers):
     return {"place": os.readlink("/proc/self/ns/net"), "said": said}
 "#;
 
-/// Leaves everything, and gives what is found in the same sandbox afterwards.
+/// Leaves everything, and returns what is found in the same sandbox afterwards.
 fn found_after(daemon: &Daemon) -> (Value, Value) {
     eventually("the same sandbox is used again", || {
         let left = answer(daemon, "lab", json!("leave"));
@@ -117,7 +117,7 @@ fn the_memory_of_the_use_before_is_not_counted() {
     assert!(peak < 60, "{peak} MB");
 }
 
-/// The highest memory use of the control group of the one worker that is up.
+/// The peak memory of the control group of the only worker.
 fn peak_mb(daemon: &Daemon) -> u64 {
     let is_worker = |pid: &i32| {
         let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();

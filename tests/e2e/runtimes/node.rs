@@ -1,4 +1,4 @@
-//! `runtime = "node"`: handlers in Node.js, specialised from a process that is up.
+//! `runtime = "node"`: handlers in Node.js, specialised from a running process.
 
 use pilot_harness::{Project, eventually, needs_root};
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ fn what_it_prints_is_in_the_log_of_its_invocation() {
 #[test]
 fn what_node_reads_at_its_start_is_there_when_it_starts() {
     needs_root!();
-    // Who loaded it: a worker's own code is loaded late, and so would be this.
+    // The worker's own code is loaded late, and the hook must be loaded before it.
     let loader = "export async function resolve(name, context, next) {\n  return name === 'made:up' ? { url: 'data:text/javascript,export default 42', shortCircuit: true } : next(name, context);\n}\n";
     let code = "import made from 'made:up';\nexport const handler = async () => ({ made, limit: Error.stackTraceLimit, options: process.env.NODE_OPTIONS, threads: process.env.UV_THREADPOOL_SIZE, late: globalThis.late });\n";
     let options = "--stack-trace-limit=7 --no-warnings --experimental-loader ./loader.mjs --import ./late.mjs";
@@ -112,7 +112,7 @@ fn what_node_reads_at_its_start_is_there_when_it_starts() {
     let seen = json!({"made": 42, "limit": 7, "options": options, "threads": "2", "late": true});
     for _ in 0..2 {
         assert_eq!(answer(&daemon, "lab", json!({})), seen);
-        // The next worker comes from one that is kept.
+        // The next worker uses a kept runtime.
         daemon.scale("lab", 0);
         eventually("a Node.js waits", || {
             let runtimes = daemon.describe("lab")["runtimes"].clone();

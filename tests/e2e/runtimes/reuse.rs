@@ -1,4 +1,4 @@
-//! Which runtime a worker gets, as `pilot describe` tells it.
+//! The runtime that a worker gets, from `pilot describe`.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{all_clean, node_lab, provided, provided_lab};
 use crate::{answer, daemon, daemon_with};
 
-/// Where it runs: the sandbox's network namespace, which no two sandboxes that live at the same time share.
+/// Returns the sandbox's network namespace, which is unique among running sandboxes.
 const WHERE: &str =
     "import os\ndef handler(event, headers):\n    return os.readlink('/proc/self/ns/net')\n";
 

@@ -1,4 +1,4 @@
-//! `pilot serve` as a child: a free port, a data directory of its own, and an end when it is dropped.
+//! `pilot serve` as a child process with a free port and its own data directory. Dropping it ends it.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -17,10 +17,10 @@ use tempfile::TempDir;
 
 use crate::{Connection, Project, Request, Response, archive, multipart};
 
-/// How a daemon is started.
+/// The options of a daemon.
 #[derive(Debug, Clone, Default)]
 pub struct DaemonOptions {
-    /// More arguments after `serve --listen … --data-dir …`.
+    /// Further arguments after `serve --listen … --data-dir …`.
     pub arguments: Vec<String>,
     /// Content of a `pilotd.toml`.
     pub config: Option<String>,
@@ -28,24 +28,24 @@ pub struct DaemonOptions {
     pub environment: Vec<(String, String)>,
     /// Sent with every request.
     pub token: Option<String>,
-    /// The machine as the daemon is to find it.
+    /// The machine that the daemon finds.
     pub machine: Machine,
 }
 
-/// What a daemon finds missing on its machine. Anything but the machine as it is needs root to arrange.
+/// The machine that a daemon finds. All variants except the first need root.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Machine {
-    /// Nothing but what is.
+    /// The machine without changes.
     #[default]
     AsItIs,
-    /// Its user is not root, and the interpreter is the system's: another's may be out of reach.
+    /// The daemon's user is not root. The interpreter is the system's, because that user may not reach another one.
     WithoutRoot,
     /// No cgroup file system is mounted.
     WithoutCgroups,
 }
 
 impl Machine {
-    /// The command that runs this program there. The process is the program's own.
+    /// The command that runs this program there, in the process of the command.
     fn command(self, program: &Path) -> Command {
         match self {
             Self::AsItIs => Command::new(program),
@@ -70,7 +70,7 @@ impl Machine {
     }
 }
 
-/// In a mount namespace of its own: takes away every cgroup mount, the inner ones first.
+/// Unmounts all cgroup file systems in a new mount namespace, the inner ones first.
 const WITHOUT_CGROUPS: &str = "awk '$3 ~ /^cgroup/ { print $2 }' /proc/self/mounts | sort -r | while read -r mount; do \
                                umount -l \"$mount\"; done; exec \"$@\"";
 
@@ -99,7 +99,7 @@ impl Daemon {
     /// Starts this binary and waits until it is ready.
     ///
     /// # Panics
-    /// If it does not become ready within 20 seconds; what it wrote is printed.
+    /// If it does not become ready within 20 seconds. Its output is printed.
     #[must_use]
     #[track_caller]
     pub fn start_with(binary: impl AsRef<Path>, options: DaemonOptions) -> Self {
@@ -122,10 +122,10 @@ impl Daemon {
         daemon
     }
 
-    /// Runs `serve` where it is expected to refuse: its exit code and what it wrote.
+    /// Runs `serve`, which must refuse to start. Returns its exit code and its output.
     ///
     /// # Panics
-    /// If it has not ended by itself after 20 seconds.
+    /// If it has not ended after 20 seconds.
     #[track_caller]
     pub fn refuses_to_start(
         binary: impl AsRef<Path>,
@@ -156,7 +156,7 @@ impl Daemon {
         }
     }
 
-    /// The program may lie, and the folder does lie, where nobody else may look.
+    /// Makes the program and the folder accessible for another user.
     fn give_to_nobody(&self) {
         std::fs::copy(&self.binary, self.copied_binary()).unwrap();
         let own = |path: &Path| std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY));
@@ -237,13 +237,13 @@ impl Daemon {
             .unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()))
     }
 
-    /// From the start of the process to its being ready.
+    /// The time from the start of the process until it was ready.
     #[must_use]
     pub fn started_in(&self) -> Duration {
         self.started_in
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -258,7 +258,7 @@ impl Daemon {
     /// Its process id.
     ///
     /// # Panics
-    /// If it does not run.
+    /// If it is not running.
     #[must_use]
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.as_ref().unwrap().id()).unwrap()
@@ -270,7 +270,7 @@ impl Daemon {
         self.home.path().join("data")
     }
 
-    /// Everything it wrote to stdout and stderr.
+    /// Its output on stdout and stderr.
     #[must_use]
     pub fn log(&self) -> String {
         let mut text = Vec::new();
@@ -285,7 +285,7 @@ impl Daemon {
         self.home.path().join("daemon.log")
     }
 
-    /// SIGKILL: what a lost power supply looks like to the program.
+    /// Sends SIGKILL, which is like a power failure for the program.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -293,10 +293,10 @@ impl Daemon {
         }
     }
 
-    /// SIGTERM, and waits for the end. Gives the exit code.
+    /// Sends SIGTERM and waits for the end. Returns the exit code.
     ///
     /// # Panics
-    /// If it is still there after 20 seconds.
+    /// If it still runs after 20 seconds.
     #[track_caller]
     pub fn stop(&mut self) -> Option<i32> {
         let mut child = self.child.take()?;
@@ -326,7 +326,7 @@ impl Daemon {
         Connection::open(self.address)
     }
 
-    /// One request on a connection of its own.
+    /// One request on its own connection.
     #[track_caller]
     pub fn send(&self, request: &Request) -> Response {
         let mut request = request.clone().header("connection", "close");
@@ -342,7 +342,7 @@ impl Daemon {
         self.send(&Request::new("GET", target))
     }
 
-    /// `GET` from whoever listens there.
+    /// `GET` from the server at this address.
     #[must_use]
     #[track_caller]
     pub fn get_at(address: SocketAddr, target: &str) -> Response {
@@ -366,10 +366,10 @@ impl Daemon {
         self.post(&invocations(function), event)
     }
 
-    /// The Invoke API with `X-Amz-Log-Type: Tail`: the answer and the log's tail.
+    /// The Invoke API with `X-Amz-Log-Type: Tail`: the response and the log's tail.
     ///
     /// # Panics
-    /// If there is no log in the answer.
+    /// If the response has no log.
     #[track_caller]
     pub fn invoke_tail(&self, function: &str, event: &Value) -> (Response, String) {
         let response = self.send(
@@ -384,16 +384,16 @@ impl Daemon {
         (response, log)
     }
 
-    /// Deploys a project's folder through the command line and expects it to go well.
+    /// Deploys a project's folder through the command line, which must succeed.
     #[track_caller]
     pub fn deploy(&self, project: &Project) -> String {
         self.deploy_dir(project.path())
     }
 
-    /// Deploys a folder through the command line and expects it to go well.
+    /// Deploys a folder through the command line, which must succeed.
     ///
     /// # Panics
-    /// If it does not; what the command and the daemon wrote is printed.
+    /// If it fails. The output of the command and of the daemon is printed.
     #[track_caller]
     pub fn deploy_dir(&self, folder: &Path) -> String {
         let output = self.cli(&["deploy", &folder.display().to_string()]);
@@ -406,10 +406,10 @@ impl Daemon {
         both(&output)
     }
 
-    /// Deploys a project and expects it to fail; what the command wrote.
+    /// Deploys a project, which must fail. Returns the command's output.
     ///
     /// # Panics
-    /// If it goes well.
+    /// If it succeeds.
     #[track_caller]
     pub fn deploy_fails(&self, project: &Project) -> String {
         let output = self.cli(&["deploy", &project.path().display().to_string()]);
@@ -421,10 +421,10 @@ impl Daemon {
         both(&output)
     }
 
-    /// Uploads through the control API, with an archive made by hand. The last line of the answer, or the error.
+    /// Uploads an archive through the control API. Returns the status, and the last line of the response or the error.
     ///
     /// # Panics
-    /// If the answer is not JSON.
+    /// If the response is not JSON.
     #[track_caller]
     pub fn upload(&self, name: &str, spec: &Value, code: &[u8]) -> (u16, Value) {
         let spec = spec.to_string();
@@ -444,10 +444,10 @@ impl Daemon {
         (response.status, event)
     }
 
-    /// Uploads one file, `app.py`, through the control API and expects it to go well. Gives the report.
+    /// Uploads one file, `app.py`, through the control API, which must succeed. Returns the report.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it fails.
     #[track_caller]
     pub fn upload_code(&self, name: &str, spec: &Value, code: &str) -> Value {
         let archive = archive(&[crate::ArchiveEntry::text("app.py", code)]);
@@ -460,7 +460,7 @@ impl Daemon {
         event
     }
 
-    /// The pool's state after asking for this many workers.
+    /// Scales to this number of workers, and returns the pool's state.
     #[track_caller]
     pub fn scale(&self, function: &str, workers: u32) -> Value {
         self.post(
@@ -495,7 +495,7 @@ impl Daemon {
             .text()
     }
 
-    /// Runs a verb of the command line against this daemon.
+    /// Runs a command of the command line against this daemon.
     ///
     /// # Panics
     /// If the binary cannot be run.
@@ -504,7 +504,7 @@ impl Daemon {
         self.command(arguments).output().unwrap()
     }
 
-    /// A verb of the command line, to be run against this daemon.
+    /// A command of the command line for this daemon.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
@@ -519,10 +519,10 @@ impl Daemon {
         command
     }
 
-    /// Runs a verb and expects it to go well: its stdout.
+    /// Runs a command, which must succeed. Returns its stdout.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it fails.
     #[track_caller]
     pub fn cli_ok(&self, arguments: &[&str]) -> String {
         let output = self.cli(arguments);
@@ -554,7 +554,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Ends a child: SIGTERM first, so that it can take its cgroups and mounts away with it, SIGKILL after five seconds.
+/// Ends a child: first with SIGTERM, so that it can remove its cgroups and mounts, then with SIGKILL after five seconds.
 pub fn terminate(child: &mut Child) {
     if let Ok(pid) = i32::try_from(child.id())
         && matches!(child.try_wait(), Ok(None))
@@ -585,8 +585,7 @@ fn both(output: &Output) -> String {
     )
 }
 
-/// A port that was free a moment ago. Another process could take it before the daemon does; the test then fails with
-/// the daemon's own message.
+/// A port that is free at the moment. If another process takes it before the daemon does, the test fails with the daemon's message.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()

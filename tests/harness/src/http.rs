@@ -1,5 +1,5 @@
-//! A blocking HTTP/1.1 client of one connection. Not a general one: no redirects, no TLS, no proxies, and whatever the
-//! server does wrong is a panic. Times are kept so that tests can tell a streamed answer from a collected one.
+//! A blocking HTTP/1.1 client with one connection. It has no redirects, no TLS and no proxies, and panics at every error of the
+//! server. It measures times, so that tests can distinguish a streamed response from a collected one.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// What is sent.
+/// A request.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The method.
     pub method: String,
     /// Path and query, raw.
     pub target: String,
-    /// Headers beyond `host` and `content-length`.
+    /// Headers in addition to `host` and `content-length`.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Vec<u8>,
@@ -32,7 +32,7 @@ impl Request {
         }
     }
 
-    /// With one more header.
+    /// With an additional header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
@@ -64,20 +64,20 @@ impl Request {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug, Clone)]
 pub struct Response {
     /// Status code.
     pub status: u16,
-    /// Headers in order, names in lower case.
+    /// Headers in their order, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body, chunked coding undone.
+    /// The body, with chunked coding decoded.
     pub body: Vec<u8>,
-    /// From the end of sending to the head.
+    /// Time from the end of sending to the head.
     pub head_after: Duration,
-    /// From the end of sending to each chunk, when it came in chunks.
+    /// Time from the end of sending to each chunk, if it was chunked.
     pub chunks_after: Vec<Duration>,
-    /// From the end of sending to the end of the body.
+    /// Time from the end of sending to the end of the body.
     pub body_after: Duration,
 }
 
@@ -124,24 +124,24 @@ impl Response {
         self
     }
 
-    /// `cold` or `warm`, as the daemon said.
+    /// `cold` or `warm`, from the daemon's header.
     #[must_use]
     pub fn start_kind(&self) -> &str {
         self.header("x-pilot-start").unwrap_or("")
     }
 }
 
-/// A connection that is kept.
+/// A connection.
 #[derive(Debug)]
 pub struct Connection {
     reader: BufReader<TcpStream>,
 }
 
 impl Connection {
-    /// Connects. Reads give up after a minute.
+    /// Connects. Reads have a timeout of a minute.
     ///
     /// # Panics
-    /// If nobody listens.
+    /// If no server listens.
     #[must_use]
     pub fn open(address: SocketAddr) -> Self {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))
@@ -155,10 +155,10 @@ impl Connection {
         }
     }
 
-    /// Sends without waiting for the answer.
+    /// Sends without waiting for the response.
     pub fn send(&mut self, request: &Request) {
         let bytes = request.encode();
-        // A server may answer and close before it has read all (413): the answer is what counts.
+        // A server may answer and close before it has read everything (413). Only the response counts.
         let _ = self.reader.get_mut().write_all(&bytes);
     }
 
@@ -167,14 +167,14 @@ impl Connection {
         let _ = self.reader.get_mut().write_all(bytes);
     }
 
-    /// Sends and waits for the answer.
+    /// Sends and waits for the response.
     #[track_caller]
     pub fn exchange(&mut self, request: &Request) -> Response {
         self.send(request);
         self.receive(&request.method)
     }
 
-    /// Waits for the answer to a request of this method.
+    /// Waits for the response to a request with this method.
     #[track_caller]
     pub fn receive(&mut self, method: &str) -> Response {
         let sent = Instant::now();
@@ -203,22 +203,22 @@ impl Connection {
         response
     }
 
-    /// The next line, without its end: of a connection that is no longer HTTP, or of a head that is to be looked at as it is.
+    /// The next line, without its end: of an upgraded connection, or of a raw head.
     #[track_caller]
     pub fn raw_line(&mut self) -> String {
         self.line()
     }
 
-    /// Everything that comes until the server ends the connection, in whatever way.
+    /// All bytes until the server ends the connection in any way.
     #[must_use]
     pub fn until_the_end(mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // What came before a reset is kept.
+        // The bytes before a reset are kept.
         let _ = self.reader.read_to_end(&mut bytes);
         bytes
     }
 
-    /// Hangs up at once.
+    /// Closes the connection at once.
     pub fn hang_up(self) {
         let _ = self.reader.get_ref().shutdown(Shutdown::Both);
     }
@@ -277,7 +277,7 @@ impl Connection {
     }
 }
 
-/// Percent-encodes what a query value cannot hold.
+/// Percent-encodes a query value.
 #[must_use]
 pub fn encode_query(text: &str) -> String {
     text.bytes()

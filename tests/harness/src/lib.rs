@@ -1,9 +1,8 @@
-//! What the suites under `tests/` share: the real daemon as a child process, projects to deploy on it, and a small HTTP
-//! client that hides nothing (it can stop reading, send by halves and hang up).
+//! What the suites under `tests/` share: the real daemon as a child process, projects to deploy, and a small HTTP client that can
+//! also misbehave (stop reading, send a part, disconnect).
 //!
-//! It knows the program only from outside: its command line, its HTTP interfaces and its files. It depends on no other
-//! crate of the workspace, so that a mistake in a shared type cannot hide from the tests. Everything here panics rather
-//! than returning errors: a test has no use for them.
+//! It uses the program only from outside: its command line, its HTTP interfaces and its files. It depends on no other crate of the
+//! workspace, so that the tests find mistakes in shared types. Its functions panic instead of returning errors.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,13 +23,13 @@ pub use process::{descendants, is_gone, open_descriptors};
 pub use project::Project;
 pub use wait::{eventually, eventually_within};
 
-/// Whether this process is root: what sandboxes with namespaces and cgroups of their own need.
+/// Whether this process is root, which sandboxes with namespaces and cgroups need.
 #[must_use]
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Returns from a test, saying loudly why, unless the process is root.
+/// Skips a test loudly, unless the process is root.
 #[macro_export]
 macro_rules! needs_root {
     () => {

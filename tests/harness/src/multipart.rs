@@ -1,14 +1,14 @@
-//! Uploads made by hand: archives that no honest client would send.
+//! Hand-made uploads: archives that no correct client would send.
 
 use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// What an archive holds.
+/// An entry of an archive.
 #[derive(Debug, Clone)]
 pub enum ArchiveEntry {
-    /// A file; the name is written as it is, `..` and leading `/` included.
+    /// A file. Its name is written as it is, also with `..` and a leading `/`.
     File(String, Vec<u8>),
     /// A symbolic link: name, target.
     Symlink(String, String),
@@ -21,14 +21,14 @@ pub enum ArchiveEntry {
 }
 
 impl ArchiveEntry {
-    /// A file of text.
+    /// A text file.
     #[must_use]
     pub fn text(name: &str, content: &str) -> Self {
         Self::File(name.to_owned(), content.as_bytes().to_vec())
     }
 }
 
-/// A gzip-compressed tar of the entries, unchecked.
+/// A gzip-compressed tar of the entries, without checks.
 ///
 /// # Panics
 /// If a name is longer than a tar header can hold.
@@ -48,7 +48,7 @@ pub fn archive(entries: &[ArchiveEntry]) -> Vec<u8> {
             ArchiveEntry::Fifo(name) => (name, None, &[], tar::EntryType::Fifo),
         };
         header.set_entry_type(kind);
-        // Written past `set_path`, which refuses what these tests are about.
+        // `set_path` would refuse the names of these tests.
         let raw = header.as_old_mut();
         raw.name[..name.len()].copy_from_slice(name.as_bytes());
         if let Some(target) = link {

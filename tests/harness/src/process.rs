@@ -1,8 +1,8 @@
-//! The machine's processes as `/proc` shows them: who descends from whom, and who is gone.
+//! The machine's processes from `/proc`: their descendants, and whether they have ended.
 
 use std::collections::HashMap;
 
-/// Every process whose chain of parents leads to `ancestor`. Zombies are left out.
+/// All descendants of `ancestor`, without zombies.
 #[must_use]
 pub fn descendants(ancestor: i32) -> Vec<i32> {
     let parents = parents();
@@ -18,13 +18,13 @@ pub fn descendants(ancestor: i32) -> Vec<i32> {
     parents.keys().copied().filter(|pid| below(*pid)).collect()
 }
 
-/// Whether there is no such process, or only its exit status is left.
+/// Whether the process does not exist, or is a zombie.
 #[must_use]
 pub fn is_gone(pid: i32) -> bool {
     state_and_parent(pid).is_none_or(|(state, _)| state == 'Z' || state == 'X')
 }
 
-/// How many descriptors a process has open.
+/// Number of open descriptors of a process.
 #[must_use]
 pub fn open_descriptors(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
@@ -43,7 +43,7 @@ fn parents() -> HashMap<i32, i32> {
         .collect()
 }
 
-/// From `/proc/PID/stat`. The name in parentheses may hold anything; what follows the last one does not.
+/// State and parent from `/proc/PID/stat`. The name in parentheses may contain any characters, also parentheses.
 fn state_and_parent(pid: i32) -> Option<(char, i32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;

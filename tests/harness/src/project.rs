@@ -1,10 +1,10 @@
-//! A project in a temporary directory: the files that a user would have written.
+//! A project in a temporary directory, with the files that a user would write.
 
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// A folder with a `pilot.toml` and code. Gone when dropped.
+/// A folder with a `pilot.toml` and code. Dropping it removes it.
 #[derive(Debug)]
 pub struct Project {
     dir: TempDir,
@@ -14,7 +14,7 @@ impl Project {
     /// An empty folder.
     ///
     /// # Panics
-    /// If there is no room for temporary files.
+    /// If there is no space for temporary files.
     #[must_use]
     pub fn empty() -> Self {
         Self {
@@ -25,14 +25,14 @@ impl Project {
         }
     }
 
-    /// One function whose handler is `app.handler`, with these keys in `pilot.toml` (TOML lines of the function's
-    /// table; `scale.max = 1` does for the scale table).
+    /// One function with the handler `app.handler` and these keys in `pilot.toml` (TOML lines of the function's table; use
+    /// `scale.max = 1` for the scale table).
     #[must_use]
     pub fn function(name: &str, code: &str, keys: &str) -> Self {
         Self::empty().file("app.py", code).manifest(name, keys)
     }
 
-    /// With this file, replaced if it was there.
+    /// With this file, which replaces an existing one.
     ///
     /// # Panics
     /// If it cannot be written.
@@ -51,7 +51,7 @@ impl Project {
         )
     }
 
-    /// Writes a file, as an edit would.
+    /// Writes a file, like an edit.
     ///
     /// # Panics
     /// If it cannot be written.
@@ -67,7 +67,7 @@ impl Project {
         self.dir.path()
     }
 
-    /// The examples' folder of the repository.
+    /// The folder of the repository's examples.
     #[must_use]
     pub fn examples() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")

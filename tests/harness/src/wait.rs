@@ -1,5 +1,5 @@
-//! Waiting for something that no event announces to an outsider: a process that goes away, a counter that moves.
-//! Looks again and again, with a bound; never assumes that a time has been enough.
+//! Waiting for something without an event, such as the end of a process or a change of a counter. It polls with a time limit, and
+//! never assumes that a fixed time is enough.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     eventually_within(Duration::from_secs(10), what, look)
 }
 
-/// Looks until there is something to see. Panics, naming `what`, after `limit`.
+/// Polls until there is a value. Panics after `limit` with `what` in the message.
 #[track_caller]
 pub fn eventually_within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limit;
