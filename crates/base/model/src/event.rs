@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::words;
+use crate::choices::words;
 use crate::invocation::InvocationRecord;
 use crate::status::RuntimeCounts;
 use crate::version::Version;

@@ -5,8 +5,11 @@
 
 pub mod api;
 pub mod calendar;
+mod checks;
+mod choices;
 pub mod config;
 pub mod deployment;
+mod environment;
 pub mod event;
 pub mod forecast;
 pub mod ids;
@@ -15,6 +18,7 @@ pub mod manifest;
 pub mod nearest;
 pub mod policy;
 pub mod ports;
+pub mod runtime;
 pub mod runtime_key;
 mod seconds;
 pub mod size;
@@ -23,15 +27,15 @@ pub mod status;
 pub mod timeline;
 pub mod version;
 
-pub use config::{
-    Contract, EngineKind, FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig,
-    TemplateMode,
-};
+pub use choices::{Contract, Interface, Network, Reuse, TemplateMode};
+pub use config::{FunctionConfig, ScaleConfig};
+pub use environment::{Environment, Node, Python};
 pub use event::{EndReason, Event, RuntimeOrigin};
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
 pub use invocation::{HttpRequestHead, InvocationHead, InvocationRecord, Outcome};
 pub use policy::Policy;
 pub use ports::BoxFuture;
+pub use runtime::{EngineKind, Runtime};
 pub use spec::FunctionSpec;
 pub use timeline::{Instant, StartKind, Timeline};
-pub use version::{Environment, Node, Python, Version};
+pub use version::Version;

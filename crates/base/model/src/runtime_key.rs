@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::config::Network;
+use crate::choices::Network;
 
 /// Settings of a runtime as they come from a manifest, a version, an image: in any order, paths and references in any spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,20 +1,17 @@
 //! `FunctionSpec`: a function as the user wrote it in `pilot.toml` or sent it to the control API.
 //! Every key may be missing; [`FunctionSpec::check`] gives the [`FunctionConfig`] in which none is.
 
-mod runtime;
-mod words;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use self::words::{check_owner, check_variable, in_range, one_of};
-use crate::config::{
-    FunctionConfig, Interface, Network, Reuse, RuntimeWord, ScaleConfig, TemplateMode,
-};
+use crate::checks::{check_owner, check_variable, in_range, one_of};
+use crate::choices::{Interface, Network, Reuse, TemplateMode};
+use crate::config::{FunctionConfig, ScaleConfig};
 use crate::ids::FunctionName;
 use crate::policy::{Policy, PolicySpec};
+use crate::runtime::RuntimeKeys;
 
 /// One function's keys, Lambda's words. `path` is for the client alone: where the code lies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -122,11 +119,10 @@ impl FunctionSpec {
             key,
             problem,
         };
-        let word = RuntimeWord::parse(self.runtime.as_deref().unwrap_or("python"))
-            .map_err(|problem| fail("runtime", problem))?;
-        let runtime = self.check_runtime(word, &fail)?;
-        let interface = self.check_interface(&runtime, &fail)?;
-        let handler = self.check_handler(&runtime, interface, &fail)?;
+        let (runtime, interface, handler) = self
+            .runtime_keys()
+            .check()
+            .map_err(|(key, problem)| fail(key, problem))?;
         let memory_mb = in_range(self.memory_mb.unwrap_or(256), 16, 65_536)
             .map_err(|problem| fail("memory_mb", problem))?;
         let timeout_s = in_range(self.timeout_s.unwrap_or(30.0), 0.01, 86_400.0)
@@ -185,6 +181,19 @@ impl FunctionSpec {
             scale,
             owner,
         })
+    }
+
+    fn runtime_keys(&self) -> RuntimeKeys<'_> {
+        RuntimeKeys {
+            runtime: self.runtime.as_deref(),
+            command: self.command.as_deref(),
+            ready: self.ready.as_deref(),
+            image: self.image.as_deref(),
+            contract: self.contract.as_deref(),
+            template: self.template.as_deref(),
+            handler: self.handler.as_deref(),
+            interface: self.interface.as_deref(),
+        }
     }
 }
 

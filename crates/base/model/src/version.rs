@@ -1,11 +1,13 @@
 //! A deployed version: immutable, content-addressed, everything the path needs to run it without looking anything up.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::FunctionConfig;
-use crate::ids::{EnvironmentId, VersionId};
+use crate::environment::Environment;
+use crate::ids::VersionId;
+use crate::runtime_key::{Base, Ipc, Limits, RuntimeSpec};
 
 /// A function's version as it lies on this machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,53 +24,36 @@ pub struct Version {
     pub environment: Environment,
 }
 
-/// Interpreters and installed dependencies; functions with equal dependencies share one.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Environment {
-    /// Hash over interpreters and requirements.
-    pub id: EnvironmentId,
-    /// CPython: of every Python function, and of others whose code has a `requirements.txt`.
-    #[serde(flatten)]
-    pub python: Option<Python>,
-    /// Where Python packages are installed (added to `sys.path`, or shown as PYTHONPATH), or `None` when there are none. Its
-    /// `bin` has their commands.
-    pub packages_dir: Option<PathBuf>,
-    /// Importable top-level modules of the *declared* requirements (not of what those pull in).
-    pub imports: Vec<String>,
-    /// Node.js: of every Node function, and of others whose code has a `package.json`.
-    #[serde(default)]
-    pub node: Option<Node>,
-}
-
-/// A CPython of this machine.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Python {
-    /// The executable, symbolic links resolved.
-    #[serde(rename = "python")]
-    pub executable: PathBuf,
-    /// `sys.base_prefix` of it: what must be visible in the sandbox for it to run.
-    #[serde(rename = "python_prefix")]
-    pub prefix: PathBuf,
-}
-
-impl Python {
-    /// What must be visible in a sandbox for it to run.
-    pub fn folders(&self) -> impl Iterator<Item = &Path> {
-        [Some(self.prefix.as_path()), self.executable.parent()]
-            .into_iter()
-            .flatten()
+impl Version {
+    /// The kept runtime that its configuration asks for, without what a host shows in it.
+    ///
+    /// # Errors
+    /// What the version lacks, in words.
+    pub fn runtime_spec(&self, pids_max: u32) -> Result<RuntimeSpec, String> {
+        let config = &self.config;
+        let node = self.environment.node.as_ref();
+        let mut spec = RuntimeSpec {
+            base: Base::Native {
+                interpreter: None,
+                shown: self.environment.folders(),
+            },
+            owner: Some(config.owner().to_owned()),
+            network: config.network,
+            host_name: String::new(),
+            ipc: Ipc::Private,
+            command: config.runtime.command().unwrap_or_default().to_vec(),
+            working_dir: String::new(),
+            environment: config.environment.clone().into_iter().collect(),
+            execution: Vec::new(),
+            mounts: Vec::new(),
+            limits: Limits {
+                memory_bytes: config.memory_bytes,
+                cpu_milli: config.cpu_milli,
+                pids: pids_max,
+            },
+            user: None,
+        };
+        config.runtime.shape(&mut spec, node, &config.environment)?;
+        Ok(spec)
     }
-}
-
-/// A Node.js of this machine, and what was installed for it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Node {
-    /// The executable, symbolic links resolved.
-    pub executable: PathBuf,
-    /// The folder that must be visible in the sandbox for it to run: what `bin` is in.
-    pub prefix: PathBuf,
-    /// `20.20.2`.
-    pub version: String,
-    /// The `node_modules` of the dependencies, or `None` when there are none. Its `.bin` has their commands.
-    pub modules_dir: Option<PathBuf>,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilot_model::ports::{StartError, StartStamps};
-use pilot_model::{Instant, Runtime, Version, WorkerId};
+use pilot_model::{Instant, Version, WorkerId};
 
 use crate::End;
 use crate::life::Life;
@@ -38,7 +38,7 @@ impl Start {
 
     /// The error of a worker that ended before it was ready. `became` says what it had to do, `hint` what to check.
     pub(crate) fn ended(&self, end: End, became: &str, hint: &str, life: &Life) -> StartError {
-        let what = self.what_runs();
+        let what = self.version.config.runtime.process();
         let problem = match end {
             End::OutOfMemory => {
                 "starting took more memory than memory_mb allows; give it more".to_owned()
@@ -59,27 +59,9 @@ impl Start {
 
     /// The error of a worker that took too long. `missing` says what it did not do.
     pub(crate) fn too_slow(&self, missing: &str, hint: &str, life: &Life) -> StartError {
-        let what = self.what_runs();
+        let what = self.version.config.runtime.process();
         let seconds = self.come_up_max.as_secs_f64();
         failed(format!("{what} {missing} within {seconds} s. {hint}"), life)
-    }
-
-    /// The command as the user wrote it, or the image.
-    fn what_runs(&self) -> String {
-        match &self.version.config.runtime {
-            Runtime::Provided { command }
-            | Runtime::Http { command, .. }
-            | Runtime::Container {
-                command: Some(command),
-                ..
-            } => format!("`{}`", command.join(" ")),
-            Runtime::Container {
-                image,
-                command: None,
-                ..
-            } => format!("the command of image {image}"),
-            Runtime::Python { .. } | Runtime::Node { .. } => "the runtime".to_owned(),
-        }
     }
 }
 

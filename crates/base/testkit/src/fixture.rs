@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::ports::Call;
+use pilot_model::runtime::python::PythonRuntime;
 use pilot_model::{
     Environment, EnvironmentId, FunctionConfig, FunctionName, HttpRequestHead, Interface,
     InvocationHead, InvocationId, Network, Policy, Python, Reuse, Runtime, ScaleConfig,
@@ -57,7 +58,7 @@ pub fn config(name: &str) -> FunctionConfig {
     let name: FunctionName = name.parse().expect("a function's name");
     FunctionConfig {
         name,
-        runtime: Runtime::Python { minor: None },
+        runtime: Runtime::Python(PythonRuntime { minor: None }),
         handler: "app.handler".to_owned(),
         interface: Interface::Event,
         memory_bytes: 256 << 20,

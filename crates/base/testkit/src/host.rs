@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::ports::{Clock, PrewarmedRuntime, RuntimeHost, StartError, StartStamps, Worker};
+use pilot_model::runtime::container::ContainerRuntime;
 use pilot_model::runtime_key::{Access, Base, Ipc, Limits, Mount, RuntimeKey, RuntimeSpec};
 use pilot_model::{BoxFuture, FunctionName, Instant, Runtime, Version, WorkerId};
 
@@ -168,10 +169,10 @@ impl FakeHost {
     pub fn key_of(version: &Version) -> RuntimeKey {
         let config = &version.config;
         let base = match &config.runtime {
-            Runtime::Container { image, .. } => Base::Container {
+            Runtime::Container(ContainerRuntime { image, .. }) => Base::Container {
                 image: image.clone(),
             },
-            Runtime::Node { .. } => Base::Native {
+            Runtime::Node(_) => Base::Native {
                 interpreter: Some(PathBuf::from("/usr/bin/node")),
                 shown: Vec::new(),
             },
@@ -274,7 +275,7 @@ impl Inner {
 
 impl RuntimeHost for FakeHost {
     fn hosts(&self, runtime: &Runtime) -> bool {
-        !matches!(runtime, Runtime::Container { .. })
+        !matches!(runtime, Runtime::Container(_))
     }
 
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {

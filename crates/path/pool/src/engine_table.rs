@@ -74,6 +74,7 @@ fn no_engine(version: &Version) -> StartError {
 #[cfg(test)]
 mod tests {
     use pilot_model::Runtime;
+    use pilot_model::runtime::node::NodeRuntime;
     use pilot_testkit::{FakeEngine, TokioClock, version, version_with};
 
     use super::*;
@@ -96,7 +97,7 @@ mod tests {
         ]);
         let python = version("python", 1);
         let node = version_with("node", 2, |config| {
-            config.runtime = Runtime::Node { major: None };
+            config.runtime = Runtime::Node(NodeRuntime { major: None });
         });
         both.start(&python, WorkerId(1)).await.unwrap();
         assert_eq!((forking.starts(), keyed.starts()), (1, 0));

@@ -10,19 +10,18 @@
 //! specialised for any function.
 
 mod base_sandbox;
-mod execution;
 mod instance;
 mod node;
 mod parts;
 mod runtime;
 mod start_limiter;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pilot_model::deployment::TemplateReport;
 use pilot_model::ports::{BoxFuture, PrewarmedRuntime, RuntimeHost, StartError};
-use pilot_model::runtime_key::{Access, Base, Ipc, Limits, Mount, RuntimeKey, RuntimeSpec};
+use pilot_model::runtime_key::{Access, Mount, RuntimeKey, RuntimeSpec};
 use pilot_model::{Runtime, Version};
 
 use crate::machine::Machine;
@@ -55,51 +54,16 @@ impl RuntimeHost for NativeHost {
     fn hosts(&self, runtime: &Runtime) -> bool {
         matches!(
             runtime,
-            Runtime::Node { .. } | Runtime::Provided { .. } | Runtime::Http { .. }
+            Runtime::Node(_) | Runtime::Provided(_) | Runtime::Http(_)
         )
     }
 
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {
-        let config = &version.config;
-        let environment = &version.environment;
-        let node = environment.node.as_ref();
-        let interpreter = match &config.runtime {
-            Runtime::Node { .. } => Some(node.ok_or_else(no_node)?.executable.clone()),
-            _ => None,
-        };
-        let shown = environment
-            .python
-            .iter()
-            .flat_map(|python| python.folders())
-            .chain(node.map(|node| node.prefix.as_path()))
-            .filter(|folder| !folder.starts_with("/usr"))
-            .map(Path::to_owned)
-            .collect();
-        let command = match &config.runtime {
-            Runtime::Provided { command } | Runtime::Http { command, .. } => command.clone(),
-            Runtime::Node { .. } | Runtime::Python { .. } | Runtime::Container { .. } => Vec::new(),
-        };
+        let pids_max = self.parts.machine.config.pids_max;
         let spec = RuntimeSpec {
-            base: Base::Native { interpreter, shown },
-            owner: Some(config.owner().to_owned()),
-            network: config.network,
-            host_name: String::new(),
-            ipc: Ipc::Private,
-            command,
             working_dir: CODE_INSIDE.to_owned(),
-            environment: config.environment.clone().into_iter().collect(),
-            execution: match &config.runtime {
-                Runtime::Node { .. } => execution::of_node(&config.environment),
-                // Nothing runs in it before its program, which gets all of its variables at its start.
-                _ => Vec::new(),
-            },
             mounts: self.mounts(version)?,
-            limits: Limits {
-                memory_bytes: config.memory_bytes,
-                cpu_milli: config.cpu_milli,
-                pids: self.parts.machine.config.pids_max,
-            },
-            user: None,
+            ..version.runtime_spec(pids_max).map_err(not_startable)?
         };
         Ok(spec.canonical())
     }
@@ -116,15 +80,7 @@ impl RuntimeHost for NativeHost {
     }
 
     fn report(&self, version: &Version) -> TemplateReport {
-        let reason = match (&version.config.runtime, &version.environment.node) {
-            (Runtime::Node { .. }, Some(node)) => format!(
-                "workers are made from a pre-warmed Node.js {}",
-                node.version
-            ),
-            (runtime, _) => {
-                format!("runtime = \"{runtime}\": workers are made from pre-warmed sandboxes")
-            }
-        };
+        let reason = version.config.runtime.remark(&version.environment);
         TemplateReport {
             python: String::new(),
             imports: Vec::new(),
@@ -161,9 +117,9 @@ impl NativeHost {
     }
 }
 
-fn no_node() -> StartError {
+fn not_startable(problem: String) -> StartError {
     StartError::Runtime {
-        problem: "the function's environment has no Node.js; deploy the function again".to_owned(),
+        problem,
         output: String::new(),
     }
 }

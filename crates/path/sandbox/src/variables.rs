@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use pilot_model::Version;
+use pilot_model::runtime::node::LANG;
 
 use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 
@@ -12,7 +13,7 @@ use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 pub(crate) fn base() -> BTreeMap<String, String> {
     [
         ("HOME", "/tmp"),
-        ("LANG", "C.UTF-8"),
+        LANG,
         ("PATH", "/opt/environment/bin:/usr/local/bin:/usr/bin:/bin"),
         ("TZ", ":UTC"),
     ]

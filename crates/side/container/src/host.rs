@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use pilot_model::deployment::TemplateReport;
 use pilot_model::ports::{BoxFuture, PrewarmedRuntime, RuntimeHost, StartError};
-use pilot_model::runtime_key::{Base, Ipc, Limits, RuntimeKey, RuntimeSpec};
+use pilot_model::runtime::container::ContainerRuntime;
+use pilot_model::runtime_key::{Base, RuntimeKey};
 use pilot_model::{Runtime, Version};
 use tokio::sync::oneshot;
 
 use crate::container::Container;
 use crate::engine::{Address, Engine, EngineError};
 use crate::folder;
-use crate::parts::{ContainerConfig, Parts, not_a_container};
+use crate::parts::{ContainerConfig, Parts};
 
 /// Starts containers.
 #[derive(Debug)]
@@ -60,37 +61,13 @@ impl ContainerHost {
 
 impl RuntimeHost for ContainerHost {
     fn hosts(&self, runtime: &Runtime) -> bool {
-        matches!(runtime, Runtime::Container { .. })
+        matches!(runtime, Runtime::Container(_))
     }
 
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {
-        let config = &version.config;
-        let Runtime::Container { image, command, .. } = &config.runtime else {
-            return Err(not_a_container(version));
-        };
-        let spec = RuntimeSpec {
-            base: Base::Container {
-                image: image.clone(),
-            },
-            owner: Some(config.owner().to_owned()),
-            network: config.network,
-            host_name: String::new(),
-            ipc: Ipc::Private,
-            command: command.clone().unwrap_or_default(),
-            working_dir: String::new(),
-            environment: config.environment.clone().into_iter().collect(),
-            // Programs are started per worker, with all of its variables.
-            execution: Vec::new(),
-            // The code is not a mount of the key: it changes with the version.
-            mounts: Vec::new(),
-            limits: Limits {
-                memory_bytes: config.memory_bytes,
-                cpu_milli: config.cpu_milli,
-                pids: self.parts.config.pids_max,
-            },
-            // The image's.
-            user: None,
-        };
+        // The host mounts nothing: it copies the code into the container and removes it again.
+        let spec = version.runtime_spec(self.parts.config.pids_max);
+        let spec = spec.map_err(|problem| StartError::Sandbox { problem })?;
         Ok(spec.canonical())
     }
 
@@ -119,7 +96,7 @@ impl RuntimeHost for ContainerHost {
     }
 
     fn report(&self, version: &Version) -> TemplateReport {
-        let Runtime::Container { image, .. } = &version.config.runtime else {
+        let Runtime::Container(ContainerRuntime { image, .. }) = &version.config.runtime else {
             return report("not a container".to_owned(), Duration::ZERO);
         };
         let reference = match self.key(version).as_ref().map(RuntimeKey::base) {

@@ -13,8 +13,9 @@ use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress,
 };
 use pilot_model::ports::{ControlPlane, Observation, Observed, Platform, Scaling};
+use pilot_model::runtime::shown;
 use pilot_model::status::PoolStatus;
-use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec, Runtime};
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec};
 
 use crate::archive::ArchiveLimits;
 use crate::blocking::blocking;
@@ -326,15 +327,7 @@ fn handler_or_command(config: &FunctionConfig) -> String {
     if !config.handler.is_empty() {
         return config.handler.clone();
     }
-    match &config.runtime {
-        Runtime::Provided { command }
-        | Runtime::Http { command, .. }
-        | Runtime::Container {
-            command: Some(command),
-            ..
-        } => errors::shown(command),
-        Runtime::Python { .. } | Runtime::Node { .. } | Runtime::Container { .. } => String::new(),
-    }
+    config.runtime.command().map(shown).unwrap_or_default()
 }
 
 fn url_path(name: &FunctionName) -> String {

@@ -10,6 +10,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use pilot_model::runtime::NeededBy;
 use pilot_model::{Environment, EnvironmentId, Runtime};
 
 use self::node::NodeParts;
@@ -71,12 +72,12 @@ impl Environments {
         code: &Path,
         code_hash: &str,
     ) -> Result<Plan, EnvironmentError> {
-        let python = match python::Wish::of(runtime) {
-            Some(wish) => self.python.plan(&wish, code, code_hash).await?,
+        let python = match runtime.python() {
+            Some(need) => self.python.plan(&need, code, code_hash).await?,
             None => None,
         };
-        let node = match node::Wish::of(runtime) {
-            Some(wish) => self.node.plan(&wish, code, code_hash).await?,
+        let node = match runtime.node() {
+            Some(need) => self.node.plan(&need, code, code_hash).await?,
             None => None,
         };
         let parts = [
@@ -132,10 +133,11 @@ impl Plan {
         python.into_iter().chain(node)
     }
 
-    /// The interpreter for which code is compiled in advance.
-    pub(crate) fn python(&self) -> Option<&Path> {
+    /// The interpreter that the code is compiled for when it is deployed: that of the function's runtime.
+    pub(crate) fn python_to_compile(&self) -> Option<&Path> {
         let python = self.python.as_ref()?;
-        Some(&python.interpreter.executable)
+        let runs_code = python.always == Some(NeededBy::Runtime);
+        runs_code.then_some(&*python.interpreter.executable)
     }
 
     /// The content of the environment, for people: `Python 3.11.7, 2 packages; Node 20.20.2`. Empty if it has none.

@@ -1,12 +1,9 @@
 //! Maps the errors of this crate to errors of the control API: whether the user or the machine has to fix them, and their stable
 //! codes.
 
-use std::fmt;
-
 use pilot_model::deployment::DeployError;
 use pilot_model::ports::StartError;
 use pilot_model::spec::SpecError;
-use pilot_model::{FunctionConfig, Runtime};
 use serde::Deserialize;
 
 use crate::archive::ArchiveError;
@@ -55,10 +52,10 @@ pub(crate) fn from_command(problem: String) -> DeployError {
     invalid("bad_command", problem, "")
 }
 
-/// `subject` is what was started; `hint` says what to change, if the deployer knows more than the exception says.
+/// `subject` is what was started, `done` how (`imported`, `started`); `hint` says what to change, if the deployer knows more than the exception says.
 pub(crate) fn from_start(
     error: &StartError,
-    subject: &Subject<'_>,
+    (subject, done): &(String, &str),
     hint: impl FnOnce() -> Option<String>,
 ) -> DeployError {
     let hinted = |mut message: String| {
@@ -75,11 +72,7 @@ pub(crate) fn from_start(
                 error_message: body.clone(),
                 stack_trace: Vec::new(),
             });
-            let message = format!(
-                "{subject} could not be {}: {}",
-                subject.tried(),
-                raised.in_words()
-            );
+            let message = format!("{subject} could not be {done}: {}", raised.in_words());
             invalid("import_failed", hinted(message), &raised.detail(output))
         }
         StartError::Runtime { problem, output } => {
@@ -90,58 +83,6 @@ pub(crate) fn from_start(
             message: error.to_string(),
         },
     }
-}
-
-/// What the trial start of a version starts, for messages.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Subject<'a> {
-    /// A handler that the runtime imports (Python).
-    Imported(&'a str),
-    /// A handler that the runtime loads (Node.js).
-    Loaded(&'a str),
-    /// A command that is started.
-    Command(&'a [String]),
-    /// A container of an image.
-    Image(&'a str),
-}
-
-impl<'a> Subject<'a> {
-    pub(crate) fn of(config: &'a FunctionConfig) -> Self {
-        match &config.runtime {
-            Runtime::Python { .. } => Self::Imported(&config.handler),
-            Runtime::Node { .. } => Self::Loaded(&config.handler),
-            Runtime::Provided { command } | Runtime::Http { command, .. } => Self::Command(command),
-            Runtime::Container { image, .. } => Self::Image(image),
-        }
-    }
-
-    fn tried(&self) -> &'static str {
-        match self {
-            Self::Imported(_) => "imported",
-            Self::Loaded(_) => "loaded",
-            Self::Command(_) | Self::Image(_) => "started",
-        }
-    }
-}
-
-impl fmt::Display for Subject<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Imported(handler) | Self::Loaded(handler) => write!(f, "handler '{handler}'"),
-            Self::Command(command) => write!(f, "command '{}'", shown(command)),
-            Self::Image(image) => write!(f, "image '{image}'"),
-        }
-    }
-}
-
-/// A command as typed, shortened to fit a line.
-pub(crate) fn shown(command: &[String]) -> String {
-    let mut text = command.join(" ").escape_debug().to_string();
-    if text.chars().count() > COMMAND_CHARS_MAX {
-        text = text.chars().take(COMMAND_CHARS_MAX).collect();
-        text.push('…');
-    }
-    text
 }
 
 fn invalid(code: &'static str, message: String, detail: &str) -> DeployError {
@@ -213,9 +154,6 @@ impl Raised {
     }
 }
 
-/// Longest command in a message.
-const COMMAND_CHARS_MAX: usize = 80;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,7 +168,11 @@ mod tests {
             body: body.to_string(),
             output: output.to_owned(),
         };
-        match from_start(&error, &Subject::Imported("app.handler"), || None) {
+        match from_start(
+            &error,
+            &("handler 'app.handler'".to_owned(), "imported"),
+            || None,
+        ) {
             DeployError::Invalid {
                 message, detail, ..
             } => (message, detail),
@@ -273,9 +215,11 @@ mod tests {
             body: body.to_string(),
             output: "loading\n".to_owned(),
         };
-        match from_start(&error, &Subject::Loaded("index.handler"), || {
-            Some("set handler".to_owned())
-        }) {
+        match from_start(
+            &error,
+            &("handler 'index.handler'".to_owned(), "loaded"),
+            || Some("set handler".to_owned()),
+        ) {
             DeployError::Invalid {
                 message, detail, ..
             } => {
@@ -294,25 +238,14 @@ mod tests {
 
     #[test]
     fn what_was_tried_is_named_as_it_was_written() {
-        let command = ["./server".to_owned(), "--port\n".to_owned()];
-        for (subject, wanted) in [
-            (
-                Subject::Imported("app.f"),
-                "handler 'app.f' did not come up: gone",
-            ),
-            (
-                Subject::Command(&command),
-                "command './server --port\\n' did not come up: gone",
-            ),
-            (Subject::Image("qr:1"), "image 'qr:1' did not come up: gone"),
-        ] {
-            let error = StartError::Runtime {
-                problem: "gone".to_owned(),
-                output: String::new(),
-            };
-            assert_eq!(from_start(&error, &subject, || None).to_string(), wanted);
-        }
-        let long = vec!["x".repeat(100)];
-        assert_eq!(shown(&long).chars().count(), COMMAND_CHARS_MAX + 1);
+        let error = StartError::Runtime {
+            problem: "gone".to_owned(),
+            output: String::new(),
+        };
+        let tried = ("image 'qr:1'".to_owned(), "started");
+        assert_eq!(
+            from_start(&error, &tried, || None).to_string(),
+            "image 'qr:1' did not come up: gone"
+        );
     }
 }

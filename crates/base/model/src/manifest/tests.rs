@@ -1,5 +1,10 @@
 use super::*;
-use crate::config::{Contract, Interface, Network, Reuse, Runtime, RuntimeWord};
+use crate::choices::{Contract, Interface, Network, Reuse};
+use crate::runtime::Runtime;
+use crate::runtime::container::ContainerRuntime;
+use crate::runtime::http::HttpRuntime;
+use crate::runtime::node::NodeRuntime;
+use crate::runtime::provided::ProvidedRuntime;
 use proptest::prelude::*;
 
 const FULL: &str = r#"
@@ -191,32 +196,32 @@ fn words(words: &[&str]) -> Vec<String> {
 fn every_runtime_of_the_documentation_is_read() {
     assert_eq!(
         config_of(RUNTIMES, "ric").runtime,
-        Runtime::Provided {
+        Runtime::Provided(ProvidedRuntime {
             command: words(&["python3", "-m", "awslambdaric", "app.handler"])
-        }
+        })
     );
     let web = config_of(RUNTIMES, "web");
     assert_eq!(
         web.runtime,
-        Runtime::Http {
+        Runtime::Http(HttpRuntime {
             command: words(&["functions-framework", "--target", "hello"]),
             ready: Some("/healthz".to_owned())
-        }
+        })
     );
     assert_eq!((web.interface, web.concurrency), (Interface::Http, 8));
     assert_eq!(web.handler, "");
     let js = config_of(RUNTIMES, "js");
-    assert_eq!(js.runtime, Runtime::Node { major: None });
+    assert_eq!(js.runtime, Runtime::Node(NodeRuntime::default()));
     assert_eq!((js.interface, js.owner()), (Interface::Event, "js"));
     let qr = config_of(RUNTIMES, "qr");
     assert_eq!(
         qr.runtime,
-        Runtime::Container {
+        Runtime::Container(ContainerRuntime {
             image: "qr:1".to_owned(),
             contract: Contract::Http,
             command: None,
             ready: None
-        }
+        })
     );
     assert_eq!((qr.interface, qr.owner()), (Interface::Http, "shop"));
 }
@@ -245,9 +250,9 @@ fn what_is_left_out_has_a_default_that_fits_the_runtime() {
     let provided = config("runtime = \"provided\"");
     assert_eq!(
         provided.runtime,
-        Runtime::Provided {
+        Runtime::Provided(ProvidedRuntime {
             command: words(&["./bootstrap"])
-        }
+        })
     );
     assert_eq!(provided.handler, "");
     assert_eq!(config("runtime = \"node\"").handler, "index.handler");
@@ -262,16 +267,20 @@ fn what_is_left_out_has_a_default_that_fits_the_runtime() {
 #[test]
 fn lambdas_names_of_runtimes_are_taken() {
     for (word, wanted) in [
-        ("python", RuntimeWord::Python(None)),
-        ("python3.12", RuntimeWord::Python(Some("3.12".to_owned()))),
-        ("node", RuntimeWord::Node(None)),
-        ("nodejs22.x", RuntimeWord::Node(Some(22))),
-        ("nodejs20", RuntimeWord::Node(Some(20))),
-        ("provided.al2023", RuntimeWord::Provided),
-        ("http", RuntimeWord::Http),
-        ("container", RuntimeWord::Container),
+        ("python", "python"),
+        ("python3.12", "python3.12"),
+        ("node", "node"),
+        ("nodejs22.x", "nodejs22.x"),
+        ("nodejs20", "nodejs20.x"),
+        ("provided.al2023", "provided"),
+        ("http", "http"),
+        ("container", "container "),
     ] {
-        assert_eq!(RuntimeWord::parse(word), Ok(wanted), "{word}");
+        assert_eq!(
+            Runtime::named(word).map(|runtime| runtime.to_string()),
+            Ok(wanted.to_owned()),
+            "{word}"
+        );
     }
     for (word, hint) in [
         ("pyhton", "; did you mean \"python\"?"),

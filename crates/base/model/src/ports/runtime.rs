@@ -8,9 +8,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::{BoxFuture, StartError, Worker};
-use crate::config::Runtime;
 use crate::deployment::TemplateReport;
 use crate::ids::WorkerId;
+use crate::runtime::Runtime;
 use crate::runtime_key::RuntimeKey;
 use crate::timeline::Instant;
 use crate::version::Version;

@@ -8,7 +8,7 @@ use clap::Args;
 use pilot_model::deployment::FunctionDescription;
 use pilot_model::invocation::InvocationSummary;
 use pilot_model::status::ForecastStatus;
-use pilot_model::{FunctionConfig, FunctionName, Reuse, Runtime, StartKind, TemplateMode};
+use pilot_model::{FunctionConfig, FunctionName, Reuse, StartKind, TemplateMode};
 
 use super::client::Client;
 use super::output::{self, BAD, DIM, STRONG};
@@ -146,29 +146,13 @@ fn what_runs(config: &FunctionConfig, line: &mut impl FnMut(&str, String)) {
             format!("{} ({interface}), {runtime}", config.handler),
         );
     }
-    let (command, ready) = match runtime {
-        Runtime::Python { .. } | Runtime::Node { .. } => return,
-        Runtime::Provided { command } => (command.join(" "), &None),
-        Runtime::Http { command, ready } => (command.join(" "), ready),
-        Runtime::Container {
-            command,
-            ready,
-            contract,
-            ..
-        } => {
-            line("contract", contract.as_str().to_owned());
-            let own = || "the image's own".to_owned();
-            (
-                command.as_ref().map_or_else(own, |words| words.join(" ")),
-                ready,
-            )
-        }
-    };
-    line("command", command);
+    for (key, value) in runtime.details() {
+        line(key, value);
+    }
     if config.handler.is_empty() {
         line("runtime", runtime.to_string());
     }
-    if let Some(ready) = ready {
+    if let Some(ready) = runtime.ready() {
         line("ready", format!("once {ready} answers 2xx"));
     }
 }

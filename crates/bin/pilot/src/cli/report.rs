@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use pilot_model::Runtime;
 use pilot_model::deployment::DeployReport;
 use pilot_model::deployment::TemplateReport;
 
@@ -44,7 +45,7 @@ fn environment(report: &DeployReport) -> String {
 
 /// Whether workers of this runtime are forked. Old daemons know only the Python runtime and send an empty name.
 fn forks(runtime: &str) -> bool {
-    runtime.is_empty() || runtime.starts_with("python")
+    runtime.is_empty() || Runtime::named(runtime).is_ok_and(|runtime| runtime.forks())
 }
 
 /// The result of the trial start; `runtime` is the function's runtime in the daemon's words.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use pilot_model::forecast::{Forecaster, Target, Tick};
 use pilot_model::ports::{Engine, StartError, Worker};
+use pilot_model::runtime::node::NodeRuntime;
 use pilot_model::status::{Availability, RuntimeCounts, RuntimeStatus};
 use pilot_model::{Event, FunctionConfig, Runtime, RuntimeOrigin, ScaleConfig, Version, WorkerId};
 use pilot_testkit::{FakeHost, RecordingSink, RuntimeDeed, TokioClock, version_with};
@@ -113,7 +114,7 @@ fn node(name: &str, number: u32, variable: &str) -> Arc<Version> {
 
 fn version_of(name: &str, number: u32, change: impl FnOnce(&mut FunctionConfig)) -> Arc<Version> {
     version_with(name, number, |config| {
-        config.runtime = Runtime::Node { major: None };
+        config.runtime = Runtime::Node(NodeRuntime { major: None });
         change(config);
     })
 }

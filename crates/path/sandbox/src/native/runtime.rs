@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pilot_model::ports::{BoxFuture, PrewarmedRuntime, StartError, Worker};
+use pilot_model::runtime::http::HttpRuntime;
+use pilot_model::runtime::provided::ProvidedRuntime;
 use pilot_model::runtime_key::{Base, Limits as KeyLimits, Mount, RuntimeKey};
 use pilot_model::timeline::Instant;
 use pilot_model::{Network, Runtime, Version, WorkerId};
@@ -275,14 +277,14 @@ impl PrewarmedRuntime for NativeRuntime {
                 come_up_max: COME_UP_MAX,
             };
             match &version.config.runtime {
-                Runtime::Provided { command } => {
+                Runtime::Provided(ProvidedRuntime { command }) => {
                     self.provided(prewarmed, command, &version, start).await
                 }
-                Runtime::Http { command, ready } => {
+                Runtime::Http(HttpRuntime { command, ready }) => {
                     let ready = ready.clone();
                     self.http(prewarmed, command, ready, &version, start).await
                 }
-                Runtime::Node { .. } => {
+                Runtime::Node(_) => {
                     let Some(waiting) = prewarmed.waiting else {
                         return Err(unusable("it has no Node.js"));
                     };
@@ -292,9 +294,9 @@ impl PrewarmedRuntime for NativeRuntime {
                         .await?;
                     Ok(Arc::new(worker) as Arc<dyn Worker>)
                 }
-                runtime @ (Runtime::Python { .. } | Runtime::Container { .. }) => Err(unusable(
-                    &format!("runtime = \"{runtime}\" cannot run in it"),
-                )),
+                runtime @ (Runtime::Python(_) | Runtime::Container(_)) => Err(unusable(&format!(
+                    "runtime = \"{runtime}\" cannot run in it"
+                ))),
             }
         })
     }

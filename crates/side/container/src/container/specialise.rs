@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilot_model::ports::{BoxFuture, PrewarmedRuntime, StartError, Worker};
+use pilot_model::runtime::container::ContainerRuntime;
 use pilot_model::runtime_key::RuntimeKey;
 use pilot_model::{Contract, Instant, Runtime, Version, WorkerId};
 use pilot_protocols::{HttpWorker, Instance, ProvidedWorker, Start};
@@ -61,12 +62,12 @@ impl Container {
         id: WorkerId,
         asked: Instant,
     ) -> Result<Arc<dyn Worker>, StartError> {
-        let Runtime::Container {
+        let Runtime::Container(ContainerRuntime {
             image,
             contract,
             command,
             ready,
-        } = &version.config.runtime
+        }) = &version.config.runtime
         else {
             return Err(not_a_container(&version));
         };

@@ -9,9 +9,7 @@ use bytes::Bytes;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{DeployError, DeployReport, Progress};
 use pilot_model::size::Size;
-use pilot_model::{
-    EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, Runtime, Version, VersionId,
-};
+use pilot_model::{EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, Version, VersionId};
 use tempfile::TempDir;
 use tokio::sync::OwnedMutexGuard;
 
@@ -21,7 +19,7 @@ use crate::blocking::blocking;
 use crate::data_dir::make_dir;
 use crate::durable;
 use crate::environment::{self, Plan};
-use crate::errors::{self, Subject};
+use crate::errors;
 use crate::registry::StoredVersion;
 use crate::state::{Deployed, Function, Reservation};
 use crate::version_id::MadeOf;
@@ -190,7 +188,7 @@ impl Inner {
         let has = plan.in_words(&obtained.environment);
         say.stage("environment", was.describe(&plan.id, &has));
 
-        if let (Runtime::Python { .. }, Some(python)) = (&config.runtime, plan.python()) {
+        if let Some(python) = plan.python_to_compile() {
             environment::compile(python, &staged.code).await;
         }
         let code_dir = self.data_dir.code().join(id.as_str());
@@ -224,10 +222,14 @@ impl Inner {
         version: &Arc<Version>,
         say: &Say,
     ) -> Result<TemplateReport, DeployError> {
-        say.stage("template", trying(&version.config));
+        let FunctionConfig {
+            runtime, handler, ..
+        } = &version.config;
+        say.stage("template", runtime.trying(handler));
         self.platform.try_version(version).await.map_err(|error| {
-            let subject = Subject::of(&version.config);
-            errors::from_start(&error, &subject, || hints::of(&error, version))
+            errors::from_start(&error, &runtime.tried(handler), || {
+                hints::of(&error, version)
+            })
         })
     }
 
@@ -332,34 +334,12 @@ impl EnvironmentWas {
 
 /// What of the code does not do, before anything is built for it.
 fn check_code(config: &FunctionConfig, staged: &Staged) -> Result<(), DeployError> {
-    // An image may have everything.
-    let may_be_empty = matches!(config.runtime, Runtime::Container { .. });
-    if staged.unpacked.files == 0 && !may_be_empty {
+    if staged.unpacked.files == 0 && config.runtime.needs_code() {
         return Err(errors::from_archive(&ArchiveError::Empty));
     }
     match hints::command_problem(&config.runtime, &staged.code) {
         Some(problem) => Err(errors::from_command(problem)),
         None => Ok(()),
-    }
-}
-
-/// What a try does, for people.
-fn trying(config: &FunctionConfig) -> String {
-    let handler = &config.handler;
-    match &config.runtime {
-        Runtime::Python { .. } => format!("importing {handler} in its sandbox"),
-        Runtime::Node { .. } => format!("loading {handler} in its sandbox"),
-        Runtime::Provided { command } => {
-            format!("starting it once: {}", errors::shown(command))
-        }
-        Runtime::Http { command, ready } => {
-            let until = ready.as_deref().unwrap_or("its port");
-            format!(
-                "starting it once, until {until} answers: {}",
-                errors::shown(command)
-            )
-        }
-        Runtime::Container { image, .. } => format!("starting a container of {image} once"),
     }
 }
 

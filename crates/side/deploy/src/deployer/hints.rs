@@ -7,11 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use pilot_model::ports::StartError;
+use pilot_model::runtime::CodeFiles;
 use pilot_model::{Runtime, Version};
 
 /// What is wrong with a command's program in the code that no machine can run, and what to change.
 pub(super) fn command_problem(runtime: &Runtime, code: &Path) -> Option<String> {
-    let program = program(runtime)?;
+    let program = runtime.program()?;
     let inside = in_code(program)?;
     let Ok(metadata) = fs::metadata(code.join(&inside)) else {
         let there = there_is(code, |_| true);
@@ -37,76 +38,36 @@ pub(super) fn command_problem(runtime: &Runtime, code: &Path) -> Option<String> 
 
 /// What to add to a start's error.
 pub(super) fn of(error: &StartError, version: &Version) -> Option<String> {
-    let code = &version.code_dir;
-    let handler = &version.config.handler;
-    match (error, &version.config.runtime) {
-        (StartError::Import { .. }, Runtime::Python { .. }) => missing_python(handler, code),
-        (StartError::Import { .. } | StartError::Runtime { .. }, Runtime::Node { .. }) => {
+    let (code, runtime) = (&version.code_dir, &version.config.runtime);
+    match (error, runtime.program()) {
+        (StartError::Runtime { .. }, Some(program)) => match in_code(program) {
+            Some(inside) => not_for_this_machine(&code.join(&inside), &inside),
+            None => not_on_path(program, version),
+        },
+        (StartError::Runtime { .. }, None) if runtime.forks() => None,
+        (StartError::Import { .. } | StartError::Runtime { .. }, None) => {
             let node = version.environment.node.as_ref();
-            missing_node(handler, code, node.map_or("", |node| &node.version))
-        }
-        (
-            StartError::Runtime { .. },
-            runtime @ (Runtime::Provided { .. } | Runtime::Http { .. }),
-        ) => {
-            let program = program(runtime)?;
-            match in_code(program) {
-                Some(inside) => not_for_this_machine(&code.join(&inside), &inside),
-                None => not_on_path(program, version),
-            }
+            runtime.missing_module(&version.config.handler, &Code(code), node)
         }
         _ => None,
     }
 }
 
-fn missing_python(handler: &str, code: &Path) -> Option<String> {
-    let (module, _) = handler.rsplit_once('.')?;
-    let module = module.replace('.', "/");
-    let top = module.split('/').next()?;
-    let there = [format!("{top}.py"), top.to_owned()];
-    if there.iter().any(|name| code.join(name).exists()) {
-        return None;
-    }
-    let found = names(code, |name| name.ends_with(".py"));
-    Some(if found.is_empty() {
-        format!(
-            "there is no {module}.py in the code, nor any other .py file at its top: check path and handler"
-        )
-    } else {
-        format!(
-            "there is no {module}.py in the code (there is {}): set handler",
-            found.join(", ")
-        )
-    })
-}
+/// The folder of a version's code.
+struct Code<'a>(&'a Path);
 
-/// The worker looks for the file as Lambda does: `folder/file.nested.handler` is `nested.handler` in `folder/file`.
-fn missing_node(handler: &str, code: &Path, node_version: &str) -> Option<String> {
-    let file = handler.rfind('/').map_or(0, |at| at + 1);
-    let end = file + handler[file..].find('.')?;
-    let module = &handler[..end];
-    let with = |ends: &[&str]| {
-        ends.iter()
-            .map(|end| format!("{module}{end}"))
-            .find(|name| code.join(name).is_file())
-    };
-    if with(&["", ".js", ".mjs", ".cjs"]).is_some() {
-        return None;
+impl CodeFiles for Code<'_> {
+    fn has(&self, path: &str) -> bool {
+        self.0.join(path).exists()
     }
-    let missing = format!("there is no {module}.js, {module}.mjs or {module}.cjs in the code");
-    if let Some(source) = with(&[".ts", ".mts", ".cts", ".tsx"]) {
-        let major = node_version.split('.').next()?.parse::<u32>();
-        let runs_it = major.is_ok_and(|major| major >= TYPESCRIPT_MAJOR);
-        return (!runs_it)
-            .then(|| format!("{missing}, but {source}: deploy what its compiler makes of it"));
+
+    fn has_file(&self, path: &str) -> bool {
+        self.0.join(path).is_file()
     }
-    let ends = [".js", ".mjs", ".cjs"];
-    let found = names(code, |name| ends.iter().any(|end| name.ends_with(end)));
-    Some(if found.is_empty() {
-        format!("{missing}, nor any other such file at its top: check path and handler")
-    } else {
-        format!("{missing} (there is {}): set handler", found.join(", "))
-    })
+
+    fn names(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<String> {
+        names(self.0, wanted)
+    }
 }
 
 /// Why the kernel cannot run a program of the code, from the program's first bytes.
@@ -181,15 +142,6 @@ fn not_on_path(program: &str, version: &Version) -> Option<String> {
     ))
 }
 
-fn program(runtime: &Runtime) -> Option<&str> {
-    match runtime {
-        Runtime::Provided { command } | Runtime::Http { command, .. } => {
-            command.first().map(String::as_str)
-        }
-        Runtime::Python { .. } | Runtime::Node { .. } | Runtime::Container { .. } => None,
-    }
-}
-
 /// The path of a program in the code; `None`: it is not in the code.
 fn in_code(program: &str) -> Option<PathBuf> {
     let path = Path::new(program);
@@ -224,8 +176,6 @@ fn names(code: &Path, wanted: impl Fn(&str) -> bool) -> Vec<String> {
 /// Where the code is in its sandbox.
 const TASK: &str = "/var/task";
 const NAMES_MAX: usize = 5;
-/// The major version of Node.js that runs TypeScript, from one of its releases on.
-const TYPESCRIPT_MAJOR: u32 = 22;
 /// Enough for an ELF header up to `e_machine`, and for the first line of most scripts.
 const FIRST_BYTES: u64 = 256;
 /// Thin 64-bit files of either byte order, and fat ones (`mach-o/loader.h`, `mach-o/fat.h`).
@@ -239,6 +189,9 @@ const ELF_MACHINES: [(u16, &str); 3] = [(62, "x86_64"), (183, "aarch64"), (40, "
 
 #[cfg(test)]
 mod tests {
+    use pilot_model::Node;
+    use pilot_model::runtime::provided::ProvidedRuntime;
+
     use super::*;
 
     fn code(files: &[(&str, &[u8], u32)]) -> tempfile::TempDir {
@@ -252,9 +205,9 @@ mod tests {
     }
 
     fn provided(program: &str) -> Runtime {
-        Runtime::Provided {
+        Runtime::Provided(ProvidedRuntime {
             command: vec![program.to_owned()],
-        }
+        })
     }
 
     #[test]
@@ -310,6 +263,17 @@ mod tests {
         assert!(told.starts_with("foreign is built for "), "{told}");
         let own = Path::new("/proc/self/exe");
         assert_eq!(not_for_this_machine(own, own), None);
+    }
+
+    fn missing_node(handler: &str, code: &Path, version: &str) -> Option<String> {
+        let node = Node {
+            executable: PathBuf::new(),
+            prefix: PathBuf::new(),
+            version: version.to_owned(),
+            modules_dir: None,
+        };
+        let runtime = Runtime::named("node").unwrap();
+        runtime.missing_module(handler, &Code(code), Some(&node))
     }
 
     #[test]

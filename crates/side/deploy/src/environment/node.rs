@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pilot_model::{EnvironmentId, Node, Runtime};
+use pilot_model::runtime::{NeededBy, NodeNeed};
+use pilot_model::{EnvironmentId, Node};
 use serde::{Deserialize, Serialize};
 
 use self::interpreter::{Interpreter, Interpreters};
@@ -14,8 +15,7 @@ use self::package::{Found, NODE_MODULES, NPMRC, PACKAGE_JSON, Package};
 use super::config::{EnvironmentConfig, SourceBuilds};
 use super::error::{EnvironmentError, InstallFailure};
 use super::part::{Parts, Unfinished, disk};
-use super::program::NeededBy;
-use super::site::{Say, Site, program_of, without_stage};
+use super::site::{Say, Site, without_stage};
 use crate::blocking::blocking;
 use crate::hash::Fields;
 use crate::process::{self, Ended};
@@ -28,36 +28,6 @@ mod tree;
 
 pub(crate) use self::commands::link_commands;
 pub(crate) use self::package::PackageError;
-
-/// What a function requires of Node.js.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wish {
-    /// `20`; `None`: the daemon's default.
-    major: Option<u32>,
-    /// Who needs Node.js even without packages; `None`: nobody.
-    always: Option<NeededBy>,
-}
-
-impl Wish {
-    /// `None`: the runtime never uses Node.js.
-    pub(super) fn of(runtime: &Runtime) -> Option<Self> {
-        let wish = match runtime {
-            Runtime::Container { .. } => return None,
-            Runtime::Node { major } => Self {
-                major: *major,
-                always: Some(NeededBy::Runtime),
-            },
-            Runtime::Python { .. } | Runtime::Provided { .. } | Runtime::Http { .. } => {
-                let named = matches!(program_of(runtime), Some("node" | "nodejs"));
-                Self {
-                    major: None,
-                    always: named.then_some(NeededBy::Command),
-                }
-            }
-        };
-        Some(wish)
-    }
-}
 
 /// The part that some code needs.
 #[derive(Debug)]
@@ -101,16 +71,16 @@ impl NodeParts {
     /// `None`: nobody needs Node.js.
     pub(super) async fn plan(
         &self,
-        wish: &Wish,
+        need: &NodeNeed,
         code: &Path,
         code_hash: &str,
     ) -> Result<Option<Plan>, EnvironmentError> {
         let found = package::find(code)?;
         let required = (found != Found::Nothing).then_some(NeededBy::File(PACKAGE_JSON));
-        let Some(needed_by) = wish.always.or(required) else {
+        let Some(needed_by) = need.always.or(required) else {
             return Ok(None);
         };
-        let interpreter = self.interpreters.find(wish.major, needed_by).await?;
+        let interpreter = self.interpreters.find(need.major, needed_by).await?;
         let mut hash = Fields::default();
         hash.add("node")
             .add(&interpreter.version)

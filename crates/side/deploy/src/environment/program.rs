@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pilot_model::runtime::NeededBy;
 use serde::de::DeserializeOwned;
 use tokio::process::Command;
 
@@ -31,17 +32,6 @@ pub(crate) struct NotFound {
     /// What was found instead.
     pub(crate) found: String,
     pub(crate) needed_by: NeededBy,
-}
-
-/// Who needs an interpreter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NeededBy {
-    /// The function's runtime.
-    Runtime,
-    /// It is the program of the function's command.
-    Command,
-    /// A file of requirements beside the code.
-    File(&'static str),
 }
 
 impl NotFound {

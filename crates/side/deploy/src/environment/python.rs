@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilot_model::{EnvironmentId, Python, Runtime};
+use pilot_model::runtime::{NeededBy, PythonNeed};
+use pilot_model::{EnvironmentId, Python};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use self::installer::{Installation, Installer, failure, progress};
 use self::interpreter::{Interpreter, Interpreters};
-use self::requirements::{Files, Requirements};
+use self::requirements::Requirements;
 use super::config::EnvironmentConfig;
 use super::error::EnvironmentError;
 use super::part::{Parts, Unfinished, disk};
-use super::program::{NeededBy, on_path};
-use super::site::{Say, Site, program_of, without_stage};
+use super::program::on_path;
+use super::site::{Say, Site, without_stage};
 use crate::data_dir::make_dir;
 use crate::hash::Fields;
 use crate::process::{self, Ended};
@@ -28,61 +29,13 @@ mod requirements;
 
 pub(crate) use self::requirements::RequirementsError;
 
-/// What a function requires of Python.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wish {
-    /// `3.11`; `None`: the daemon's default.
-    minor: Option<String>,
-    /// Who needs an interpreter even without packages; `None`: nobody.
-    always: Option<NeededBy>,
-    /// The files that may require packages.
-    files: Files,
-}
-
-impl Wish {
-    /// `None`: the runtime never uses Python.
-    pub(super) fn of(runtime: &Runtime) -> Option<Self> {
-        let wish = match runtime {
-            Runtime::Container { .. } => return None,
-            Runtime::Python { minor } => Self {
-                minor: minor.clone(),
-                always: Some(NeededBy::Runtime),
-                files: Files::All,
-            },
-            Runtime::Node { .. } => Self {
-                minor: None,
-                always: None,
-                files: Files::Txt,
-            },
-            Runtime::Provided { .. } | Runtime::Http { .. } => {
-                let minor = program_of(runtime).and_then(python_named);
-                Self {
-                    always: minor.is_some().then_some(NeededBy::Command),
-                    minor: minor.flatten(),
-                    files: Files::All,
-                }
-            }
-        };
-        Some(wish)
-    }
-}
-
-/// The minor version in a program's name, if it is the name of a Python.
-fn python_named(program: &str) -> Option<Option<String>> {
-    let rest = program.strip_prefix("python")?;
-    if matches!(rest, "" | "3") {
-        return Some(None);
-    }
-    let minor = rest.strip_prefix("3.")?;
-    let digits = !minor.is_empty() && minor.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| Some(rest.to_owned()))
-}
-
 /// The part that some code needs.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) id: EnvironmentId,
     pub(super) interpreter: Interpreter,
+    /// As the runtime says.
+    pub(super) always: Option<NeededBy>,
     requirements: Option<Requirements>,
 }
 
@@ -123,20 +76,20 @@ impl PythonParts {
     /// `None`: nobody needs Python.
     pub(super) async fn plan(
         &self,
-        wish: &Wish,
+        need: &PythonNeed,
         code: &Path,
         code_hash: &str,
     ) -> Result<Option<Plan>, EnvironmentError> {
-        let requirements = requirements::find(code, wish.files)?;
+        let requirements = requirements::find(code, need.files)?;
         let file = requirements
             .as_ref()
             .map(|required| NeededBy::File(required.file));
-        let Some(needed_by) = wish.always.or(file) else {
+        let Some(needed_by) = need.always.or(file) else {
             return Ok(None);
         };
         let interpreter = self
             .interpreters
-            .find(wish.minor.as_deref(), needed_by)
+            .find(need.minor.as_deref(), needed_by)
             .await?;
         let mut hash = Fields::default();
         hash.add(&interpreter.version)
@@ -151,6 +104,7 @@ impl PythonParts {
         Ok(Some(Plan {
             id: EnvironmentId::from_hex(&hash.hex()),
             interpreter,
+            always: need.always,
             requirements,
         }))
     }

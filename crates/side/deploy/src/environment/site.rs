@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use pilot_model::Runtime;
-
 use super::config::EnvironmentConfig;
 use super::part::Parts;
 
@@ -17,16 +15,6 @@ pub(super) struct Site<'a> {
     pub(super) config: &'a EnvironmentConfig,
     pub(super) code: &'a Path,
     pub(super) say: Say<'a>,
-}
-
-/// The program of a command, as typed; `None` for runtimes without a command.
-pub(super) fn program_of(runtime: &Runtime) -> Option<&str> {
-    match runtime {
-        Runtime::Provided { command } | Runtime::Http { command, .. } => {
-            command.first().map(String::as_str)
-        }
-        Runtime::Python { .. } | Runtime::Node { .. } | Runtime::Container { .. } => None,
-    }
 }
 
 /// Removes the path of the staging folder from a text.

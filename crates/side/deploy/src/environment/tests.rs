@@ -5,6 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use pilot_model::Contract;
+use pilot_model::runtime::container::ContainerRuntime;
+use pilot_model::runtime::http::HttpRuntime;
+use pilot_model::runtime::node::NodeRuntime;
+use pilot_model::runtime::python::PythonRuntime;
 
 use super::program::tests::write_program;
 use super::*;
@@ -91,14 +95,14 @@ impl Bench {
     }
 }
 
-pub(super) const PYTHON: Runtime = Runtime::Python { minor: None };
-pub(super) const NODE: Runtime = Runtime::Node { major: None };
+pub(super) const PYTHON: Runtime = Runtime::Python(PythonRuntime { minor: None });
+pub(super) const NODE: Runtime = Runtime::Node(NodeRuntime { major: None });
 
 pub(super) fn http(command: &[&str]) -> Runtime {
-    Runtime::Http {
+    Runtime::Http(HttpRuntime {
         command: command.iter().map(|word| (*word).to_owned()).collect(),
         ready: None,
-    }
+    })
 }
 
 /// Creates a `python3` whose pip is this shell script, which installs into `$target`.
@@ -195,12 +199,12 @@ async fn every_runtime_gets_what_the_code_requires() {
 #[tokio::test]
 async fn an_image_brings_what_it_needs() {
     let bench = Bench::new(&BOTH, "/nonexistent".into());
-    let container = Runtime::Container {
+    let container = Runtime::Container(ContainerRuntime {
         image: "qr:1".to_owned(),
         contract: Contract::Shim,
         command: None,
         ready: None,
-    };
+    });
     let obtained = bench.obtain(&container).await.unwrap();
     assert!(obtained.reused);
     assert_eq!(

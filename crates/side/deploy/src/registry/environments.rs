@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use pilot_model::{Environment, EnvironmentId, Node, Python, Runtime, Version};
+use pilot_model::runtime::NeededBy;
+use pilot_model::{Environment, EnvironmentId, Node, Python, Version};
 use rusqlite::{Row, Transaction, params};
 
 use super::{RegistryError, json, path_text};
@@ -126,11 +127,15 @@ pub(super) fn missing(version: &Version) -> Option<String> {
             return Some(format!("its {what} {} is gone", executable.display()));
         }
     }
-    match &version.config.runtime {
-        Runtime::Python { .. } if python.is_none() => unknown("interpreter"),
-        Runtime::Node { .. } if node.is_none() => unknown("Node.js"),
-        _ => None,
+    let runtime = &version.config.runtime;
+    let always = Some(NeededBy::Runtime);
+    if python.is_none() && runtime.python().is_some_and(|need| need.always == always) {
+        return unknown("interpreter");
     }
+    if node.is_none() && runtime.node().is_some_and(|need| need.always == always) {
+        return unknown("Node.js");
+    }
+    None
 }
 
 fn unknown(what: &str) -> Option<String> {

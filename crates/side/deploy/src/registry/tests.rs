@@ -1,6 +1,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use pilot_model::runtime::node::NodeRuntime;
+use pilot_model::runtime::provided::ProvidedRuntime;
 use pilot_model::{Environment, EnvironmentId, Node, Python, Runtime};
 
 use super::*;
@@ -156,7 +158,7 @@ fn node_version(data_dir: &Path, name: &str, number: u32) -> StoredVersion {
     let mut stored = version(data_dir, name, number);
     let modules = data_dir.join("environments/00000000000000d0/node_modules");
     fs::create_dir_all(&modules).unwrap();
-    stored.version.config.runtime = Runtime::Node { major: Some(20) };
+    stored.version.config.runtime = Runtime::Node(NodeRuntime { major: Some(20) });
     let environment = &mut stored.version.environment;
     environment.id = EnvironmentId::from_hex("00000000000000e2");
     environment.python = None;
@@ -183,9 +185,9 @@ fn environments_of_either_kind_of_both_and_of_neither_come_back() {
         ..python.version.environment.clone()
     };
     let mut neither = version(folder.path(), "d", 1);
-    neither.version.config.runtime = Runtime::Provided {
+    neither.version.config.runtime = Runtime::Provided(ProvidedRuntime {
         command: vec!["./bootstrap".to_owned()],
-    };
+    });
     neither.version.environment = Environment {
         id: EnvironmentId::from_hex("00000000000000e4"),
         python: None,

@@ -10,9 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pilot_model::{
-    Contract, FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
-};
+use pilot_model::{FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -74,46 +72,14 @@ impl Form {
         }
     }
 
-    /// What the runtime's own keys say. `handler` and `interface` have defaults of the runtime.
+    /// The runtime, its keys and the handler.
     fn add_runtime(&mut self, runtime: &Runtime, handler: &str, interface: Interface) {
-        let no_handler = "";
-        let (word, default_handler) = match runtime {
-            Runtime::Python { minor } => {
-                self.add("python", minor.as_deref(), None);
-                self.add("interface", interface, Interface::Event);
-                match interface {
-                    Interface::Asgi | Interface::Wsgi => ("python", "app.app"),
-                    Interface::Event | Interface::Http => ("python", "app.handler"),
-                }
-            }
-            Runtime::Node { major } => {
-                self.add("node", *major, None);
-                ("node", "index.handler")
-            }
-            Runtime::Provided { command } => {
-                self.add("command", command.as_slice(), &["./bootstrap".to_owned()]);
-                ("provided", no_handler)
-            }
-            Runtime::Http { command, ready } => {
-                self.add("command", command.as_slice(), &[]);
-                self.add("ready", ready.as_deref(), None);
-                ("http", no_handler)
-            }
-            Runtime::Container {
-                image,
-                contract,
-                command,
-                ready,
-            } => {
-                self.add("image", image.as_str(), "");
-                self.add("contract", *contract, Contract::Http);
-                self.add("command", command.as_deref(), None);
-                self.add("ready", ready.as_deref(), None);
-                ("container", no_handler)
-            }
-        };
-        self.add("runtime", word, "python");
-        self.add("handler", handler, default_handler);
+        for (key, value) in runtime.chosen() {
+            self.add(key, Some(value), None);
+        }
+        self.add("interface", interface, runtime.interface());
+        self.add("runtime", runtime.name(), "python");
+        self.add("handler", handler, runtime.default_handler(interface));
     }
 }
 

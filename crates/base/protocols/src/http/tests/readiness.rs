@@ -24,10 +24,10 @@ async fn come_up(
 
 fn web() -> Start {
     start(|config| {
-        config.runtime = pilot_model::Runtime::Http {
+        config.runtime = pilot_model::Runtime::Http(pilot_model::runtime::http::HttpRuntime {
             command: vec!["serve".to_owned()],
             ready: None,
-        };
+        });
     })
 }
 

@@ -18,9 +18,10 @@ async fn not_up(
 }
 
 fn provided(config: &mut FunctionConfig) {
-    config.runtime = pilot_model::Runtime::Provided {
-        command: vec!["./bootstrap".to_owned(), "x".to_owned()],
-    };
+    config.runtime =
+        pilot_model::Runtime::Provided(pilot_model::runtime::provided::ProvidedRuntime {
+            command: vec!["./bootstrap".to_owned(), "x".to_owned()],
+        });
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use pilot_model::manifest::Manifest;
+use pilot_model::runtime::http::HttpRuntime;
+use pilot_model::runtime::provided::ProvidedRuntime;
 use pilot_model::{FunctionConfig, Runtime};
 
 use super::*;
@@ -16,10 +18,11 @@ fn every_template_is_a_function_that_can_be_deployed() {
             assert!(!text.contains(NAME), "{template:?}");
         }
         let code = match &config.runtime {
-            Runtime::Python { .. } => "app.py",
-            Runtime::Node { .. } => "index.mjs",
-            Runtime::Provided { command } | Runtime::Http { command, .. } => &command[1],
-            Runtime::Container { .. } => panic!("{template:?}"),
+            Runtime::Python(_) => "app.py",
+            Runtime::Node(_) => "index.mjs",
+            Runtime::Provided(ProvidedRuntime { command })
+            | Runtime::Http(HttpRuntime { command, .. }) => &command[1],
+            Runtime::Container(_) => panic!("{template:?}"),
         };
         assert!(folder.path().join("thing").join(code).is_file());
     }
@@ -107,7 +110,7 @@ fn message(connection: &mut BufReader<TcpStream>) -> (String, String) {
 #[test]
 fn the_provided_template_polls_the_runtime_api() {
     let (folder, config) = written(Template::Provided);
-    let Runtime::Provided { command } = &config.runtime else {
+    let Runtime::Provided(ProvidedRuntime { command }) = &config.runtime else {
         panic!()
     };
     let api = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -140,7 +143,7 @@ fn the_provided_template_polls_the_runtime_api() {
 #[test]
 fn the_http_template_serves_on_its_port() {
     let (folder, config) = written(Template::Http);
-    let Runtime::Http { command, ready } = &config.runtime else {
+    let Runtime::Http(HttpRuntime { command, ready }) = &config.runtime else {
         panic!()
     };
     // Free at this moment; no other test asks for this port.

@@ -239,12 +239,12 @@ async fn a_trial_that_never_comes_up_ends() {
 async fn a_version_whose_runtime_no_host_makes_is_refused() {
     let bench = Bench::new();
     let version = version_of("qr", 1, |config| {
-        config.runtime = Runtime::Container {
+        config.runtime = Runtime::Container(pilot_model::runtime::container::ContainerRuntime {
             image: "qr:1".to_owned(),
             contract: pilot_model::Contract::Http,
             command: None,
             ready: None,
-        };
+        });
     });
     let error = bench.try_start(&version).await.unwrap_err();
     assert!(

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use pilot_model::runtime::NeededBy;
 use serde::Deserialize;
 
-use super::super::program::{Described, NeededBy, NotFound, Programs, is_there, on_path};
+use super::super::program::{Described, NotFound, Programs, is_there, on_path};
 
 /// A Node.js interpreter, from its own description.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
+use pilot_model::runtime::RequirementFiles;
 use pilot_model::size::Size;
 
 /// A set of requirements.
@@ -29,17 +30,11 @@ pub(crate) struct RequirementsError {
     pub(crate) problem: String,
 }
 
-/// Which files are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Files {
-    /// Both; `requirements.txt` has priority.
-    All,
-    /// Only `requirements.txt`: a `pyproject.toml` beside code in another language configures that code's tools.
-    Txt,
-}
-
 /// The requirements of the code in `code`; `None` if it has none.
-pub(super) fn find(code: &Path, files: Files) -> Result<Option<Requirements>, RequirementsError> {
+pub(super) fn find(
+    code: &Path,
+    files: RequirementFiles,
+) -> Result<Option<Requirements>, RequirementsError> {
     let mut reader = Reader {
         code,
         lines: Vec::new(),
@@ -48,7 +43,7 @@ pub(super) fn find(code: &Path, files: Files) -> Result<Option<Requirements>, Re
     let file = if code.join(TXT).is_file() {
         reader.read_txt(Path::new(TXT), 0)?;
         TXT
-    } else if files == Files::All && code.join(PYPROJECT).is_file() {
+    } else if files == RequirementFiles::All && code.join(PYPROJECT).is_file() {
         reader.read_pyproject()?;
         PYPROJECT
     } else {

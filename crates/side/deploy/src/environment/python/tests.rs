@@ -218,22 +218,6 @@ fn commands_installed_by_a_borrowed_pip_run_on_the_interpreter_itself() {
     readdress(&bin.path().join("nowhere"), from, to).unwrap();
 }
 
-#[test]
-fn a_command_of_python_means_the_daemons() {
-    for (program, minor) in [
-        ("python", Some(None)),
-        ("python3", Some(None)),
-        ("python3.12", Some(Some("3.12".to_owned()))),
-        ("python2", None),
-        ("python3.x", None),
-        ("python3.", None),
-        ("./python3", None),
-        ("gunicorn", None),
-    ] {
-        assert_eq!(python_named(program), minor, "{program}");
-    }
-}
-
 #[tokio::test]
 async fn code_is_compiled_for_a_read_only_mount() {
     let folder = tempfile::tempdir().unwrap();

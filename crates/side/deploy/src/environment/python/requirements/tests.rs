@@ -13,11 +13,11 @@ fn code(files: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 fn found(files: &[(&str, &str)]) -> Option<Requirements> {
-    find(code(files).path(), Files::All).unwrap()
+    find(code(files).path(), RequirementFiles::All).unwrap()
 }
 
 fn refusal(files: &[(&str, &str)]) -> String {
-    find(code(files).path(), Files::All)
+    find(code(files).path(), RequirementFiles::All)
         .unwrap_err()
         .to_string()
 }
@@ -97,7 +97,7 @@ fn requirements_txt_wins_over_pyproject() {
 #[test]
 fn a_pyproject_beside_another_languages_code_does_not_count() {
     let pyproject = ("pyproject.toml", "[project]\ndependencies = [\"numpy\"]");
-    let with = |files: &[(&str, &str)]| find(code(files).path(), Files::Txt).unwrap();
+    let with = |files: &[(&str, &str)]| find(code(files).path(), RequirementFiles::Txt).unwrap();
     assert_eq!(with(&[pyproject, ("index.js", "")]), None);
     let both = with(&[pyproject, ("requirements.txt", "six")]).unwrap();
     assert_eq!(both.lines, ["six"]);
@@ -174,7 +174,7 @@ fn a_line_names_its_package() {
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "[-a-z0-9=<>.@/#\\\\ \\n\\r]{0,200}") {
-        let _ = find(code(&[("requirements.txt", &text)]).path(), Files::All);
+        let _ = find(code(&[("requirements.txt", &text)]).path(), RequirementFiles::All);
     }
 
     #[test]

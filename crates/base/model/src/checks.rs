@@ -3,7 +3,10 @@
 
 use crate::nearest::nearest;
 
-pub(super) fn in_range<T: PartialOrd + std::fmt::Display>(
+/// A key, and what is wrong with its value.
+pub type KeyProblem = (&'static str, String);
+
+pub(crate) fn in_range<T: PartialOrd + std::fmt::Display>(
     value: T,
     least: T,
     most: T,
@@ -16,7 +19,7 @@ pub(super) fn in_range<T: PartialOrd + std::fmt::Display>(
     }
 }
 
-pub(super) fn one_of<T: Copy>(
+pub(crate) fn one_of<T: Copy>(
     word: Option<&str>,
     default: T,
     all: &[(&str, T)],
@@ -36,7 +39,7 @@ pub(super) fn one_of<T: Copy>(
 }
 
 /// `module.attribute` or `module:attribute`, where the module may be dotted or hold slashes as in Lambda.
-pub(super) fn check_handler(handler: &str, example: &str) -> Result<String, String> {
+pub(crate) fn check_handler(handler: &str, example: &str) -> Result<String, String> {
     let dotted = handler.replacen(':', ".", 1);
     let fits = dotted.len() <= HANDLER_BYTES_MAX
         && !dotted.starts_with(['/', '.'])
@@ -58,7 +61,7 @@ pub(super) fn check_handler(handler: &str, example: &str) -> Result<String, Stri
 }
 
 /// A handler that only the function's own program understands.
-pub(super) fn check_label(handler: &str) -> Result<String, String> {
+pub(crate) fn check_label(handler: &str) -> Result<String, String> {
     if handler.len() <= HANDLER_BYTES_MAX && !handler.contains(char::is_control) {
         Ok(handler.to_owned())
     } else {
@@ -69,7 +72,7 @@ pub(super) fn check_label(handler: &str) -> Result<String, String> {
     }
 }
 
-pub(super) fn check_variable(key: &str, value: &str) -> Result<(), String> {
+pub(crate) fn check_variable(key: &str, value: &str) -> Result<(), String> {
     let mut chars = key.chars();
     let fits = chars
         .next()
@@ -87,43 +90,49 @@ pub(super) fn check_variable(key: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn check_command(command: &[String]) -> Result<Vec<String>, String> {
+pub(crate) fn check_command(command: Option<&[String]>) -> Result<Option<Vec<String>>, KeyProblem> {
+    let Some(command) = command else {
+        return Ok(None);
+    };
+    let fail = |problem| Err(("command", problem));
     if command.first().is_none_or(String::is_empty) {
-        return Err(
+        return fail(
             "is empty, must be a program and its arguments, for example [\"./bootstrap\"]"
                 .to_owned(),
         );
     }
     if let Some(word) = command.iter().find(|word| word.contains('\0')) {
-        return Err(format!("has a NUL byte in \"{}\"", word.escape_default()));
+        return fail(format!("has a NUL byte in \"{}\"", word.escape_default()));
     }
     let bytes: usize = command.iter().map(|word| word.len() + 1).sum();
     if bytes > COMMAND_BYTES_MAX {
-        return Err(format!(
+        return fail(format!(
             "has {bytes} bytes, must have at most {COMMAND_BYTES_MAX}; put what is long into a file"
         ));
     }
-    Ok(command.to_vec())
+    Ok(Some(command.to_vec()))
 }
 
-pub(super) fn check_ready(path: &str) -> Result<String, String> {
+pub(crate) fn check_ready(path: Option<&str>) -> Result<Option<String>, KeyProblem> {
+    let Some(path) = path else { return Ok(None) };
     let fits = path.starts_with('/')
         && path.len() <= READY_BYTES_MAX
         && path
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && byte != b'#');
     if fits {
-        Ok(path.to_owned())
+        Ok(Some(path.to_owned()))
     } else {
-        Err(format!(
+        let problem = format!(
             "is \"{}\", must be a path of the function's server, for example \"/healthz\"",
             path.escape_default()
-        ))
+        );
+        Err(("ready", problem))
     }
 }
 
 /// As the engine takes it; what it means there is the engine's to say.
-pub(super) fn check_image(image: &str) -> Result<String, String> {
+pub(crate) fn check_image(image: &str) -> Result<String, String> {
     let fits = image.len() <= IMAGE_BYTES_MAX
         && image.starts_with(|c: char| c.is_ascii_alphanumeric())
         && image
@@ -141,7 +150,7 @@ pub(super) fn check_image(image: &str) -> Result<String, String> {
     }
 }
 
-pub(super) fn check_owner(owner: &str) -> Result<String, String> {
+pub(crate) fn check_owner(owner: &str) -> Result<String, String> {
     let fits = (1..=OWNER_BYTES_MAX).contains(&owner.len())
         && owner
             .bytes()

@@ -1,13 +1,13 @@
 //! Node's execution options: the environment variables that a Node.js reads only when it starts. A pre-warmed process has read
 //! them before its function is known, so they are settings of the runtime
-//! ([`RuntimeSpec::execution`](pilot_model::runtime_key::RuntimeSpec::execution)), and it is started with them.
+//! ([`RuntimeSpec::execution`](crate::runtime_key::RuntimeSpec::execution)), and it is started with them.
 //!
 //! Not among them is what the worker can apply later to a running process (`node/lib/specialise.js`: `TZ`, `NODE_PATH`,
 //! `NODE_COMPILE_CACHE`, and the options in [`LATE`]): functions that differ only in those share pre-warmed processes.
 
 use std::collections::BTreeMap;
 
-use crate::variables;
+use super::LANG;
 
 /// Variables that are read at the start: by Node ("Environment variables" in its command line documentation), libuv, OpenSSL,
 /// ICU, the C library and the dynamic linker.
@@ -63,7 +63,6 @@ enum Argument {
 
 /// The variables with which a Node.js must be started, beyond those of every one. An empty value has no effect and is left out.
 pub(super) fn of_node(environment: &BTreeMap<String, String>) -> Vec<(String, String)> {
-    let base = variables::base();
     let options = environment.get(OPTIONS).map(|text| at_start(text));
     let options = options.filter(|options| !options.is_empty());
     let uses_proxy = environment.get(USE_PROXY).is_some_and(|value| value == "1")
@@ -73,7 +72,8 @@ pub(super) fn of_node(environment: &BTreeMap<String, String>) -> Vec<(String, St
                 .any(|word| word.text == USE_PROXY_OPTION)
         });
     let set = environment.iter();
-    let set = set.filter(|(name, value)| !value.is_empty() && base.get(*name) != Some(*value));
+    let set =
+        set.filter(|(name, value)| !value.is_empty() && (name.as_str(), value.as_str()) != LANG);
     let mut execution: Vec<_> = set
         .filter(|(name, _)| {
             let is_prefixed = READ_AT_START_ALL

@@ -1,0 +1,356 @@
+//! Runtimes: how the code of a version is run. [`Runtime`] is the table of them. Each has a file below `runtime/`, which says
+//! everything about it: its names, its keys of `pilot.toml` with their defaults and checks, the engine of its workers, what it
+//! needs of an environment, what of it shapes a kept runtime, and how messages name it ([`RuntimeKind`]).
+//!
+//! Not here: the code that starts a worker. It belongs to an engine, or to a host of the keyed pool.
+
+pub mod container;
+pub mod http;
+mod keys;
+mod needs;
+pub mod node;
+pub mod provided;
+pub mod python;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::checks::KeyProblem;
+use crate::checks::check_label;
+use crate::choices::Interface;
+use crate::environment::{Environment, Node};
+use crate::nearest::nearest;
+use crate::runtime_key::RuntimeSpec;
+pub use keys::{KeyValue, RuntimeKeys};
+pub use needs::{NeededBy, NodeNeed, PythonNeed, RequirementFiles};
+
+/// What starts the workers of a runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// Workers are forked from templates.
+    Fork,
+    /// Workers are made from runtimes that are kept and reused by their key.
+    Keyed,
+}
+
+macro_rules! runtimes {
+    ($($(#[$doc:meta])* $variant:ident($type:ty),)*) => {
+        /// How a version's code is run.
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        #[serde(rename_all = "lowercase")]
+        pub enum Runtime {
+            $($(#[$doc])* $variant($type),)*
+        }
+
+        impl Deref for Runtime {
+            type Target = dyn RuntimeKind;
+
+            fn deref(&self) -> &Self::Target {
+                match self { $(Self::$variant(runtime) => runtime,)* }
+            }
+        }
+
+        impl DerefMut for Runtime {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                match self { $(Self::$variant(runtime) => runtime,)* }
+            }
+        }
+
+        impl Runtime {
+            /// One of each, without keys.
+            fn all() -> Vec<Self> {
+                vec![$(Self::$variant(<$type>::default()),)*]
+            }
+
+            fn parse(word: &str) -> Option<Self> {
+                None$(.or_else(|| <$type>::parse(word).map(Self::$variant)))*
+            }
+        }
+    };
+}
+
+runtimes! {
+    /// CPython, forked from templates.
+    Python(python::PythonRuntime),
+    /// Node.js, specialised from a process that is already running.
+    Node(node::NodeRuntime),
+    /// Any executable that polls the Lambda Runtime API.
+    Provided(provided::ProvidedRuntime),
+    /// The function's own HTTP server.
+    Http(http::HttpRuntime),
+    /// A container of an image.
+    Container(container::ContainerRuntime),
+}
+
+/// What the rest of Pilotlight asks of a runtime. [`Runtime`] dereferences to it.
+pub trait RuntimeKind: fmt::Debug + Send + Sync {
+    /// `node`. Part of the ids of versions.
+    fn name(&self) -> &'static str;
+
+    /// The values of the key `runtime` that mean it, for messages.
+    fn spellings(&self) -> String {
+        format!("\"{}\"", self.name())
+    }
+
+    /// The runtime that a value of the key `runtime` means, before its keys are read.
+    fn parse(word: &str) -> Option<Self>
+    where
+        Self: Sized;
+
+    /// Its name with what was chosen: `nodejs20.x`.
+    fn full_name(&self) -> String {
+        self.name().to_owned()
+    }
+
+    /// The keys that only some runtimes take and that this one takes.
+    fn keys(&self) -> &'static [&'static str];
+
+    /// Reads its keys.
+    ///
+    /// # Errors
+    /// The first key that is missing or has a wrong value.
+    fn read(&mut self, _keys: &RuntimeKeys<'_>) -> Result<(), KeyProblem> {
+        Ok(())
+    }
+
+    /// Its keys that do not have their default. A version's id is a hash over them: neither the form nor a default may change.
+    fn chosen(&self) -> Vec<(&'static str, KeyValue)>;
+
+    /// What the handler is unless `interface` says otherwise.
+    fn interface(&self) -> Interface {
+        Interface::Event
+    }
+
+    /// Whether the handler may be something else.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    fn allow(&self, interface: Interface) -> Result<(), String> {
+        Err(format!(
+            "is \"{}\", must be \"{}\" with {}; leave it out",
+            interface.as_str(),
+            self.interface().as_str(),
+            self.setting()
+        ))
+    }
+
+    /// The setting that its interface follows from.
+    fn setting(&self) -> String {
+        format!("runtime = \"{}\"", self.full_name())
+    }
+
+    /// The handler if none is given. Part of the ids of versions, as `chosen`.
+    fn default_handler(&self, _interface: Interface) -> &'static str {
+        ""
+    }
+
+    /// The handler, checked. Empty: there is none.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    fn handler(&self, given: Option<&str>, _interface: Interface) -> Result<String, String> {
+        // Only the function's program knows what it means (`_HANDLER`).
+        check_label(given.unwrap_or(""))
+    }
+
+    /// What starts its workers.
+    fn engine(&self) -> EngineKind {
+        EngineKind::Keyed
+    }
+
+    /// Whether workers are forked from templates.
+    fn forks(&self) -> bool {
+        self.engine() == EngineKind::Fork
+    }
+
+    /// Program and arguments that the function is started with, where the configuration says them.
+    fn command(&self) -> Option<&[String]> {
+        None
+    }
+
+    /// The program of the command, where it is one of this machine or of the code.
+    fn program(&self) -> Option<&str> {
+        Some(self.command()?.first()?)
+    }
+
+    /// The path of the function's server that answers 2xx when it is ready.
+    fn ready(&self) -> Option<&str> {
+        None
+    }
+
+    /// Whether the function needs code to be deployed.
+    fn needs_code(&self) -> bool {
+        true
+    }
+
+    /// What it needs of CPython. `None`: no Python, whatever files are beside the code.
+    fn python(&self) -> Option<PythonNeed> {
+        Some(PythonNeed::of_program(self.program()))
+    }
+
+    /// What it needs of Node.js. `None`: no Node.js, whatever files are beside the code.
+    fn node(&self) -> Option<NodeNeed> {
+        Some(NodeNeed::of_program(self.program()))
+    }
+
+    /// Sets what of it shapes a kept runtime; `node` and `variables` are the version's.
+    ///
+    /// # Errors
+    /// What of the version is missing, in words.
+    fn shape(
+        &self,
+        _spec: &mut RuntimeSpec,
+        _node: Option<&Node>,
+        _variables: &BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// What `pilot describe` shows of it beside the handler: words and values.
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let command = self.command().map(|words| ("command", words.join(" ")));
+        command.into_iter().collect()
+    }
+
+    /// What a deployment tries, and what is done with it: `("handler 'app.f'", "imported")`.
+    fn tried(&self, _handler: &str) -> (String, &'static str) {
+        let command = shown(self.command().unwrap_or_default());
+        (format!("command '{command}'"), "started")
+    }
+
+    /// The progress message of the trial.
+    fn trying(&self, _handler: &str) -> String {
+        let command = shown(self.command().unwrap_or_default());
+        format!("starting it once: {command}")
+    }
+
+    /// What to change when the handler's module is not in the code.
+    fn missing_module(
+        &self,
+        _handler: &str,
+        _code: &dyn CodeFiles,
+        _node: Option<&Node>,
+    ) -> Option<String> {
+        None
+    }
+
+    /// The process of a worker, in error messages.
+    fn process(&self) -> String {
+        match self.command() {
+            Some(command) => format!("`{}`", command.join(" ")),
+            None => "the runtime".to_owned(),
+        }
+    }
+
+    /// What a report says of a worker that is made from a sandbox of this machine.
+    fn remark(&self, _environment: &Environment) -> String {
+        format!(
+            "{}: workers are made from pre-warmed sandboxes",
+            self.setting()
+        )
+    }
+}
+
+/// The files of a version's code.
+pub trait CodeFiles {
+    /// Whether there is a file or folder with this path.
+    fn has(&self, path: &str) -> bool;
+
+    /// Whether there is a file with this path.
+    fn has_file(&self, path: &str) -> bool;
+
+    /// The first few of the wanted names at the top.
+    fn names(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<String>;
+}
+
+impl Runtime {
+    /// Reads the value of `runtime`, which may be one of Lambda's names. The keys of the runtime are not read.
+    ///
+    /// # Errors
+    /// The values that are allowed, in words.
+    pub fn named(word: &str) -> Result<Self, String> {
+        Self::parse(word).ok_or_else(|| {
+            let spellings: Vec<String> = Self::all().iter().map(|one| one.spellings()).collect();
+            format!(
+                "is \"{}\", must be {}{}",
+                word.escape_default(),
+                either(&spellings, ", or "),
+                hint(word)
+            )
+        })
+    }
+}
+
+impl fmt::Display for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.full_name())
+    }
+}
+
+/// What was probably meant.
+fn hint(word: &str) -> String {
+    if OTHER_LANGUAGES.iter().any(|name| word.starts_with(name)) {
+        return "; other languages run as \"provided\" (with the language's Lambda runtime client) or as \"http\""
+            .to_owned();
+    }
+    let names = Runtime::all().into_iter().map(|runtime| runtime.name());
+    nearest(word, names).map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"))
+}
+
+/// `a, b or c`, where `last` is ` or `.
+fn either(words: &[String], last: &str) -> String {
+    match words {
+        [others @ .., end] if !others.is_empty() => format!("{}{last}{end}", others.join(", ")),
+        _ => words.concat(),
+    }
+}
+
+/// One or two digits.
+fn is_number(text: &&str) -> bool {
+    matches!(text.len(), 1..=2) && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A command as one would type it, cut to what fits a line.
+#[must_use]
+pub fn shown(command: &[String]) -> String {
+    let mut text = command.join(" ").escape_debug().to_string();
+    if text.chars().count() > COMMAND_CHARS_MAX {
+        text = text.chars().take(COMMAND_CHARS_MAX).collect();
+        text.push('…');
+    }
+    text
+}
+
+const COMMAND_CHARS_MAX: usize = 80;
+/// How Lambda's names of runtimes begin that have none of their own here.
+const OTHER_LANGUAGES: [&str; 6] = ["go", "java", "ruby", "dotnet", "rust", "deno"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_command_is_cut_to_a_line() {
+        assert_eq!(
+            shown(&["./server".to_owned(), "-p\n".to_owned()]),
+            "./server -p\\n"
+        );
+        let long = shown(&["x".repeat(100)]);
+        assert_eq!(long.chars().count(), COMMAND_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn no_two_runtimes_have_one_name() {
+        let mut names: Vec<_> = Runtime::all().iter().map(|one| one.name()).collect();
+        for (name, runtime) in names.iter().zip(Runtime::all()) {
+            assert_eq!(Runtime::named(name), Ok(runtime));
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Runtime::all().len());
+    }
+}

@@ -1,0 +1,167 @@
+//! `container`: a container of an image.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{KeyProblem, KeyValue, NodeNeed, PythonNeed, RuntimeKeys, RuntimeKind, RuntimeSpec};
+use crate::checks::{check_command, check_image, check_ready, one_of};
+use crate::choices::{Contract, Interface};
+use crate::environment::Node;
+use crate::runtime_key::Base;
+
+/// A container of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ContainerRuntime {
+    /// The image, as written.
+    pub image: String,
+    /// How it is spoken to.
+    pub contract: Contract,
+    /// Program and arguments; `None`: the image's own.
+    pub command: Option<Vec<String>>,
+    /// As of `http`.
+    pub ready: Option<String>,
+}
+
+impl Default for ContainerRuntime {
+    fn default() -> Self {
+        Self {
+            image: String::new(),
+            contract: Contract::Http,
+            command: None,
+            ready: None,
+        }
+    }
+}
+
+impl RuntimeKind for ContainerRuntime {
+    fn name(&self) -> &'static str {
+        "container"
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        (word == "container").then(Self::default)
+    }
+
+    fn full_name(&self) -> String {
+        format!("container {}", self.image)
+    }
+
+    fn keys(&self) -> &'static [&'static str] {
+        &["command", "ready", "image", "contract", "handler"]
+    }
+
+    fn read(&mut self, keys: &RuntimeKeys<'_>) -> Result<(), KeyProblem> {
+        self.command = check_command(keys.command)?;
+        self.ready = check_ready(keys.ready)?;
+        self.image =
+            check_image(keys.image.unwrap_or_default()).map_err(|problem| ("image", problem))?;
+        self.contract = one_of(keys.contract, Contract::Http, Contract::ALL)
+            .map_err(|problem| ("contract", problem))?;
+        if self.contract == Contract::Shim && self.command.is_none() {
+            let missing = "is missing: contract = \"shim\" needs the command that is given each event, for example \
+                           [\"/bin/sh\", \"handler.sh\"]";
+            return Err(("command", missing.to_owned()));
+        }
+        let serves = self.contract == Contract::Http;
+        let (key, of) = match (keys.ready, keys.handler) {
+            (Some(_), _) if !serves => ("ready", "\"http\""),
+            (_, Some(_)) if serves => ("handler", "\"provided\" or \"shim\""),
+            _ => return Ok(()),
+        };
+        let default = match keys.contract {
+            Some(_) => "",
+            None => " (the default)",
+        };
+        let problem = format!(
+            "is not for {}{default}, only for {of}; leave it out, or set contract",
+            self.setting()
+        );
+        Err((key, problem))
+    }
+
+    fn chosen(&self) -> Vec<(&'static str, KeyValue)> {
+        let (command, ready) = (self.command.clone(), self.ready.clone());
+        let mut chosen = vec![("image", KeyValue::Text(self.image.clone()))];
+        if self.contract != Contract::Http {
+            let contract = self.contract.as_str().to_owned();
+            chosen.push(("contract", KeyValue::Text(contract)));
+        }
+        chosen.extend(command.map(|command| ("command", KeyValue::Words(command))));
+        chosen.extend(ready.map(|ready| ("ready", KeyValue::Text(ready))));
+        chosen
+    }
+
+    fn interface(&self) -> Interface {
+        match self.contract {
+            Contract::Http => Interface::Http,
+            Contract::Provided | Contract::Shim => Interface::Event,
+        }
+    }
+
+    fn setting(&self) -> String {
+        format!("contract = \"{}\"", self.contract.as_str())
+    }
+
+    fn command(&self) -> Option<&[String]> {
+        self.command.as_deref()
+    }
+
+    /// It is the image's.
+    fn program(&self) -> Option<&str> {
+        None
+    }
+
+    fn ready(&self) -> Option<&str> {
+        self.ready.as_deref()
+    }
+
+    /// The image may contain everything.
+    fn needs_code(&self) -> bool {
+        false
+    }
+
+    /// The image brings its interpreters.
+    fn python(&self) -> Option<PythonNeed> {
+        None
+    }
+
+    fn node(&self) -> Option<NodeNeed> {
+        None
+    }
+
+    fn shape(
+        &self,
+        spec: &mut RuntimeSpec,
+        _node: Option<&Node>,
+        _variables: &BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        spec.base = Base::Container {
+            image: self.image.clone(),
+        };
+        Ok(())
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let own = || "the image's own".to_owned();
+        let command = self.command().map_or_else(own, |words| words.join(" "));
+        let contract = self.contract.as_str().to_owned();
+        vec![("contract", contract), ("command", command)]
+    }
+
+    fn tried(&self, _handler: &str) -> (String, &'static str) {
+        (format!("image '{}'", self.image), "started")
+    }
+
+    fn trying(&self, _handler: &str) -> String {
+        format!("starting a container of {} once", self.image)
+    }
+
+    fn process(&self) -> String {
+        match self.command() {
+            Some(command) => format!("`{}`", command.join(" ")),
+            None => format!("the command of image {}", self.image),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `http`: the function's own HTTP server.
+
+use serde::{Deserialize, Serialize};
+
+use super::{KeyProblem, KeyValue, RuntimeKeys, RuntimeKind, shown};
+use crate::checks::{check_command, check_ready};
+use crate::choices::Interface;
+
+/// The function's own HTTP server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HttpRuntime {
+    /// Program and arguments, run in the code's folder.
+    pub command: Vec<String>,
+    /// The path that answers 2xx once it is ready; `None`: it is ready when its port accepts.
+    pub ready: Option<String>,
+}
+
+impl RuntimeKind for HttpRuntime {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        (word == "http").then(Self::default)
+    }
+
+    fn keys(&self) -> &'static [&'static str] {
+        &["command", "ready"]
+    }
+
+    fn read(&mut self, keys: &RuntimeKeys<'_>) -> Result<(), KeyProblem> {
+        let command = check_command(keys.command)?;
+        self.ready = check_ready(keys.ready)?;
+        self.command = command.ok_or_else(|| {
+            let missing = "is missing: runtime = \"http\" needs the command of the function's server, for example \
+                           [\"node\", \"server.js\"]";
+            ("command", missing.to_owned())
+        })?;
+        Ok(())
+    }
+
+    fn chosen(&self) -> Vec<(&'static str, KeyValue)> {
+        let mut chosen = vec![("command", KeyValue::Words(self.command.clone()))];
+        let ready = self.ready.clone();
+        chosen.extend(ready.map(|ready| ("ready", KeyValue::Text(ready))));
+        chosen
+    }
+
+    fn interface(&self) -> Interface {
+        Interface::Http
+    }
+
+    fn command(&self) -> Option<&[String]> {
+        Some(&self.command)
+    }
+
+    fn ready(&self) -> Option<&str> {
+        self.ready.as_deref()
+    }
+
+    fn trying(&self, _handler: &str) -> String {
+        let until = self.ready().unwrap_or("its port");
+        let command = shown(&self.command);
+        format!("starting it once, until {until} answers: {command}")
+    }
+}

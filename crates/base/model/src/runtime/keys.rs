@@ -1,0 +1,96 @@
+//! The keys of `pilot.toml` that belong to runtimes. A key that the runtime would ignore is an error, so that nobody believes it to
+//! be in force.
+
+use serde::Serialize;
+
+use super::{Runtime, either};
+use crate::checks::{KeyProblem, one_of};
+use crate::choices::Interface;
+
+/// The keys as typed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RuntimeKeys<'a> {
+    /// `runtime`.
+    pub runtime: Option<&'a str>,
+    /// `command`.
+    pub command: Option<&'a [String]>,
+    /// `ready`.
+    pub ready: Option<&'a str>,
+    /// `image`.
+    pub image: Option<&'a str>,
+    /// `contract`.
+    pub contract: Option<&'a str>,
+    /// `template`.
+    pub template: Option<&'a str>,
+    /// `handler`.
+    pub handler: Option<&'a str>,
+    /// `interface`.
+    pub interface: Option<&'a str>,
+}
+
+/// The value of a key in the canonical form of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum KeyValue {
+    /// A number.
+    Number(u32),
+    /// A text.
+    Text(String),
+    /// A list of texts.
+    Words(Vec<String>),
+}
+
+impl RuntimeKeys<'_> {
+    /// The runtime with its keys, its interface and the handler.
+    ///
+    /// # Errors
+    /// The first key that is missing, belongs to another runtime or has a wrong value.
+    pub fn check(&self) -> Result<(Runtime, Interface, String), KeyProblem> {
+        let named = Runtime::named(self.runtime.unwrap_or("python"));
+        let mut runtime = named.map_err(|problem| ("runtime", problem))?;
+        self.refuse_foreign(&runtime)?;
+        runtime.read(self)?;
+        let default = runtime.interface();
+        let interface = one_of(self.interface, default, Interface::ALL)
+            .and_then(|interface| match interface == default {
+                true => Ok(interface),
+                false => runtime.allow(interface).map(|()| interface),
+            })
+            .map_err(|problem| ("interface", problem))?;
+        let handler = runtime.handler(self.handler, interface);
+        let handler = handler.map_err(|problem| ("handler", problem))?;
+        Ok((runtime, interface, handler))
+    }
+
+    /// Keys of other runtimes.
+    fn refuse_foreign(&self, runtime: &Runtime) -> Result<(), KeyProblem> {
+        let given = [
+            ("command", self.command.is_some()),
+            ("ready", self.ready.is_some()),
+            ("image", self.image.is_some()),
+            ("contract", self.contract.is_some()),
+            ("template", self.template.is_some()),
+            ("handler", self.handler.is_some()),
+        ];
+        let is_foreign = |(key, given): &(&str, bool)| *given && !runtime.keys().contains(key);
+        let Some((key, _)) = given.into_iter().find(is_foreign) else {
+            return Ok(());
+        };
+        let all = Runtime::all();
+        let takers = all.iter().filter(|one| one.keys().contains(&key));
+        let takers: Vec<String> = takers.map(|one| format!("\"{}\"", one.name())).collect();
+        let default = if self.runtime.is_none() {
+            " (the default)"
+        } else {
+            ""
+        };
+        Err((
+            key,
+            format!(
+                "is not for runtime = \"{}\"{default}, only for {}; leave it out, or set runtime",
+                runtime.name(),
+                either(&takers, " or ")
+            ),
+        ))
+    }
+}

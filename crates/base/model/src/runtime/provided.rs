@@ -1,0 +1,48 @@
+//! `provided`: any executable that polls the Lambda Runtime API.
+
+use serde::{Deserialize, Serialize};
+
+use super::{KeyProblem, KeyValue, RuntimeKeys, RuntimeKind};
+use crate::checks::check_command;
+
+/// Any executable that polls the Lambda Runtime API.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProvidedRuntime {
+    /// Program and arguments, run in the code's folder.
+    pub command: Vec<String>,
+}
+
+impl RuntimeKind for ProvidedRuntime {
+    fn name(&self) -> &'static str {
+        "provided"
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        matches!(word, "provided" | "provided.al2" | "provided.al2023").then(Self::default)
+    }
+
+    fn keys(&self) -> &'static [&'static str] {
+        &["command", "handler"]
+    }
+
+    fn read(&mut self, keys: &RuntimeKeys<'_>) -> Result<(), KeyProblem> {
+        let command = check_command(keys.command)?;
+        self.command = command.unwrap_or_else(|| vec![BOOTSTRAP.to_owned()]);
+        Ok(())
+    }
+
+    fn chosen(&self) -> Vec<(&'static str, KeyValue)> {
+        if self.command == [BOOTSTRAP] {
+            return Vec::new();
+        }
+        vec![("command", KeyValue::Words(self.command.clone()))]
+    }
+
+    fn command(&self) -> Option<&[String]> {
+        Some(&self.command)
+    }
+}
+
+/// Lambda's name for the program.
+const BOOTSTRAP: &str = "./bootstrap";
