@@ -1,7 +1,7 @@
-"""What every bench stands on: its command line is started (`launch`) and framed (`command`), Pilotlight is a binary (`pilot`) and a
-child (`daemon`) under a load client (`load`), the machine is looked at (`proc`), and what was found is put into figures (`stats`),
+"""The library that the benchmarks share: starting a benchmark (`launch`), its command line (`command`), the binary that is measured
+(`pilot`), a daemon as a child process (`daemon`), the load client (`load`), the machine's processes (`proc`), statistics (`stats`),
 tables and bars (`report`) and pictures (`pictures`).
 
-It holds no experiment, no workload and no paper's figure, and imports no bench. No bench imports another: what two of them need is
-here.
+It has no experiment, no workload and no figure of a paper, and imports no benchmark. No benchmark imports another one: code that two of
+them need is here.
 """

@@ -1,5 +1,5 @@
-"""The frame of every bench's command line: its options, its experiments one after another, and what they leave behind: tables, a
-JSON document, pictures, the exit status. What is measured, and how, is each bench's own.
+"""The common part of every benchmark's command line: options, running the experiments one after another, and the output: tables, a
+JSON document, pictures, the exit status.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRACES = ROOT.parent / "shared" / "data"
 
 
 def options_of(bench: str, what: str | None, smoke: str) -> argparse.ArgumentParser:
-    """The options that every bench has. `smoke` says what its `--smoke` is."""
+    """The options that every benchmark has. `smoke` is the help text of `--smoke`."""
     parser = argparse.ArgumentParser(prog=f"bench/{bench}/run", description=what)
     parser.add_argument("--smoke", action="store_true", help=smoke)
     parser.add_argument("--check", action="store_true", help="exit with 1 when a bar is missed")
@@ -34,7 +34,7 @@ def options_of(bench: str, what: str | None, smoke: str) -> argparse.ArgumentPar
 
 
 def add_experiments(parser: argparse.ArgumentParser, bench: str, names: Collection[str]) -> None:
-    """The options of a bench with experiments that give reports."""
+    """The options of a benchmark with experiments that return reports."""
     parser.add_argument("--only", metavar="EXPERIMENT", action="append", choices=names, help=", ".join(names))
     parser.add_argument("--out", metavar="DIR", type=Path, default=ROOT / "target" / bench, help="a JSON and a PNG each")
     parser.add_argument("--data", metavar="DIR", type=Path, default=TRACES, help="the folder with the traces")
@@ -42,7 +42,7 @@ def add_experiments(parser: argparse.ArgumentParser, bench: str, names: Collecti
 
 @dataclass(frozen=True)
 class Run:
-    """One call of a bench: what it was asked for, what it measures, and since when (seconds, monotonic)."""
+    """One run of a benchmark: its options, the measured binary, and its start (seconds, monotonic)."""
 
     options: argparse.Namespace
     binary: Path
@@ -50,7 +50,7 @@ class Run:
 
     @staticmethod
     def begin(parser: argparse.ArgumentParser) -> Run:
-        # As Ctrl-C: daemons and containers must not outlive their driver.
+        # Like Ctrl-C, so that daemons and containers do not outlive this process.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         options = parser.parse_args()
         binary = find_binary(options.pilot)
@@ -61,12 +61,12 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where reports and pictures go; those of a smoke apart from those that count."""
+        """The folder for reports and pictures. Smoke runs have their own."""
         out: Path = self.options.out
         return out / "smoke" if self.options.smoke else out
 
     def experiment(self, name: str, what: str, measure: Callable[[], Report], drawn: pictures.Pictures) -> Report:
-        """Runs it, and says, keeps and draws what came of it. One that fails must not hide the others."""
+        """Runs an experiment, and prints, saves and draws its report. A failure does not stop the other experiments."""
         print(f"… {name}", file=sys.stderr, flush=True)
         began = time.monotonic()
         try:
@@ -84,7 +84,7 @@ class Run:
         return report
 
     def finish(self, reports: list[Report], **more: Any) -> int:
-        """Judges the bars and writes the document; `more` is what this bench has in it besides. The exit status."""
+        """Judges the bars and writes the document, with `more` in it. Returns the exit status."""
         if pictures.pyplot is None:
             print("\n*** no pictures: matplotlib is not installed here ***")
         bars = [bar for report in reports for bar in report.bars]
@@ -94,7 +94,7 @@ class Run:
         return self.status(broken=any(report.error for report in reports), missed=any(bar.kept is False for bar in bars))
 
     def write(self, rows: list[dict[str, Any]], **more: Any) -> None:
-        """The document, where one was asked for."""
+        """Writes the document, if one was requested."""
         if not self.options.json:
             return
         document = {

@@ -36,7 +36,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], limit_s: float = 
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, then SIGKILL after a while."""
+    """Sends SIGTERM, and SIGKILL after a while."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
@@ -52,7 +52,7 @@ class Daemon:
         self.data = home / "data"
         self.log = home / "daemon.log"
         self.config = home / "pilotd.toml"
-        # The bursts and the 200 functions are about speed and memory, not about how many may wait.
+        # The default limits stay: bursts and many functions are measured for speed and memory.
         self.config.write_text('[log]\nlevel = "warn"\n')
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -68,11 +68,11 @@ class Daemon:
             print(self.log_tail(), file=sys.stderr)
 
     def log_tail(self) -> str:
-        """The newest of what the daemon wrote."""
+        """The end of the daemon's log."""
         return f"--- the daemon's log:\n{self.log.read_text(errors='replace')[-1500:]}---"
 
     def restore(self, keep: set[str]) -> None:
-        """Brings it back to what it was before a row: running, with these functions alone."""
+        """Restores the state before a row: the daemon runs, with only these functions."""
         if self.process is None or self.process.poll() is not None:
             self.start()
         for function in json.loads(self.call("GET", "/_pilot/v1/functions")[1]):
@@ -119,12 +119,12 @@ class Daemon:
             connection.close()
 
     def deploy(self, name: str, code: str, requirements: str = "", **spec: Any) -> dict[str, Any]:
-        """Uploads one Python function. The report."""
+        """Uploads one Python function. Returns the report."""
         files = {"app.py": code.encode(), "requirements.txt": requirements.encode()}
         return self.upload(name, {path: content for path, content in files.items() if content}, spec)
 
     def upload(self, name: str, files: dict[str, bytes], spec: dict[str, Any]) -> dict[str, Any]:
-        """Uploads one function through the control API; every file may be executed. The report."""
+        """Uploads one function through the control API. All files are executable. Returns the report."""
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=1) as tar:
             for path, content in files.items():
@@ -151,7 +151,7 @@ class Daemon:
         self._set(name, {"workers": workers})
 
     def choose(self, name: str, policy: str) -> None:
-        """Exchanges the policy that sizes its pool."""
+        """Changes the policy that sizes its pool."""
         self._set(name, {"policy": policy})
 
     def _set(self, name: str, scale: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""How a bench is started: its virtual environment is made, once, and the bench runs in it. Called by its script `run`, with whatever
-Python there is: nothing else of benchlib is imported here.
+"""Starts a benchmark in its virtual environment, which is created once. The script `run` calls it with any Python, so nothing else of
+benchlib is imported here.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def launch(script: str, package: str, bare: str | None = None) -> None:
-    """Runs `package`, which lies beside the script and its requirements. With the option `bare` it does without an environment."""
+    """Runs `package`, which is beside the script and its requirements. With the option `bare`, it uses no virtual environment."""
     here = Path(script).resolve().parent
     if bare not in sys.argv[1:]:
         folder = environment(here)
         if not os.path.samefile(folder, sys.prefix):
-            # The same again, in there. Not by PYTHONPATH: whatever the bench starts would have it, too.
+            # Runs the script again in the environment. PYTHONPATH would also affect the processes that the benchmark starts.
             python = str(folder / "bin" / "python")
             os.execv(python, [python, script, *sys.argv[1:]])
     runpy.run_module(package, run_name="__main__", alter_sys=True)
 
 
 def environment(here: Path) -> Path:
-    """The virtual environment, made on first use and again when the requirements change."""
+    """The virtual environment, which is created at the first use and when the requirements change."""
     requirements = here / "requirements.txt"
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
     folder = ROOT / "target" / f"{here.name}-venv-{digest}"

@@ -1,4 +1,4 @@
-"""`pilot bench`, and putting the samples of several turns together."""
+"""Runs `pilot bench`, and combines the samples of several turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .stats import percentile
 
 @dataclass
 class Measured:
-    """Times are µs, in the order in which they were taken."""
+    """Times are µs, in the order of the requests."""
 
     first_byte: list[float] = field(default_factory=list)
     complete: list[float] = field(default_factory=list)
@@ -41,13 +41,13 @@ class Measured:
 
 
 class Load:
-    """The load client: `pilot bench` of the binary that is measured."""
+    """The load client: `pilot bench` of the measured binary."""
 
     def __init__(self, binary: Path) -> None:
         self.binary = binary
 
     def function(self, kind: str, endpoint: str, name: str, **options: Any) -> Measured:
-        """One turn of `pilot bench KIND` on a function. Options are its options, `_` for `-`; True is a flag."""
+        """One turn of `pilot bench KIND` on a function. The options are those of the command, with `_` for `-`; True is a flag."""
         return self._run([kind, name, "--endpoint", endpoint], options)
 
     def url(self, url: str, **options: Any) -> Measured:

@@ -1,4 +1,4 @@
-"""A PNG per experiment; what it shows is each bench's. Does nothing where matplotlib is not installed."""
+"""Writes a PNG per experiment, which the benchmark draws. Does nothing if matplotlib is not installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .report import Report
 
-# Of each experiment that has a picture, what draws it: a figure of a report.
+# The function that draws the figure of a report, by experiment.
 Pictures = Mapping[str, Callable[[Report], Any]]
 
 
@@ -25,7 +25,7 @@ pyplot = _pyplot()
 
 
 def draw(report: Report, folder: Path, pictures: Pictures) -> None:
-    """Into the folder, under the report's name, where there is something to draw."""
+    """Draws into the folder, with the report's name, if there is something to draw."""
     if pyplot is None or report.name not in pictures or report.error or not report.data:
         return
     figure = pictures[report.name](report)

@@ -1,4 +1,4 @@
-"""The binary that is measured: which one it is, and what a command of it answers."""
+"""The measured binary: its path, and the output of its commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUILDS = ("release", "debug")
 
 
 def find_binary(given: Path | None) -> Path:
-    """The release build, else the debug build."""
+    """The release build, otherwise the debug build."""
     candidates = [given] if given else [ROOT / "target" / build / "pilot" for build in BUILDS]
     for path in candidates:
         if path.exists():
@@ -21,17 +21,17 @@ def find_binary(given: Path | None) -> Path:
 
 
 def build_of(binary: Path) -> str:
-    """As cargo's folder says; `other` of a binary that lies elsewhere."""
+    """The kind of build from the name of Cargo's folder; `other` for a binary elsewhere."""
     return next((build for build in BUILDS if build in binary.parts), "other")
 
 
 def ask(binary: Path, *arguments: str, text: str | None = None, limit_s: float = 900) -> Any:
-    """The answer of `pilot … --json`; `text` is its standard input. Raises with what it complained of."""
+    """The output of `pilot … --json`; `text` is its standard input. Raises an exception with its error message."""
     return _answer([str(binary), *arguments, "--json"], text, limit_s)
 
 
 def experiment(binary: Path, *arguments: str, text: str | None = None, limit_s: float = 900) -> Any:
-    """The answer of `pilot-experiments …` of the same build: it lies beside `binary`."""
+    """The output of `pilot-experiments …` of the same build, which is beside `binary`."""
     experiments = binary.with_name("pilot-experiments")
     if not experiments.exists():
         raise RuntimeError(f"there is no {experiments}: run `cargo build --release -p pilot-experiments`")

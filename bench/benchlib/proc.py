@@ -1,6 +1,6 @@
-"""What /proc says: the memory of processes and of all below them, and how busy the machine's CPUs were.
+"""Reads /proc: the memory of processes and their descendants, and how busy the machine's CPUs were.
 
-PSS divides each page among those who map it, RSS counts it for each.
+PSS divides each page among the processes that map it. RSS counts it for each of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Memory(NamedTuple):
-    """Bytes; `pss_files` is the part of `pss` that are pages of files."""
+    """Bytes. `pss_files` is the part of `pss` for pages of files."""
 
     pss: int
     rss: int
@@ -19,7 +19,7 @@ class Memory(NamedTuple):
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    """Of these processes together; those that have gone have none."""
+    """The sum over these processes. Processes that have ended count as zero."""
     found = {"Pss": 0, "Rss": 0, "Pss_File": 0}
     for pid in pids:
         try:
@@ -40,7 +40,7 @@ def tree(ancestor: int) -> list[int]:
 
 
 def trees(ancestors: set[int]) -> dict[int, list[int]]:
-    """Each ancestor with all its descendants, itself among them."""
+    """Each ancestor with all its descendants, including itself."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -60,7 +60,7 @@ def trees(ancestors: set[int]) -> dict[int, list[int]]:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """CPU time that these processes have used so far, seconds; those that have gone count as none."""
+    """CPU time of these processes so far, seconds. Processes that have ended count as zero."""
     ticks = 0
     for pid in pids:
         try:
@@ -80,12 +80,12 @@ def cpu_times() -> tuple[int, int]:
 
 
 def busy_share(before: tuple[int, int], after: tuple[int, int]) -> float:
-    """What of the machine's CPUs was used in between, by everybody."""
+    """The share of the machine's CPUs that all processes used in between."""
     return 1 - (after[0] - before[0]) / max(1, after[1] - before[1])
 
 
 def cpu_waits_s() -> float:
-    """How long something has waited for a CPU since the boot (pressure stall information); 0 where the kernel does not tell."""
+    """How long some process has waited for a CPU since the boot (pressure stall information); 0 if the kernel has no such data."""
     try:
         with open("/proc/pressure/cpu") as file:
             return int(file.readline().rpartition("total=")[2]) / 1e6

@@ -1,4 +1,4 @@
-"""What an experiment says: tables for people, data for JSON, bars that are kept or missed."""
+"""The report of an experiment: tables for people, data for JSON, and bars that are kept or missed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Bar:
-    """One promise of the bars' table, judged. `kept` is None where nothing was measured that could judge it."""
+    """One promise, and whether it is kept. `kept` is None if it was not measured."""
 
     what: str
     bar: str
@@ -53,7 +53,7 @@ class Report:
 
 
 def table(lines: list[list[str]]) -> str:
-    """The first line is the header; the first column stands left, the others right."""
+    """The first row is the header. The first column is aligned to the left, the others to the right."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = [
         "  ".join(
@@ -85,6 +85,6 @@ def markdown(reports: list[Report]) -> str:
 
 
 def markdown_table(rows: list[list[str]]) -> list[str]:
-    """Its lines; the first row is the header."""
+    """The lines of the table; the first row is the header."""
     text = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return [text[0], "|" + "---|" * len(rows[0]), *text[1:]]

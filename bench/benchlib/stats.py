@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-# The 97.5 % quantile of t by degrees of freedom; beyond 30 that of the normal distribution is 4 % less.
+# The 97.5 % quantile of t by degrees of freedom. Beyond 30, that of the normal distribution is 4 % less.
 T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
 T += [2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
 
 
 def percentile(samples: list[float], percent: float) -> float:
-    """The smallest sample that so many percent do not exceed."""
+    """The smallest sample that this percentage of the samples does not exceed."""
     ordered = sorted(samples)
     if not ordered:
         raise RuntimeError("nothing was measured")
@@ -20,7 +20,7 @@ def percentile(samples: list[float], percent: float) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """`half` is None of a single value: one run says nothing about how far the next one lies."""
+    """`half` is None for a single value, which says nothing about the variation."""
 
     mean: float
     half: float | None

@@ -62,9 +62,7 @@ class Side:
 
 
 def cold(side: Side, name: str) -> list[float]:
-    seen = side.load.function(
-        "cold", side.daemon.endpoint, name, count=side.effort.cold, warm_up=1, pause_ms=SETTLE_MS
-    )
+    seen = side.load.function("cold", side.daemon.endpoint, name, count=side.effort.cold, warm_up=1, pause_ms=SETTLE_MS)
     return [percentile(seen.first_byte, 50) / 1000, percentile(seen.first_byte, 99) / 1000]
 
 

@@ -20,7 +20,7 @@ from .memory import Sampler
 
 @dataclass(frozen=True)
 class Found:
-    """What a report can be made of: the trials' outcomes, and what it measures itself with the binary."""
+    """The sources of a report: the trials' outcomes, and the binary for its own measurements."""
 
     binary: Path
     traces: Path
@@ -29,7 +29,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Experiment:
-    """`plan` is what it needs of the daemon."""
+    """`plan` lists the cells that it needs."""
 
     what: str
     report: Callable[[Found], Report]
@@ -89,7 +89,7 @@ def main() -> int:
     chosen = SMOKE if asked.smoke else {name: EXPERIMENTS[name] for name in asked.only or EXPERIMENTS}
     kept = run.folder / "trials.jsonl"
     cells = [cell for experiment in chosen.values() for cell in experiment.plan if wanted(cell, asked)]
-    # Experiments that run nothing on the daemon leave alone what others have measured there.
+    # Experiments without cells do not change the outcomes of others.
     if cells and not asked.reuse and not asked.plan:
         kept.unlink(missing_ok=True)
     work = runner.plan(cells, 1 if asked.smoke else asked.trials)

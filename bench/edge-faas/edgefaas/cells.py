@@ -1,4 +1,4 @@
-"""What is run on the daemon: a workload, a policy, a start cost, template or not. A cell is run several times, each a trial."""
+"""The cells that run on the daemon: a workload, a policy, a start cost, with or without the template. Each run of a cell is a trial."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import tomllib
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
 IDLE_S = 6.0
 
-# The paper's five, with a pool of one worker for those who would do without all this, and ours.
+# The paper's five policies, a static pool of one worker, and ours.
 POLICIES = ("static:1", "static:15", "reactive", "cusum", "adaptive-cusum", "arima", "auto")
-# Waiting after the fork, ms: none, the paper's start with copy-on-write, the paper's without.
+# Delay after the fork, ms: none, the paper's start with copy-on-write, and the paper's start without it.
 STARTS_MS = (0, 100, 900)
 INTERVALS_S = (5, 10, 20, 35, 60, 120)
 
@@ -30,7 +30,7 @@ class Workload:
         return PROFILES / f"{self.profile}.toml"
 
     def duration_s(self) -> float:
-        """How long it takes, as far as the profile alone says."""
+        """The duration according to the profile."""
         profile = tomllib.loads(self.path.read_text())
         if "trace" in profile:
             return 60.0 * float(profile["trace"].get("minutes", 1440))
@@ -55,7 +55,7 @@ def interval(seconds: int) -> Workload:
 
 @dataclass(frozen=True)
 class Cell:
-    """`alone`: nothing else runs beside it."""
+    """`alone`: no other cell runs at the same time."""
 
     workload: Workload
     policy: str
@@ -69,16 +69,16 @@ class Cell:
         return f"{self.workload.name}, {self.policy}, start {self.start_ms} ms{more}"
 
     def weight(self, capacity: int) -> int:
-        """Its share of what runs side by side: without a template a start computes for a fifth of a second."""
+        """Its share of the parallel trials. Without a template, a start computes for a fifth of a second."""
         return capacity if self.alone else 1 if self.template else min(capacity, 5)
 
 
 @dataclass
 class Outcome:
-    """Of one trial. Times in ms unless the name says otherwise; `beyond` is the time from the intended sending to the last byte, less
-    the function's own half second. `worker_mb` is a worker's memory at the end, `worker_seen_mb` the mean of what the daemon knew of
-    it while the load ran, which is what forecasters are told. `cpu_busy` is what of the machine's CPUs was used by everything on it; `cpu_pressure` the share
-    of the time in which something waited for one (0 where the kernel does not tell)."""
+    """The outcome of one trial. Times are ms unless the name says otherwise. `beyond` is the time from the intended send time to the
+    last byte, minus the function's own half second. `worker_mb` is a worker's memory at the end; `worker_seen_mb` is the mean of the
+    daemon's own measurements during the load, which the forecasters use. `cpu_busy` is the used share of the machine's CPUs;
+    `cpu_pressure` is the share of the time in which some process waited for a CPU (0 if the kernel has no such data)."""
 
     cell: str
     trial: int
@@ -112,5 +112,5 @@ class Outcome:
 
     @property
     def wait_s(self) -> float:
-        """All that requests waited beyond the function's half second, cold or queued, as the client saw it."""
+        """The sum of the waits beyond the function's half second, cold or queued, as measured by the client."""
         return sum(value for value in self.beyond if value > 0) / 1e3

@@ -1,4 +1,4 @@
-"""Experiments 1 to 4 and 6, and the traces on the daemon: which cells each needs, its table, its bars."""
+"""Experiments 1 to 4 and 6, and the traces on the daemon: the cells, the table and the bars of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cells(workload: Any, starts: tuple[int, ...], policies: tuple[str, ...], tem
     return [Cell(workload, policy, start, template) for start in starts for policy in policies]
 
 
-# The paper's figure 6 has the three that react; at 900 ms `auto` is measured against all five.
+# The paper's figure 6 has the three policies that react. At 900 ms `auto` is compared with all five.
 FIGURE_6 = ("reactive", "cusum", "adaptive-cusum", "auto")
 
 COLD_STARTS = cells(BURSTY_RAMP, STARTS_MS, POLICIES)
@@ -34,14 +34,14 @@ INTERVAL = [
     for cell in cells(interval(seconds), (start,), FIGURE_6 if start < 900 else POLICIES)
 ]
 STEPS = cells(STEP, STARTS_MS, POLICIES)
-# Experiment 1's, and one run with the machine to itself: how much of PSS is divided among the daemons side by side.
+# The cells of experiment 1, and one run alone on the machine, which shows how much PSS parallel daemons share.
 MEMORY = [*cells(BURSTY_RAMP, (0,), POLICIES), Cell(BURSTY_RAMP, "auto", alone=True)]
 TEN = cells(BUSIEST_TEN, STARTS_MS, POLICIES)
 SMALL = cells(SMOKE, (100,), ("reactive", "auto"))
 
 
 def beyond(outcomes: list[Outcome], percent: float) -> float | None:
-    """Of all trials' requests together, ms."""
+    """The times of all trials' requests together, ms."""
     values = [value for outcome in outcomes for value in outcome.beyond]
     return percentile(values, percent) if values else None
 
@@ -59,7 +59,7 @@ def mean(outcomes: list[Outcome], key: str) -> float:
 
 
 def good(results: Results, plan: list[Cell]) -> list[tuple[Cell, list[Outcome]]]:
-    """Cells with trials that did not fail."""
+    """The cells with trials that did not fail."""
     found = []
     for cell in plan:
         outcomes = [outcome for outcome in results.get(cell, []) if not outcome.error]
@@ -69,7 +69,7 @@ def good(results: Results, plan: list[Cell]) -> list[tuple[Cell, list[Outcome]]]
 
 
 def per_cell(name: str, title: str, plan: list[Cell], results: Results, given: Given) -> Report:
-    """A row for each cell: what the paper says, both ways of being cold, times beyond the half second, memory."""
+    """A row per cell: the paper's figure, both kinds of cold starts, times beyond the half second, memory."""
     report = Report(name, title, HEADER)
     report.data = []
     several = len({cell.workload for cell in plan}) > 1
@@ -109,7 +109,7 @@ def per_cell(name: str, title: str, plan: list[Cell], results: Results, given: G
 
 
 def record(cell: Cell, outcomes: list[Outcome]) -> dict[str, Any]:
-    """A cell for JSON: intervals of each figure, and every trial without its thousand times."""
+    """A cell for JSON: the interval of each figure, and every trial without its single times."""
     keys = ["over_700", "cold", "cold_own", "cold_wait_s", "wait_s", "pss_mb", "rss_mb", "mb_s", "forks", "start_mean"]
     keys += ["last_init", "service_mean", "worker_mb", "cpu_busy", "load_average", "lag_p99"]
     trials = [{key: value for key, value in vars(outcome).items() if key != "beyond"} for outcome in outcomes]
@@ -241,14 +241,14 @@ def given(figures: dict[str, str], key: str) -> str:
 
 
 def waits(found: list[tuple[Cell, list[Outcome]]]) -> list[Bar]:
-    """At 900 ms: `auto` waits no more than 60 % of the best of the paper's five that use no more memory than it does."""
+    """At 900 ms, `auto` waits at most 60 % of the best of the paper's five policies that use no more memory."""
     by_policy = {cell.policy: outcomes for cell, outcomes in found}
     auto = by_policy.get("auto")
     if not auto:
         return []
     workload = found[0][0].workload.name
     rivals = {policy: by_policy[policy] for policy in paper.POLICIES if policy in by_policy}
-    # The platform's word ends when the worker is up; a request that then waits for its turn is in the client's alone.
+    # The daemon's cold wait ends when the worker is ready. Only the client measures the wait for the worker's turn after that.
     kinds = {"cold_wait_s": "cold wait"} | ({"wait_s": "all waits"} if auto[0].beyond else {})
     return [
         sixty(
@@ -263,7 +263,7 @@ def as_pair(outcomes: list[Outcome], key: str) -> tuple[float, float]:
 
 
 def sixty(what: str, auto: tuple[float, float], rivals: dict[str, tuple[float, float]]) -> Bar:
-    """Pairs are seconds of cold wait and memory over time."""
+    """The pairs are seconds of cold wait, and memory over time."""
     affordable = {policy: wait for policy, (wait, used) in rivals.items() if used <= auto[1]}
     told = f"{what} of auto"
     missing = [policy for policy in paper.POLICIES if policy not in rivals]

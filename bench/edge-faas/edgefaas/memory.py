@@ -1,7 +1,7 @@
-"""Memory of a daemon with all its processes (templates, inits, workers) while a trial runs: one thread samples all trials.
+"""The memory of a daemon with all its processes (templates, inits, workers) during a trial. One thread samples all trials.
 
-With several daemons side by side, pages of files that all of them map (the binary, the interpreter) are divided among all in
-their PSS: a trial that runs alone shows by how much (`memory`).
+With several daemons in parallel, PSS divides the pages of files that all of them map (the binary, the interpreter) among them. A trial
+that runs alone shows the difference (`memory`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ MB = 1e6
 
 @dataclass
 class Memory:
-    """Of one trial; samples are (seconds, PSS, RSS, PSS of files), bytes."""
+    """The samples of one trial: (seconds, PSS, RSS, PSS of files), bytes."""
 
     samples: list[tuple[float, int, int, int]] = field(default_factory=list)
 
     def mean_mb(self, column: int) -> float:
-        """The mean over time, by trapezoids."""
+        """The mean over time, by the trapezoidal rule."""
         if len(self.samples) < 2:
             return self.samples[0][column] / MB if self.samples else 0.0
         return self.mb_s(column) / (self.samples[-1][0] - self.samples[0][0])
@@ -36,7 +36,7 @@ class Memory:
 
 
 class Sampler:
-    """Every `interval_s`, for every daemon that was added. The lock guards the list of those."""
+    """Samples every added daemon every `interval_s`. The lock guards the list of daemons."""
 
     def __init__(self, interval_s: float = 2.0) -> None:
         self.interval_s = interval_s

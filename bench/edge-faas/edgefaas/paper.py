@@ -1,4 +1,4 @@
-"""What the Edge FaaS paper says (sections 5 and 6, table 1), as far as its text says it. Nothing here was read off a picture."""
+"""Figures from the text of the Edge FaaS paper (sections 5 and 6, table 1). None was read from a picture."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ TICKS_US = {
 PSS_MB = {"static:15": "2967", "reactive": "2780", "cusum": "2357", "adaptive-cusum": "2610", "arima": "2746"}
 RSS_MB = "6018 to 6957"
 
-# The five policies it compares.
+# The five policies that the paper compares.
 POLICIES = ("static:15", "reactive", "cusum", "adaptive-cusum", "arima")

@@ -1,7 +1,7 @@
-"""Whether predicting delays requests: one daemon with a thousand functions, forecasters for all of them or for none, in turns.
+"""Whether forecasting delays requests: one daemon with a thousand functions, in turns with forecasters for all of them and for none.
 
-Policies are exchanged while the daemon runs, so that both sides are the same processes with the same memory; the function that
-is called has none in either.
+The policies are changed while the daemon runs, so that both sides are the same processes with the same memory. The measured function
+has no forecaster on either side.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run(binary: Path, functions: int = 1000, turns: int = 10, seconds: float = 3
         daemon.invoke("called", {})
         load.function("warm", daemon.endpoint, "called", seconds=1)
         for turn in range(turns):
-            # The first of a turn changes, so that whatever else the machine does falls on both.
+            # The order changes every turn, so that other load on the machine affects both sides.
             for side in ("none", "auto") if turn % 2 == 0 else ("auto", "none"):
                 for name in names:
                     daemon.choose(name, "demand" if side == "none" else "auto")

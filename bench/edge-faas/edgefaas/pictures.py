@@ -1,4 +1,4 @@
-"""What is drawn of each experiment."""
+"""The pictures of the experiments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLOURS |= {"static:15": "#2e4057", "static:1": "#b5b5b5"}
 
 
 def bars(report: Report) -> Any:
-    """Requests over 700 ms, cold starts and cold wait by policy, a row of panels per start cost."""
+    """Requests over 700 ms, cold starts and cold wait by policy, with a row of panels per start cost."""
     starts = sorted({cell["start_ms"] for cell in report.data})
     keys = [("over_700", "over 700 ms"), ("cold", "cold starts"), ("cold_wait_s", "cold wait, s"), ("pss_mb", "mean PSS, MB")]
     figure, axes = pyplot.subplots(len(starts), len(keys), figsize=(13, 3 * len(starts)), layout="constrained", squeeze=False)
@@ -35,7 +35,7 @@ def _columns(axis: Any, cells: list[dict[str, Any]], key: str) -> None:
 
 
 def lines(report: Report) -> Any:
-    """Over the interval W, a column of panels per start cost."""
+    """The figures over the interval W, with a column of panels per start cost."""
     starts = sorted({cell["start_ms"] for cell in report.data})
     keys = [("over_700", "over 700 ms"), ("cold", "cold starts"), ("cold_wait_s", "cold wait, s")]
     figure, axes = pyplot.subplots(
@@ -104,8 +104,8 @@ def decisions(report: Report) -> Any:
 
 
 def trade(report: Report) -> Any:
-    """Cold wait against memory of every policy, a panel per start cost: geometric means over the workloads, or the traces, a
-    thousand times longer, would be all that is seen."""
+    """Cold wait against memory of every policy, with a panel per start cost. The values are geometric means over the workloads;
+    otherwise the traces, which are a thousand times longer, would dominate."""
     starts = list(dict.fromkeys(cell["start"] for cell in report.data["cells"]))
     figure, axes = pyplot.subplots(1, len(starts), figsize=(4.5 * len(starts), 4.5), layout="constrained", squeeze=False)
     for axis, start in zip(axes[0], starts):

@@ -1,5 +1,5 @@
-"""Runs cells side by side: as many as fit, the longest first, their beginnings spread so that their spikes do not coincide. What
-each trial came to is kept in a file, a line each, so that a table can be made again without running anything (`--reuse`).
+"""Runs cells in parallel: as many as fit, the longest first, with spread beginnings so that their spikes do not coincide. The outcome
+of each trial is a line of a file, so that tables can be made again without new runs (`--reuse`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Results = dict[Cell, list[Outcome]]
 
 
 class Slots:
-    """A bound on the weight of what runs at once. First come, first served, or one that needs all would wait for ever."""
+    """Limits the weight of the parallel trials. First come, first served; otherwise a trial that needs all of it would starve."""
 
     def __init__(self, capacity: int, spread_s: float) -> None:
         self.capacity, self.spread_s = capacity, spread_s
@@ -47,9 +47,9 @@ class Slots:
 
 
 def plan(cells: list[Cell], trials: int) -> list[tuple[Cell, int]]:
-    """Every trial once, though several experiments ask for it. Those that need the machine for themselves come last."""
+    """Every trial once, even if several experiments need it. Trials that must run alone come last."""
     wanted = [(cell, number) for cell in dict.fromkeys(cells) for number in range(1 if cell.alone else trials)]
-    # Trials of one cell at different times, so that what else the machine does does not fall on one policy.
+    # Trials of one cell run at different times, so that other load on the machine does not affect only one policy.
     return sorted(wanted, key=lambda item: (item[0].alone, -item[0].workload.duration_s(), item[1]))
 
 
@@ -93,7 +93,7 @@ def execute(work: list[tuple[Cell, int]], bench: trial.Bench, capacity: int, kep
 
 
 def read(kept: Path, cells: list[Cell], busy_max: float = 1.0) -> Results:
-    """What is kept of these cells; of a trial that ran twice the newer, and none that ran on busier CPUs."""
+    """The saved outcomes of these cells: the newer one of a repeated trial, and none with busier CPUs."""
     newest: dict[tuple[str, int], Outcome] = {}
     if kept.exists():
         for line in kept.read_text().splitlines():
@@ -108,7 +108,7 @@ def read(kept: Path, cells: list[Cell], busy_max: float = 1.0) -> Results:
 
 
 def without(work: list[tuple[Cell, int]], kept: Path, busy_max: float) -> list[tuple[Cell, int]]:
-    """What has not run yet, or failed, or ran while more than such a share of the CPUs was used."""
+    """The trials that have not run, that failed, or that ran while a larger share of the CPUs was used."""
     results = read(kept, [cell for cell, _ in work], busy_max)
 
     def ran(item: tuple[Cell, int]) -> bool:
@@ -118,5 +118,5 @@ def without(work: list[tuple[Cell, int]], kept: Path, busy_max: float) -> list[t
     return [item for item in work if not ran(item)]
 
 
-# A daemon's start, the deployment, the end.
+# The time for the daemon's start, the deployment and the end.
 OVERHEAD_S = 5.0

@@ -1,5 +1,5 @@
-"""What is measured without a daemon: decisions (experiment 5), every workload in the simulator, and whether the simulator is
-right about the runs of the daemon."""
+"""Measurements without a daemon: decisions (experiment 5), every workload in the simulator, and a comparison of the simulator with the
+daemon's runs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .runner import Results
 
 LIGHT = ("static", "reactive", "cusum", "adaptive-cusum", "histogram", "auto")
 TRACES = ("azure2019-100", "azure2019-busiest10", "azure2021-200")
-# A start of a worker as it is, and its memory, as `describe` has them of the function: PSS of one worker alone, which shares the
-# template's pages with the template only. Of fifteen each has 2.8 MB.
+# The real start time and memory of a worker, from `describe`. The memory is the PSS of a single worker, which shares pages only with
+# the template. With fifteen workers, each has 2.8 MB.
 START_MS = 2.3
 WORKER_MB = 5.0
-# What a worker is occupied beyond its handler: the request handed over, the answer handed back. The median of warm calls, less the
-# handler's own time. It matters: at two requests a second a worker that takes half a second is free just before the next, or not.
+# How long a worker is busy beyond its handler, for the hand-over of request and response: the median of warm calls minus the handler's
+# own time. It matters: at two requests per second, a worker that takes half a second is free just before the next request, or not.
 HANDOVER_MS = 0.4
-# With two, Student's interval is nine times as wide as the spread: nearly everything lies within.
+# With two trials, Student's interval is nine times as wide as the spread, so nearly everything is within it.
 TRIALS_MIN = 3
-# arima's ticks cost a thousand times those of the others: of the workloads that are minutes long alone.
+# Without arima, whose ticks take a thousand times as long. It runs only on the workloads that take minutes.
 ALL = ("demand", "static:1", "static:15", "reactive", "cusum", "adaptive-cusum", "smoothing-markov", "histogram", "auto")
 
 # All cells of experiments 1 and 4.
@@ -68,7 +68,7 @@ def ticks(binary: Path, count: int = 20_000, functions: int = 10_000) -> Report:
 
 
 def arguments(workload: Workload) -> str:
-    """As `pilot simulate` takes a profile with values of its own."""
+    """The argument of `pilot simulate` for a profile with replaced values."""
     return "@".join([str(workload.path), *workload.overrides])
 
 
@@ -127,7 +127,7 @@ def simulate(binary: Path, traces: Path) -> Report:
             rivals = {
                 policy: (of_it[policy]["cold_wait_s"], of_it[policy]["gb_s"]) for policy in paper.POLICIES if policy in of_it
             }
-            # A day of arima is not run: elsewhere it is among those that use more and wait longer.
+            # arima does not run on days. On other workloads it uses more memory and waits longer.
             rivals.setdefault("arima", (float("inf"), float("inf")))
             report.bars.append(sixty(f"simulated {profile}, 900 ms: cold wait", (auto["cold_wait_s"], auto["gb_s"]), rivals))
     measured = f"beaten in {len(beaten)} of {len(places)}" + (f": {'; '.join(beaten)}" if beaten else "")
@@ -140,7 +140,7 @@ def simulate(binary: Path, traces: Path) -> Report:
 
 
 def small_workers(binary: Path, traces: Path, common: list[str]) -> list[Any]:
-    """The ten busiest functions with our function's memory in place of their own: what `busiest-ten` runs on the daemon."""
+    """The ten busiest functions with our function's memory instead of their own, as `busiest-ten` runs them on the daemon."""
     with tempfile.TemporaryDirectory(prefix="pilot-edge-faas-") as folder:
         copy = Path(folder) / "azure2019"
         copy.mkdir()
@@ -161,7 +161,7 @@ def small_workers(binary: Path, traces: Path, common: list[str]) -> list[Any]:
 
 
 def validation(binary: Path, results: Results) -> Report:
-    """Simulated cold starts beside the daemon's, with the start and service times of the same runs."""
+    """Compares simulated cold starts with the daemon's, with the start and service times of the same runs."""
     report = Report("validation", "the simulator beside the daemon: cold starts (the platform's word) per run")
     report.header = ["workload", "policy", "start ms", "service ms", "daemon", "simulator", "within"]
     report.data = []
@@ -171,10 +171,10 @@ def validation(binary: Path, results: Results) -> Report:
         if real.half is None or real.n < TRIALS_MIN:
             continue
         start, service = mean(outcomes, "start_mean"), mean(outcomes, "service_mean") + HANDOVER_MS
-        # auto weighs memory too.
+        # auto depends on the memory, too.
         sizes = [outcome.worker_seen_mb for outcome in outcomes if outcome.worker_seen_mb]
         simulated = replay(binary, cell, start, service, fmean(sizes) if sizes else WORKER_MB)
-        # Counts are whole: five equal runs do not mean that the sixth's is known to a fraction.
+        # Counts are integers: five equal runs do not determine a fraction.
         within = abs(simulated - real.mean) <= max(real.half, 0.5)
         agree += within
         line = [f"{cell.workload.name}, {cell.start_ms} ms", cell.policy, f"{start:.1f}", f"{service:.1f}"]

@@ -1,4 +1,4 @@
-"""One trial: a daemon of its own with an empty pool, the function, the load, and what came of it."""
+"""One trial: its own daemon with an empty pool, the function, the load, and the outcome."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OVER_MS = 700.0
 
 @dataclass(frozen=True)
 class Bench:
-    """What all trials share: the binary, the traces, and a data directory whose environment is installed."""
+    """What all trials share: the binary, the traces, and a data directory with the installed environment."""
 
     binary: Path
     traces: Path
@@ -39,15 +39,15 @@ class Bench:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
-        """Ends what runs, and lets nothing begin."""
+        """Ends all daemons, and prevents new trials."""
         self.stopped.set()
         for process in list(self.running):
             process.kill()
 
 
 def prepare(binary: Path, home: Path) -> Path:
-    """Installs the function's environment once; the data directory that every trial begins with a copy of. The function that holds
-    the environment stays: it is never called, so nothing of it runs after the restart."""
+    """Installs the function's environment once, into the data directory that every trial copies. The function that uses the
+    environment stays deployed. It is never called, so nothing of it runs after the restart."""
     with Daemon(binary, home) as daemon:
         deploy(daemon, "environment", "demand", 0, True)
     return daemon.data
@@ -67,7 +67,7 @@ def deploy(daemon: Daemon, name: str, policy: str, start_ms: int, template: bool
 
 
 def run(cell: Cell, number: int, bench: Bench) -> Outcome:
-    """Never raises for what the daemon or the load did wrong: `error` says it."""
+    """Does not raise for errors of the daemon or of the load; they are in `error`."""
     outcome = Outcome(cell.name, number)
     if bench.stopped.is_set():
         outcome.error = "interrupted"
@@ -113,7 +113,7 @@ def _measure(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outc
 
 
 def load(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outcome) -> dict[str, Any]:
-    """Replays the workload; its samples go to `samples.csv`. Looks at the workers' memory now and then."""
+    """Replays the workload, with its samples in `samples.csv`. Measures the workers' memory periodically."""
     command = [str(bench.binary), "bench", "load", str(cell.workload.path), "--endpoint", daemon.endpoint, "--json"]
     command += ["--samples", str(home / "samples.csv"), "--timeout-s", "120"]
     for entry in cell.workload.overrides:
@@ -144,14 +144,14 @@ def load(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outcome)
 
 
 def worker_mb(daemon: Daemon, name: str) -> float:
-    """PSS of a worker, as last sampled; 0 without one."""
+    """PSS of a worker at the last sample; 0 without a worker."""
     workers = daemon.workers(name)
     alive = workers["idle"] + workers["busy"]
     return workers["memory_bytes"] / alive / MB if alive else 0.0
 
 
 def _ask_daemon(daemon: Daemon, names: list[str], outcome: Outcome) -> None:
-    """Starts and service times by the daemon's own metrics, summed over the functions."""
+    """Start and service times from the daemon's metrics, summed over the functions."""
     metrics = daemon.call("GET", "/metrics")[1].decode()
 
     def total(metric: str) -> float:
@@ -165,7 +165,7 @@ def _ask_daemon(daemon: Daemon, names: list[str], outcome: Outcome) -> None:
     outcome.worker_mb = worker_mb(daemon, names[0])
     if cold := daemon.describe(names[0]).get("last_cold"):
         line = cold["timeline"]
-        # One that waited on another's start has no phases of its own.
+        # A request that waited for the start of another one has no start phases.
         if line.get("initialised") and line.get("sandboxed"):
             outcome.last_init = (line["initialised"] - line["sandboxed"]) / 1e6
 

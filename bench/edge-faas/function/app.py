@@ -1,7 +1,7 @@
-"""The function of the Edge FaaS paper (section 4.3): inverts the colours of a picture with Pillow, and waits half a second.
+"""The function of the Edge FaaS paper (section 4.3): it inverts the colours of a picture with Pillow, and waits half a second.
 
-`START_MS` is how long a new worker waits after its fork before it is ready: it stands for runtimes that start slowly. A trace
-says in `service_ms` how long its invocation takes, in place of the half second.
+`START_MS` is the delay of a new worker after its fork, which simulates runtimes with a slow start. A trace sets the duration of an
+invocation in `service_ms`, instead of the half second.
 """
 
 import io

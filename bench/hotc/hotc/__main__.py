@@ -20,7 +20,7 @@ from .engine import Engine
 
 @dataclass(frozen=True)
 class Experiment:
-    """`containers`: it has a part that needs an engine."""
+    """`containers`: a part of it needs a container engine."""
 
     what: str
     run: Callable[[Bench], Report]
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def measured(experiment: Experiment, bench: Bench, why: str) -> Report:
-    """With daemons as new; `why` there are no containers."""
+    """Runs an experiment with fresh daemons. `why` is the reason if there are no containers."""
     bench.restart()
     try:
         report = experiment.run(bench)

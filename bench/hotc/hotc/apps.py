@@ -1,5 +1,4 @@
-"""The functions that are measured: what is deployed, in which runtime, and how each is called. Go and Java are built here, once,
-without a network."""
+"""The measured functions: their code, their runtime, and how they are called. Go and Java are built once, without a network."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ URL = "https://example.org/a/page?of=some&length=here"
 
 @dataclass(frozen=True)
 class App:
-    """`event`: it is invoked with this; `path`: it is called through its URL, at this path. `image`: which one it runs in."""
+    """`event`: the event of its invocations. `path`: the path below its URL, if it is called through that. `image`: its image."""
 
     name: str
     kind: str
@@ -46,7 +45,7 @@ def read(*paths: Path) -> dict[str, bytes]:
 
 
 def go(name: str) -> bytes:
-    """A static program."""
+    """Builds a static program."""
     if not available("go"):
         raise Missing("go is not installed")
     built = BUILT / f"go-{name}"
@@ -59,7 +58,7 @@ def go(name: str) -> bytes:
 
 
 def java_runtime() -> Path:
-    """A Java that has `java.base` alone, in a folder of its own: Debian's lies half in /etc."""
+    """A Java runtime with only `java.base`, in its own folder. Debian's Java is partly in /etc."""
     for tool in ("java", "javac", "jlink"):
         if not available(tool):
             raise Missing(f"{tool} is not installed")
@@ -69,7 +68,7 @@ def java_runtime() -> Path:
         BUILT.mkdir(parents=True, exist_ok=True)
         command = ["jlink", "--add-modules", "java.base", "--strip-debug", "--no-header-files", "--no-man-pages"]
         run([*command, "--output", str(folder)], HERE, {})
-        # The archive of classes that comes with a JDK; without it every start parses them anew.
+        # The class archive of a JDK. Without it every start parses the classes again.
         run([str(folder / "bin" / "java"), "-Xshare:dump"], HERE, {})
     return folder
 
@@ -92,7 +91,7 @@ def folder_files(folder: Path, below: str) -> dict[str, bytes]:
 
 
 def container(name: str, image: str, command: list[str], files: dict[str, bytes], event: Any) -> App:
-    """HotC's form: the code comes into a pre-warmed container of the image, and each event starts the command."""
+    """HotC's form: the code is put into a pre-warmed container of the image, and each event starts the command."""
     spec = {"runtime": "container", "contract": "shim", "command": command}
     return App(name, "container", files, spec, event=event, image=image)
 
@@ -129,19 +128,19 @@ def sums(kind: str, language: str, to: int) -> App:
     return replace(made, runtime=runtime).with_spec("512", memory_mb=512)
 
 
-# What a short-lived program is usually started with.
+# The usual options of a short-lived program.
 JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
 def empty(kind: str) -> App:
-    """Does nothing; natively no interpreter is part of its runtime."""
+    """A function that does nothing. Natively, its runtime has no interpreter."""
     if kind == "native":
         return App("empty", kind, read(POLL), {"runtime": "provided", "command": ["python3", POLL.name]}, {})
     return container("empty", "base", ["/bin/sh", "empty.sh"], {"empty.sh": b"cat >/dev/null; echo null\n"}, {})
 
 
 def small(kind: str) -> App:
-    """A program that is up at once: what is left is its runtime. Without Go, the empty function."""
+    """A program that starts at once, so that only its runtime is measured. Without Go, the empty function."""
     try:
         return sums(kind, "go", 0)
     except Missing:
@@ -170,8 +169,8 @@ def qr(kind: str, language: str) -> App:
 
 
 def pattern(kind: str, plain: bool) -> App:
-    """What the patterns of section V-D call: the web function. `plain`: something that needs no packages. Without Go, containers
-    have the empty function in its place."""
+    """The function of the patterns of section V-D: the web function. `plain`: a function without packages. Without Go, containers use
+    the empty function."""
     if kind == "native":
         return node_hello() if plain else qr(kind, "node")
     try:

@@ -1,9 +1,9 @@
-"""What every experiment is given: a daemon that keeps no runtimes and one that does, the functions on them, and the engine where
+"""The environment of every experiment: a daemon that keeps no runtimes, one that does, their functions, and the container engine if
 there is one.
 
-The three ways are columns everywhere: *new* (nothing is kept: every request gets a new runtime), *cleaned* (cleaned after every
-request and used again: HotC's literal form), *kept* (a worker stays while it is warm, and is cleaned afterwards: Pilotlight's normal
-mode). They take turns in one run.
+Every table has three ways as columns: *new* (every request gets a new runtime), *cleaned* (the runtime is cleaned after every request
+and reused: HotC's literal form), *kept* (a worker stays while it is warm, and is cleaned afterwards: Pilotlight's normal mode). They
+take turns in one run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS = ("native", "container")
 
 @dataclass(frozen=True)
 class Way:
-    """`reuse` is the manifest's word."""
+    """`reuse` is the value in the manifest."""
 
     name: str
     keeps: bool
@@ -45,14 +45,14 @@ T = TypeVar("T")
 
 
 def rotated(items: tuple[T, ...], turn: int) -> tuple[T, ...]:
-    """The first one changes with every turn."""
+    """The items in another order for each turn."""
     at = turn % len(items)
     return items[at:] + items[:at]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of everything. Rounds are `interval_s` apart where the paper has 30 s; of containers fewer are asked for at once."""
+    """The sizes of the experiments. Rounds are `interval_s` apart instead of the paper's 30 s. Containers get fewer requests at once."""
 
     smoke: bool
     to: int
@@ -83,9 +83,9 @@ FULL = Effort(
     threads=10,
     thread_turns=8,
     linear=10,
-    # 2^i: up to 64 and 16.
+    # 2^i, up to 64 and 16.
     exponential={"native": 6, "container": 4},
-    # The paper's 8, times ten: 80 sandboxes at once. Of containers 2, times ten.
+    # The paper's 8 times ten: 80 sandboxes at once. For containers, 2 times ten.
     burst={"native": 8, "container": 2},
     burst_rounds=18,
     interval_s=2.0,
@@ -128,11 +128,11 @@ class Served:
         return Client(self.daemon.port, self.name, self.app.event, self.app.path)
 
     def status(self) -> dict[str, Any] | None:
-        """`runtimes` of the description; `None` of what forks."""
+        """`runtimes` of the description; `None` for a function that forks."""
         return self.daemon.describe(self.name).get("runtimes")
 
     def settle(self) -> dict[str, Any] | None:
-        """Waits until nothing is being started, adapted, cleaned or ended. The runtimes then."""
+        """Waits until no runtime is being started, adapted, cleaned or ended. Returns the runtimes."""
 
         def still(status: dict[str, Any] | None) -> bool:
             if status is None:
@@ -152,7 +152,7 @@ class Served:
         return status
 
     def burst(self, load: Load, count: int) -> Measured:
-        """So many requests at one instant; workers of the burst before stay."""
+        """Sends this number of requests at once. Workers of the previous burst stay."""
         options: dict[str, Any] = {"connections": count, "count": 1, "pause_ms": 0, "keep_workers": True}
         options |= {"path": self.app.path} if self.app.path else {"data": json.dumps(self.app.event)}
         return load.function("burst", self.daemon.endpoint, self.name, **options)
@@ -160,7 +160,7 @@ class Served:
 
 @dataclass
 class Bench:
-    """`missing` says loudly what cannot be measured here."""
+    """`missing` lists what cannot be measured on this machine."""
 
     binary: Path
     home: Path
@@ -189,7 +189,7 @@ class Bench:
         return self.only if self.engine else tuple(kind for kind in self.only if kind != "container")
 
     def daemon(self, keeps: bool) -> Daemon:
-        """Started when first asked for."""
+        """A daemon, which is started at the first use."""
         if keeps not in self._daemons:
             home = self.home / ("keeps" if keeps else "keeps-none")
             home.mkdir()
@@ -201,13 +201,13 @@ class Bench:
         return self._daemons[keeps]
 
     def serve(self, app: App, way: Way, **more: Any) -> Served:
-        """Deploys it so that it is served this way."""
+        """Deploys a function that is served in this way."""
         daemon = self.daemon(way.keeps)
         spec = {"timeout_s": 120, "reuse": way.reuse, "scale": {"max": 200}, **app.spec, **more}
         if app.image:
             assert self.images, "without an engine no container is asked for"
             spec["image"] = self.images.get(app.image, app.runtime)
-        # Both reuses are on one daemon.
+        # The ways with reuse share a daemon.
         name = f"{app.name}-{way.name}"
         daemon.upload(name, app.files, spec)
         return Served(daemon, name, way, app)
@@ -216,12 +216,12 @@ class Bench:
         return {way.name: self.serve(app, way, **more) for way in WAYS}
 
     def restore(self) -> None:
-        """Both daemons without functions, and running."""
+        """Removes all functions of both daemons, and starts daemons that have ended."""
         for daemon in self._daemons.values():
             daemon.restore(keep=set())
 
     def restart(self) -> None:
-        """Both daemons as new, but for what is installed: runtimes of removed functions are kept for a while."""
+        """Restarts both daemons, because runtimes of removed functions are kept for a while. Installed packages stay."""
         for daemon in self._daemons.values():
             daemon.restore(keep=set())
             if daemon.process:
@@ -229,11 +229,11 @@ class Bench:
             daemon.start()
 
     def log_tails(self) -> str:
-        """The newest of what the daemons wrote."""
+        """The ends of the daemons' logs."""
         return "\n".join(daemon.log_tail() for daemon in self._daemons.values())
 
     def paced(self, rounds: int) -> Iterator[int]:
-        """Round after round, each not before the interval since the one before is over."""
+        """Yields the rounds, with at least the interval between their beginnings."""
         for number in range(rounds):
             began = time.monotonic()
             yield number

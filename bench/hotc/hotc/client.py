@@ -1,4 +1,4 @@
-"""Requests, one after another on a connection: what each took, and what the daemon said of it."""
+"""Requests, one after another on a connection, with their times and the daemon's headers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Client:
         self._connection.close()
 
     def ask(self) -> Answer:
-        """Raises where the answer is a failure."""
+        """Raises an exception if the response is a failure."""
         began = time.monotonic()
         self._connection.request(self._method, self._path, self._body, {"content-type": "application/json"})
         response = self._connection.getresponse()
@@ -50,7 +50,7 @@ class Client:
 
 
 def phases(header: str) -> dict[str, float]:
-    """`fork;dur=1.2, init;dur=0.4` as names and milliseconds."""
+    """Parses `fork;dur=1.2, init;dur=0.4` into names and milliseconds."""
     found = {}
     for entry in header.split(","):
         name, *parameters = (part.strip() for part in entry.split(";"))

@@ -1,5 +1,5 @@
-"""A Docker Engine, spoken to through its API on a unix socket: images are imported, containers started without Pilotlight in
-between. Everything it makes is labelled and named `pilot-hotc-…`, and removed at the end."""
+"""A client of a Docker Engine's API on a Unix socket. It imports images, and starts containers without Pilotlight. All its containers
+and images are labelled and named `pilot-hotc-…`, and removed at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 300
 
 
 class EngineError(RuntimeError):
-    """The engine said no."""
+    """The engine refused a request."""
 
 
 class _Connection(http.client.HTTPConnection):
@@ -43,7 +43,7 @@ class Engine:
 
     @staticmethod
     def find() -> tuple[Engine | None, str]:
-        """The engine at DOCKER_HOST, or why there is none."""
+        """The engine at DOCKER_HOST, or the reason why there is none."""
         address = os.environ.get("DOCKER_HOST") or DEFAULT
         if not address.startswith("unix:///"):
             return None, f"DOCKER_HOST is {address}, not a socket of this machine"
@@ -72,7 +72,7 @@ class Engine:
         return json.loads(answer) if answer.strip() else None
 
     def import_image(self, name: str, tar: Path) -> str:
-        """An image of one layer; its name with the tag."""
+        """Imports an image with one layer. Returns its name with the tag."""
         repository = PREFIX + name
         with tar.open("rb") as file:
             status, answer = self.call(
@@ -84,7 +84,7 @@ class Engine:
         return f"{repository}:1"
 
     def start(self, image: str, network: str) -> tuple[str, float]:
-        """A container that sleeps; its id and how long creating and starting it took, ms."""
+        """Starts a container that sleeps. Returns its id, and the time to create and start it, ms."""
         began = time.monotonic()
         settings = {
             "Image": image,
@@ -103,7 +103,7 @@ class Engine:
 
     @contextmanager
     def proxy(self, image: str) -> Iterator[str]:
-        """A container whose network others join."""
+        """A container whose network other containers join."""
         container, _ = self.start(image, "bridge")
         try:
             yield f"container:{container}"
@@ -111,7 +111,7 @@ class Engine:
             self.remove(container)
 
     def clear(self) -> None:
-        """Takes away what this object made."""
+        """Removes everything that this object created."""
         for container in list(self.containers):
             self.call("DELETE", f"/containers/{container}?force=true&v=true")
         for image in list(self.images):

@@ -1,4 +1,4 @@
-"""How well the predictor forecasts (section V-C, figure 10): the paper's jump, and how many containers real functions had in use.
+"""The errors of the predictor (section V-C, figure 10): the paper's jump, and the containers of real functions.
 The forecasts come from `pilot-experiments forecast`; this module chooses the initial values and compares the results."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .bench import Bench
 
 ALPHAS = (0.2, 0.8)
 READINGS = ("correction", "literal")
-# The app of the trace whose number of containers is the highest; the function whose requests come in bursts.
+# The app of the trace with the most containers, and a function with bursts of requests.
 APP, FUNCTION = "b5a2e82aea", "a29c85c09f"
-# Where the initial value still counts (section IV-C: "when the number of time series is less than 20").
+# The first samples, for which the initial value matters (section IV-C: "when the number of time series is less than 20").
 EARLY = 5
 JUMP_AT = 7
 
@@ -68,7 +68,7 @@ def line(bench: Bench, report: Report, one: Series, alpha: float, initial: float
 
 
 def around(bench: Bench, report: Report, jump: list[Series]) -> None:
-    """The samples at and behind the jump, by the policy as it is by default."""
+    """The samples at and after the jump, with the default policy."""
     for one in jump:
         told = predicted(bench, one, "smoothing-markov", None)
         errors = {}
@@ -86,7 +86,7 @@ def around(bench: Bench, report: Report, jump: list[Series]) -> None:
 
 
 def jumps() -> list[Series]:
-    """The text gives the two numbers and the indices, 7 to 10: at once, and evenly on the way."""
+    """The paper's text gives the two numbers and the indices 7 to 10. The jump is at once, and in equal steps."""
     low, high = (float(value) for value in paper.JUMP)
     thirds = (high - low) / 3
     way = (low + thirds, low + 2 * thirds)
@@ -119,7 +119,7 @@ def begins(rows: dict[str, list[float]], word: str) -> list[float]:
 
 
 def in_use(values: list[float]) -> tuple[float, ...]:
-    """From the first sample on that is one: before it there is nothing to forecast from."""
+    """The samples from the first one that is not zero, because there is nothing to forecast from before it."""
     return tuple(dropwhile(lambda value: not value, values))
 
 

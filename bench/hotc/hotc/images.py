@@ -1,5 +1,5 @@
-"""Root file systems for containers, put together from what this machine has: no registry is asked. An image holds busybox, one
-interpreter, and the libraries that `ldd` names."""
+"""Root file systems for containers, made from the files of this machine, without a registry. An image has busybox, one interpreter, and
+the libraries that `ldd` lists."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 from .engine import Engine
 
-# What no program needs here: tests and editors of Python's library.
+# Parts of Python's library that no program needs here: tests and editors.
 LEFT_OUT = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3")
 APPLETS = ("sh", "cat", "sleep", "env", "ls", "mkdir", "rm")
 
 
 class Missing(RuntimeError):
-    """This machine lacks what an image is made of."""
+    """This machine lacks a program for an image."""
 
 
 def program(name: str) -> Path:
-    """Where a program of the system is: not one of a version manager's shims."""
+    """The path of a program of the system, not of a version manager's shim."""
     for folder in ("/usr/local/bin", "/usr/bin", "/bin"):
         if (path := Path(folder) / name).exists():
             return path.resolve()
@@ -29,15 +29,15 @@ def program(name: str) -> Path:
 
 
 def libraries(files: list[Path]) -> set[Path]:
-    """The shared objects that these need, the loader with them."""
+    """The shared objects that these programs need, including the loader."""
     said = subprocess.run(["ldd", *map(str, files)], capture_output=True, text=True).stdout
-    # Of several files it names each, with a colon behind it.
+    # For several files, it prints the name of each, followed by a colon.
     words = [word for word in said.split() if word.startswith("/") and not word.endswith(":")]
     return {Path(word) for word in words}
 
 
 class Root:
-    """A tar file that is being written: each path once, links resolved."""
+    """A tar file that is being written: each path once, with links resolved."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,7 +96,7 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def base(root: Root) -> None:
-    """busybox alone: what static programs and shell scripts need."""
+    """Only busybox, for static programs and shell scripts."""
 
 
 def python(root: Root) -> None:
@@ -122,16 +122,16 @@ def java(root: Root, runtime: Path) -> None:
 
 
 class Images:
-    """Made when first asked for."""
+    """Images, which are created at their first use."""
 
     def __init__(self, engine: Engine, home: Path) -> None:
         self.engine, self.home = engine, home
         self._made: dict[str, str] = {}
 
     def get(self, name: str, runtime: Path | None = None) -> str:
-        """The image's reference. `runtime`: of `java`, where it lies.
+        """The image's reference. `runtime`: the folder of `java`.
 
-        Raises `Missing` where this machine has not what it takes."""
+        Raises `Missing` if this machine lacks a program for it."""
         if name not in self._made:
             tar = self.home / f"{name}.tar"
             with Root(tar) as root:

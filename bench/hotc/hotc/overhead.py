@@ -1,4 +1,4 @@
-"""What runtimes that are kept and not used cost: memory and CPU with none, with one, with many (section V-E, figure 15a)."""
+"""The memory and CPU of kept runtimes that are not used: with none, with one, with many (section V-E, figure 15a)."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def overhead(bench: Bench) -> Report:
 
 
 def row(point: Point, least: Point) -> list[str]:
-    """`least`: the point with the fewest, which the others are compared with."""
+    """`least`: the point with the fewest runtimes, with which the others are compared."""
     line = [point.kind, point.app, str(point.live), f"{point.pss:.1f}"]
     more = point.live - least.live
     if not more:
         return [*line, "", "", f"{point.used:.0f}", "", f"{point.cpu:.1%}"]
     each, machine = (point.pss - least.pss) / more, (point.used - least.used) / more
-    # What runs in a container is the image's; there is nothing of ours to tell it from.
+    # The processes in a container are those of the image, and cannot be separated.
     beyond = f"{beyond_interpreter(point, least):.2f}" if point.kind == "native" else ""
     return [*line, f"{each:.2f}", beyond, f"{point.used:.0f}", f"{machine:.2f}", f"{point.cpu:.1%}"]
 
@@ -77,7 +77,7 @@ def beyond_interpreter(point: Point, least: Point) -> float:
 
 
 def ladder(bench: Bench, app: apps.App, interpreter: str) -> list[Point]:
-    """Ever more runtimes, each number measured at rest. The deployment has left one."""
+    """Increasing numbers of runtimes, each measured at rest. The deployment leaves one runtime."""
     one = bench.serve(app, CLEANED)
     found = []
     for live in bench.effort.live[app.kind]:
@@ -120,7 +120,7 @@ def measure(bench: Bench, one: Served, live: int, interpreter: str) -> Point:
 
 
 def processes(name: str) -> set[int]:
-    """Whose name begins so (proc_pid_comm(5) cuts names at 15 bytes)."""
+    """The processes whose name begins with this word (proc_pid_comm(5) shortens names to 15 bytes)."""
     found = set()
     for pid in os.listdir("/proc"):
         if pid.isdigit():

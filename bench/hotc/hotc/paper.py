@@ -1,4 +1,4 @@
-"""What the HotC paper says (sections II and V), as far as its text says it. Nothing here was read off a picture."""
+"""Figures from the text of the HotC paper (sections II and V). None was read from a picture."""
 
 from __future__ import annotations
 

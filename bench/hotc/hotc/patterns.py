@@ -1,5 +1,5 @@
-"""Requests as clients send them (sections V-B and V-D): random configurations, one after another, ten at once, rounds that grow,
-shrink and burst. The ways take turns within each round."""
+"""Patterns of requests (sections V-B and V-D): random configurations, one after another, ten at once, and rounds that grow, shrink and
+burst. The ways take turns within each round."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Round:
-    """One way's answers in one round; `cold` is how many waited for a start."""
+    """The responses of one way in one round. `cold` is the number of requests that waited for a start."""
 
     kind: str
     way: str
@@ -42,7 +42,7 @@ def scaled(bench: Bench) -> str:
 
 
 def rounds(bench: Bench, kind: str, counts: list[int]) -> list[Round]:
-    """Rounds of so many requests at one instant."""
+    """Rounds with these numbers of simultaneous requests."""
     served = bench.all_ways(apps.pattern(kind, bench.effort.smoke))
     found = []
     for number in bench.paced(len(counts)):
@@ -56,7 +56,7 @@ def rounds(bench: Bench, kind: str, counts: list[int]) -> list[Round]:
 
 
 def table(report: Report, found: list[Round], paper_at: dict[int, str]) -> None:
-    """A line per round: the ways side by side, and the ratios."""
+    """A row per round, with all ways and their ratios."""
     by_place: dict[tuple[str, int], dict[str, Round]] = {}
     for one in found:
         by_place.setdefault((one.kind, one.number), {})[one.way] = one
@@ -73,21 +73,21 @@ HEADER += ["cold, cleaned", "cold, kept", "paper"]
 
 
 def ratio_at(found: list[Round], kind: str, way: str, numbers: list[int]) -> float | None:
-    """Mean latency with reuse to that without, over these rounds; `None`: they were not run."""
+    """The ratio of the mean latencies with and without reuse, over these rounds; `None`: they were not run."""
     reused = [one.mean_ms for one in found if (one.kind, one.way) == (kind, way) and one.number in numbers]
     new = [one.mean_ms for one in found if (one.kind, one.way) == (kind, NEW.name) and one.number in numbers]
     return fmean(reused) / fmean(new) if reused and new else None
 
 
-# The paper's figures are of containers, cleaned after every request. Natively what is cleaned still has its interpreter to start,
-# which is most of what a new one costs: reported, not judged.
+# The paper's figures are for containers that are cleaned after every request. A native runtime still has to start its interpreter after
+# cleaning, which is most of the cost of a new one. So it is reported, but not judged.
 JUDGED = (("container", CLEANED.name), ("container", KEPT.name), ("native", KEPT.name))
 
 
 def judge(
     report: Report, bench: Bench, what: str, most: float, ratio: Callable[[str, str], float | None], judged: Pairs = JUDGED
 ) -> None:
-    """A bar per kind and way; none is judged that was not measured, and none in a smoke."""
+    """A bar per kind and way. Bars without a measurement, and all bars of a smoke run, are not judged."""
     for kind, way in [(kind, way.name) for kind in KINDS for way in (CLEANED, KEPT)]:
         name, measured = f"{what}: {kind}, {way} / new", ratio(kind, way)
         told = "not measured" if measured is None else f"{measured:.3f}"
@@ -166,7 +166,7 @@ def serial(bench: Bench) -> Report:
 
 
 def parallel(bench: Bench) -> Report:
-    """Ten clients, each with a configuration of its own, each sending its next request when it has its answer."""
+    """Ten clients, each with its own configuration, each sending its next request when it has its response."""
     report = Report("parallel", f"figure 12(b): {bench.effort.threads} threads, a configuration each; mean ms")
     report.header = ["kind", "way", "requests", "mean", "without each one's first", "max", "mean / new", "paper"]
     report.data = []
@@ -194,7 +194,7 @@ def parallel(bench: Bench) -> Report:
 
 
 def parallel_of(bench: Bench, app: apps.App) -> dict[str, list[list[float]]]:
-    """By way, by thread, the times in order."""
+    """The times in order, by way and thread."""
     count = bench.effort.threads
     configured = [app.with_spec(str(number), environment={"CONFIGURATION": str(number)}) for number in range(count)]
     served = {way.name: [bench.serve(one, way) for one in configured] for way in WAYS}
@@ -217,7 +217,7 @@ def in_a_row(one: Served, requests: int) -> list[float]:
 
 
 def web(bench: Bench) -> Report:
-    """The paper's clients "sent requests using random configurations": environment and memory drawn from a few."""
+    """The paper's clients "sent requests using random configurations": here with random environment and memory from a few values."""
     report = Report("web", "figure 9: URL to QR code, a random configuration per request; ms")
     report.header = ["kind", "language", "way", "first of each configuration", "the others", "all", "all / new", "adapted"]
     report.data = []
@@ -248,7 +248,7 @@ def web_of(bench: Bench, report: Report, kind: str, language: str, app: apps.App
     ]
     if bench.effort.smoke:
         configurations = configurations[:2]
-    # Cleaned and kept must not meet in one pool: they would have each other's runtimes.
+    # *cleaned* and *kept* must not share a pool, because they would use each other's runtimes.
     served = {way.name: [bench.serve(one, way, owner=f"web-{way.name}") for one in configurations] for way in WAYS}
     drawn = random.Random(1).choices(range(len(configurations)), k=bench.effort.web)
     found: dict[str, list[tuple[int, float]]] = {way.name: [] for way in WAYS}
@@ -256,7 +256,7 @@ def web_of(bench: Bench, report: Report, kind: str, language: str, app: apps.App
         for name in rotated(tuple(served), turn):
             with served[name][which].client() as client:
                 found[name].append((which, client.ask().ms))
-        # A reused runtime is cleaned after its answer; the next client is not waiting for it yet.
+        # A reused runtime is cleaned after its response, before the next request.
         time.sleep(min(bench.effort.interval_s, 0.2))
     new = fmean(took for _, took in found[NEW.name])
     for way in WAYS:
@@ -270,7 +270,7 @@ def web_of(bench: Bench, report: Report, kind: str, language: str, app: apps.App
 
 
 def split(found: list[tuple[int, float]]) -> tuple[list[float], list[float]]:
-    """Each configuration's first request, and all others."""
+    """The first request of each configuration, and all others."""
     seen: set[int] = set()
     first: list[float] = []
     others: list[float] = []

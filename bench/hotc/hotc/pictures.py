@@ -1,4 +1,4 @@
-"""What is drawn of each experiment."""
+"""The pictures of the experiments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLOURS = {"new": "#8d96a3", "cleaned": "#edae49", "kept": "#d1495b"}
 
 
 def panels(report: Report, key: str = "kind") -> tuple[Any, list[tuple[Any, str, list[dict[str, Any]]]]]:
-    """A panel for each kind, with its records."""
+    """A panel per kind, with its records."""
     names = list(dict.fromkeys(record[key] for record in report.data))
     figure, axes = pyplot.subplots(1, len(names), figsize=(6.5 * len(names), 4.2), layout="constrained", squeeze=False)
     chosen = [[record for record in report.data if record[key] == name] for name in names]
@@ -21,7 +21,7 @@ def panels(report: Report, key: str = "kind") -> tuple[Any, list[tuple[Any, str,
 
 
 def groups(report: Report) -> Any:
-    """Bars per label, the ways side by side."""
+    """Bars per label for all ways."""
     figure, found = panels(report)
     for axis, _, records in found:
         ways = [way for way in COLOURS if any(record.get(way) is not None for record in records)]
@@ -36,7 +36,7 @@ def groups(report: Report) -> Any:
 
 
 def by_round(report: Report) -> Any:
-    """Mean latency per round, a line for each way; how many requests behind."""
+    """Mean latency per round with a line per way, and the numbers of requests behind it."""
     figure, found = panels(report)
     for axis, _, records in found:
         for way, colour in COLOURS.items():
@@ -55,7 +55,7 @@ def by_round(report: Report) -> Any:
 
 
 def in_order(report: Report) -> Any:
-    """Each request's latency, a line for each way."""
+    """The latency of each request, with a line per way."""
     figure, found = panels(report)
     for axis, _, records in found:
         styles = dict(zip(dict.fromkeys(record.get("language", "") for record in records), ("-", "--", ":")))
@@ -85,7 +85,7 @@ def threads(report: Report) -> Any:
 
 
 def distributions(report: Report) -> Any:
-    """Sorted times: what share of the starts took at most so long."""
+    """Sorted times: the share of the starts that took at most this time."""
     figure, axis = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     for record in report.data:
         times = sorted(record.get("ms") or record.get("took_ms") or [])
@@ -118,7 +118,7 @@ def memory(report: Report) -> Any:
 
 
 def forecasts(report: Report) -> Any:
-    """The paper's jump: what came, smoothing alone, with the chain."""
+    """The paper's jump: the samples, smoothing alone, and smoothing with the chain."""
     drawn = [record for record in report.data if "correction" in record]
     figure, axes = pyplot.subplots(len(drawn) // 2, 2, figsize=(12, 2.4 * len(drawn) // 2), layout="constrained", squeeze=False)
     for axis, record in zip(axes.flat, drawn):

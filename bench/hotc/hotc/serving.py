@@ -1,10 +1,10 @@
-"""What each way of serving adds to an empty function (Fig. 8 of "Demystifying Serverless Costs", section 3.2): warm, on one
+"""The time that each way of serving adds to an empty function (Fig. 8 of "Demystifying Serverless Costs", section 3.2): warm, on one
 connection, in turns.
 
-The function does nothing, so all of a round trip is added by serving, the client and the daemon's own HTTP included (`/healthz`
-shows how much those take). An HTTP server would get its requests over HTTP in any case: for it, only what the round trip takes
-beyond calling the same program directly is added. *Reported* is the daemon's `handler` phase, which clouds bill and the paper's
-figure shows. For Runtime API polling it is the time from the answer to the poll to the response, the client's work included.
+The function does nothing, so serving adds the whole round trip, including the client and the daemon's own HTTP (`/healthz` shows how
+long those take). For an HTTP server, only the time beyond a direct call of the same program counts as added. *Reported* is the daemon's
+`handler` phase, which clouds bill and the paper's figure shows. For Runtime API polling, it lasts from the answer to the poll until the
+response arrives, and includes the client's work.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from .bench import Bench
 
 Turn = Callable[..., Measured]
 
-# What the paper's text says of Fig. 8: means of what providers report.
+# Figures from the paper's text on Fig. 8: means of what providers report.
 PAPER = {"runtime_api": "~1.17 ms (AWS)", "http_server": "up to 5.93 ms (GCP, Azure)", "wasm": "< 0.01 ms (Cloudflare)"}
-# Architecture, what its bar says.
+# The bars, by architecture.
 BARS = {
     "runtime_api": "provided: warm empty function, added p50 (paper 1.17 ms)",
     "http_server": "http: warm empty function, added over the direct call, p50 (paper up to 5.93 ms)",
 }
 ADDED_MS_MAX = 0.3
-# Requests at the beginning of each turn that do not count: the first one starts a worker.
+# Requests at the beginning of each turn that are not measured, because the first one starts a worker.
 WARM_UP = 20
 
 
 @dataclass
 class Architecture:
-    """`turn` measures for so many seconds. What cannot be measured has a `problem`."""
+    """`turn` measures one turn. An architecture that cannot be measured has a `problem`."""
 
     name: str
     turn: Turn | None = None
@@ -124,7 +124,7 @@ def url(bench: Bench, address: str) -> Turn:
 
 @contextmanager
 def direct_server() -> Iterator[str]:
-    """The program of the HTTP server's function as a child of this process. Its URL."""
+    """Starts the program of the HTTP function as a child process. Yields its URL."""
     command = ["python3", str(EMPTY / "server.py")]
     with subprocess.Popen(command, env={**os.environ, "PORT": "0"}, stdout=subprocess.PIPE) as child:
         try:
@@ -135,7 +135,7 @@ def direct_server() -> Iterator[str]:
 
 
 def rows_of(architectures: list[Architecture]) -> list[dict[str, Any]]:
-    """One per architecture, for JSON."""
+    """One row per architecture, for JSON."""
     rounds = {one.name: [time for turn in one.turns for time in turn.complete] for one in architectures}
     p50 = {name: percentile(times, 50) for name, times in rounds.items() if times}
     rows = []
@@ -158,7 +158,7 @@ def rows_of(architectures: list[Architecture]) -> list[dict[str, Any]]:
 
 
 def added(name: str, p50: dict[str, float]) -> float | None:
-    """The median that serving this way adds; None for what is there for comparison."""
+    """The median of the added time; None for architectures that are only there for comparison."""
     if name in ("fork_worker", "runtime_api"):
         return p50[name]
     if name == "http_server" and "http_direct" in p50:

@@ -1,5 +1,5 @@
-"""What a start costs, and what is left of it when runtimes are reused: by language (Fig. 4b), by network (Fig. 4c), the hand-over
-alone, and Node from its pre-warmed pool."""
+"""The cost of starts with and without reuse of runtimes: by language (Fig. 4b), by network (Fig. 4c), only the hand-over, and Node.js
+from its pre-warmed pool."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def over(new: float, other: float) -> str:
 
 
 def alternate(served: dict[str, Served], count: int) -> dict[str, list[Answer]]:
-    """So many requests each, in turns, each one to a daemon at rest. The first of each does not count."""
+    """This number of requests for each, in turns, each to a daemon at rest. The first request of each is not measured."""
     answers: dict[str, list[Answer]] = {name: [] for name in served}
     clients = {name: one.client() for name, one in served.items()}
     names = tuple(served)
@@ -104,7 +104,7 @@ def networks(bench: Bench) -> Report:
 
 
 def by_hand(bench: Bench, report: Report) -> None:
-    """The engine alone, no Pilotlight: creating and starting a container, each network in turn."""
+    """Only the engine, without Pilotlight: creates and starts containers with each network in turn."""
     assert bench.engine and bench.images
     image = bench.images.get("base")
     with bench.engine.proxy(image) as proxy:
@@ -140,7 +140,7 @@ class Handed:
 
 
 def handed(served: dict[str, Served], count: int) -> dict[str, Handed]:
-    """So many requests each, in turns, each to a daemon at rest. The first of each does not count."""
+    """This number of requests for each, in turns, each to a daemon at rest. The first request of each is not measured."""
     found = {name: Handed() for name in served}
     clients = {name: one.client() for name, one in served.items()}
     for turn in range(count + 1):
@@ -238,7 +238,7 @@ def node(bench: Bench) -> Report:
 
 
 def ready(one: Served) -> dict[str, Any] | None:
-    """At rest; where runtimes are kept, with a pre-warmed or cleaned one that is free."""
+    """Waits for rest, and for a free pre-warmed or cleaned runtime if runtimes are kept."""
     one.settle()
     if one.way is NEW:
         return None
@@ -246,7 +246,7 @@ def ready(one: Served) -> dict[str, Any] | None:
 
 
 def bare_node() -> float:
-    """The interpreter with a program that says hello, up to its first byte."""
+    """The time of the interpreter with a hello program, up to its first byte."""
     began = time.monotonic()
     with subprocess.Popen([str(program("node")), "-e", 'console.log("hello")'], stdout=subprocess.PIPE) as process:
         assert process.stdout

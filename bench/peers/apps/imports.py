@@ -1,4 +1,4 @@
-"""What the cold rows start: Pillow and numpy imported, a handler that uses neither for long."""
+"""The function of the cold rows: it imports Pillow and numpy, and its handler is short."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The same no-op three times: a Lambda handler, an ASGI and a WSGI application. 2 bytes of answer each."""
+"""The same no-op three times: a Lambda handler, an ASGI and a WSGI application. Each response has 2 bytes."""
 
 import json
 
@@ -16,7 +16,7 @@ async def asgi(scope, receive, send):
 
 
 async def event_over_asgi(scope, receive, send):
-    """What a Lambda handler costs behind uvicorn: JSON in, the handler, JSON out."""
+    """A Lambda handler behind uvicorn: parse JSON, call the handler, write JSON."""
     if scope["type"] != "http":
         return
     body = b""

@@ -1,1 +1,1 @@
-"""The comparison: `rivals` are what Pilotlight is measured beside, `rows` says what is measured, `table` prints."""
+"""The comparison: `rivals` are the other servers, `rows` are the measurements, `table` prints them."""

@@ -29,7 +29,7 @@ def main() -> int:
     results = []
     with tempfile.TemporaryDirectory(prefix="pilot-peers-") as home, Daemon(run.binary, Path(home)) as daemon:
         results.append(rows.idle(daemon))
-        # Holds the environment, so that it is installed once and not by every row.
+        # Keeps the environment, so that it is installed once and not for every row.
         daemon.deploy("environment", rows.IMPORTS, rows.REQUIREMENTS)
         for row in rows.ALL:
             if words and not any(word in row.__name__ for word in words):

@@ -1,4 +1,4 @@
-"""What Pilotlight is compared with: uvicorn and gunicorn serving the same no-op, and a fresh interpreter per request."""
+"""The servers that Pilotlight is compared with: uvicorn and gunicorn with the same no-op, and a fresh interpreter per request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ APPS = Path(__file__).resolve().parent.parent / "apps"
 
 
 class Rival:
-    """A server as a child on a free port."""
+    """A server as a child process on a free port."""
 
     def __init__(self, name: str, command: list[str]) -> None:
         self.name = name
@@ -37,17 +37,17 @@ class Rival:
 
 
 def uvicorn(application: str) -> Rival:
-    """One worker, uvloop and httptools: uvicorn at its best."""
+    """One worker with uvloop and httptools, the fastest configuration of uvicorn."""
     options = "--port {port} --loop uvloop --http httptools --lifespan off --no-access-log --log-level error"
     return Rival("uvicorn", [sys.executable, "-m", "uvicorn", application, *options.split()])
 
 
 def gunicorn(application: str) -> Rival:
-    """One threaded worker: the synchronous one closes every connection and would be measured reconnecting."""
+    """One threaded worker. The synchronous worker closes every connection, so reconnecting would be measured."""
     options = "--bind 127.0.0.1:{port} --worker-class gthread --workers 1 --threads 16 --keep-alive 60 --log-level error"
     return Rival("gunicorn", [sys.executable, "-m", "gunicorn", application, *options.split()])
 
 
 def fresh_interpreter() -> Rival:
-    """An interpreter with the same imports for every request, over HTTP as well."""
+    """A fresh interpreter with the same imports for every request, over HTTP, too."""
     return Rival("fresh interpreter", [sys.executable, str(APPS.parent / "peers" / "spawn_server.py"), "{port}"])

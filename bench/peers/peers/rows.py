@@ -1,6 +1,6 @@
-"""The table's rows. Each is a function of a fresh daemon, the load client and an effort, and gives its results.
+"""The rows of the table. Each is a function of a fresh daemon, the load client and an effort, and returns its results.
 
-Where there is a rival, both are up for the whole row and take turns, so that whatever else the machine does falls on both.
+If there is a rival, both run during the whole row and take turns, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ IMPORTS = (APPS / "imports.py").read_text()
 TOUCHED = (APPS / "touched.py.txt").read_text()
 REQUIREMENTS = "numpy==2.4.6\npillow==13.0.0\n"
 
-# After a worker was retired its namespaces and cgroup are still being taken down; this much later that is over, and the
-# next start is measured without it.
+# The time to remove the namespaces and the cgroup of a retired worker, so that this does not affect the next start.
 SETTLE_MS = 20
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of everything."""
+    """The sizes of the measurements."""
 
     turns: int
     cold: int
@@ -64,7 +63,7 @@ Turn = Callable[[], Measured]
 
 
 def alternate(turns: int, **sides: Turn) -> dict[str, Measured]:
-    """Each side in turn, so many times; the side that begins changes."""
+    """Measures each side in turn, this number of times. The order changes every turn."""
     measured = {name: Measured() for name in sides}
     order = list(sides.items())
     for _ in range(turns):
@@ -91,12 +90,12 @@ def phases(measured: Measured) -> str:
 
 
 def cold_turn(daemon: Daemon, load: Load, name: str, count: int) -> Turn:
-    """Every request meets no worker: the pool is emptied before each."""
+    """Cold requests: the pool is emptied before each."""
     return lambda: load.function("cold", daemon.endpoint, name, count=count, warm_up=1, pause_ms=SETTLE_MS)
 
 
 def only(measured: Measured, kind: str) -> None:
-    """What was meant to be cold was cold."""
+    """Checks that all requests had this kind of start."""
     if set(measured.starts) != {kind}:
         raise RuntimeError(f"meant to be {kind}, but X-Pilot-Start says {measured.starts}")
 
@@ -141,7 +140,7 @@ def template_off(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
 
 
 def spare(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
-    """Every request meets one spare worker that has never served: it serves once, another is started in the pause."""
+    """Every request gets a spare worker that has never served. It serves once, and another one is started in the pause."""
     daemon.deploy("spare", IMPORTS, REQUIREMENTS, reuse="once", scale={"spare": 1})
     seen = load.function(
         "warm",
@@ -180,7 +179,7 @@ def burst(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     results = []
     for name, event, bar in (("fast", "{}", 60.0), ("slow", '{"sleep_ms": 100}', 220.0)):
         daemon.deploy(name, IMPORTS, REQUIREMENTS)
-        # The pool has to know how long the handler takes before it can judge how many workers a burst needs.
+        # The pool must know the handler's duration to decide how many workers a burst needs.
         load.function("warm", daemon.endpoint, name, data=event, count=10)
         seen = load.function("burst", daemon.endpoint, name, data=event, connections=50, count=effort.bursts, pause_ms=200)
         what = "handler under 1 ms" if name == "fast" else "handler of 100 ms"
@@ -201,7 +200,7 @@ def burst(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
 
 
 def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
-    """The event handler against the same handler behind uvicorn, the ASGI application against itself under uvicorn."""
+    """Compares the event handler with the same handler behind uvicorn, and the ASGI application with itself under uvicorn."""
     daemon.deploy("event", NOOP)
     daemon.deploy("asgi", NOOP, handler="app:asgi", interface="asgi")
     with ExitStack() as stack:
@@ -255,13 +254,13 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
 
 
 def idle(daemon: Daemon) -> Result:
-    """Before anything is deployed."""
+    """The daemon before the first deployment."""
     time.sleep(0.5)
     return Result("daemon's own PSS, idle, nothing deployed", round(pss_mb([daemon.pid]), 2), "MB", bar=20.0)
 
 
 def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
-    """PSS of everything with so many idle workers, less that without, by their number."""
+    """PSS with this number of idle workers, minus PSS without workers, divided by their number."""
     daemon.deploy("memory", IMPORTS, REQUIREMENTS, scale={"max": effort.idle_workers, "idle_s": 600})
     daemon.invoke("memory", {})
     daemon.scale("memory", 0)
@@ -320,7 +319,7 @@ def fork_cost(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
 
 
 def many_functions(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
-    """So many functions with one environment; the memory of all; the oldest, untouched since; a restart."""
+    """Many functions with one environment: their memory, a cold start of the oldest one, and a restart."""
     number = effort.functions
     began = time.monotonic()
     for at in range(number):

@@ -1,6 +1,6 @@
 """Answers every request with the output of a fresh interpreter that imports what the function imports.
 
-Deliberately thin, so that the interpreter is what is measured: one connection at a time, posix_spawn, a pipe.
+It is as small as possible, so that the interpreter is measured: one connection at a time, posix_spawn, a pipe.
 """
 
 import os
@@ -11,13 +11,13 @@ APP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "apps", "im
 
 
 def answer() -> tuple[bytes, int]:
-    """The response, and the child that is still to be waited for."""
+    """The response, and the child, which the caller must wait for."""
     read, write = os.pipe()
     file_actions = [(os.POSIX_SPAWN_DUP2, write, 1), (os.POSIX_SPAWN_CLOSE, read)]
     child = os.posix_spawn(sys.executable, [sys.executable, APP], os.environ, file_actions=file_actions)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
-        # The first line is the answer; what the interpreter does to end comes after the client has it.
+        # The first line is the response. The interpreter ends after the client has it.
         said = pipe.readline()
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(said), said), child
 

@@ -10,7 +10,7 @@ from benchlib.report import table
 
 @dataclass
 class Result:
-    """One line. `bar` is what `measured` is judged by, in the same unit; None: printed only."""
+    """One row. `bar` is the limit of `measured`, in the same unit; None: not judged."""
 
     what: str
     measured: float | None
@@ -32,7 +32,7 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """Measured to the rival's."""
+        """The ratio of `measured` to the rival's value."""
         if not self.rival_measured or self.measured is None:
             return None
         return self.measured / self.rival_measured
