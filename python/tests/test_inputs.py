@@ -9,8 +9,8 @@ import socket
 import tempfile
 
 import pytest
+from conftest import Start
 from harness import Stream, invoke_meta
-from test_events import Start
 
 from pilot_worker import wire
 
