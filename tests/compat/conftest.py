@@ -1,5 +1,5 @@
-"""One daemon for the whole run, on a free port and data of its own, with the functions of `functions/` deployed. Other projects are
-deployed when the first test asks for them."""
+"""One daemon for the whole run, with a free port, its own data directory and the functions of `functions/`. Other projects are deployed
+when the first test needs them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from botocore.config import Config
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
-# Nothing of the machine's AWS set-up may reach the clients, and no proxy may stand between them and loopback.
+# The machine's AWS configuration must not reach the clients, and there must be no proxy.
 CLIENT_ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -51,7 +51,7 @@ def binary() -> Path:
 
 
 class Daemon:
-    """`pilot serve`, ended by its process id."""
+    """`pilot serve`, which is ended by its process id."""
 
     def __init__(self, home: Path) -> None:
         with socket.socket() as free:
@@ -77,13 +77,13 @@ class Daemon:
             return False
 
     def up(self, folder: Path) -> subprocess.CompletedProcess[str]:
-        """`pilot up`, finished. Its packages may have to be installed first."""
+        """Runs `pilot up`. It may have to install packages first."""
         return subprocess.run(
             [binary(), "up", folder, "--endpoint", self.endpoint], capture_output=True, text=True, timeout=200
         )
 
     def request(self, method: str, path: str, body: object = None, **headers: str) -> http.client.HTTPResponse:
-        """One request on a connection of its own, up to the response's head. What is not bytes is sent as JSON."""
+        """One request on its own connection, up to the response's head. A body that is not bytes is sent as JSON."""
         connection = http.client.HTTPConnection(self.address, timeout=30)
         if body is not None and not isinstance(body, bytes):
             body, headers = json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
@@ -121,7 +121,7 @@ def daemon():
 
 @pytest.fixture(scope="session")
 def deployed(daemon):
-    """Deploys a project, the first time that it is asked for. One that fails fails every test that needs it."""
+    """Deploys a project when it is needed for the first time. If that fails, every test that needs it fails."""
     results: dict[Path, subprocess.CompletedProcess[str]] = {}
 
     def deploy(folder: Path) -> None:
@@ -136,7 +136,7 @@ def deployed(daemon):
 
 @dataclass
 class Watch:
-    """Hears how a function that shares the host's network ends: it connects to `port`, and says so there."""
+    """Receives a report of how a function ends. The function shares the host's network and connects to `port`."""
 
     listener: socket.socket
 
@@ -145,13 +145,13 @@ class Watch:
         return self.listener.getsockname()[1]
 
     def last_words(self, daemon: Daemon, function: str) -> bytes:
-        """Ends the function's worker, which has connected. What it says on its connection, up to the end of that."""
+        """Ends the function's worker, which has connected. Returns everything that it sends before its end."""
         connection, _ = self.listener.accept()
         said = b""
         with connection:
             connection.settimeout(1)
             for _ in range(20):
-                # It may have been busy still the first time.
+                # The worker may still have been busy the first time.
                 daemon.retire(function)
                 try:
                     while some := connection.recv(100):
@@ -190,7 +190,7 @@ def client(daemon, client_environment):
 
 @pytest.fixture
 def aws(daemon, tmp_path):
-    """The aws CLI: arguments in, the finished process out."""
+    """Runs the aws CLI with these arguments. Returns the finished process."""
     program = Path(sys.executable).parent / "aws"
     if not program.exists():
         pytest.skip("the aws CLI is not installed beside this Python: pip install -r tests/compat/requirements.txt")

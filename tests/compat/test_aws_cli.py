@@ -1,4 +1,4 @@
-"""The aws CLI, with `--endpoint-url` alone."""
+"""The aws CLI with only `--endpoint-url`."""
 
 from __future__ import annotations
 

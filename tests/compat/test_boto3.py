@@ -174,7 +174,7 @@ def test_many_at_once_from_one_client(daemon):
 
 
 def test_only_so_many_wait_and_the_rest_are_told_so(daemon, client):
-    """`narrow` has one worker: either all wait and are served, or some are refused in AWS's words."""
+    """`narrow` has one worker: either all requests wait and are served, or some are refused with AWS's error."""
 
     def one(_):
         try:

@@ -1,5 +1,5 @@
-"""Other people's HTTP frameworks, unchanged, in `runtime = "http"`: functions-framework for Python and for Node.js, found by their
-commands' names on PATH, and Express with ws. What the servers answer is in README.md.
+"""Unmodified third-party HTTP frameworks in `runtime = "http"`: functions-framework for Python and for Node.js, whose commands are on
+PATH, and Express with ws. README.md describes their responses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 HERE = Path(__file__).resolve().parent
 SERVERS = ["functions-framework-python", "functions-framework-node", "express"]
 
-# Packages may have to be installed before the first one.
+# Packages may have to be installed before the first test.
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -51,7 +51,7 @@ def test_its_events_arrive_while_they_are_made(server, daemon):
     response = daemon.request("GET", f"/fn/{server}/events")
     assert response.headers.get_content_type() == "text/event-stream"
     assert (response.readline(), response.readline()) == (b"data: one\n", b"\n")
-    # The second is not made before this.
+    # The second part is not sent before this.
     assert daemon.request("POST", f"/fn/{server}/release").read() == b"released"
     assert response.read() == b"data: two\n\n"
 

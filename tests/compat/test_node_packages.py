@@ -1,4 +1,4 @@
-"""Packages of package.json in `runtime = "node"`: one that is CommonJS and one that is an ES module alone."""
+"""Packages of package.json in `runtime = "node"`: a CommonJS package and a pure ES module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 
-# Packages may have to be installed before the first one.
+# Packages may have to be installed before the first test.
 pytestmark = pytest.mark.timeout(240)
 
 

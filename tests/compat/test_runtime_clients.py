@@ -1,6 +1,6 @@
-"""Other people's clients of the Lambda Runtime API, unchanged, in `runtime = "provided"`: awslambdaric (Python), `lambda_runtime`
-(Rust), aws-lambda-go and aws-lambda-ric (Node.js). One function on each, which does what it is asked (README.md); one with
-`concurrency = 2`, for which these clients poll twice.
+"""Unmodified third-party clients of the Lambda Runtime API in `runtime = "provided"`: awslambdaric (Python), `lambda_runtime` (Rust),
+aws-lambda-go and aws-lambda-ric (Node.js). Each client has one function (README.md), and one with `concurrency = 2`, for which these
+clients poll twice.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from clients import build
 HERE = Path(__file__).resolve().parent
 CLIENTS = {"awslambdaric": "python", "lambda_runtime": "rust", "aws-lambda-go": "go", "aws-lambda-ric": "node"}
 
-# Clients may have to be built before the first one.
+# Clients may have to be built before the first test.
 pytestmark = pytest.mark.timeout(build.BUILD_S_MAX)
 
 
 @pytest.fixture(scope="session")
 def client_deployed(deployed, tmp_path_factory):
-    """Builds and deploys the functions on one client, the first time that it is asked for."""
+    """Builds and deploys the functions of a client when it is needed for the first time."""
     folders: dict[str, Path] = {}
 
     def deploy(client: str) -> None:
@@ -37,7 +37,7 @@ def client_deployed(deployed, tmp_path_factory):
 
 
 def folder_of(name: str, folder: Path) -> Path:
-    """The project, what was built included. What the machine lacks for it is said."""
+    """The project with its build. Skips with the reason if the machine lacks something."""
     source = HERE / "clients" / name
     if name == "python":
         return source
@@ -54,7 +54,7 @@ def folder_of(name: str, folder: Path) -> Path:
     if name == "node":
         for file in ("app.js", ".pilotignore"):
             shutil.copy(source / file, folder)
-        # What lies beside it was needed to build it.
+        # The other files were only needed for the build.
         package = "aws-lambda-ric"
         shutil.copytree(built / package, folder / "node_modules" / package, ignore=shutil.ignore_patterns("deps"))
     else:
@@ -70,7 +70,7 @@ def function(request, client_deployed):
 
 @pytest.fixture
 def ask(client):
-    """Asks a function to do something; gives the response with its payload read."""
+    """Invokes a function. Returns the response and its payload."""
 
     def ask(function: str, what: str, value: object = None, **more: str) -> dict:
         response = client.invoke(FunctionName=function, Payload=json.dumps({"do": what, "value": value}), **more)
@@ -104,7 +104,7 @@ def test_what_it_raises_is_the_functions_error(function, ask):
 def test_five_megabytes_go_and_come(function, ask):
     large = base64.b64encode(bytes(range(256)) * 15_360).decode()
     assert len(large) == 5 << 20
-    # No assertion of pytest's own: it would print what differs.
+    # Not an assertion of pytest, which would print the large values.
     assert (answer(ask(function, "echo", large)) == large) is True
 
 
@@ -121,7 +121,7 @@ def test_it_is_told_of_invocation_and_function(function, ask):
     told = answer(response)
     assert told["request_id"] == response["ResponseMetadata"]["RequestId"]
     assert told["arn"] == f"arn:aws:lambda:local:000000000000:function:{function}"
-    # timeout_s is 2; what the clients add of their own is less.
+    # timeout_s is 2, and the clients add less than that.
     assert before < told["deadline_ms"] < before + 60_000
     assert told["name"] == function
     assert told["memory"] == "192"
@@ -144,7 +144,7 @@ def test_an_end_in_mid_invocation_is_the_functions_error(function, ask):
 def test_two_invocations_at_once_in_one_worker(function, ask):
     with ThreadPoolExecutor(2) as threads:
         met = list(threads.map(lambda _: ask(f"{function}-pair", "meet", 2), range(2)))
-    # Each says how many it saw; there is but one worker.
+    # Each returns its count, and there is only one worker.
     assert [answer(response) for response in met] == [2, 2]
 
 
@@ -162,7 +162,7 @@ def test_a_streamed_answer_arrives_while_it_is_made(client, function, client_dep
     assert response.status == 201, response.read()
     assert response.headers["X-Made"] == "here"
     assert response.readline() == b"one\n"
-    # "two" is not made before this, which runs in the same worker at the same time.
+    # "two" is not sent before this invocation, which runs in the same worker at the same time.
     assert daemon.request("GET", f"/fn/{function}/?do=release").status in (200, 201)
     assert response.read() == b"two\n"
 

@@ -1,7 +1,7 @@
-"""A function that tries to get out. Deployed by the isolation suite; never run it unconfined.
+"""A function that tries to escape. The isolation suite deploys it; never run it without a sandbox.
 
-`handler({"try": NAME, ...})` runs one attempt and answers `[escaped, what it saw]`. What may end the process is tried in a
-child. `AT_IMPORT` holds what the same attempts gave while the module was imported, that is in the template.
+`handler({"try": NAME, ...})` runs one attempt and returns `[escaped, what it saw]`. Attempts that may end the process run in a child.
+`AT_IMPORT` has the results of the same attempts during the import of the module, which runs in the template.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ CLONE_FLAGS = {
     "NEWNET": 0x40000000,
 }
 
-# x86_64 and aarch64 numbers. None: there is no such call on that machine.
+# System call numbers of x86_64 and aarch64. None: that machine has no such call.
 CALLS = {
     "mount": (165, 40),
     "umount2": (166, 39),
@@ -93,7 +93,7 @@ def handler(event, context):
 
 
 def in_child(attempt, patience=10.0):
-    """Runs `attempt` in a child: what it returned as text, or how it ended."""
+    """Runs `attempt` in a child. Returns its result as text, or how it ended."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -131,7 +131,7 @@ def number_of(name):
 
 
 def raw(number, *arguments):
-    """A system call in a child: its errno's name, `ok N`, or the signal that ended the child."""
+    """Makes a system call in a child. Returns the name of its errno, `ok N`, or the signal that ended the child."""
 
     def attempt():
         ctypes.set_errno(0)
@@ -145,7 +145,7 @@ def status():
     return dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\t" in line)
 
 
-# Who we are.
+# Privileges.
 
 
 def try_identity():
@@ -222,13 +222,13 @@ def try_call(name):
         "move_pages": [os.getppid() or 1, 0, 0, 0, 0, 0],
     }.get(name, [0, 0, 0, 0, 0])
     said = raw(number, *arguments)
-    # A refusal by the filter or for want of a privilege. EINVAL, EFAULT or EBADF would mean that the kernel looked at the arguments.
+    # Refused by the filter or because of a missing privilege. EINVAL, EFAULT or EBADF would mean that the kernel read the arguments.
     refused = said in ("EPERM", "EACCES", "ENOSYS") or said.startswith("ended by signal 31")
     return [not refused, said]
 
 
 def try_x32():
-    """The same calls by their x32 numbers must not get past the filter."""
+    """The filter must also refuse the same calls with their x32 numbers."""
     if platform.machine() != "x86_64":
         return [False, "not x86_64"]
     said = raw(0x40000000 + 165, b"none", b"/tmp", b"tmpfs", 0, 0)
@@ -241,7 +241,7 @@ def try_unshare(name):
 
 
 def try_clone(name):
-    """clone(2) with a namespace flag; the new process leaves at once."""
+    """clone(2) with a namespace flag; the new process exits at once."""
     number = 56 if platform.machine() == "x86_64" else 220
 
     def attempt():
@@ -256,7 +256,7 @@ def try_clone(name):
 
 
 def try_clone3():
-    """clone3 hides its flags from a filter, so it must not exist or must not grant a user namespace."""
+    """clone3 hides its flags from the filter, so it must not exist, or must not create a user namespace."""
 
     def attempt():
         ctypes.set_errno(0)
@@ -271,7 +271,7 @@ def try_clone3():
 
 
 def try_setns():
-    """Into every namespace that any visible process shows."""
+    """Tries to enter every namespace of all visible processes."""
     got = []
     for pid in visible_processes():
         for kind in ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup"):
@@ -305,7 +305,7 @@ def try_read(paths):
 
 
 def try_write():
-    """Creates a file in every directory and writes into every file that could matter."""
+    """Creates a file in every directory and writes to every interesting file."""
     got = []
     for root, folders, _ in os.walk("/"):
         if root.startswith(("/proc", "/sys")) or root.count("/") > 4:
@@ -332,7 +332,7 @@ def try_write():
 
 
 def try_find(words, limit_s=8.0):
-    """Looks for secrets in every file, file name, environment and command line that can be read."""
+    """Searches for secrets in all readable files, file names, environments and command lines."""
     found = []
     wanted = [word.encode() for word in words]
     deadline = time.monotonic() + limit_s
@@ -346,7 +346,7 @@ def try_find(words, limit_s=8.0):
     for root, folders, files in os.walk("/"):
         if time.monotonic() > deadline:
             break
-        # Libraries hold no secrets of other functions and are large; /sys and /proc/kcore have no end.
+        # Libraries are large and have no secrets of other functions. /sys and /proc/kcore are endless.
         if root in ("/sys", "/usr") or root.startswith(("/proc/sys", f"/proc/{own}", "/proc/self", "/proc/thread-self")):
             folders.clear()
             continue
@@ -373,7 +373,7 @@ def try_find(words, limit_s=8.0):
 
 
 def try_descriptors():
-    """What was inherited: a directory or a second socket would be a way out."""
+    """Inherited descriptors: a directory or a second socket could be used to escape."""
     said = {}
     bad = []
     sockets = 0
@@ -415,7 +415,7 @@ def try_devices():
 
 
 def try_mounts():
-    """Every mount but /tmp, /dev and /proc is read-only; none honours set-user-id or devices where it can be written."""
+    """All mounts except /tmp, /dev and /proc are read-only. Writable mounts ignore set-user-id bits and devices."""
     bad = []
     for line in open("/proc/self/mountinfo"):
         left, right = line.split(" - ")
@@ -450,7 +450,7 @@ def try_processes(limit):
 
 
 def try_memory_of_others():
-    """/proc/PID/mem, process_vm_readv, ptrace and pidfd_getfd on everybody in sight."""
+    """/proc/PID/mem, process_vm_readv, ptrace and pidfd_getfd on all visible processes."""
     got = []
     for pid in visible_processes():
         if pid == os.getpid():
@@ -486,7 +486,7 @@ def try_signal(pids):
     for pid in pids:
         try:
             os.kill(pid, 0)
-            # The same number may be one of our own processes here.
+            # The number may belong to one of our own processes.
             if pid not in visible_processes():
                 got.append(pid)
         except OSError:
@@ -495,7 +495,7 @@ def try_signal(pids):
 
 
 def try_kill_everybody():
-    """In a child of its own session, so that the answer still comes."""
+    """Runs in a child with its own session, so that there is still a result."""
 
     def attempt():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -643,7 +643,7 @@ def try_memory(mb):
 
 
 def try_memory_of_children(children, mb):
-    """Spread over processes: the limit is for all of them together."""
+    """Memory of several processes: the limit applies to their sum."""
     pids = []
     for _ in range(children):
         pid = os.fork()
@@ -667,7 +667,7 @@ def try_memfd(mb):
 
 
 def try_cpu(seconds, processes):
-    """CPU seconds used in so many seconds by so many busy processes."""
+    """CPU seconds that this number of busy processes uses in this time."""
     end = time.monotonic() + seconds
     pids = []
     for _ in range(processes - 1):
@@ -731,7 +731,7 @@ def try_rlimits():
 
 
 def try_set_user_id():
-    """A set-user-id file of one's own, and one of the system's, give nothing."""
+    """A set-user-id file of the function and one of the system give no privileges."""
     got = []
     for root, _, files in list(os.walk("/bin"))[:1] + list(os.walk("/usr/bin"))[:1]:
         for name in files:
@@ -762,7 +762,7 @@ def try_count():
     return [False, count]
 
 
-# What the module could do while it was imported.
+# Results of the attempts during the import.
 
 
 def _any(attempt, names):
@@ -771,7 +771,7 @@ def _any(attempt, names):
 
 
 def try_as_root():
-    """Takes user 0 if it can be had, and then what belongs to user 0: kernel settings, files, other processes."""
+    """Becomes user 0 if possible, and then tries to use its files, kernel settings and other processes."""
 
     def attempt():
         for become in (lambda: os.setgid(0), lambda: os.setuid(0)):

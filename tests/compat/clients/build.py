@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Builds the Runtime API clients that are not Python, each once, below target/: what is up to date is not built again.
+"""Builds the Runtime API clients that are not Python, below target/. Clients that are up to date are not built again.
 
-    tests/compat/clients/build.py           all of them; the exit status is 1 when one could not be built
+    tests/compat/clients/build.py           all of them; the exit status is 1 if one cannot be built
     tests/compat/clients/build.py go rust   some
 
-What a machine lacks for one of them is said (`Missing`) and no failure, but for cargo in CI, which this project cannot do
-without. What is fetched comes from the language's package registry; the lock files say which versions.
+If the machine lacks a tool for a client, that is reported (`Missing`) and not a failure, except for cargo in CI. Packages come from the
+language's package registry, in the versions of the lock files.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
-# Longest that one build may take.
+# Longest time of one build.
 BUILD_S_MAX = 900
 
-# Signs of a registry that cannot be reached.
+# Messages that show that a registry cannot be reached.
 OFFLINE = (
     "ENOTFOUND",
     "EAI_AGAIN",
@@ -39,11 +39,11 @@ OFFLINE = (
 
 
 class Missing(Exception):
-    """What the machine lacks, in words."""
+    """What the machine lacks."""
 
 
 class Failed(Exception):
-    """A build that failed: its last lines."""
+    """A failed build, with its last lines."""
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> None:
@@ -72,32 +72,32 @@ def tool(name: str, *elsewhere: Path) -> Path:
 
 
 def rust() -> Path:
-    """The program on `lambda_runtime`. cargo knows what is up to date."""
+    """The program with `lambda_runtime`. cargo knows what is up to date."""
     cargo = tool("cargo", Path.home() / ".cargo" / "bin" / "cargo")
     folder = TARGET / "compat-rust"
-    # Its debug build: what is measured is not its speed.
+    # A debug build, because its speed is not measured.
     run(cargo, "build", "--locked", "--quiet", cwd=HERE / "rust", CARGO_TARGET_DIR=str(folder), CARGO_INCREMENTAL="0")
     return folder / "debug" / "bootstrap"
 
 
 def go() -> Path:
-    """The program on aws-lambda-go, static. go knows what is up to date."""
+    """The static program with aws-lambda-go. go knows what is up to date."""
     program = TARGET / "compat-go" / "bootstrap"
     program.parent.mkdir(parents=True, exist_ok=True)
     command = ["build", "-trimpath", "-buildvcs=false", "-tags=lambda.norpc", "-ldflags=-s -w", "-o", program, "."]
-    # No toolchain is downloaded: one that is too old says so.
+    # No toolchain is downloaded. A toolchain that is too old reports an error.
     run(tool("go", Path("/usr/local/go/bin/go")), *command, cwd=HERE / "go", CGO_ENABLED="0", GOTOOLCHAIN="local", GOFLAGS="-mod=readonly")
     return program
 
 
 def node() -> Path:
-    """`node_modules` with aws-lambda-ric, whose installation compiles the curl and the C++ client that it brings along."""
+    """`node_modules` with aws-lambda-ric, whose installation compiles its own curl and C++ client."""
     npm, program = tool("npm"), tool("node").resolve()
     for compiler in ("cmake", "make", "g++"):
         tool(compiler)
     prefix = program.parent.parent
     if not (prefix / "include" / "node" / "node_api.h").exists():
-        # Without them node-gyp would download them, and not from a package registry.
+        # Otherwise node-gyp would download the headers, and not from a package registry.
         raise Missing(f"there are no headers of Node.js in {prefix}/include/node")
     folder = TARGET / "compat-node"
     files = [HERE / "node" / name for name in ("package.json", "package-lock.json")]
@@ -109,7 +109,7 @@ def node() -> Path:
         folder.mkdir(parents=True)
         for file in files:
             shutil.copy(file, folder)
-        # Optimising would take longer than all that is done with it.
+        # Optimising would take longer than the tests.
         flags = {"CFLAGS": "-O0", "CXXFLAGS": "-O0", "npm_config_nodedir": str(prefix)}
         run(npm, "ci", "--no-audit", "--no-fund", "--no-progress", cwd=folder, **flags)
         done.write_text(digest)
@@ -120,7 +120,7 @@ BUILDS: dict[str, Callable[[], Path]] = {"rust": rust, "go": go, "node": node}
 
 
 def needed(name: str) -> bool:
-    """Whether doing without this client is a failure."""
+    """Whether a missing client is a failure."""
     return name == "rust" and os.environ.get("CI") == "true"
 
 

@@ -1,4 +1,4 @@
-"""What the clients invoke."""
+"""The functions that the clients invoke."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What the functions do that AWS's Runtime Interface Emulator is tested with."""
+"""The functions of the tests of AWS's Runtime Interface Emulator."""
 
 import os
 import time

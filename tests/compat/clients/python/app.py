@@ -1,4 +1,4 @@
-"""The function under test on awslambdaric: what it does is in tests/compat/README.md."""
+"""The tested function with awslambdaric. tests/compat/README.md describes it."""
 
 import os
 import time
@@ -47,7 +47,7 @@ def tell(value, context):
 
 
 def meet(many, context):
-    """Waits until as many invocations are here. They may be in processes of their own."""
+    """Waits until this number of invocations runs. They may be in separate processes."""
     meeting = Path("/tmp/meeting")
     meeting.mkdir(exist_ok=True)
     (meeting / context.aws_request_id).touch()
@@ -57,7 +57,7 @@ def meet(many, context):
 
 
 def told_to_extension(value, context):
-    """Waits until extension.py has heard of this invocation, and gives what it wrote of it."""
+    """Waits until extension.py has received this invocation, and returns what it wrote about it."""
     heard = Path("/tmp/extension")
     while True:
         lines = heard.read_text().splitlines(keepends=True) if heard.exists() else []

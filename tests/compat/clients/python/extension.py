@@ -1,4 +1,4 @@
-"""An external extension as its documentation has it: registers, then asks for events, and writes each one down."""
+"""An external extension as in AWS's documentation: it registers, asks for events, and writes each event to a file."""
 
 import json
 import os
@@ -15,7 +15,7 @@ def ask(path, headers, body=None):
 
 events = json.dumps({"events": ["INVOKE", "SHUTDOWN"]}).encode()
 headers, function = ask("/register", {"Lambda-Extension-Name": "extension.py"}, events)
-# The function waits for this, as Lambda waits for its extensions before it initialises a function.
+# The function waits for this file, as Lambda waits for extensions before it initialises a function.
 open("/tmp/extension", "w").close()
 identifier = {"Lambda-Extension-Identifier": headers["Lambda-Extension-Identifier"]}
 while True:

@@ -1,4 +1,4 @@
-"""The server under test on functions-framework for Python: what it answers is in tests/compat/README.md."""
+"""The tested server with functions-framework for Python. tests/compat/README.md describes its responses."""
 
 import atexit
 import json
@@ -43,7 +43,7 @@ def release(request):
 
 def watch(request):
     watcher = socket.create_connection(("127.0.0.1", request.get_json()["port"]))
-    # The signal is gunicorn's; whoever ends by it ends in order, and comes here.
+    # gunicorn handles the signal and ends in an orderly way, which calls this function.
     atexit.register(watcher.sendall, b"SIGTERM")
     return "watched"
 
