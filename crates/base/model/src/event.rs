@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::choices::words;
-use crate::invocation::InvocationRecord;
+use crate::invocation::{CpuTime, InvocationRecord};
 use crate::status::RuntimeCounts;
 use crate::version::Version;
 
@@ -22,13 +22,8 @@ pub enum Event {
         /// From the decision to readiness.
         took: Duration,
     },
-    /// A worker is gone.
-    WorkerEnded {
-        /// Of which version.
-        version: Arc<Version>,
-        /// Why.
-        reason: EndReason,
-    },
+    /// A worker ended.
+    WorkerEnded(Arc<WorkerRecord>),
     /// A worker that does not fork was given a runtime.
     RuntimeGiven {
         /// Of which version.
@@ -42,6 +37,22 @@ pub enum Event {
     RuntimesCounted(RuntimeCounts),
 }
 
+/// One ended worker.
+#[derive(Debug, Clone)]
+pub struct WorkerRecord {
+    /// Of which version.
+    pub version: Arc<Version>,
+    /// Why it ended.
+    pub reason: EndReason,
+    /// From its first instruction to its end.
+    pub lived: Duration,
+    /// CPU time of its main process, as last read: when it ended, or at the end of its last invocation if it had ended by
+    /// itself. `None`: it was never read.
+    pub cpu: Option<CpuTime>,
+    /// Most memory that it was seen to use, bytes. `None`: it ended before the first sample.
+    pub memory_bytes_max: Option<u64>,
+}
+
 impl Event {
     /// Bytes of the function's output that the event holds.
     #[must_use]
@@ -49,7 +60,7 @@ impl Event {
         match self {
             Self::Invoked(record) => record.output.len(),
             Self::WorkerStarted { .. }
-            | Self::WorkerEnded { .. }
+            | Self::WorkerEnded(_)
             | Self::RuntimeGiven { .. }
             | Self::RuntimesCounted(_) => 0,
         }

@@ -90,6 +90,42 @@ impl Outcome {
     }
 }
 
+/// CPU time in user mode and in the kernel. The sum is exact; the kernel samples at its ticks (1 to 10 ms) how much of it was
+/// user mode, so the split of a short span is rough.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In user mode.
+    pub user: Duration,
+    /// In the kernel.
+    pub system: Duration,
+}
+
+impl CpuTime {
+    /// Both.
+    #[must_use]
+    pub fn total(self) -> Duration {
+        self.user + self.system
+    }
+
+    /// What was added since `before`. If the part in user mode grew by more than the sum, the rest is left to the next span.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        let total = self.total().saturating_sub(before.total());
+        let user = self.user.saturating_sub(before.user).min(total);
+        Self {
+            user,
+            system: total.saturating_sub(user),
+        }
+    }
+}
+
+impl std::ops::AddAssign for CpuTime {
+    fn add_assign(&mut self, other: Self) {
+        self.user += other.user;
+        self.system += other.system;
+    }
+}
+
 /// One ended invocation.
 #[derive(Debug, Clone)]
 pub struct InvocationRecord {
@@ -107,6 +143,10 @@ pub struct InvocationRecord {
     pub timeline: Timeline,
     /// Most memory its worker has used so far, bytes; `None` where it was not measured for this one.
     pub memory_bytes_max: Option<u64>,
+    /// CPU time that its worker used since the end of the invocation before, or since its fork. So the first invocation of a
+    /// worker includes the start, and the invocations add up to what the worker used. `None`: it cannot be measured, or the
+    /// worker serves several invocations at once.
+    pub cpu: Option<CpuTime>,
     /// Request and response bodies, bytes.
     pub bytes_in: u64,
     /// See `bytes_in`.
@@ -174,4 +214,27 @@ pub struct InvocationSummary {
     pub timeline: Timeline,
     /// When it was received, Unix milliseconds.
     pub received_unix_ms: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_of_cpu_time_add_up_to_the_whole_whatever_the_split_says() {
+        let at = |user, system| CpuTime {
+            user: Duration::from_millis(user),
+            system: Duration::from_millis(system),
+        };
+        // From the first to the second, user mode grew by more than the sum.
+        let readings = [at(0, 1), at(2, 0), at(2, 0), at(3, 5)];
+        let mut sum = CpuTime::default();
+        for reading in readings {
+            let span = reading.since(sum);
+            sum += span;
+            assert_eq!(sum.total(), reading.total());
+        }
+        assert_eq!(sum, at(3, 5));
+        assert_eq!(at(1, 1).since(at(5, 5)), CpuTime::default());
+    }
 }

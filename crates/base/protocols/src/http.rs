@@ -22,7 +22,7 @@ use pilot_model::ports::{
     Answer, Call, Part, PassedRequest, PassedResponse, StartError, StartStamps, StreamedBody,
     Worker, WorkerFault, WorkerMemory,
 };
-use pilot_model::{BoxFuture, Instant, WorkerId};
+use pilot_model::{BoxFuture, CpuTime, Instant, WorkerId};
 use tokio::task::JoinSet;
 
 use self::passed::PassedBody;
@@ -166,6 +166,10 @@ impl Worker for HttpWorker {
 
     fn memory(&self) -> WorkerMemory {
         self.site.life.memory()
+    }
+
+    fn cpu(&self) -> Option<CpuTime> {
+        self.site.life.cpu()
     }
 }
 

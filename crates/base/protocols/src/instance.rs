@@ -7,8 +7,8 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::BoxFuture;
 use pilot_model::ports::WorkerMemory;
+use pilot_model::{BoxFuture, CpuTime};
 use tokio::net::TcpStream;
 
 /// The sandbox or container of a worker: its end, output and memory.
@@ -32,6 +32,11 @@ pub trait Instance: Send + Sync + Debug {
 
     /// Memory in use and its peak. Too slow for the path of an invocation.
     fn memory(&self) -> WorkerMemory;
+
+    /// See [`Worker::cpu`](pilot_model::ports::Worker::cpu).
+    fn cpu(&self) -> Option<CpuTime> {
+        None
+    }
 
     /// Its memory limit, bytes; named in out-of-memory faults.
     fn memory_bytes_max(&self) -> u64;

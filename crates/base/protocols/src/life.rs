@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pilot_model::CpuTime;
 use pilot_model::ports::{WorkerFault, WorkerMemory};
 use tokio::sync::SetOnce;
 use tokio::time::timeout;
@@ -75,6 +76,10 @@ impl Life {
 
     pub(crate) fn memory(&self) -> WorkerMemory {
         self.instance.memory()
+    }
+
+    pub(crate) fn cpu(&self) -> Option<CpuTime> {
+        self.instance.cpu()
     }
 
     /// The fault of a worker that has ended.

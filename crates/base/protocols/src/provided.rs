@@ -38,7 +38,7 @@ use pilot_model::calendar::unix_ms;
 use pilot_model::ports::{
     Answer, Call, Done, Part, StartError, StartStamps, Worker, WorkerFault, WorkerMemory,
 };
-use pilot_model::{BoxFuture, Instant, WorkerId};
+use pilot_model::{BoxFuture, CpuTime, Instant, WorkerId};
 use pilot_sys::clock::monotonic_ns;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -328,6 +328,10 @@ impl Worker for ProvidedWorker {
 
     fn memory(&self) -> WorkerMemory {
         self.site.life.memory()
+    }
+
+    fn cpu(&self) -> Option<CpuTime> {
+        self.site.life.cpu()
     }
 }
 

@@ -13,6 +13,7 @@ use pilot_model::ports::TemplateMemory;
 use pilot_model::status::{PoolStatus, RuntimeCounts};
 use pilot_model::{
     EndReason, Event, FunctionName, InvocationRecord, Outcome, RuntimeOrigin, StartKind,
+    WorkerRecord,
 };
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -25,6 +26,7 @@ use crate::table::{self, Row};
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
 type Level = Gauge<u64, AtomicU64>;
+type Seconds = Counter<f64, AtomicU64>;
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 
 /// Every metric of the daemon.
@@ -37,10 +39,14 @@ pub struct Metrics {
     invoke_duration: Histograms,
     init_duration: Histograms,
     mem_usage: Histograms,
+    cpu_usage: Histograms,
     phases: Phases,
     worker_starts: Family<Labels, Counter>,
     worker_start_duration: Histograms,
     worker_ends: Family<Labels, Counter>,
+    worker_lifetime: Family<Labels, Seconds>,
+    worker_cpu: Family<Labels, Seconds>,
+    worker_memory_peak: Histograms,
     workers: Family<Labels, Level>,
     queue_length: Family<Labels, Level>,
     worker_memory: Family<Labels, Level>,
@@ -65,10 +71,14 @@ impl Default for Metrics {
             invoke_duration: Family::new_with_constructor(durations),
             init_duration: Family::new_with_constructor(durations),
             mem_usage: Family::new_with_constructor(sizes),
+            cpu_usage: Family::new_with_constructor(durations),
             phases: Phases::new(&phase_duration),
             worker_starts: Family::default(),
             worker_start_duration: Family::new_with_constructor(durations),
             worker_ends: Family::default(),
+            worker_lifetime: Family::default(),
+            worker_cpu: Family::default(),
+            worker_memory_peak: Family::new_with_constructor(sizes),
             workers: Family::default(),
             queue_length: Family::default(),
             worker_memory: Family::default(),
@@ -96,6 +106,7 @@ impl Default for Metrics {
             metrics.init_duration.clone(),
         );
         register(registry, &table::MEM_USAGE, metrics.mem_usage.clone());
+        register(registry, &table::CPU_USAGE, metrics.cpu_usage.clone());
         register(registry, &table::PHASE_DURATION, phase_duration);
         register(
             registry,
@@ -108,6 +119,17 @@ impl Default for Metrics {
             metrics.worker_start_duration.clone(),
         );
         register(registry, &table::WORKER_ENDS, metrics.worker_ends.clone());
+        register(
+            registry,
+            &table::WORKER_LIFETIME,
+            metrics.worker_lifetime.clone(),
+        );
+        register(registry, &table::WORKER_CPU, metrics.worker_cpu.clone());
+        register(
+            registry,
+            &table::WORKER_MEMORY_PEAK,
+            metrics.worker_memory_peak.clone(),
+        );
         register(registry, &table::WORKERS, metrics.workers.clone());
         register(registry, &table::QUEUE_LENGTH, metrics.queue_length.clone());
         register(
@@ -160,12 +182,16 @@ impl Metrics {
             invoke_duration: self.invoke_duration.get_or_create_owned(plain),
             init_duration: self.init_duration.get_or_create_owned(plain),
             mem_usage: self.mem_usage.get_or_create_owned(plain),
+            cpu_usage: self.cpu_usage.get_or_create_owned(plain),
             phases: self.phases.clone(),
             worker_starts: self.worker_starts.get_or_create_owned(&name_label(name)),
             worker_start_duration: self
                 .worker_start_duration
                 .get_or_create_owned(&name_label(name)),
             worker_ends: self.worker_ends.clone(),
+            worker_lifetime: self.worker_lifetime.clone(),
+            worker_cpu: self.worker_cpu.clone(),
+            worker_memory_peak: self.worker_memory_peak.clone(),
             runtime_uses: self.runtime_uses.clone(),
             runtime_duration: self.runtime_duration.clone(),
             name: name.clone(),
@@ -181,6 +207,7 @@ impl Metrics {
         self.invoke_duration.remove(plain);
         self.init_duration.remove(plain);
         self.mem_usage.remove(plain);
+        self.cpu_usage.remove(plain);
         for cause in [CAUSE_OWN, CAUSE_SHARED] {
             self.coldstarts.remove(&with(plain, "cause", cause));
         }
@@ -193,6 +220,11 @@ impl Metrics {
         for (reason, _) in EndReason::ALL {
             self.worker_ends.remove(&with(named, "reason", reason));
         }
+        self.worker_lifetime.remove(named);
+        for mode in ["user", "system"] {
+            self.worker_cpu.remove(&with(named, "mode", mode));
+        }
+        self.worker_memory_peak.remove(named);
         for (how, _) in RuntimeOrigin::ALL {
             self.runtime_uses.remove(&with(named, "how", how));
         }
@@ -295,10 +327,14 @@ pub struct FunctionMetrics {
     invoke_duration: Histogram,
     init_duration: Histogram,
     mem_usage: Histogram,
+    cpu_usage: Histogram,
     phases: Phases,
     worker_starts: Counter,
     worker_start_duration: Histogram,
     worker_ends: Family<Labels, Counter>,
+    worker_lifetime: Family<Labels, Seconds>,
+    worker_cpu: Family<Labels, Seconds>,
+    worker_memory_peak: Histograms,
     runtime_uses: Family<Labels, Counter>,
     runtime_duration: Histograms,
 }
@@ -309,7 +345,7 @@ impl FunctionMetrics {
         match event {
             Event::Invoked(record) => self.invoked(record),
             Event::WorkerStarted { took, .. } => self.worker_started(*took),
-            Event::WorkerEnded { reason, .. } => self.worker_ended(*reason),
+            Event::WorkerEnded(record) => self.worker_ended(record),
             Event::RuntimeGiven { origin, took, .. } => self.runtime_given(*origin, *took),
             Event::RuntimesCounted(_) => {}
         }
@@ -343,6 +379,9 @@ impl FunctionMetrics {
         if let Some(bytes) = record.memory_bytes_max {
             self.mem_usage.observe(approximately(bytes));
         }
+        if let Some(cpu) = record.cpu {
+            self.cpu_usage.observe(cpu.total().as_secs_f64());
+        }
         self.phases.observe(record);
     }
 
@@ -351,9 +390,23 @@ impl FunctionMetrics {
         self.worker_start_duration.observe(took.as_secs_f64());
     }
 
-    fn worker_ended(&self, reason: EndReason) {
-        let labels = with(&name_label(&self.name), "reason", reason.as_str());
+    fn worker_ended(&self, record: &WorkerRecord) {
+        let named = &name_label(&self.name);
+        let labels = with(named, "reason", record.reason.as_str());
         self.worker_ends.get_or_create(&labels).inc();
+        let lived = record.lived.as_secs_f64();
+        self.worker_lifetime.get_or_create(named).inc_by(lived);
+        if let Some(cpu) = record.cpu {
+            for (mode, time) in [("user", cpu.user), ("system", cpu.system)] {
+                let labels = with(named, "mode", mode);
+                let seconds = self.worker_cpu.get_or_create(&labels);
+                seconds.inc_by(time.as_secs_f64());
+            }
+        }
+        if let Some(bytes) = record.memory_bytes_max {
+            let peaks = self.worker_memory_peak.get_or_create(named);
+            peaks.observe(approximately(bytes));
+        }
     }
 
     fn runtime_given(&self, origin: RuntimeOrigin, took: Duration) {

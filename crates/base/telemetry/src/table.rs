@@ -56,6 +56,8 @@ table! {
         "Time that a cold invocation waited until its worker was initialised.",
     MEM_USAGE: Histogram "faas_mem_usage_bytes" ["faas_name", "faas_trigger"]
         "Peak memory of the invocation's worker so far, if it was measured.",
+    CPU_USAGE: Histogram "faas_cpu_usage_seconds" ["faas_name", "faas_trigger"]
+        "CPU time that an invocation's worker used for it, where it can be measured. The first invocation of a worker includes its start.",
     PHASE_DURATION: Histogram "pilot_phase_duration_seconds" ["phase", "start"]
         "Time of each phase of an invocation; start is cold or warm. The phases add up to the total time.",
     WORKER_STARTS: Counter "pilot_worker_starts_total" ["faas_name"]
@@ -64,6 +66,12 @@ table! {
         "Time from the decision to start a worker until it is ready.",
     WORKER_ENDS: Counter "pilot_worker_ends_total" ["faas_name", "reason"]
         "Workers that ended; reason is idle, scaled, crash, timeout, once, retired, pressure or cancelled.",
+    WORKER_LIFETIME: Counter "pilot_worker_lifetime_seconds_total" ["faas_name"]
+        "Lifetimes of the workers that ended, added up.",
+    WORKER_CPU: Counter "pilot_worker_cpu_seconds_total" ["faas_name", "mode"]
+        "CPU time of the workers that ended, without the processes that they started; mode is user or system.",
+    WORKER_MEMORY_PEAK: Histogram "pilot_worker_memory_peak_bytes" ["faas_name"]
+        "Most memory that a worker was seen to use before it ended.",
     WORKERS: Gauge "pilot_workers" ["faas_name", "state"]
         "Workers by state: starting, idle, busy.",
     QUEUE_LENGTH: Gauge "pilot_queue_length" ["faas_name"]

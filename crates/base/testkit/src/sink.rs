@@ -31,7 +31,7 @@ impl RecordingSink {
     #[must_use]
     pub fn ended(&self) -> Vec<EndReason> {
         let ended = |event: &Event| match event {
-            Event::WorkerEnded { reason, .. } => Some(*reason),
+            Event::WorkerEnded(record) => Some(record.reason),
             _ => None,
         };
         self.0.lock().iter().filter_map(ended).collect()

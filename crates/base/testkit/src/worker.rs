@@ -10,7 +10,7 @@ use pilot_model::ports::{
     Answer, Call, Clock, Done, HttpHead, Part, PassedRequest, PassedResponse, StartStamps, Worker,
     WorkerFault, WorkerMemory,
 };
-use pilot_model::{BoxFuture, Instant, WorkerId};
+use pilot_model::{BoxFuture, CpuTime, Instant, WorkerId};
 use tokio::sync::watch;
 
 /// What a call does.
@@ -110,6 +110,12 @@ impl std::fmt::Debug for FakeWorker {
 }
 
 impl FakeWorker {
+    /// CPU time of each call.
+    pub const CPU_PER_CALL: CpuTime = CpuTime {
+        user: Duration::from_millis(2),
+        system: Duration::from_millis(1),
+    };
+
     pub(crate) fn new(
         id: WorkerId,
         clock: Arc<dyn Clock>,
@@ -297,6 +303,15 @@ impl Worker for FakeWorker {
             pss: self.pss,
             peak: Some(self.pss),
         }
+    }
+
+    /// Each call takes [`FakeWorker::CPU_PER_CALL`].
+    fn cpu(&self) -> Option<CpuTime> {
+        let calls = u32::try_from(self.calls.lock().len()).unwrap_or(u32::MAX);
+        Some(CpuTime {
+            user: Self::CPU_PER_CALL.user * calls,
+            system: Self::CPU_PER_CALL.system * calls,
+        })
     }
 }
 

@@ -113,13 +113,15 @@ fn finish(
     done: Done,
 ) -> Response {
     let now = invocation.now();
+    invocation.cpu = lease.cpu();
     lease.finish(now);
     invocation.done(&done, now);
     invocation.answer(now, outcome, done.output, body)
 }
 
-fn fail(invocation: Invocation, lease: Lease, failure: Failure) -> Response {
+fn fail(mut invocation: Invocation, lease: Lease, failure: Failure) -> Response {
     let now = invocation.now();
+    invocation.cpu = lease.cpu();
     lease.lose(now, failure.reason);
     let body = ResponseBody::FunctionError(failure.body);
     invocation.answer(now, failure.outcome, failure.output, body)

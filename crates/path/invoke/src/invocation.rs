@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use pilot_model::ports::{Clock, Done, EventSink};
 use pilot_model::{
-    Event, Instant, InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version, WorkerId,
+    CpuTime, Event, Instant, InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version,
+    WorkerId,
 };
 use pilot_pool::{Lease, Pools};
 use tokio::sync::Notify;
@@ -59,6 +60,7 @@ pub(crate) struct Invocation {
     pub(crate) bytes_in: u64,
     worker: Option<WorkerId>,
     memory_bytes_max: Option<u64>,
+    pub(crate) cpu: Option<CpuTime>,
     ended: bool,
 }
 
@@ -81,6 +83,7 @@ impl Invocation {
             bytes_in: 0,
             worker: None,
             memory_bytes_max: None,
+            cpu: None,
             ended: false,
         }
     }
@@ -142,6 +145,7 @@ impl Invocation {
             outcome,
             timeline: self.timeline,
             memory_bytes_max: self.memory_bytes_max,
+            cpu: self.cpu,
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
             output,

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pilot_model::ports::{StartStamps, Worker};
-use pilot_model::{EndReason, Instant, StartKind};
+use pilot_model::{CpuTime, EndReason, Instant, StartKind};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -26,6 +27,8 @@ pub(crate) struct PooledWorker {
     /// It came up or was called since the last sample: its memory may have changed.
     pub(crate) stirred: AtomicBool,
     streams: AtomicU32,
+    /// CPU time that has been given to invocations. Locked for a moment, at the end of an exchange.
+    cpu: Mutex<CpuTime>,
 }
 
 impl PooledWorker {
@@ -36,6 +39,31 @@ impl PooledWorker {
             peak: AtomicU64::new(0),
             stirred: AtomicBool::new(true),
             streams: AtomicU32::new(0),
+            cpu: Mutex::default(),
+        }
+    }
+
+    /// CPU time of the worker since the last call, or since its fork.
+    fn spent(&self) -> Option<CpuTime> {
+        let now = self.worker.cpu()?;
+        let mut before = self.cpu.lock();
+        let spent = now.since(*before);
+        *before += spent;
+        Some(spent)
+    }
+
+    /// All CPU time of the worker, as last read.
+    pub(crate) fn cpu(&self) -> Option<CpuTime> {
+        self.spent();
+        let cpu = *self.cpu.lock();
+        (cpu != CpuTime::default()).then_some(cpu)
+    }
+
+    /// Most memory the worker was seen to use, bytes; `None` before the first sample.
+    pub(crate) fn memory_bytes_max(&self) -> Option<u64> {
+        match self.peak.load(Ordering::Relaxed) {
+            0 => None,
+            peak => Some(peak),
         }
     }
 }
@@ -120,10 +148,15 @@ impl Lease {
     /// Most memory the worker was seen to use, bytes; `None` before the first sample.
     #[must_use]
     pub fn memory_bytes_max(&self) -> Option<u64> {
-        match self.pooled.peak.load(Ordering::Relaxed) {
-            0 => None,
-            peak => Some(peak),
-        }
+        self.pooled.memory_bytes_max()
+    }
+
+    /// CPU time of the exchange: what its worker used since the exchange before. `None`: it cannot be told, or the worker has
+    /// several exchanges at once.
+    #[must_use]
+    pub fn cpu(&self) -> Option<CpuTime> {
+        let alone = self.pool.version().config.concurrency == 1;
+        alone.then(|| self.pooled.spent())?
     }
 
     /// The exchange is over; the worker can serve on.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use pilot_model::forecast::{Forecaster, Target};
 use pilot_model::ports::{StartError, Worker};
 use pilot_model::status::{ForecastStatus, PoolStatus};
-use pilot_model::{Event, Instant, ScaleConfig, StartKind, Version};
+use pilot_model::{Event, Instant, ScaleConfig, StartKind, Version, WorkerRecord};
 use tokio::sync::oneshot;
 
 use crate::forecasting::Forecasting;
@@ -439,10 +439,15 @@ impl Pool {
                     let _ = waiter.send(Err(refusal));
                 }
                 Action::Retire(pooled, reason) => {
-                    self.shared.sink.publish(Event::WorkerEnded {
-                        version: Arc::clone(&self.version),
-                        reason,
-                    });
+                    self.shared
+                        .sink
+                        .publish(Event::WorkerEnded(Arc::new(WorkerRecord {
+                            version: Arc::clone(&self.version),
+                            reason,
+                            lived: now.since(pooled.worker.stamps().forked),
+                            cpu: pooled.cpu(),
+                            memory_bytes_max: pooled.memory_bytes_max(),
+                        })));
                     self.shared
                         .in_background(BackgroundJob::End(pooled, reason));
                 }

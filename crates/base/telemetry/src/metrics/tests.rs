@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilot_model::{
-    Environment, EnvironmentId, FunctionSpec, Instant, InvocationId, Python, Timeline, Version,
-    VersionId,
+    CpuTime, Environment, EnvironmentId, FunctionSpec, Instant, InvocationId, Python, Timeline,
+    Version, VersionId,
 };
 
 use super::*;
@@ -53,6 +53,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
             finished: at(17),
         },
         memory_bytes_max: Some(20 << 20),
+        cpu: Some(CpuTime::default()),
         bytes_in: 0,
         bytes_out: 0,
         output: Bytes::new(),
@@ -68,7 +69,13 @@ fn exercise(metrics: &Metrics, function: &str) {
     series.invoked(&record(function, StartKind::Warm, Outcome::Timeout));
     series.worker_started(Duration::from_millis(2));
     for (_, reason) in EndReason::ALL {
-        series.worker_ended(*reason);
+        series.worker_ended(&WorkerRecord {
+            version: record(function, StartKind::Warm, Outcome::Ok).version,
+            reason: *reason,
+            lived: Duration::from_secs(1),
+            cpu: Some(CpuTime::default()),
+            memory_bytes_max: Some(20 << 20),
+        });
     }
     for (_, origin) in RuntimeOrigin::ALL {
         series.runtime_given(*origin, Duration::from_millis(2));

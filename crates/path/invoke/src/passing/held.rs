@@ -87,6 +87,7 @@ impl Held {
         let lease = self.lease.take()?;
         let now = self.invocation.now();
         let printed = lease.worker().take_output();
+        self.invocation.cpu = lease.cpu();
         match then {
             Then::ServesOn => lease.finish(now),
             Then::Ends(reason) => lease.lose(now, reason),

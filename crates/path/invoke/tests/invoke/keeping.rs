@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use pilot_invoke::Limits;
 use pilot_model::ports::{Engine, Platform, TemplateMemory};
-use pilot_model::{EndReason, Reuse, StartKind};
-use pilot_testkit::Deed;
+use pilot_model::{EndReason, Event, Reuse, StartKind};
+use pilot_testkit::{Deed, FakeWorker};
 
 use crate::house::{House, ms, pass, to};
 
@@ -197,4 +197,32 @@ async fn when_no_idle_worker_is_left_templates_go() {
     pass(Duration::from_secs(6)).await;
     assert_eq!(house.engine.forgotten(), std::slice::from_ref(&version.id));
     assert!(house.call().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_have_the_cpu_time_of_the_invocation_and_of_the_worker() {
+    let house = House::new();
+    house.deploy(|config| config.scale.idle = Duration::from_secs(10));
+    house.call().await.unwrap();
+    house.call().await.unwrap();
+    pass(Duration::from_secs(11)).await;
+    let records = house.sink.records();
+    let cpu: Vec<_> = records.iter().map(|record| record.cpu).collect();
+    assert_eq!(cpu, [Some(FakeWorker::CPU_PER_CALL); 2]);
+    let events = house.sink.events();
+    let ended = events.iter().find_map(|event| match event {
+        Event::WorkerEnded(record) => Some(record),
+        _ => None,
+    });
+    let ended = ended.unwrap();
+    assert_eq!(ended.cpu.unwrap().total(), ms(6));
+    assert!(ended.lived >= Duration::from_secs(10), "{:?}", ended.lived);
+}
+
+#[tokio::test(start_paused = true)]
+async fn invocations_that_share_a_worker_have_no_cpu_time() {
+    let house = House::new();
+    house.deploy(|config| config.concurrency = 2);
+    house.call().await.unwrap();
+    assert_eq!(house.sink.records()[0].cpu, None);
 }

@@ -9,7 +9,7 @@ use pilot_model::ports::{
     Answer, Call, Part, PassedRequest, PassedResponse, StartStamps, Worker, WorkerFault,
     WorkerMemory,
 };
-use pilot_model::{BoxFuture, WorkerId};
+use pilot_model::{BoxFuture, CpuTime, WorkerId};
 use tokio::time::timeout;
 
 use super::hold::Hold;
@@ -97,6 +97,10 @@ impl Worker for KeyedWorker {
 
     fn memory(&self) -> WorkerMemory {
         self.inner.memory()
+    }
+
+    fn cpu(&self) -> Option<CpuTime> {
+        self.inner.cpu()
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::BoxFuture;
 use pilot_model::ports::WorkerMemory;
+use pilot_model::{BoxFuture, CpuTime};
 use pilot_protocols::{End, Instance, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::SetOnce;
@@ -20,7 +20,7 @@ use crate::cgroup::Cgroup;
 use crate::child::ChildEnd;
 use crate::memory;
 use crate::sandbox::Control;
-use crate::worker::{Body, Home, Output};
+use crate::worker::{Body, CpuClock, Home, Output};
 
 /// See the module. Dropping it releases the sandbox, to be cleaned.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ pub(super) struct NativeInstance {
     body: Arc<Mutex<Option<Body>>>,
     output: Arc<Mutex<Output>>,
     reader: AbortHandle,
+    cpu: CpuClock,
 }
 
 impl NativeInstance {
@@ -57,6 +58,7 @@ impl NativeInstance {
             body: Arc::new(Mutex::new(Some(body))),
             output,
             reader: reader.abort_handle(),
+            cpu: CpuClock::default(),
         }
     }
 
@@ -146,6 +148,10 @@ impl Instance for NativeInstance {
             pss: processes.into_iter().map(memory::pss_bytes).sum(),
             peak,
         }
+    }
+
+    fn cpu(&self) -> Option<CpuTime> {
+        self.cpu.read(&self.body)
     }
 
     fn memory_bytes_max(&self) -> u64 {

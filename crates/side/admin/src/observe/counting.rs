@@ -40,9 +40,10 @@ impl Subscriber for Counting {
         for event in events {
             let version = match event {
                 Event::Invoked(record) => &record.version,
-                Event::WorkerStarted { version, .. }
-                | Event::WorkerEnded { version, .. }
-                | Event::RuntimeGiven { version, .. } => version,
+                Event::WorkerEnded(record) => &record.version,
+                Event::WorkerStarted { version, .. } | Event::RuntimeGiven { version, .. } => {
+                    version
+                }
                 Event::RuntimesCounted(counts) => {
                     self.metrics.set_runtimes(counts);
                     continue;

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use pilot_model::ports::EventSink;
 use pilot_model::status::{RuntimeCounts, Totals};
 use pilot_model::{
-    EndReason, Event, Instant, InvocationId, InvocationRecord, Outcome, RuntimeOrigin, StartKind,
-    Timeline, WorkerId,
+    CpuTime, EndReason, Event, Instant, InvocationId, InvocationRecord, Outcome, RuntimeOrigin,
+    StartKind, Timeline, WorkerId, WorkerRecord,
 };
 use pilot_telemetry::BusConfig;
 use pilot_testkit::ManualClock;
@@ -72,6 +72,7 @@ fn record(name: &str, id: &str, start: StartKind, outcome: Outcome, output: &'st
             ..Timeline::new(Instant(9_000_000_000))
         },
         memory_bytes_max: None,
+        cpu: None,
         bytes_in: 0,
         bytes_out: 0,
         output: Bytes::from_static(output.as_bytes()),
@@ -175,10 +176,18 @@ fn metrics_and_worker_events_are_counted() {
         version: Arc::clone(&version),
         took: Duration::from_millis(2),
     });
-    bench.sink.publish(Event::WorkerEnded {
-        version,
-        reason: EndReason::Idle,
-    });
+    bench
+        .sink
+        .publish(Event::WorkerEnded(Arc::new(WorkerRecord {
+            version,
+            reason: EndReason::Idle,
+            lived: Duration::from_secs(2),
+            cpu: Some(CpuTime {
+                user: Duration::from_millis(500),
+                system: Duration::from_millis(250),
+            }),
+            memory_bytes_max: None,
+        })));
     bench.observations.catch_up();
     let text = bench.metrics.text();
     assert!(
@@ -189,6 +198,13 @@ fn metrics_and_worker_events_are_counted() {
         text.contains("pilot_worker_ends_total{faas_name=\"f\",reason=\"idle\"} 1"),
         "{text}"
     );
+    for line in [
+        "pilot_worker_lifetime_seconds_total{faas_name=\"f\"} 2.0",
+        "pilot_worker_cpu_seconds_total{faas_name=\"f\",mode=\"user\"} 0.5",
+        "pilot_worker_cpu_seconds_total{faas_name=\"f\",mode=\"system\"} 0.25",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
 }
 
 #[test]
