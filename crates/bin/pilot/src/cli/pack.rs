@@ -67,7 +67,7 @@ pub(super) enum PackError {
         /// The line number, from 1.
         line: usize,
         /// What is wrong.
-        problem: &'static str,
+        problem: String,
     },
 }
 
