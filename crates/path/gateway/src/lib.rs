@@ -17,7 +17,6 @@ mod function_url;
 mod gate;
 mod headers;
 mod lambda_api;
-mod percent;
 mod reply;
 mod request_context;
 mod route;

@@ -15,7 +15,7 @@ use pilot_model::calendar::Utc;
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
-use crate::{headers, percent};
+use crate::headers;
 
 /// The inputs of an event.
 #[derive(Debug, Clone, Copy)]
@@ -220,11 +220,9 @@ fn is_text(content_type: &str) -> bool {
 /// The decoded parameters. Several values of one name are joined by commas.
 fn parameters(query: &str) -> BTreeMap<String, String> {
     let mut parameters = BTreeMap::<String, String>::new();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = percent::decode_form(value);
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         parameters
-            .entry(percent::decode_form(name).into_owned())
+            .entry(name.into_owned())
             .and_modify(|joined| {
                 joined.push(',');
                 joined.push_str(&value);

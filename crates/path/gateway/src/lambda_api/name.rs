@@ -1,8 +1,9 @@
 //! The function's name as in AWS Lambda: `NAME`, `ACCOUNT:function:NAME`, or a whole ARN. Each may be followed by a qualifier, which
 //! may also be in `?Qualifier=`.
 
+use percent_encoding::percent_decode_str;
+
 use crate::errors::RequestError;
-use crate::percent;
 
 /// A function, and which version of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +20,7 @@ impl Named {
     /// # Errors
     /// The name or qualifier is invalid in AWS Lambda, or there are two different qualifiers.
     pub(crate) fn parse(segment: &str, query: Option<&str>) -> Result<Self, RequestError> {
-        let text = percent::decode(segment);
+        let text = percent_decode_str(segment).decode_utf8_lossy();
         let malformed = || RequestError::InvalidName {
             name: text.chars().take(140).collect(),
         };
@@ -97,10 +98,10 @@ fn is_word(byte: u8) -> bool {
 }
 
 fn qualifier_in(query: &str) -> Option<String> {
-    query
-        .split('&')
-        .find_map(|pair| pair.strip_prefix("Qualifier="))
-        .map(|value| percent::decode_form(value).into_owned())
+    let mut pairs = query.split('&');
+    let pair = pairs.find(|pair| pair.starts_with("Qualifier="))?;
+    let (_, value) = form_urlencoded::parse(pair.as_bytes()).next()?;
+    Some(value.into_owned())
 }
 
 #[cfg(test)]
@@ -154,6 +155,8 @@ mod tests {
             "a/b",
             "a.b",
             "%FF",
+            "%zz",
+            "a+b",
             long.as_str(),
             "arn:aws:s3:::bucket",
             "arn:aws:lambda:local:function:invert",
@@ -182,7 +185,8 @@ mod tests {
         assert_eq!(qualifier("Qualifier=2").as_deref(), Some("2"));
         assert_eq!(qualifier("a=b&Qualifier=prod").as_deref(), Some("prod"));
         assert_eq!(qualifier("Qualifier=%24LATEST"), None);
-        assert_eq!(qualifier("x=1"), None);
+        assert_eq!(qualifier("Qualifier=a%2Db").as_deref(), Some("a-b"));
+        assert_eq!(qualifier("x=1&Qualifier"), None);
     }
 
     #[test]

@@ -90,6 +90,22 @@ fn what_is_not_there_is_left_out() {
 }
 
 #[test]
+fn escapes_in_a_query_are_decoded_and_what_is_none_stays() {
+    for (given, wanted) in [
+        ("plain", "plain"),
+        ("arn%3Aaws%3alambda", "arn:aws:lambda"),
+        ("caf%C3%A9", "café"),
+        ("100%", "100%"),
+        ("%zz%4", "%zz%4"),
+        ("a+b%2B", "a b+"),
+        ("%FF!", "\u{fffd}!"),
+    ] {
+        let event = built(&HeaderMap::new(), &format!("{given}={given}"), b"");
+        assert_eq!(event["queryStringParameters"], json!({ wanted: wanted }));
+    }
+}
+
+#[test]
 fn a_body_is_text_by_its_content_type() {
     for text in [
         "text/plain",
