@@ -93,15 +93,15 @@ pub enum Access {
     Write,
 }
 
-/// Limits of a runtime; 0: none.
+/// Limits of a runtime; `None`: what the engine sets by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Limits {
     /// Memory, bytes.
-    pub memory_bytes: u64,
+    pub memory_bytes: Option<u64>,
     /// CPUs, thousandths.
-    pub cpu_milli: u32,
+    pub cpu_milli: Option<u32>,
     /// Processes and threads.
-    pub pids: u32,
+    pub pids: Option<u32>,
 }
 
 /// The canonical form. Equal keys: interchangeable runtimes.
@@ -380,14 +380,14 @@ impl fmt::Display for RuntimeKey {
             write!(f, ", host name {}", self.host_name)?;
         }
         let limits = &self.limits;
-        if limits.memory_bytes > 0 {
-            write!(f, ", {} MB", limits.memory_bytes >> 20)?;
+        if let Some(bytes) = limits.memory_bytes {
+            write!(f, ", {} MB", bytes >> 20)?;
         }
-        if limits.cpu_milli > 0 {
-            write!(f, ", {} CPU", f64::from(limits.cpu_milli) / 1e3)?;
+        if let Some(milli) = limits.cpu_milli {
+            write!(f, ", {} CPU", f64::from(milli) / 1e3)?;
         }
-        if limits.pids > 0 {
-            write!(f, ", {} processes", limits.pids)?;
+        if let Some(pids) = limits.pids {
+            write!(f, ", {pids} processes")?;
         }
         if let Some(user) = self.user {
             write!(f, ", user {user}")?;

@@ -47,9 +47,9 @@ impl Version {
             execution: Vec::new(),
             mounts: Vec::new(),
             limits: Limits {
-                memory_bytes: config.memory_bytes,
-                cpu_milli: config.cpu_milli,
-                pids: pids_max,
+                memory_bytes: Some(config.memory_bytes),
+                cpu_milli: Some(config.cpu_milli),
+                pids: Some(pids_max),
             },
             user: None,
         };

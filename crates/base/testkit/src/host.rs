@@ -206,9 +206,9 @@ impl FakeHost {
                 access: Access::Read,
             }],
             limits: Limits {
-                memory_bytes: config.memory_bytes,
-                cpu_milli: config.cpu_milli,
-                pids: 0,
+                memory_bytes: Some(config.memory_bytes),
+                cpu_milli: Some(config.cpu_milli),
+                pids: None,
             },
             user: None,
         }

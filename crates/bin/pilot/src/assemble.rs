@@ -104,7 +104,7 @@ pub(crate) fn assemble(
         pilot_invoke::Limits {
             queue_max: limits.queue,
             older_versions_max: VERSIONS_KEPT - 1,
-            memory_bytes_max: (limits.memory_mb > 0).then_some(limits.memory_mb << 20),
+            memory_bytes_max: limits.memory_mb.map(|limit| limit.get() << 20),
             ..pilot_invoke::Limits::default()
         },
     );

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use anyhow::{Context, bail};
 use ipnet::Ipv4Net;
 use pilot_model::nearest::with_nearest_key;
 use pilot_telemetry::LogFormat;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::serve_args::{self, ServeArgs};
 
@@ -44,7 +45,8 @@ pub(crate) struct DaemonConfig {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Limits {
     /// Limit of the memory of all templates and workers (PSS), MiB. Above it the coldest are evicted. 0: no limit.
-    pub(crate) memory_mb: u64,
+    #[serde(deserialize_with = "zero_is_no_limit")]
+    pub(crate) memory_mb: Option<NonZeroU64>,
     /// Memory limit of the template of an interpreter or environment, MiB.
     pub(crate) template_memory_mb: u64,
     /// Size of a worker's `/tmp`, MiB. It counts as the worker's memory, too.
@@ -71,7 +73,7 @@ pub(crate) struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            memory_mb: 0,
+            memory_mb: None,
             template_memory_mb: 2048,
             tmp_mb: 512,
             pids: 256,
@@ -84,6 +86,10 @@ impl Default for Limits {
             id_base: 1_900_000_000,
         }
     }
+}
+
+fn zero_is_no_limit<'de, D: Deserializer<'de>>(limit: D) -> Result<Option<NonZeroU64>, D::Error> {
+    u64::deserialize(limit).map(NonZeroU64::new)
 }
 
 impl Limits {

@@ -28,7 +28,11 @@ fn spec() -> impl Strategy<Value = RuntimeSpec> {
                 (select(vec!["/code/1", "/code/2"]), access()),
                 0..3,
             ),
-            (0..2_u64, 0..2_u32, 0..2_u32),
+            (
+                prop::option::of(Just(1_u64)),
+                prop::option::of(Just(1_u32)),
+                prop::option::of(Just(1_u32)),
+            ),
             prop::option::of(1000..1002_u32),
         ),
     )
@@ -55,9 +59,9 @@ fn spec() -> impl Strategy<Value = RuntimeSpec> {
                     })
                     .collect(),
                 limits: Limits {
-                    memory_bytes: limits.0 << 28,
-                    cpu_milli: limits.1 * 500,
-                    pids: limits.2 * 64,
+                    memory_bytes: limits.0.map(|memory| memory << 28),
+                    cpu_milli: limits.1.map(|cpu| cpu * 500),
+                    pids: limits.2.map(|pids| pids * 64),
                 },
                 user,
             },
@@ -293,7 +297,7 @@ fn relative() -> impl Strategy<Value = RuntimeKey> {
         prop::option::of(select(vec!["ann", "bob"])),
         select(vec![Network::None, Network::Outbound, Network::Host]),
         prop::option::of(select(vec![1000_u32])),
-        0..2_u64,
+        prop::option::of(Just(1_u64)),
         select(vec!["", "web"]),
         prop::collection::vec(Just(("E".to_owned(), "1".to_owned())), 0..2),
     )
@@ -367,7 +371,7 @@ fn what_differs_is_named() {
             access: Access::Read,
         }],
         limits: Limits {
-            memory_bytes: 1 << 28,
+            memory_bytes: Some(1 << 28),
             ..Limits::default()
         },
         ..plain()
@@ -490,9 +494,9 @@ fn the_line_for_people_has_no_values_of_variables() {
         network: Network::Outbound,
         environment: vec![("TOKEN".to_owned(), "hunter2".to_owned())],
         limits: Limits {
-            memory_bytes: 256 << 20,
-            cpu_milli: 500,
-            pids: 64,
+            memory_bytes: Some(256 << 20),
+            cpu_milli: Some(500),
+            pids: Some(64),
         },
         ..plain()
     }

@@ -473,17 +473,10 @@ fn begun(start: Start) -> Start {
 
 fn limits(parts: &NativeParts, wanted: KeyLimits) -> Limits {
     let config = &parts.machine.config;
-    let or = |value: u64, default: u64| if value == 0 { default } else { value };
     Limits {
-        memory_bytes: or(wanted.memory_bytes, config.template_memory_bytes),
-        cpu_milli: match wanted.cpu_milli {
-            0 => u32::MAX / 1_000,
-            milli => milli,
-        },
-        pids: match wanted.pids {
-            0 => config.pids_max,
-            pids => pids,
-        },
+        memory_bytes: wanted.memory_bytes.unwrap_or(config.template_memory_bytes),
+        cpu_milli: wanted.cpu_milli.unwrap_or(u32::MAX / 1_000),
+        pids: wanted.pids.unwrap_or(config.pids_max),
     }
 }
 

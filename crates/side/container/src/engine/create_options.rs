@@ -43,11 +43,12 @@ pub(crate) struct EngineLimits {
 }
 
 pub(crate) fn limits_of(limits: Limits) -> EngineLimits {
-    let some = |value: u64| i64::try_from(value).ok().filter(|value| *value > 0);
     EngineLimits {
-        memory: some(limits.memory_bytes),
-        nano_cpus: some(u64::from(limits.cpu_milli) * 1_000_000),
-        pids: some(u64::from(limits.pids)).unwrap_or(PIDS_MAX),
+        memory: limits
+            .memory_bytes
+            .and_then(|bytes| i64::try_from(bytes).ok()),
+        nano_cpus: limits.cpu_milli.map(|milli| i64::from(milli) * 1_000_000),
+        pids: limits.pids.map_or(PIDS_MAX, i64::from),
     }
 }
 
@@ -226,9 +227,9 @@ mod tests {
     #[test]
     fn limits_are_the_keys_and_swap_is_none() {
         let limits = Limits {
-            memory_bytes: 64 << 20,
-            cpu_milli: 1500,
-            pids: 32,
+            memory_bytes: Some(64 << 20),
+            cpu_milli: Some(1500),
+            pids: Some(32),
         };
         let host = host_config(&key(Network::Outbound, limits));
         assert_eq!(host.memory, Some(64 << 20));

@@ -224,7 +224,7 @@ fn on_a_miss_the_nearest_is_adapted() {
     let far = Arc::new(
         RuntimeSpec {
             limits: RuntimeLimits {
-                pids: 7,
+                pids: Some(7),
                 ..RuntimeLimits::default()
             },
             ..spec("/bin/node", "ann")
