@@ -6,4 +6,7 @@
 
 mod state;
 
-pub use state::{Action, Arrival, Counts, Ending, Key, PoolState, Settings, StartFault, WaiterId};
+pub use state::{
+    Action, Arrival, Counts, Ending, Key, Mean, PRESSURE_HOLD, PoolState, Settings, StartFault,
+    WaiterId, backoff,
+};

@@ -24,10 +24,14 @@ use std::time::Duration;
 
 use pilot_model::{EndReason, Instant, Reuse, StartKind};
 
-use estimate::{Mean, StartTimes, nanos};
+use estimate::StartTimes;
+pub use estimate::{Mean, backoff};
 use idle::IdleList;
 use lease_ages::LeaseAges;
 pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, WaiterId};
+
+/// After an eviction under memory pressure, nothing is started ahead of demand for this long.
+pub const PRESSURE_HOLD: Duration = Duration::from_secs(30);
 
 /// One pool's state.
 #[derive(Debug)]
@@ -144,8 +148,6 @@ impl<W: Clone, Q> PoolState<W, Q> {
     /// Spare workers are replaced this long after one was leased, or when it is released: off the path of the
     /// invocation that took it.
     const REFILL_AFTER: Duration = Duration::from_millis(2);
-    /// After eviction, nothing is started ahead of demand for so long.
-    const PRESSURE_HOLD: Duration = Duration::from_secs(30);
     const NEVER: Instant = Instant(u64::MAX);
 
     /// An empty pool. Nothing is started before [`PoolState::tick`], or a request.
@@ -386,8 +388,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.vacate(key);
         self.starting -= 1;
         self.failures = self.failures.saturating_add(1);
-        let pause = Duration::from_secs(1 << self.failures.min(6));
-        self.hold_until = self.hold_until.max(now.after(pause));
+        self.hold_until = self.hold_until.max(now.after(backoff(self.failures)));
         let hopeless = self.failures >= Self::ATTEMPTS_MAX && self.starting == 0 && self.up == 0;
         if fault == StartFault::Import || hopeless {
             self.fail_all(actions);
@@ -514,7 +515,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
     pub fn evict(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) -> bool {
         let idle = matches!(self.place(key), Some(Place::Up { leases: 0, .. }));
         if idle {
-            self.hold_until = self.hold_until.max(now.after(Self::PRESSURE_HOLD));
+            self.hold_until = self.hold_until.max(now.after(PRESSURE_HOLD));
             self.retire(key, EndReason::Pressure, actions);
         }
         idle
@@ -638,7 +639,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         match ending {
             Ending::Reusable => self.service.add(took),
             // Cut short: it would have taken at least this long.
-            Ending::Lost(_) if self.service.value().is_some_and(|mean| nanos(took) > mean) => {
+            Ending::Lost(_) if self.service.value().is_some_and(|mean| took > mean) => {
                 self.service.add(took);
             }
             Ending::Lost(_) | Ending::Unused => {}

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use pilot_model::Instant;
 
-/// An exponentially weighted mean; `None` before the first sample.
+/// An exponentially weighted mean of durations; `None` before the first sample.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Mean(Option<u64>);
+pub struct Mean(Option<u64>);
 
 impl Mean {
     /// A new sample weighs a quarter: four invocations after a change the estimate is two thirds there.
     const WEIGHT: u64 = 4;
 
-    pub(crate) fn add(&mut self, sample: Duration) {
+    /// Adds a sample.
+    pub fn add(&mut self, sample: Duration) {
         let sample = nanos(sample);
         self.0 = Some(match self.0 {
             None => sample,
@@ -32,7 +33,13 @@ impl Mean {
         });
     }
 
-    pub(crate) fn value(self) -> Option<u64> {
+    /// The mean.
+    #[must_use]
+    pub fn value(self) -> Option<Duration> {
+        self.0.map(Duration::from_nanos)
+    }
+
+    pub(crate) fn nanos(self) -> Option<u64> {
         self.0
     }
 }
@@ -54,7 +61,7 @@ impl StartTimes {
     /// may have had to build the template, which takes hundreds of times as long: the next ones soon outweigh it.
     pub(crate) fn ready(&mut self, asked: Instant, now: Instant, alone: bool) {
         let took = now.since(asked);
-        if alone || self.latency.value().is_none_or(|mean| nanos(took) < mean) {
+        if alone || self.latency.nanos().is_none_or(|mean| nanos(took) < mean) {
             self.latency.add_to_low(took);
         }
         if let Some(before) = self.last_ready.filter(|before| !alone && *before >= asked) {
@@ -67,19 +74,25 @@ impl StartTimes {
     pub(crate) fn expected(self, ahead: u32) -> u64 {
         let latency = self.latency();
         // Until measured: two starts fit into the time of one, on a machine with two cores.
-        let spacing = self.spacing.value().unwrap_or(latency / 2);
+        let spacing = self.spacing.nanos().unwrap_or(latency / 2);
         latency.saturating_add(spacing.saturating_mul(u64::from(ahead)))
     }
 
     /// T as measured; `None`: no worker has come up yet.
     pub(crate) fn measured(self) -> Option<u64> {
-        self.latency.value()
+        self.latency.nanos()
     }
 
     /// T, or a guess.
     pub(crate) fn latency(self) -> u64 {
-        self.latency.value().unwrap_or(Self::LATENCY_FIRST)
+        self.latency.nanos().unwrap_or(Self::LATENCY_FIRST)
     }
+}
+
+/// How long nothing is started ahead of demand after starts failed: 1 s, doubled for each of `failures`, at most 64 s.
+#[must_use]
+pub fn backoff(failures: u32) -> Duration {
+    Duration::from_secs(1 << failures.min(6))
 }
 
 pub(crate) fn nanos(duration: Duration) -> u64 {

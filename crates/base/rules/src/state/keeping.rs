@@ -44,7 +44,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             busy_max: self.leased_max,
             workers: self.total(),
             concurrency: self.settings.concurrency,
-            service: self.service.value().map(Duration::from_nanos),
+            service: self.service.value(),
             start: self.start_times.measured().map(Duration::from_nanos),
             worker_bytes,
         };

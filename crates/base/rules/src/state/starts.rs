@@ -43,7 +43,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
     pub(super) fn one_more_pays(&self, now: Instant) -> bool {
         let demand = Demand {
             waiting: self.wanting() as u64,
-            service: self.service.value(),
+            service: self.service.nanos(),
             start: self.start_times.expected(self.starting),
             once: self.settings.reuse == Reuse::Once,
         };

@@ -8,6 +8,7 @@ use pilot_model::Instant;
 use pilot_model::forecast::{Target, Tick};
 use pilot_model::runtime_key::RuntimeKey;
 use pilot_model::status::{RuntimeCounts, RuntimeTotals};
+use pilot_rules::{Mean, backoff};
 
 use super::words::{Cause, RuntimeId};
 use super::{KeyedState, Runtime, RuntimeState};
@@ -74,23 +75,6 @@ pub(super) struct BaseKeyAccount {
     pub(super) hold_until: Option<Instant>,
 }
 
-/// An exponentially weighted mean: a new sample weighs a quarter, as in `pilot_rules`.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Mean(Option<Duration>);
-
-impl Mean {
-    pub(super) fn add(&mut self, sample: Duration) {
-        self.0 = Some(match self.0 {
-            None => sample,
-            Some(mean) => mean.saturating_mul(3).saturating_add(sample) / 4,
-        });
-    }
-
-    pub(super) fn value(self) -> Option<Duration> {
-        self.0
-    }
-}
-
 impl BaseKeyAccount {
     /// num − num_avail of Algorithm 3: existing and not available. Without those that start ahead of demand, which a forecast
     /// that counted them would take for demand.
@@ -112,9 +96,8 @@ impl BaseKeyAccount {
 
     /// A start failed: the next ahead of demand waits a second, then two, four, … a minute.
     pub(super) fn failed(&mut self, now: Instant) {
-        let pause = Duration::from_secs(1 << self.failures.min(6));
+        self.hold_until = Some(now.after(backoff(self.failures)));
         self.failures = self.failures.saturating_add(1);
-        self.hold_until = Some(now.after(pause));
     }
 
     /// What a forecaster is told of the time since the last call.
@@ -216,7 +199,7 @@ impl<R> KeyedState<R> {
             .map(|account| Arc::clone(&account.base_key));
         base_key
             .and_then(|base_key| self.base_keys.get_mut(&base_key))
-            .expect("a key's account is opened with its base_key's")
+            .expect("a key's account is opened with its base key's")
     }
 
     /// Of those of this key, the one that became available last.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pilot_model::Instant;
 use pilot_model::forecast::{Target, Tick};
 use pilot_model::runtime_key::RuntimeKey;
+use pilot_rules::PRESSURE_HOLD;
 
 use super::account::{BaseKeyAccount, KeyAccount};
 use super::words::{Cause, End, RuntimeId};
@@ -14,8 +15,6 @@ use super::{KeyedState, RuntimeState};
 impl<R> KeyedState<R> {
     /// Runtimes that are started ahead at the same time, over all base keys: more of them would take the CPUs from requests.
     const AHEAD_MAX: u32 = 2;
-    /// After an eviction for want of memory nothing is started ahead for so long.
-    const PRESSURE_HOLD: Duration = Duration::from_secs(30);
 
     /// A version has this key from now on.
     pub(in crate::keyed) fn use_key(&mut self, key: &Arc<RuntimeKey>) {
@@ -159,7 +158,7 @@ impl<R> KeyedState<R> {
     /// Memory is short: the oldest available runtime goes, by creation as in the paper. `None`: none is available; those that
     /// are leased are never taken away.
     pub(in crate::keyed) fn evict_oldest(&mut self, now: Instant) -> Option<R> {
-        self.hold_until = now.after(Self::PRESSURE_HOLD);
+        self.hold_until = now.after(PRESSURE_HOLD);
         let id = self.available.first().copied()?;
         self.end(id, End::Evicted)
     }
