@@ -33,6 +33,7 @@ use pilot_model::status::RuntimeStatus;
 use pilot_model::{BoxFuture, Policy, Version, WorkerId};
 use tokio::time::timeout;
 
+use crate::forecasting;
 use crate::tasks::Tasks;
 use driver::Driver;
 pub use memory::{MachineMemory, machine_memory};
@@ -108,7 +109,12 @@ impl KeyedPool {
     pub fn new(parts: KeyedParts, settings: KeyedSettings) -> Self {
         let driver = Arc::new(Driver::new(parts, settings));
         let timer = Tasks::new();
-        timer.spawn(ticking::watch(Arc::downgrade(&driver)));
+        let wake = Arc::clone(&driver.wake);
+        timer.spawn(forecasting::drive(
+            Arc::downgrade(&driver),
+            wake,
+            Driver::tick,
+        ));
         Self { driver, timer }
     }
 

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::forecast::{Forecaster, Target};
+use pilot_model::forecast::Target;
 use pilot_model::ports::{StartError, Worker};
 use pilot_model::status::{ForecastStatus, PoolStatus};
 use pilot_model::{Event, Instant, ScaleConfig, StartKind, Version, WorkerRecord};
 use tokio::sync::oneshot;
 
-use crate::forecasting::Forecasting;
+use crate::forecasting::Forecast;
 use crate::lease::{Announcement, Lease, PooledWorker, WaitingRequest};
 use crate::pools::{BackgroundJob, PoolsInner};
 use pilot_rules::{Action, Arrival, Ending, Key, PoolState, Settings, StartFault, WaiterId};
@@ -34,8 +34,7 @@ pub struct Pool {
     /// The engine may hold a template of this version.
     templated: AtomicBool,
     /// Guards the forecaster while it ticks; taken before `state`, never on the path of a request.
-    forecasting: Mutex<Option<Forecasting>>,
-    epochs: AtomicU64,
+    forecast: Mutex<Option<Forecast>>,
     /// Mean memory of a worker as last sampled, bytes; 0: not yet.
     worker_bytes: AtomicU64,
 }
@@ -76,8 +75,7 @@ impl Pool {
             shared,
             state: Mutex::new(state),
             templated: AtomicBool::new(true),
-            forecasting: Mutex::new(None),
-            epochs: AtomicU64::new(0),
+            forecast: Mutex::new(None),
             worker_bytes: AtomicU64::new(0),
         }
     }
@@ -156,66 +154,57 @@ impl Pool {
 
     /// Has another forecaster, as `scale` says, from now on.
     pub fn start_forecast(self: &Arc<Self>, scale: ScaleConfig) {
-        match (self.shared.forecaster)(&scale) {
-            Some(forecaster) => self.follow(scale, forecaster),
-            None => {
-                self.stop_forecast();
-                self.change(|state, now, todo| state.apply_target(now, Target::default(), todo));
-            }
+        if let Some(forecaster) = (self.shared.forecaster)(&scale) {
+            self.follow(Forecast::new(scale, forecaster));
+        } else {
+            self.stop_forecast();
+            self.change(|state, now, todo| state.apply_target(now, Target::default(), todo));
         }
     }
 
     /// Takes over the forecaster of the version before, with what it has learned, if it was made from the same settings.
     pub fn inherit_forecast(self: &Arc<Self>, before: &Self) {
         let scale = &self.version.config.scale;
-        let theirs = before.forecasting.lock().take();
-        if let Some(theirs) = theirs.filter(|theirs| theirs.scale == *scale) {
-            self.follow(theirs.scale, theirs.forecaster);
+        let theirs = before.forecast.lock().take();
+        if let Some(mut theirs) = theirs.filter(|theirs| theirs.scale == *scale) {
+            theirs.due = Instant(0);
+            self.follow(theirs);
         }
     }
 
     /// What is predicted, and why; `None`: nothing is.
     #[must_use]
     pub fn forecast_status(&self) -> Option<ForecastStatus> {
-        let forecasting = self.forecasting.lock();
-        forecasting.as_ref().map(|forecasting| ForecastStatus {
-            policy: forecasting.scale.policy.to_string(),
-            target: forecasting.target.workers,
-            idle_s: forecasting.target.idle.map(|idle| idle.as_secs_f64()),
-            reason: forecasting.forecaster.reason(),
-        })
+        self.forecast.lock().as_ref().map(Forecast::status)
     }
 
-    fn follow(self: &Arc<Self>, scale: ScaleConfig, forecaster: Box<dyn Forecaster>) {
-        let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
-        *self.forecasting.lock() = Some(Forecasting {
-            scale,
-            forecaster,
-            target: Target::default(),
-            epoch,
-        });
-        let shared = &self.shared;
-        shared.ticking.follow(&shared.clock, self, epoch);
+    fn follow(&self, forecast: Forecast) {
+        *self.forecast.lock() = Some(forecast);
+        self.shared.forecast_wake.notify_one();
     }
 
     pub(crate) fn stop_forecast(&self) {
-        self.forecasting.lock().take();
+        self.forecast.lock().take();
     }
 
-    /// A tick: observes, predicts, follows. How long until the next; `None`: this forecaster predicts no longer.
-    pub(crate) fn forecast(self: &Arc<Self>, epoch: u64) -> Option<Duration> {
+    /// Ticks the forecaster if it is due, and applies its target. When it is due next; far in the future: there is none.
+    pub(crate) fn forecast(self: &Arc<Self>) -> Instant {
+        let mut slot = self.forecast.lock();
+        let Some(forecast) = slot.as_mut() else {
+            return Instant(u64::MAX);
+        };
+        let now = self.now();
+        if now < forecast.due {
+            return forecast.due;
+        }
         let bytes = self.worker_bytes.load(Ordering::Relaxed);
-        let mut forecasting = self.forecasting.lock();
-        let current = forecasting
-            .as_mut()
-            .filter(|forecasting| forecasting.epoch == epoch)?;
-        let bytes = (bytes > 0).then_some(bytes);
-        let tick = self.state.lock().observe(self.now(), bytes);
-        let target = current.forecaster.tick(&tick);
-        let interval = current.forecaster.interval();
-        current.target = target;
+        let seen = self.state.lock().observe(now, (bytes > 0).then_some(bytes));
+        let Some(target) = forecast.tick(now, &seen, &self.version.config.name) else {
+            *slot = None;
+            return Instant(u64::MAX);
+        };
         self.change(|state, now, todo| state.apply_target(now, target, todo));
-        Some(interval)
+        forecast.due
     }
 
     /// Another version takes over: who runs or waits is served, nothing is kept ready any more.
@@ -227,7 +216,7 @@ impl Pool {
     /// This version is the live one again.
     pub fn revive(self: &Arc<Self>) {
         self.change(|state, _, _| state.revive());
-        if self.forecasting.lock().is_none() {
+        if self.forecast.lock().is_none() {
             self.start_forecast(self.version.config.scale.clone());
         }
     }

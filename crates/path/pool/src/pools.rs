@@ -10,7 +10,7 @@ use pilot_model::ports::{Clock, Engine, EventSink};
 use pilot_model::{EndReason, Instant, Version, WorkerId};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::forecasting::Ticking;
+use crate::forecasting;
 use crate::lease::PooledWorker;
 use crate::memory;
 use crate::pool::Pool;
@@ -43,7 +43,8 @@ pub(crate) struct PoolsInner {
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) forecaster: MakeForecaster,
-    pub(crate) ticking: Ticking,
+    /// A forecaster is to tick.
+    pub(crate) forecast_wake: Arc<Notify>,
     pub(crate) limits: PoolLimits,
     pub(crate) tasks: Tasks,
     /// Guards the list; pools are locked only after it is let go.
@@ -88,7 +89,7 @@ impl Pools {
             sink,
             clock,
             forecaster,
-            ticking: Ticking::new(),
+            forecast_wake: Arc::new(Notify::new()),
             limits,
             tasks: Tasks::new(),
             pools: Mutex::new(Vec::new()),
@@ -101,6 +102,11 @@ impl Pools {
         let weak = Arc::downgrade(&shared);
         shared.tasks.spawn(run_background_jobs(inbox, weak.clone()));
         shared.tasks.spawn(tick(weak.clone()));
+        shared.tasks.spawn(forecasting::drive(
+            weak.clone(),
+            Arc::clone(&shared.forecast_wake),
+            PoolsInner::forecast,
+        ));
         shared.tasks.spawn(memory::sample(weak, every));
         Self { shared }
     }
@@ -188,6 +194,14 @@ impl PoolsInner {
                 && other.version().config.name == pool.version().config.name
                 && other.is_live()
         })
+    }
+
+    /// Ticks the forecasters that are due. How long until the next one is.
+    fn forecast(self: &Arc<Self>) -> Duration {
+        let pools = self.pools();
+        let next = pools.iter().map(Pool::forecast).min();
+        let next = next.unwrap_or(Instant(u64::MAX));
+        next.since(self.clock.now())
     }
 
     /// Ticks whoever is due and says when the next one is.

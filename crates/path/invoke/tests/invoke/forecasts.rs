@@ -1,4 +1,4 @@
-//! Pools with a forecaster: in real time, because forecasts have a thread of their own.
+//! Pools with a forecaster: in real time, because forecasts run on another thread.
 
 use std::time::Duration;
 

@@ -178,7 +178,7 @@ impl Driver {
             None => (Arc::new(self.host(version).ok()?.key(version).ok()?), None),
         };
         let base_key = key.base_key();
-        let forecast = self.forecasts.lock().status(&base_key, &self.settings);
+        let forecast = self.forecasts.lock().status(&base_key);
         let state = self.state.lock();
         let (own, totals) = state.runtimes.of_key(&key);
         Some(RuntimeStatus {

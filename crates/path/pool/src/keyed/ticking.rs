@@ -2,17 +2,15 @@
 //! forecasters tick (Algorithm 3), and what nobody wants is let go.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use pilot_model::forecast::{Forecaster, Target};
 use pilot_model::runtime_key::RuntimeKey;
 use pilot_model::status::{ForecastStatus, RuntimeCounts};
 use pilot_model::{Event, Instant, ScaleConfig};
 
-use super::KeyedSettings;
 use super::driver::Driver;
+use crate::forecasting::Forecast;
 
 /// The forecasters, one per base key that a version uses.
 #[derive(Debug, Default)]
@@ -21,27 +19,13 @@ pub(super) struct Forecasts {
     by_base_key: HashMap<Arc<RuntimeKey>, Option<Forecast>>,
 }
 
-#[derive(Debug)]
-struct Forecast {
-    forecaster: Box<dyn Forecaster>,
-    target: Target,
-    due: Instant,
-}
-
 impl Forecasts {
     /// What is predicted of a base key.
-    pub(super) fn status(
-        &self,
-        base_key: &RuntimeKey,
-        settings: &KeyedSettings,
-    ) -> Option<ForecastStatus> {
-        let forecast = self.by_base_key.get(base_key)?.as_ref()?;
-        Some(ForecastStatus {
-            policy: settings.policy.to_string(),
-            target: forecast.target.workers,
-            idle_s: forecast.target.idle.map(|idle| idle.as_secs_f64()),
-            reason: forecast.forecaster.reason(),
-        })
+    pub(super) fn status(&self, base_key: &RuntimeKey) -> Option<ForecastStatus> {
+        self.by_base_key
+            .get(base_key)?
+            .as_ref()
+            .map(Forecast::status)
     }
 }
 
@@ -52,28 +36,9 @@ pub(super) struct Evicted {
     pub(super) bytes: u64,
 }
 
-/// Ticks until the pool is gone.
-pub(super) async fn watch(driver: Weak<Driver>) {
-    loop {
-        let Some(strong) = driver.upgrade() else {
-            return;
-        };
-        let wake = Arc::clone(&strong.wake);
-        let pause = tokio::task::spawn_blocking(move || strong.tick()).await;
-        let pause = pause.unwrap_or_else(|error| {
-            tracing::error!(%error, "the kept runtimes were not looked at");
-            LOOK_EVERY
-        });
-        tokio::select! {
-            () = wake.notified() => {}
-            () = tokio::time::sleep(pause) => {}
-        }
-    }
-}
-
 impl Driver {
     /// How long until the next.
-    fn tick(self: &Arc<Self>) -> Duration {
+    pub(super) fn tick(self: &Arc<Self>) -> Duration {
         let now = self.now();
         self.relieve(now);
         let next = self.forecast(now);
@@ -98,7 +63,7 @@ impl Driver {
         }
         // Nothing is kept of base keys that no version uses.
         let is_quiet = !is_used && counts == RuntimeCounts::default();
-        let pause = if is_quiet { LONGEST_PAUSE } else { LOOK_EVERY };
+        let pause = if is_quiet { Duration::MAX } else { LOOK_EVERY };
         next.since(self.now()).min(pause)
     }
 
@@ -165,18 +130,15 @@ impl Driver {
     /// A new base key's; it has an interval to see something.
     fn make_forecast(&self, now: Instant) -> Option<Forecast> {
         let settings = &self.settings;
-        let forecaster = (self.parts.forecaster)(&ScaleConfig {
+        let scale = ScaleConfig {
             min: 0,
             max: u32::try_from(settings.runtimes_max).unwrap_or(u32::MAX),
             spare: 0,
             idle: settings.keep,
             policy: settings.policy,
-        })?;
-        Some(Forecast {
-            due: now.after(forecaster.interval()),
-            forecaster,
-            target: Target::default(),
-        })
+        };
+        let forecaster = (self.parts.forecaster)(&scale)?;
+        Some(Forecast::new(scale, forecaster).after_an_interval(now))
     }
 
     /// False: it panicked.
@@ -191,33 +153,14 @@ impl Driver {
         };
         let seen = self.state.lock().runtimes.observe(now, base_key);
         let Some(seen) = seen else { return true };
-        let tick = AssertUnwindSafe(|| {
-            let target = forecast.forecaster.tick(&seen);
-            (target, forecast.forecaster.interval())
-        });
-        let target = match catch_unwind(tick) {
-            Ok((target, interval)) => {
-                forecast.target = target;
-                forecast.due = now.after(interval);
-                target
-            }
-            Err(_) => {
-                tracing::error!(key = %base_key, "its forecaster panicked: it is predicted no longer");
-                self.state
-                    .lock()
-                    .runtimes
-                    .apply_target(base_key, Target::default());
-                return false;
-            }
-        };
-        self.state.lock().runtimes.apply_target(base_key, target);
-        true
+        let target = forecast.tick(now, &seen, base_key);
+        let runtimes = &mut self.state.lock().runtimes;
+        runtimes.apply_target(base_key, target.unwrap_or_default());
+        target.is_some()
     }
 }
 
 /// Memory and age are looked at this often while there is anything.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// And this often while there is nothing.
-const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 /// What ending a runtime is taken to free at least, whatever it says.
 const FREED_BYTES_MIN: u64 = 1 << 20;
