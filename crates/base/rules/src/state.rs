@@ -60,7 +60,7 @@ pub struct PoolState<W, Q> {
     /// What the forecast wants, the busy ones among them.
     target: u32,
     /// How long an idle worker is kept beyond the floor: `idle_s`, or what the forecast says.
-    idle: Duration,
+    reap_after: Duration,
     /// Set by [`PoolState::scale`] until the next request: no more than so many are kept ready.
     cap: u32,
     /// `min` or the target, whichever is more, within the cap.
@@ -156,7 +156,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         let floor = settings.min;
         Self {
             target: 0,
-            idle: settings.idle,
+            reap_after: settings.reap_after,
             cap: u32::MAX,
             leased: 0,
             lease_ages: LeaseAges::default(),

@@ -62,7 +62,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             return;
         }
         self.target = target.workers.min(self.settings.max);
-        self.idle = target.idle.unwrap_or(self.settings.idle);
+        self.reap_after = target.idle.unwrap_or(self.settings.reap_after);
         self.update_floor();
         self.fill_floor(now, actions);
         self.reap(now, actions);
@@ -72,7 +72,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
     pub(super) fn settle(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
         if let Some(Place::Up { leases: 0, .. }) = self.place(key) {
             if self.mode == Mode::Live {
-                self.want(now.after(self.idle));
+                self.want(now.after(self.reap_after));
             } else {
                 self.retire(key, EndReason::Retired, actions);
             }
@@ -120,14 +120,14 @@ impl<W: Clone, Q> PoolState<W, Q> {
     pub(super) fn reap(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
         let hot = self.is_hot(now);
         let keep = if hot { self.settings.spare } else { 0 };
-        let spare = self.idlers.len().saturating_sub(keep);
+        let surplus = self.idlers.len().saturating_sub(keep);
         let above_floor = self.total().saturating_sub(self.floor);
         let some_idle = self.idlers.len() > 0;
-        for _ in 0..spare.min(above_floor) {
+        for _ in 0..surplus.min(above_floor) {
             let Some((key, touched)) = self.idlers.first() else {
                 break;
             };
-            let end = touched.after(self.idle);
+            let end = touched.after(self.reap_after);
             if end > now {
                 self.want(end);
                 break;
@@ -139,13 +139,13 @@ impl<W: Clone, Q> PoolState<W, Q> {
             && some_idle
             && let Some(last) = self.last_arrival
         {
-            self.want(last.after(self.settings.idle));
+            self.want(last.after(self.settings.hot_for));
         }
     }
 
     pub(super) fn is_hot(&self, now: Instant) -> bool {
         self.last_arrival
-            .is_some_and(|last| now < last.after(self.settings.idle))
+            .is_some_and(|last| now < last.after(self.settings.hot_for))
     }
 
     pub(super) fn coldest_idle(&self) -> Option<Key> {

@@ -13,8 +13,10 @@ pub struct Settings {
     pub max: u32,
     /// Idle workers kept beyond the busy ones while the function is hot.
     pub spare: u32,
-    /// An idle worker is reaped after this; the function is hot for this long after a request.
-    pub idle: Duration,
+    /// An idle worker is reaped after this, unless a forecast says otherwise. `idle_s`.
+    pub reap_after: Duration,
+    /// After a request, the function is hot for this long: spare workers are kept. `idle_s` as well.
+    pub hot_for: Duration,
     /// Invocations of one worker at the same time; at least 1.
     pub concurrency: u32,
     /// Whether a worker serves more than one invocation.
@@ -31,7 +33,8 @@ impl Settings {
             min: config.scale.min,
             max: config.scale.max,
             spare: config.scale.spare,
-            idle: config.scale.idle,
+            reap_after: config.scale.idle,
+            hot_for: config.scale.idle,
             concurrency: config.concurrency,
             reuse: config.reuse,
             queue_max: queue_max.max(1),
