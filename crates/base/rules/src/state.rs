@@ -422,6 +422,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
         let was_full = *leases >= full_at;
         let was_draining = draining.is_some();
         *leases = leases.saturating_sub(1);
+        // With one slot, the sum is when the one lease began.
+        let began = Instant(u64::try_from(*since_sum).unwrap_or(u64::MAX));
         *since_sum = since_sum.saturating_sub(u128::from(since.0));
         match ending {
             Ending::Lost(reason) => *draining = Some(draining.unwrap_or(reason)),
@@ -431,7 +433,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         let (unused, draining) = (*leases == 0, *draining);
         if unused {
             *since_sum = 0;
-            self.lease_ages.end(key);
+            self.lease_ages.end(began);
         }
         self.leased = self.leased.saturating_sub(1);
         self.sample(now, since, ending);
@@ -576,7 +578,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
     fn lease(&mut self, now: Instant, key: Key) -> Option<W> {
         let full_at = self.settings.concurrency;
         let since = if full_at == 1 {
-            self.lease_ages.begin(key, now)
+            self.lease_ages.begin(now)
         } else {
             now
         };
@@ -587,7 +589,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             ..
         }) = self.place_mut(key)
         else {
-            self.lease_ages.end(key);
+            self.lease_ages.end(since);
             return None;
         };
         *leases += 1;
