@@ -17,6 +17,7 @@
 //! the bursty ramp, the intervals of 10 and 60 s, and the day of 50 Azure functions, with its own memory and with small workers;
 //! docs/forecasting.md has the figures, those of the workloads that were held out among them.
 
+mod cost;
 mod gaps;
 mod level;
 mod peak;
@@ -30,6 +31,7 @@ use pilot_model::{Instant, ScaleConfig};
 
 use super::signal::exact;
 use super::sizing::whole;
+use cost::Cost;
 use level::{Belief, Level};
 use peak::Peak;
 use trend::Trend;
@@ -54,15 +56,6 @@ pub(super) struct Auto {
     /// If nothing comes, nothing changes before.
     next_look: Instant,
     newest: Decision,
-}
-
-/// What a wait and a worker cost.
-#[derive(Debug, Clone, Copy, Default)]
-struct Cost {
-    /// T, seconds: what a request waits that meets no worker.
-    start_s: f64,
-    /// Seconds of waiting that are worth holding a worker for one second.
-    holding: f64,
 }
 
 /// What was decided last, and why.
@@ -186,18 +179,6 @@ impl Auto {
     /// Invocations at once that `max` workers serve.
     fn slots(&self, concurrency: u32) -> u32 {
         self.max.saturating_mul(concurrency.max(1))
-    }
-}
-
-impl Cost {
-    /// Whether holding a worker pays that is needed so often per second.
-    fn pays(self, hazard: f64) -> bool {
-        hazard * self.start_s > self.holding
-    }
-
-    /// How long a worker can be held for what one start costs, seconds.
-    fn break_even_s(self) -> f64 {
-        self.start_s / self.holding
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Outcome;
+use super::outcome::Outcome;
 
 /// What a gigabyte-second of memory may cost, in seconds of waiting for starts.
 pub const WEIGHTS: [f64; 3] = [0.1, 1.0, 10.0];

@@ -6,7 +6,7 @@ use pilot_model::forecast::Forecaster;
 use pilot_rules::{PoolState, Settings};
 
 use super::random::Random;
-use super::{Function, MakeForecaster, Simulation};
+use super::settings::{Function, MakeForecaster, Simulation};
 
 /// A worker is known by when it was asked for: its life began then.
 #[derive(Debug, Clone, Copy)]

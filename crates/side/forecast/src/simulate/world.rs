@@ -3,14 +3,15 @@
 
 use pilot_model::Instant;
 use pilot_rules::{Action, Ending, Key};
+use pilot_workload::Arrival;
 use std::iter::Peekable;
 
 use super::count::Count;
 use super::cpu::{Cpus, Job, Part};
 use super::events::{Event, Events, What};
-use super::outcome::{gigabyte_seconds, nanos, seconds};
+use super::outcome::{Outcome, gigabyte_seconds, nanos, seconds};
 use super::pool::{Pool, WaitingArrival, Worker};
-use super::{Arrival, Function, Load, MakeForecaster, Outcome, Simulation};
+use super::settings::{Function, Load, MakeForecaster, Simulation};
 
 pub(super) fn run<I>(
     simulation: &Simulation,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pilot_model::Instant;
 
-use super::Cost;
+use super::cost::Cost;
 use super::gaps::{Gaps, bin_of, edge, width};
 
 /// Workers `from..=to` of a function, taken together.
