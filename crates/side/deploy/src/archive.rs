@@ -1,7 +1,7 @@
-//! Unpacking uploaded code: a gzip-compressed tar, from somebody we do not trust, into a staging folder.
+//! Unpacks uploaded code, an untrusted gzip-compressed tar, into a staging folder.
 //!
-//! Only plain files and folders come out, with plain modes and one fixed time, so that equal code is equal on disk. No
-//! link is ever created below the folder, which is why a checked name cannot lead out of it. Everything is bounded.
+//! It creates only files and folders with fixed modes and a fixed time, so that equal code is equal on disk. It never creates a link
+//! below the folder, so a checked name cannot lead out of it. Sizes and numbers are limited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, FileTimes, OpenOptions};
@@ -18,14 +18,14 @@ use tar::EntryType;
 use crate::data_dir::make_dir;
 use crate::hash::Fields;
 
-/// What an archive may be.
+/// The limits of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArchiveLimits {
     /// Largest upload, bytes. Lambda's limit is 50 MB.
     pub compressed_bytes_max: u64,
-    /// Most that it unpacks to, bytes. Lambda's limit is 250 MB.
+    /// Largest unpacked size, bytes. Lambda's limit is 250 MB.
     pub unpacked_bytes_max: u64,
-    /// Most files and folders.
+    /// Highest number of files and folders.
     pub entries_max: usize,
 }
 
@@ -39,21 +39,21 @@ impl Default for ArchiveLimits {
     }
 }
 
-/// Why an archive was not unpacked.
+/// Why an archive cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// Not a gzip-compressed tar, or cut short.
+    /// Not a gzip-compressed tar, or a truncated one.
     #[error("the archive cannot be read: {problem}; send the code as a gzip-compressed tar")]
     Unreadable {
-        /// What the decoder says.
+        /// The decoder's message.
         problem: String,
     },
-    /// An entry that must not be there.
+    /// An entry that is not allowed.
     #[error("the archive's entry '{entry}' {problem}")]
     Entry {
-        /// Its name, made printable, cut to 200 characters.
+        /// Its name, made printable and shortened to 200 characters.
         entry: String,
-        /// What is wrong and what to change.
+        /// What is wrong, and what to change.
         problem: String,
     },
     /// Too large, or too many entries.
@@ -62,31 +62,31 @@ pub enum ArchiveError {
         /// Which limit, and what to change.
         problem: String,
     },
-    /// No file in it, where the function needs some. The deployer's to say.
+    /// It has no files, but the function needs some. The deployer checks this.
     #[error("the archive has no files; check the function's path in pilot.toml")]
     Empty,
     /// The disk failed.
     #[error("the code could not be written to {path}: {source}")]
     Disk {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// What came out of an archive.
+/// The content of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unpacked {
     /// Hash over every file's path, executable bit and bytes; independent of order, times and owners.
     pub hash: String,
-    /// Number of files; 0 is for the caller to judge.
+    /// Number of files; may be 0.
     pub files: usize,
     /// Their size, bytes.
     pub bytes: u64,
 }
 
-/// Unpacks into `folder`, which must exist and be empty. On an error the folder holds rubbish, for the caller to remove.
+/// Unpacks into `folder`, which must exist and be empty. After an error, the caller removes the folder.
 ///
 /// # Errors
 /// See [`ArchiveError`].
@@ -112,7 +112,7 @@ pub fn unpack(
         folders: BTreeSet::new(),
         bytes: 0,
     };
-    // Headers and padding are beside the files' bytes: at most 1.5 KiB an entry, and a long name's extra entry.
+    // Headers and padding are added to the files' bytes: at most 1.5 KiB per entry, and an extra entry for a long name.
     let overhead = (limits.entries_max as u64).saturating_mul(8 * 1024);
     let plain =
         MultiGzDecoder::new(archive).take(limits.unpacked_bytes_max.saturating_add(overhead));
@@ -121,7 +121,7 @@ pub fn unpack(
     for entry in entries {
         unpacking.entry(entry.map_err(unreadable)?)?;
     }
-    // To the end: a gzip stream that was cut short behind the tar's end mark is still a broken upload.
+    // Reads to the end, because a gzip stream that is truncated after the tar's end mark is still a broken upload.
     io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(unreadable)?;
     Ok(unpacking.finish())
 }
@@ -147,7 +147,7 @@ impl Unpacking<'_> {
         }
         check_kind(kind).map_err(fail)?;
         let path = checked_path(&raw).map_err(fail)?;
-        // Bytecode from somewhere else is of no use here: it is compiled afresh for the function's interpreter.
+        // Bytecode is left out, because it is compiled for the function's interpreter.
         let bytecode = path.iter().any(|part| part == "__pycache__");
         if path.as_os_str().is_empty() || bytecode {
             return Ok(());
@@ -186,7 +186,7 @@ impl Unpacking<'_> {
             }
             let full = self.folder.join(folder);
             let made = make_dir(&full).and_then(|()| {
-                // Whatever the umask: workers run as somebody else.
+                // Independent of the umask, because workers run as another user.
                 fs::set_permissions(&full, fs::Permissions::from_mode(0o755))
             });
             made.map_err(|source| disk_or_name(source, full, raw))?;
@@ -206,7 +206,7 @@ impl Unpacking<'_> {
         if self.files.contains_key(path) || self.folders.contains(path) {
             return Err(ArchiveError::Entry {
                 entry: printable(raw),
-                problem: "is there twice; pack the code again".to_owned(),
+                problem: "appears twice; pack the code again".to_owned(),
             });
         }
         let mode = if executable { 0o755 } else { 0o644 };
@@ -231,7 +231,7 @@ impl Unpacking<'_> {
             if self.bytes > self.limits.unpacked_bytes_max {
                 return Err(ArchiveError::TooLarge {
                     problem: format!(
-                        "the code unpacks to more than {}, which is the limit; leave out what the function does not \
+                        "the unpacked code is larger than the limit of {}; leave out what the function does not \
                          need (it was at '{}')",
                         Size(self.limits.unpacked_bytes_max),
                         printable(raw),
@@ -280,7 +280,7 @@ fn check_kind(kind: EntryType) -> Result<(), String> {
     }
 }
 
-/// The name as a path below the folder: plain components alone. `.` gives the empty path.
+/// The name as a path below the folder, with plain components only. `.` gives the empty path.
 fn checked_path(raw: &[u8]) -> Result<PathBuf, String> {
     let text = std::str::from_utf8(raw)
         .map_err(|_| "has a name that is not UTF-8; rename it".to_owned())?;
@@ -311,7 +311,7 @@ fn checked_path(raw: &[u8]) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// A name the file system refuses is the archive's fault, everything else the disk's.
+/// A name that the file system refuses is an error of the archive. Everything else is an error of the disk.
 fn disk_or_name(source: io::Error, path: PathBuf, raw: &[u8]) -> ArchiveError {
     match source.kind() {
         io::ErrorKind::InvalidFilename => ArchiveError::Entry {
@@ -320,7 +320,7 @@ fn disk_or_name(source: io::Error, path: PathBuf, raw: &[u8]) -> ArchiveError {
         },
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => ArchiveError::Entry {
             entry: printable(raw),
-            problem: "is there twice, once as a file and once as a folder; pack the code again"
+            problem: "appears twice, once as a file and once as a folder; pack the code again"
                 .to_owned(),
         },
         _ => ArchiveError::Disk { path, source },

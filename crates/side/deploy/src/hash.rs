@@ -1,10 +1,10 @@
-//! Content addresses: SHA-256 over fields that cannot run into one another.
+//! Content addresses: SHA-256 over a sequence of fields with unambiguous boundaries.
 
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-/// A hash over a sequence of fields; each is preceded by its length.
+/// A hash over a sequence of fields. Each field is preceded by its length.
 #[derive(Debug, Default)]
 pub(crate) struct Fields(Sha256);
 

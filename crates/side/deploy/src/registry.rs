@@ -1,7 +1,7 @@
-//! The registry: functions, versions and environments in SQLite, so that a restart, a kill -9 or a lost power supply loses
-//! nothing that was acknowledged. Write-ahead log, `synchronous = FULL`: a commit is on disk when it returns.
+//! The registry: functions, versions and environments in SQLite. A restart, a `kill -9` or a power failure loses nothing that was
+//! acknowledged: with a write-ahead log and `synchronous = FULL`, a commit is on disk when it returns.
 //!
-//! Invariant: a version's row is written after its files are on disk. Nothing on an invocation's path reads or writes here.
+//! Invariant: a version's row is written after its files are on disk. Invocations do not read or write the registry.
 
 mod environments;
 
@@ -24,25 +24,25 @@ pub struct Registry {
     data_dir: PathBuf,
 }
 
-/// A version as it was committed.
+/// A version in the registry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredVersion {
-    /// The version, its paths made absolute again.
+    /// The version, with absolute paths.
     pub version: Version,
-    /// What its deployment found.
+    /// The result of its trial start.
     pub template: TemplateReport,
     /// When it was deployed, Unix seconds.
     pub deployed_unix_s: u64,
-    /// Why it cannot be run; `None`: nothing is missing.
+    /// Why it cannot run; `None`: nothing is missing.
     pub problem: Option<String>,
 }
 
 /// A function with its kept versions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredFunction {
-    /// What NAME means.
+    /// The live version.
     pub live: StoredVersion,
-    /// The others, newest first.
+    /// The older versions, newest first.
     pub older: Vec<StoredVersion>,
 }
 
@@ -66,13 +66,13 @@ pub enum RegistryError {
         path: PathBuf,
         /// Its schema.
         found: i64,
-        /// Ours.
+        /// The newest schema that this Pilotlight supports.
         known: i64,
     },
     /// SQLite failed.
     #[error("the registry failed: {problem}")]
     Sqlite {
-        /// What it says.
+        /// Its message.
         problem: String,
     },
 }
@@ -86,7 +86,7 @@ impl From<rusqlite::Error> for RegistryError {
 }
 
 impl Registry {
-    /// Opens the registry in a data directory, creates or migrates it.
+    /// Opens the registry in a data directory. Creates or migrates it if necessary.
     ///
     /// # Errors
     /// [`RegistryError::Open`], [`RegistryError::Newer`].
@@ -106,10 +106,10 @@ impl Registry {
         })
     }
 
-    /// Every function, by name. A row that cannot be read or whose files are gone is a function with a problem.
+    /// All functions, by name. A function whose row is invalid or whose files are missing has a problem.
     ///
     /// # Errors
-    /// SQLite's.
+    /// Those of SQLite.
     pub fn functions(&self) -> Result<Vec<StoredFunction>, RegistryError> {
         let connection = self.connection.lock();
         let mut statement = connection.prepare_cached(
@@ -141,7 +141,7 @@ impl Registry {
         Ok(functions)
     }
 
-    /// A version's configuration as it was written: the JSON that earlier builds made its id from.
+    /// A version's configuration as stored: the JSON from which earlier builds made its id.
     pub(crate) fn stored_config(&self, version: &Version) -> Result<String, RegistryError> {
         Ok(self.connection.lock().query_row(
             "SELECT config FROM versions WHERE name = ?1 AND number = ?2",
@@ -150,10 +150,10 @@ impl Registry {
         )?)
     }
 
-    /// Makes a version the live one of its function and lets go of all but the newest `kept`. On disk when it returns.
+    /// Makes a version the live one of its function, and removes all versions except the newest `kept`. On disk when it returns.
     ///
     /// # Errors
-    /// SQLite's; then nothing has changed.
+    /// Those of SQLite; then nothing has changed.
     pub fn commit(&self, stored: &StoredVersion, kept: usize) -> Result<(), RegistryError> {
         let version = &stored.version;
         let environment = &version.environment;
@@ -188,10 +188,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes a function away with all its versions. False: there was none.
+    /// Removes a function with all its versions. False: there was none.
     ///
     /// # Errors
-    /// SQLite's; then nothing has changed.
+    /// Those of SQLite; then nothing has changed.
     pub fn remove(&self, name: &FunctionName) -> Result<bool, RegistryError> {
         let mut connection = self.connection.lock();
         let transaction = connection.transaction()?;
@@ -202,7 +202,7 @@ impl Registry {
         Ok(removed > 0)
     }
 
-    /// `None`: not even the name can be read.
+    /// `None`: the name is invalid.
     fn stored_version(&self, row: &Row<'_>) -> Result<Option<StoredVersion>, rusqlite::Error> {
         let Ok(name) = row.get::<_, String>(0)?.parse::<FunctionName>() else {
             return Ok(None);
@@ -254,7 +254,7 @@ fn no_report() -> TemplateReport {
     }
 }
 
-/// Creates the file for the daemon's user alone: configurations hold environment variables.
+/// Creates the file with access only for the daemon's user, because configurations contain environment variables.
 fn create_private(path: &Path) -> io::Result<()> {
     OpenOptions::new()
         .create(true)
@@ -272,7 +272,7 @@ fn prepare(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "foreign_keys", true)
 }
 
-/// Brings the schema up to date, one step after the other, all in one transaction.
+/// Migrates the schema, step by step in one transaction.
 fn migrate(connection: &mut Connection, path: &Path) -> Result<(), RegistryError> {
     let fail = |error: rusqlite::Error| RegistryError::Open {
         path: path.to_owned(),
@@ -313,7 +313,7 @@ fn path_text(path: &Path) -> Result<&str, RegistryError> {
 
 const FILE: &str = "registry.sqlite";
 const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
-/// Step N leads from schema N to N + 1. Never change one that was released; add another.
+/// Step N migrates from schema N to N + 1. Never change a released step; add a new one.
 const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE functions (
@@ -338,8 +338,8 @@ const MIGRATIONS: &[&str] = &[
         imports TEXT NOT NULL
     ) STRICT;
     ",
-    // Environments without Python, and with Node.js. `packages` and `modules` are the names of the folders under `environments/`
-    // that they are installed in: no longer always the environment's own.
+    // Environments without Python, and with Node.js. `packages` and `modules` are the names of their folders under `environments/`,
+    // which may differ from the environment's id.
     "
     CREATE TABLE environments_2 (
         id TEXT PRIMARY KEY,

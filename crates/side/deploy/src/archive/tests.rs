@@ -141,12 +141,12 @@ fn links_and_devices_are_refused_by_name() {
 
 #[test]
 fn an_entry_twice_is_refused() {
-    assert!(refusal(&[file("app.py", b"1"), file("./app.py", b"2")]).contains("is there twice"));
+    assert!(refusal(&[file("app.py", b"1"), file("./app.py", b"2")]).contains("appears twice"));
     assert!(
         refusal(&[file("app", b"1"), file("app/x.py", b"2")])
             .contains("lies below 'app', which is a file")
     );
-    assert!(refusal(&[file("app/x.py", b"1"), file("app", b"2")]).contains("is there twice"));
+    assert!(refusal(&[file("app/x.py", b"1"), file("app", b"2")]).contains("appears twice"));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn every_limit_names_itself() {
         unpacked_bytes_max: 4096,
         ..limits
     };
-    assert!(message(bytes, "1").contains("unpacks to more than 4 KB,"));
+    assert!(message(bytes, "1").contains("larger than the limit of 4 KB;"));
     let entries = ArchiveLimits {
         entries_max: 1,
         ..limits

@@ -1,5 +1,5 @@
-//! One deployment, step by step. What is staged, claimed or settled by a deployment that fails is let go of when the values here
-//! are dropped; the sweep removes what then nobody needs.
+//! One deployment, step by step. If it fails, dropping the values here releases everything that it has staged or reserved, and the sweep
+//! removes unused folders.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,30 +24,30 @@ use crate::registry::StoredVersion;
 use crate::state::{Deployed, Function, Reservation};
 use crate::version_id::MadeOf;
 
-/// The code, unpacked in its stage.
+/// The code, unpacked in a staging folder.
 struct Staged {
     stage: TempDir,
     code: PathBuf,
     unpacked: Unpacked,
 }
 
-/// What a new version is made of.
+/// The parts of a new version.
 struct Parts {
     config: FunctionConfig,
     staged: Staged,
     plan: Plan,
     id: VersionId,
-    /// The function as it is.
+    /// The function before the deployment.
     before: Option<Function>,
 }
 
-/// Everything that must not be let go of until the deployment is committed or given up.
+/// Everything that must be held until the deployment is committed or has failed.
 struct Claims {
     _function_lock: OwnedMutexGuard<()>,
     _folders: Vec<Reservation>,
 }
 
-/// Tells the client how far it is.
+/// Reports the progress to the client.
 struct Say(Arc<dyn Fn(Progress) + Send + Sync>);
 
 impl Say {
@@ -113,12 +113,12 @@ impl Inner {
             before,
         };
         let done = Arc::clone(&self).make_live(parts, claims, &say).await;
-        // Of what failed, or of versions that are kept no longer.
+        // Removes files of a failed deployment, and of versions that are no longer kept.
         self.sweep_aside().await;
         done
     }
 
-    /// The live version, if it is made of the same.
+    /// The live version, if it has the same parts.
     async fn unchanged<'a>(
         self: &Arc<Self>,
         before: Option<&'a Function>,
@@ -233,7 +233,7 @@ impl Inner {
         })
     }
 
-    /// The point of no return. It runs to its end on its own thread, whoever still waits for it.
+    /// Commits and activates the version. It runs to its end on its own thread, even if nobody waits for it.
     fn commit(
         &self,
         deployed: Deployed,
@@ -270,7 +270,7 @@ impl Inner {
 }
 
 impl Function {
-    /// Its versions once another is live, newest first. One that cannot be run is not kept.
+    /// The versions that are older than the new live one, newest first. Versions that cannot run are not kept.
     fn into_older(self) -> Vec<Deployed> {
         let live = self.problem.is_none().then_some(self.live);
         live.into_iter()
@@ -281,7 +281,7 @@ impl Function {
 }
 
 impl Staged {
-    /// Makes the code durable and moves it to its place; the stage goes. `replace`: what lies there may be damaged.
+    /// Makes the code durable and moves it to its place. `replace`: an existing folder there may be damaged.
     async fn settle(self, place: PathBuf, replace: bool) -> Result<(), DeployError> {
         blocking(move || {
             let settle = || {
@@ -319,7 +319,7 @@ enum EnvironmentWas {
 }
 
 impl EnvironmentWas {
-    /// `has`: what is in it; empty: nothing.
+    /// `has`: the content of the environment; may be empty.
     fn describe(self, id: &EnvironmentId, has: &str) -> String {
         if has.is_empty() {
             return "no packages to install".to_owned();
@@ -332,7 +332,7 @@ impl EnvironmentWas {
     }
 }
 
-/// What of the code does not do, before anything is built for it.
+/// Checks the code before anything is built for it.
 fn check_code(config: &FunctionConfig, staged: &Staged) -> Result<(), DeployError> {
     if staged.unpacked.files == 0 && config.runtime.needs_code() {
         return Err(errors::from_archive(&ArchiveError::Empty));

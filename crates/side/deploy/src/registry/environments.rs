@@ -1,4 +1,4 @@
-//! The registry's rows of environments, and what of a version is missing on this machine.
+//! The registry's rows of environments, and the check for missing files of a version.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ pub(super) fn read(data_dir: &Path, row: &Row<'_>) -> Result<Environment, rusqli
     let id = EnvironmentId::from_hex(&row.get::<_, String>(6)?);
     let environments = data_dir.join("environments");
     if !row.get::<_, bool>(8)? {
-        // Nothing is known: its folder, if there is one of this name, is kept.
+        // An invalid row. Its folder is kept, if there is one with this name.
         return Ok(Environment {
             python: None,
             packages_dir: Some(environments.join(id.as_str()).join("packages")),
@@ -99,7 +99,7 @@ pub(super) fn forget_unused(transaction: &Transaction<'_>) -> Result<(), rusqlit
         .map(drop)
 }
 
-/// What a version needs and does not find on this machine.
+/// A file or interpreter that a version needs and that is missing on this machine.
 pub(super) fn missing(version: &Version) -> Option<String> {
     let environment = &version.environment;
     let node = environment.node.as_ref();

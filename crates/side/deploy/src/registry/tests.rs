@@ -14,7 +14,7 @@ fn a_program() -> Python {
     }
 }
 
-/// A version whose files are all there.
+/// A version with all its files.
 fn version(data_dir: &Path, name: &str, number: u32) -> StoredVersion {
     let mut version = Version::clone(&pilot_testkit::version(name, number));
     version.code_dir = data_dir.join("code").join(version.id.as_str());
@@ -153,7 +153,7 @@ fn missing_files_are_a_problem_of_that_function_alone() {
     assert_eq!(problems[2], None);
 }
 
-/// A version of a Node.js function whose files are all there.
+/// A version of a Node.js function with all its files.
 fn node_version(data_dir: &Path, name: &str, number: u32) -> StoredVersion {
     let mut stored = version(data_dir, name, number);
     let modules = data_dir.join("environments/00000000000000d0/node_modules");
@@ -243,7 +243,7 @@ fn a_function_whose_node_or_packages_are_gone_says_which() {
     );
 }
 
-/// As the first schema wrote it.
+/// Rows of the first schema.
 const FIRST_SCHEMA_ROWS: &str = r#"
     INSERT INTO functions VALUES ('old', 2), ('bare', 1);
     INSERT INTO versions VALUES
@@ -357,7 +357,7 @@ fn what_was_committed_is_there_without_a_clean_end() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let registry = Registry::open(folder.path()).unwrap();
     registry.commit(&version(folder.path(), "a", 1), 3).unwrap();
-    // What a kill -9 leaves: the files as they are, the write-ahead log not folded in.
+    // The files after a `kill -9`, with a write-ahead log that is not merged.
     for entry in fs::read_dir(folder.path()).unwrap() {
         let path = entry.unwrap().path();
         if path.is_file() {
