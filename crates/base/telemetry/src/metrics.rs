@@ -118,18 +118,6 @@ impl Default for Metrics {
             &table::WORKER_START_DURATION,
             metrics.worker_start_duration.clone(),
         );
-        register(registry, &table::WORKER_ENDS, metrics.worker_ends.clone());
-        register(
-            registry,
-            &table::WORKER_LIFETIME,
-            metrics.worker_lifetime.clone(),
-        );
-        register(registry, &table::WORKER_CPU, metrics.worker_cpu.clone());
-        register(
-            registry,
-            &table::WORKER_MEMORY_PEAK,
-            metrics.worker_memory_peak.clone(),
-        );
         register(registry, &table::WORKERS, metrics.workers.clone());
         register(registry, &table::QUEUE_LENGTH, metrics.queue_length.clone());
         register(
@@ -144,6 +132,7 @@ impl Default for Metrics {
         );
         register(registry, &table::TEMPLATES, metrics.templates.clone());
         metrics.register_runtimes();
+        metrics.register_ended_workers();
         let registry = &mut metrics.registry;
         register(
             registry,
@@ -278,6 +267,22 @@ impl Metrics {
             let labels = vec![("state", Cow::Borrowed(state))];
             self.runtimes.get_or_create(&labels).set(u64::from(count));
         }
+    }
+
+    fn register_ended_workers(&mut self) {
+        let registry = &mut self.registry;
+        register(registry, &table::WORKER_ENDS, self.worker_ends.clone());
+        register(
+            registry,
+            &table::WORKER_LIFETIME,
+            self.worker_lifetime.clone(),
+        );
+        register(registry, &table::WORKER_CPU, self.worker_cpu.clone());
+        register(
+            registry,
+            &table::WORKER_MEMORY_PEAK,
+            self.worker_memory_peak.clone(),
+        );
     }
 
     fn register_runtimes(&mut self) {
