@@ -1,8 +1,8 @@
-//! The rules of a pool: when a worker is started, who gets it, how long it is kept.
+//! The rules of a pool: when a worker is started, which request gets it, and how long it is kept.
 //!
-//! A pure state machine: events come in with the time at which they happened, actions go out. The daemon (`path/pool`) and
-//! the simulator (`side/forecast`) run the same one; that is why it lies below both, and why a policy that was judged in
-//! the simulator behaves so in the daemon. Nothing here waits, reads a clock or holds a lock.
+//! A pure state machine: it takes events with the time at which they happened, and returns actions. The daemon (`path/pool`) and the
+//! simulator (`side/forecast`) run the same one, so a policy behaves in the daemon as it did in the simulator. Nothing here waits,
+//! reads a clock or holds a lock.
 
 mod state;
 

@@ -1,10 +1,9 @@
-//! The decisions of one pool (the workers of one version) as a pure state machine: events come in with the time at which
-//! they happened, actions go out. No I/O, no clock, no lock; `pool.rs` wraps it.
+//! The decisions of one pool (the workers of one version) as a pure state machine: it takes events with the time at which they
+//! happened, and returns actions. No I/O, no clock, no lock; `pool.rs` is its driver.
 //!
-//! Invariants, property-tested in `state/tests.rs`: nobody waits while a worker has a free slot; whoever waits has a
-//! running or starting worker to hope for; at most `max` workers; no worker has more than `concurrency` leases; requests
-//! are served in the order in which they came; each is given a worker, failed or abandoned exactly once; a leased worker is
-//! never retired.
+//! Invariants, property-tested in `state/tests.rs`: no request waits while a worker has a free slot; while a request waits, a worker
+//! is busy or starting; there are at most `max` workers; no worker has more than `concurrency` leases; requests are served in the
+//! order in which they came; each gets a worker, fails or is abandoned exactly once; a leased worker is never retired.
 //!
 //! A request may be announced before it can use a worker ([`PoolState::announce`]). It then has a place in the queue, and a worker is
 //! started for it if that pays, but it holds none: free workers go to requests that can use them.
@@ -39,13 +38,13 @@ pub struct PoolState<W, Q> {
     settings: Settings,
     places: Vec<Option<Place<W>>>,
     vacant: Vec<Key>,
-    /// Workers with a free slot; the one used last at the end. Leases are taken from the end, so that the others cool down.
+    /// Workers with a free slot; the one used last at the end. Leases are taken from the end, so that the others become idle.
     free: Vec<Key>,
     /// Workers that are up and have no lease.
     idlers: IdleList,
     /// Requests that wait, and announced ones, in the order in which they came.
     queue: VecDeque<Waiter<Q>>,
-    /// Of the queue: announced, and not here yet.
+    /// Requests of the queue that are announced and have not come yet.
     announced: usize,
     next_waiter: u64,
     starting: u32,
@@ -57,15 +56,15 @@ pub struct PoolState<W, Q> {
     failures: u32,
     /// No worker is started ahead of demand before this.
     hold_until: Instant,
-    /// What the forecast wants, the busy ones among them.
+    /// Workers that the forecast wants, including the busy ones.
     target: u32,
     /// How long an idle worker is kept beyond the floor: `idle_s`, or what the forecast says.
     reap_after: Duration,
-    /// Set by [`PoolState::scale`] until the next request: no more than so many are kept ready.
+    /// Set by [`PoolState::scale`] until the next request: no more workers than this are kept ready.
     cap: u32,
-    /// `min` or the target, whichever is more, within the cap.
+    /// The larger of `min` and the target, limited by the cap.
     floor: u32,
-    /// Leases out, over all workers.
+    /// Current leases of all workers.
     leased: u32,
     /// Their ages, where a worker has one slot.
     lease_ages: LeaseAges,
@@ -92,7 +91,7 @@ enum Place<W> {
     Up {
         worker: W,
         leases: u32,
-        /// Sum of when the current leases began, nanoseconds: their mean age is what the sizing rule wants.
+        /// Sum of the times at which the current leases began, nanoseconds. The sizing rule needs their mean age.
         since_sum: u128,
         /// Set once the worker is not leased again: why it ends.
         draining: Option<EndReason>,
@@ -108,7 +107,7 @@ struct Waiter<Q> {
     met: bool,
     /// A start was ordered for it.
     caused: bool,
-    /// A start ordered for another was what it had to hope for.
+    /// It could expect to be served by a start that was ordered for another request.
     hoped: bool,
     /// Starts ordered for it that failed.
     failures: u32,
@@ -136,9 +135,9 @@ impl<Q> Waiter<Q> {
 enum Mode {
     /// Keeps workers for later.
     Live,
-    /// Serves whoever comes, keeps nothing.
+    /// Serves requests, keeps nothing.
     Retired,
-    /// Serves nobody.
+    /// Serves no request.
     Closed,
 }
 
@@ -336,7 +335,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         waiter.handle
     }
 
-    /// Whether this request waits for a start that is under way, not for a busy worker.
+    /// Whether this request waits for a start that is in progress, and not for a busy worker.
     #[must_use]
     pub fn awaits_start(&self, waiter: WaiterId) -> bool {
         let waiter = self.position(waiter).and_then(|at| self.queue.get(at));
@@ -460,12 +459,12 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.settle(now, key, actions);
     }
 
-    /// A worker that was just leased turns out to be dead already: the lease never took place.
+    /// A worker that was just leased is already dead: undoes the lease.
     pub fn found_dead(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
         self.release(now, key, now, Ending::Lost(EndReason::Crash), actions);
     }
 
-    /// Time passes: reaps, refills, and looks again at who waits. To be called at [`PoolState::due`].
+    /// Time passes: reaps, refills, and reconsiders starts for waiting requests. To be called at [`PoolState::due`].
     pub fn tick(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
         self.due = Self::NEVER;
         self.order_starts(now, None, actions);
@@ -473,13 +472,13 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.reap(now, actions);
     }
 
-    /// When [`PoolState::tick`] is to be called next; far in the future: not before another event.
+    /// When [`PoolState::tick`] is to be called next. Far in the future: not before another event.
     #[must_use]
     pub fn due(&self) -> Instant {
         self.due
     }
 
-    /// Another version takes over: keeps nothing ready any more. Who waits or comes is still served.
+    /// Another version takes over: keeps nothing ready any more. Requests that wait or still come are served.
     pub fn retire_all(&mut self, actions: &mut Vec<Action<W, Q>>) {
         if self.mode == Mode::Live {
             self.mode = Mode::Retired;
@@ -499,7 +498,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    /// Serves nobody any more: who waits is failed, every worker without a lease retired.
+    /// Serves no request any more: waiting requests fail, and every worker without a lease is retired.
     pub fn close(&mut self, actions: &mut Vec<Action<W, Q>>) {
         self.mode = Mode::Closed;
         self.fail_all(actions);
@@ -513,7 +512,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         actions.extend(handles.map(Action::Fail));
     }
 
-    /// Retires this worker under memory pressure, if it is idle. False: it is not.
+    /// Retires this worker under memory pressure, if it is idle. Returns whether it was.
     pub fn evict(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) -> bool {
         let idle = matches!(self.place(key), Some(Place::Up { leases: 0, .. }));
         if idle {
@@ -523,7 +522,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         idle
     }
 
-    /// Workers that are idle, with when each was last used; the coldest first.
+    /// Idle workers, and when each was last used; the one that was not used for longest first.
     pub fn idle_workers(&self) -> impl Iterator<Item = (Key, Instant, &W)> {
         self.idlers
             .iter()
@@ -556,7 +555,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    /// No worker, none starting, nobody waiting.
+    /// Whether there is no worker, no start in progress and no waiting request.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.total() == 0 && self.queue.is_empty()
@@ -635,12 +634,12 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    /// Takes the service time of a lease that ended.
+    /// Adds the service time of a lease that ended.
     fn sample(&mut self, now: Instant, since: Instant, ending: Ending) {
         let took = now.since(since);
         match ending {
             Ending::Reusable => self.service.add(took),
-            // Cut short: it would have taken at least this long.
+            // It was cut short: it would have taken at least this long.
             Ending::Lost(_) if self.service.value().is_some_and(|mean| took > mean) => {
                 self.service.add(took);
             }

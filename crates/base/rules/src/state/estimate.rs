@@ -1,5 +1,5 @@
-//! What the pool has measured: how long an invocation keeps a worker (S), how long a start takes (T), and how far apart
-//! starts come up that run at the same time. Exponentially weighted means, in nanoseconds; no clock here.
+//! What the pool has measured: how long an invocation uses a worker (S), how long a start takes (T), and the time between the
+//! completions of concurrent starts. Exponentially weighted means in nanoseconds; no clock here.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use pilot_model::Instant;
 pub struct Mean(Option<u64>);
 
 impl Mean {
-    /// A new sample weighs a quarter: four invocations after a change the estimate is two thirds there.
+    /// A new sample weighs a quarter: four samples after a change, the mean has covered two thirds of it.
     const WEIGHT: u64 = 4;
 
     /// Adds a sample.
@@ -23,7 +23,7 @@ impl Mean {
         });
     }
 
-    /// A new sample of something that accidents only make longer: a shorter sample weighs three quarters, a longer an eighth.
+    /// Adds a sample of a duration that noise can only increase: a shorter sample weighs three quarters, a longer one an eighth.
     fn add_to_low(&mut self, sample: Duration) {
         let sample = nanos(sample);
         self.0 = Some(match self.0 {
@@ -53,12 +53,12 @@ pub(crate) struct StartTimes {
 }
 
 impl StartTimes {
-    /// Before anything was measured: about a fork of a template.
+    /// Until the first measurement: about the time of a fork from a template.
     const LATENCY_FIRST: u64 = 2_000_000;
 
-    /// A worker that was asked for at `asked` is ready. Of one that came up alone this measures the latency. Of one that
-    /// had to share the machine with others its latency is only a bound; what it measures is the spacing. The first start
-    /// may have had to build the template, which takes hundreds of times as long: the next ones soon outweigh it.
+    /// A worker that was ordered at `asked` is ready. If it started alone, this measures the latency. If it shared the machine with
+    /// other starts, its latency is only an upper bound, and it measures the spacing. The first start may have had to build the
+    /// template, which takes hundreds of times as long; the next samples soon outweigh it.
     pub(crate) fn ready(&mut self, asked: Instant, now: Instant, alone: bool) {
         let took = now.since(asked);
         if alone || self.latency.nanos().is_none_or(|mean| nanos(took) < mean) {
@@ -70,7 +70,7 @@ impl StartTimes {
         self.last_ready = Some(now);
     }
 
-    /// From asking for a start to readiness when `ahead` other starts are under way.
+    /// The time from ordering a start until the worker is ready, if `ahead` other starts are in progress.
     pub(crate) fn expected(self, ahead: u32) -> u64 {
         let latency = self.latency();
         // Until measured: two starts fit into the time of one, on a machine with two cores.
@@ -78,12 +78,12 @@ impl StartTimes {
         latency.saturating_add(spacing.saturating_mul(u64::from(ahead)))
     }
 
-    /// T as measured; `None`: no worker has come up yet.
+    /// T as measured; `None`: no worker has started yet.
     pub(crate) fn measured(self) -> Option<u64> {
         self.latency.nanos()
     }
 
-    /// T, or a guess.
+    /// T, or an initial guess.
     pub(crate) fn latency(self) -> u64 {
         self.latency.nanos().unwrap_or(Self::LATENCY_FIRST)
     }

@@ -1,5 +1,5 @@
-//! Which workers are idle, the one idle longest first: a list threaded through the places, so that becoming idle, being
-//! leased and being reaped each take constant time, however many workers there are.
+//! The idle workers, the one that is idle longest first. A linked list over the places, so that adding and removing a worker take
+//! constant time, however many workers there are.
 
 use pilot_model::Instant;
 
@@ -49,7 +49,7 @@ impl IdleList {
         std::iter::successors(self.first(), next)
     }
 
-    /// This worker is idle since `since`. Times nearly always rise; where one does not, the list is in order all the same.
+    /// This worker is idle since `since`. Times nearly always rise; if one does not, the worker is inserted at its place.
     pub(super) fn push(&mut self, key: Key, since: Instant) {
         let place = key.0 as usize;
         if place >= self.links.len() {
@@ -75,7 +75,7 @@ impl IdleList {
         self.len += 1;
     }
 
-    /// This worker is idle no longer. Nothing, if it was not.
+    /// This worker is no longer idle. Does nothing if it was not.
     pub(super) fn remove(&mut self, key: Key) {
         let Some(link) = self.links.get_mut(key.0 as usize).filter(|link| link.is_in) else {
             return;

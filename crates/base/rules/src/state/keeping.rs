@@ -1,4 +1,4 @@
-//! What is kept ready beyond demand (`min`, `spare`, a forecast's target) and what is given up.
+//! Which workers are kept ready beyond demand (`min`, `spare`, a forecast's target), and which are reaped.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::words::{Action, Key};
 use super::{Mode, Place, PoolState};
 
 impl<W: Clone, Q> PoolState<W, Q> {
-    /// Retires idle workers beyond `workers`, or starts some up to it. Fewer than `min` stay so until the next request.
+    /// Retires idle workers beyond `workers`, or starts workers up to it. If `workers` is below `min`, it holds until the next request.
     pub fn scale(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
         if self.mode != Mode::Live {
             return;
@@ -29,7 +29,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    /// What a forecaster is told. Begins a new span. `worker_bytes` is the mean memory of a worker, where it was measured.
+    /// What the pool saw since the last call, for its forecaster. `worker_bytes` is the mean memory of a worker, if it was measured.
     pub fn observe(&mut self, now: Instant, worker_bytes: Option<u64>) -> Tick {
         let demand = self.demand();
         let tick = Tick {
@@ -55,8 +55,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
         tick
     }
 
-    /// Follows a forecast: starts what is missing, reaps what it does not want kept. After [`PoolState::scale`] with fewer
-    /// workers it is not followed beyond them until the next request.
+    /// Applies a forecast's target: starts missing workers, and reaps those that are not to be kept. After [`PoolState::scale`] with
+    /// fewer workers, that number is the limit until the next request.
     pub fn apply_target(&mut self, now: Instant, target: Target, actions: &mut Vec<Action<W, Q>>) {
         if self.mode != Mode::Live {
             return;
@@ -68,7 +68,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.reap(now, actions);
     }
 
-    /// After a worker came up or was released: what becomes of it if nobody wants it.
+    /// After a worker became ready or was released: decides what becomes of it if it is idle.
     pub(super) fn settle(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
         if let Some(Place::Up { leases: 0, .. }) = self.place(key) {
             if self.mode == Mode::Live {
@@ -82,7 +82,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    /// Starts what `min`, `spare` and the forecast ask for, once nobody waits any more.
+    /// Starts the workers that `min`, `spare` and the forecast require, once no request waits.
     pub(super) fn refill(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
         if self.mode != Mode::Live || self.waiting() > 0 {
             return;
@@ -99,7 +99,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.start_ahead(now, self.floor.saturating_sub(self.total()), actions);
     }
 
-    /// Starts so many workers ahead of demand, or as many as may be; none soon after starts failed or memory was short.
+    /// Starts this many workers ahead of demand, up to `max`; none soon after starts failed or memory was short.
     fn start_ahead(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
         let workers = workers.min(self.settings.max.saturating_sub(self.total()));
         if workers > 0 && now < self.hold_until {
@@ -111,12 +111,12 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    /// The workers that are kept whatever happens, until a request lifts the cap of [`PoolState::scale`].
+    /// Computes how many workers are always kept. The cap of [`PoolState::scale`] applies until the next request.
     pub(super) fn update_floor(&mut self) {
         self.floor = self.settings.min.max(self.target).min(self.cap);
     }
 
-    /// Ends who has been idle for long, the coldest first, but not those that `min` and `spare` keep.
+    /// Reaps workers that were idle for too long, the longest first, but keeps those that `min` and `spare` require.
     pub(super) fn reap(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
         let hot = self.is_hot(now);
         let keep = if hot { self.settings.spare } else { 0 };

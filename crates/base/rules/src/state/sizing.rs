@@ -1,50 +1,50 @@
-//! When one more start pays: the rule that keeps a burst of short calls on few workers and gives a burst of long ones a
-//! worker each.
+//! Whether one more start pays: the rule that serves a burst of short calls with few workers, and gives each of many long calls a
+//! worker of its own.
 //!
-//! A start that is ordered now is ready after `expected`. It pays if by then the workers that are there, or are coming up
-//! already, would still not have taken everyone who waits: whoever is then left is served sooner by the new worker. How
-//! many they would have taken follows from when each becomes free and from S. An invocation that has run for longer than S
-//! (or of which S is not known) is expected to run for as long again: its age is the one thing known about it.
+//! A worker that is ordered now is ready after the time `start`. The start pays if by then the existing workers and those that are
+//! starting would not have taken every waiting request: the new worker serves the rest sooner. How many they would have taken follows
+//! from the time at which each becomes free, and from S. An invocation that has run for longer than S (or if S is unknown) is expected
+//! to run for as long again, because nothing else is known about it.
 
 use std::ops::RangeInclusive;
 
-/// One worker, as far as it matters to who waits.
+/// When one worker can take waiting requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Availability {
-    /// Comes up in so many nanoseconds, with so many slots.
+    /// It is ready in `ready_in` nanoseconds, with this many slots.
     Starting { ready_in: u64, slots: u32 },
-    /// Serves so many invocations, which have run for so many nanoseconds in the mean.
+    /// It serves this many invocations, whose mean age is `age` nanoseconds.
     Busy { age: u64, leases: u32 },
 }
 
-/// What is known when the question is asked.
+/// What is known when the rule is asked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
     /// Requests that wait.
     pub(crate) waiting: u64,
     /// S, nanoseconds; `None`: not known yet.
     pub(crate) service: Option<u64>,
-    /// A start ordered now is ready after so many nanoseconds.
+    /// A worker that is ordered now is ready after this many nanoseconds.
     pub(crate) start: u64,
-    /// Workers serve one invocation in their life.
+    /// Each worker serves one invocation in its life.
     pub(crate) once: bool,
 }
 
 /// The load of a pool whose workers have one slot each.
 pub(crate) struct Load<F> {
-    /// That serve somebody.
+    /// Busy workers.
     pub(crate) busy: u64,
-    /// That come up.
+    /// Starting workers.
     pub(crate) starting: u64,
-    /// How many of the busy ones have done so for so many nanoseconds.
+    /// How many of the busy ones have served their invocation for a time in this range, nanoseconds.
     pub(crate) aged: F,
 }
 
-/// The answer of [`start_pays`] from numbers alone. `None`: they do not tell, each worker has to be looked at.
+/// The answer of [`start_pays`] from counts alone. `None`: the counts do not decide, and each worker has to be examined.
 ///
-/// With `start = q·S + rest`, one that has run for less than S is free within S, and takes q of those who wait, and one more if
-/// it is free within `rest`. One that has run for longer, but no longer than `start`, takes between 1 and q, and one that comes
-/// up between 1 and q + 1. Of those that serve one invocation in their life only what comes up takes anybody.
+/// With `start = q·S + rest`: a worker whose invocation has run for less than S is free within S. It takes q waiting requests, and one
+/// more if it is free within `rest`. One whose invocation has run for longer, but no longer than `start`, takes between 1 and q. A
+/// starting one takes between 1 and q + 1. If workers serve one invocation in their life, only starting ones take requests.
 pub(crate) fn start_pays_by_counts(
     demand: Demand,
     load: &Load<impl Fn(RangeInclusive<u64>) -> u64>,
@@ -112,10 +112,10 @@ pub(crate) fn start_pays(
     taken < demand.waiting
 }
 
-/// The slots of a worker that is free no later than a new one would be, and how much earlier.
+/// The slots of a worker that is free no later than a new one would be ready, and how much earlier it is.
 fn free_in_time(demand: Demand, worker: Availability) -> Option<(u64, u64)> {
     let (free_in, slots) = match worker {
-        // A new one does not overtake it, whatever was expected when it was ordered.
+        // A new worker does not overtake it, whatever was expected when it was ordered.
         Availability::Starting { ready_in, slots } => (ready_in.min(demand.start), slots),
         Availability::Busy { .. } if demand.once => return None,
         Availability::Busy { age, leases } => (remaining(demand.service, age), leases),
@@ -124,13 +124,13 @@ fn free_in_time(demand: Demand, worker: Availability) -> Option<(u64, u64)> {
     Some((u64::from(slots), time))
 }
 
-/// How many of those who wait these slots take in so many nanoseconds.
+/// How many waiting requests these slots take in `time` nanoseconds.
 fn taken_by(demand: Demand, slots: u64, time: u64, service: u64) -> u64 {
     let each = if demand.once { 1 } else { 1 + time / service };
     each.saturating_mul(slots)
 }
 
-/// How long an invocation of this age still runs.
+/// How much longer an invocation of this age is expected to run.
 fn remaining(service: Option<u64>, age: u64) -> u64 {
     match service {
         Some(service) if age < service => service - age,
@@ -138,7 +138,7 @@ fn remaining(service: Option<u64>, age: u64) -> u64 {
     }
 }
 
-/// How long those who wait will run: S, unless more than half of what runs shows that S is out of date.
+/// How long the waiting requests will run: S, unless more than half of the running ones show that S is out of date.
 fn expected_service(service: Option<u64>, workers: impl Iterator<Item = Availability>) -> u64 {
     let known = service.unwrap_or(0);
     let (mut leases, mut overdue, mut ages) = (0_u64, 0_u64, 0_u128);

@@ -1,4 +1,4 @@
-//! Which starts are ordered because somebody waits, and whose cause they are.
+//! Which starts are ordered for waiting requests, and which request caused each.
 
 use pilot_model::{Instant, Reuse};
 
@@ -26,7 +26,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             let cause = cause.take().or_else(|| self.oldest_without_start());
             self.start(now, cause, actions);
         }
-        // Starts serve the front of the queue: whoever stands there hopes for them.
+        // Starts serve the front of the queue.
         let slots = self.starting.saturating_mul(self.settings.concurrency) as usize;
         for waiter in self.queue.iter_mut().take(slots) {
             waiter.hoped = true;
@@ -99,7 +99,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
                 Place::Up {
                     leases, since_sum, ..
                 } => {
-                    // A division of 128 bits takes as long as all the rest.
+                    // A division of 128 bits takes as long as everything else here together.
                     let since = match leases {
                         1 => u64::try_from(*since_sum),
                         more => u64::try_from(since_sum / u128::from(*more)),
@@ -148,7 +148,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         actions.push(Action::Start(key));
     }
 
-    /// A failed start counts against whom it was ordered for; the last attempt's error is his.
+    /// A failed start counts against the request for which it was ordered. After its last attempt, the request fails with that error.
     pub(super) fn charge_failure(
         &mut self,
         cause: Option<WaiterId>,

@@ -1,4 +1,4 @@
-//! The words of the pool's state machine: its settings, what it is told and what it answers.
+//! The settings, inputs and outputs of a pool's state machine.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use pilot_model::{EndReason, FunctionConfig, Reuse, StartKind};
 /// What shapes a pool's decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Workers kept whatever happens.
+    /// Workers that are always kept.
     pub min: u32,
     /// Most workers at once.
     pub max: u32,
@@ -21,7 +21,7 @@ pub struct Settings {
     pub concurrency: u32,
     /// Whether a worker serves more than one invocation.
     pub reuse: Reuse,
-    /// Most requests that wait; at least 1, or nobody could wait for a start.
+    /// Most requests that wait; at least 1, or no request could wait for a start.
     pub queue_max: usize,
 }
 
@@ -63,15 +63,15 @@ pub enum Arrival<W> {
     Closed,
 }
 
-/// What is to be done, in this order. `W` is a worker, `Q` whoever waits.
+/// What the driver is to do, in this order. `W` is a worker, `Q` the handle of a waiting request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action<W, Q> {
-    /// Start a worker; tell [`PoolState::ready`](super::PoolState::ready) or
+    /// Start a worker, then call [`PoolState::ready`](super::PoolState::ready) or
     /// [`PoolState::start_failed`](super::PoolState::start_failed).
     Start(Key),
     /// This request's wait is over: it has a lease on this worker.
     Give {
-        /// Who waited.
+        /// The handle of the request.
         to: Q,
         /// The worker's place.
         key: Key,
@@ -79,12 +79,12 @@ pub enum Action<W, Q> {
         worker: W,
         /// What the wait was for.
         kind: StartKind,
-        /// Whether the worker has just come up: its start is part of this wait.
+        /// Whether the worker has just started: its start is part of this wait.
         fresh: bool,
     },
-    /// This request gets the error of the start that has just failed (or learns that the pool closed).
+    /// This request fails with the error of the start that has just failed, or because the pool is closed.
     Fail(Q),
-    /// End this worker: it is out of the pool.
+    /// End this worker: it is no longer in the pool.
     Retire(W, EndReason),
 }
 
@@ -99,12 +99,12 @@ pub enum Ending {
     Lost(EndReason),
 }
 
-/// Whose fault a failed start is.
+/// Why a start failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartFault {
-    /// The handler cannot be imported: trying again is of no use.
+    /// The handler cannot be imported: another attempt would fail, too.
     Import,
-    /// The runtime or the machine: it may work the next time.
+    /// The runtime or the machine failed: the next attempt may succeed.
     Transient,
 }
 
