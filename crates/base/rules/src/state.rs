@@ -238,8 +238,12 @@ impl<W: Clone, Q> PoolState<W, Q> {
             self.refill_soon(now);
             return Arrival::Leased(key, worker, kind);
         }
-        self.queue[at].handle = Some(handle());
         self.announced -= 1;
+        if self.waiting() > self.settings.queue_max {
+            self.queue.remove(at);
+            return Arrival::Full;
+        }
+        self.queue[at].handle = Some(handle());
         self.demand_max = self.demand_max.max(self.demand());
         self.order_starts(now, Some(id), actions);
         Arrival::Queued(id)
