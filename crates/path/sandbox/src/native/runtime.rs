@@ -294,7 +294,7 @@ impl PrewarmedRuntime for NativeRuntime {
                         .await?;
                     Ok(Arc::new(worker) as Arc<dyn Worker>)
                 }
-                runtime @ (Runtime::Python(_) | Runtime::Container(_)) => Err(unusable(&format!(
+                runtime => Err(unusable(&format!(
                     "runtime = \"{runtime}\" cannot run in it"
                 ))),
             }
