@@ -122,7 +122,7 @@ pub struct FunctionDescription {
 }
 
 /// What a template found when it came up.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TemplateReport {
     /// The interpreter's version, e.g. `3.11.7`; empty where there is none.

@@ -2,40 +2,46 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 use crate::ids::EnvironmentId;
 
-/// Interpreters and installed dependencies; functions with equal dependencies share one.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// Interpreters and installed dependencies; functions with equal dependencies share one. It has one part per language.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Environment {
     /// Hash over interpreters and requirements.
     pub id: EnvironmentId,
     /// CPython: of every Python function, and of others whose code has a `requirements.txt`.
-    #[serde(flatten)]
     pub python: Option<Python>,
-    /// Where Python packages are installed (added to `sys.path`, or shown as PYTHONPATH), or `None` when there are none. Its
-    /// `bin` has their commands.
-    pub packages_dir: Option<PathBuf>,
-    /// Importable top-level modules of the *declared* requirements (not of what those pull in).
-    pub imports: Vec<String>,
     /// Node.js: of every Node function, and of others whose code has a `package.json`.
-    #[serde(default)]
     pub node: Option<Node>,
 }
 
-/// A CPython of this machine.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// A CPython of this machine, and what was installed for it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Python {
     /// The executable, symbolic links resolved.
-    #[serde(rename = "python")]
     pub executable: PathBuf,
     /// `sys.base_prefix` of it: what must be visible in the sandbox for it to run.
-    #[serde(rename = "python_prefix")]
     pub prefix: PathBuf,
+    /// Where packages are installed (added to `sys.path`, or shown as PYTHONPATH), or `None` when there are none. Its `bin` has
+    /// their commands.
+    pub packages_dir: Option<PathBuf>,
+    /// Importable top-level modules of the *declared* requirements (not of what those pull in).
+    pub imports: Vec<String>,
 }
 
 impl Environment {
+    /// Where Python packages are installed.
+    #[must_use]
+    pub fn packages_dir(&self) -> Option<&Path> {
+        self.python.as_ref()?.packages_dir.as_deref()
+    }
+
+    /// Where packages of Node.js are installed.
+    #[must_use]
+    pub fn modules_dir(&self) -> Option<&Path> {
+        self.node.as_ref()?.modules_dir.as_deref()
+    }
+
     /// The folders that must be visible in a sandbox for its interpreters to run, except those that always are.
     #[must_use]
     pub fn folders(&self) -> Vec<PathBuf> {
@@ -59,7 +65,7 @@ impl Python {
 }
 
 /// A Node.js of this machine, and what was installed for it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Node {
     /// The executable, symbolic links resolved.
     pub executable: PathBuf,

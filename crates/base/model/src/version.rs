@@ -2,15 +2,13 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
 use crate::config::FunctionConfig;
 use crate::environment::Environment;
 use crate::ids::VersionId;
 use crate::runtime_key::{Base, Ipc, Limits, RuntimeSpec};
 
 /// A function's version as it lies on this machine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Version {
     /// Hash over configuration, code and environment.
     pub id: VersionId,

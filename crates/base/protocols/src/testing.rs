@@ -147,8 +147,6 @@ pub(crate) fn start(change: impl FnOnce(&mut FunctionConfig)) -> Start {
         environment: Environment {
             id: EnvironmentId::from_hex("00000000000000e0"),
             python: None,
-            packages_dir: None,
-            imports: Vec::new(),
             node: None,
         },
     };

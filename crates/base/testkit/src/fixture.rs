@@ -105,9 +105,9 @@ pub fn version_with(
             python: Some(Python {
                 executable: PathBuf::from("/usr/bin/python3"),
                 prefix: PathBuf::from("/usr"),
+                packages_dir: None,
+                imports: Vec::new(),
             }),
-            packages_dir: None,
-            imports: Vec::new(),
             node: None,
         },
     })

@@ -16,7 +16,7 @@ mod parts;
 mod runtime;
 mod start_limiter;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pilot_model::deployment::TemplateReport;
@@ -82,13 +82,8 @@ impl RuntimeHost for NativeHost {
     fn report(&self, version: &Version) -> TemplateReport {
         let reason = version.config.runtime.remark(&version.environment);
         TemplateReport {
-            python: String::new(),
-            imports: Vec::new(),
-            failed_imports: Vec::new(),
-            memory_bytes: 0,
-            forkable: false,
             reason: Some(reason),
-            took: std::time::Duration::ZERO,
+            ..TemplateReport::default()
         }
     }
 }
@@ -96,14 +91,16 @@ impl RuntimeHost for NativeHost {
 impl NativeHost {
     fn mounts(&self, version: &Version) -> Result<Vec<Mount>, StartError> {
         let environment = &version.environment;
-        let modules = environment
-            .node
-            .as_ref()
-            .and_then(|node| node.modules_dir.clone());
         let shown = [
             (CODE_INSIDE, Some(version.code_dir.clone())),
-            (PACKAGES_INSIDE, environment.packages_dir.clone()),
-            (NODE_MODULES_INSIDE, modules),
+            (
+                PACKAGES_INSIDE,
+                environment.packages_dir().map(Path::to_owned),
+            ),
+            (
+                NODE_MODULES_INSIDE,
+                environment.modules_dir().map(Path::to_owned),
+            ),
             (RESOLVER_INSIDE, self.parts.machine.resolver(version)?),
         ];
         let mount = |(inside, host): (&str, Option<PathBuf>)| {

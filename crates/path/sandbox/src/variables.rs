@@ -68,12 +68,12 @@ pub(crate) fn add_paths(version: &Version, variables: &mut BTreeMap<String, Stri
     let environment = &version.environment;
     let folder = |executable: &Path| Some(executable.parent()?.display().to_string());
     let mut path = Vec::new();
-    if environment.packages_dir.is_some() {
+    if environment.packages_dir().is_some() {
         path.push(format!("{PACKAGES_INSIDE}/bin"));
         keep(variables, version, "PYTHONPATH", PACKAGES_INSIDE.to_owned());
     }
     let node = environment.node.as_ref();
-    if node.is_some_and(|node| node.modules_dir.is_some()) {
+    if environment.modules_dir().is_some() {
         path.push(format!("{NODE_MODULES_INSIDE}/.bin"));
         keep(
             variables,

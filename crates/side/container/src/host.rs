@@ -125,13 +125,9 @@ impl RuntimeHost for ContainerHost {
 
 fn report(reason: String, took: Duration) -> TemplateReport {
     TemplateReport {
-        python: String::new(),
-        imports: Vec::new(),
-        failed_imports: Vec::new(),
-        memory_bytes: 0,
-        forkable: false,
         reason: Some(reason),
         took,
+        ..TemplateReport::default()
     }
 }
 

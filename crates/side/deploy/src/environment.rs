@@ -102,8 +102,6 @@ impl Environments {
             environment: Environment {
                 id: plan.id.clone(),
                 python: None,
-                packages_dir: None,
-                imports: Vec::new(),
                 node: None,
             },
             reused: true,
@@ -111,10 +109,7 @@ impl Environments {
         if let Some(python) = &plan.python {
             let part = self.python.obtain(python, code, say).await?;
             obtained.reused &= part.reused;
-            let environment = &mut obtained.environment;
-            environment.python = Some(part.python);
-            environment.packages_dir = part.packages_dir;
-            environment.imports = part.imports;
+            obtained.environment.python = Some(part.python);
         }
         if let Some(node) = &plan.node {
             let part = self.node.obtain(node, code, say).await?;
@@ -144,15 +139,11 @@ impl Plan {
     pub(crate) fn in_words(&self, environment: &Environment) -> String {
         let python = self.python.as_ref().map(|plan| {
             let name = format!("Python {}", plan.interpreter.version);
-            with_packages(name, python::count(environment.packages_dir.as_deref()))
+            with_packages(name, python::count(environment.packages_dir()))
         });
         let node = self.node.as_ref().map(|plan| {
             let name = format!("Node {}", plan.interpreter.version);
-            let modules = environment.node.as_ref();
-            with_packages(
-                name,
-                node::count(modules.and_then(|node| node.modules_dir.as_deref())),
-            )
+            with_packages(name, node::count(environment.modules_dir()))
         });
         let both: Vec<String> = python.into_iter().chain(node).collect();
         both.join("; ")

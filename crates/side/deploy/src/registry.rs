@@ -244,13 +244,8 @@ impl Registry {
 
 fn no_report() -> TemplateReport {
     TemplateReport {
-        python: String::new(),
-        imports: Vec::new(),
-        failed_imports: Vec::new(),
-        memory_bytes: 0,
-        forkable: false,
         reason: Some("what its deployment found cannot be read from the registry".to_owned()),
-        took: Duration::ZERO,
+        ..TemplateReport::default()
     }
 }
 

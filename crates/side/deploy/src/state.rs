@@ -172,11 +172,8 @@ impl Drop for Reservation {
 /// The folders that a version runs from: those of its code and of its environment.
 fn folders(version: &Version) -> Vec<PathBuf> {
     let environment = &version.environment;
-    let packages = environment.packages_dir.as_deref();
-    let modules = environment
-        .node
-        .as_ref()
-        .and_then(|node| node.modules_dir.as_deref());
+    let packages = environment.packages_dir();
+    let modules = environment.modules_dir();
     // Installed packages are in a subfolder of their part.
     let parts = packages.into_iter().chain(modules).filter_map(Path::parent);
     [version.code_dir.as_path()]

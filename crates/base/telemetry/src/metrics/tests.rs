@@ -30,9 +30,9 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
                 python: Some(Python {
                     executable: PathBuf::new(),
                     prefix: PathBuf::new(),
+                    packages_dir: None,
+                    imports: Vec::new(),
                 }),
-                packages_dir: None,
-                imports: vec![],
                 node: None,
             },
         }),

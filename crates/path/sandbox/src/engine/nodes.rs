@@ -2,7 +2,7 @@
 //! parent. If a template cannot fork, its children are forked from its parent.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant as WallInstant;
@@ -241,7 +241,8 @@ impl TemplateTree {
         let own_network = network != Network::Host;
         let base = self.environment(&version.environment, own_network).await?;
         let user = self.machine.user();
-        let mut root = self.root(&version.environment, user);
+        let environment = &version.environment;
+        let mut root = self.root(environment, environment.packages_dir(), user);
         root.shown
             .push((version.code_dir.clone(), PathBuf::from(CODE_INSIDE)));
         root.shown.extend(node_folders(&version.environment));
@@ -294,7 +295,7 @@ impl TemplateTree {
         environment: &Environment,
         own_network: bool,
     ) -> Result<Arc<Base>, StartError> {
-        if environment.packages_dir.is_none() {
+        if environment.packages_dir().is_none() {
             return self.interpreter(environment, own_network).await;
         }
         let key = BaseKey {
@@ -307,7 +308,10 @@ impl TemplateTree {
                 let user = self.machine.isolation.has_users().then_some(BASE_USER);
                 let request = MakeSandbox {
                     nested: true,
-                    ..self.base_sandbox(self.root(environment, user), own_network)
+                    ..self.base_sandbox(
+                        self.root(environment, environment.packages_dir(), user),
+                        own_network,
+                    )
                 };
                 let cgroup = self.machine.cgroup(&self.base_limits())?;
                 let above = Some(parent.template.sandbox().as_ref());
@@ -346,11 +350,7 @@ impl TemplateTree {
                     .flatten()
                     .map_err(no_sandbox("compile the worker's sources"))?;
                 let user = self.machine.isolation.has_users().then_some(BASE_USER);
-                let bare = Environment {
-                    packages_dir: None,
-                    ..environment.clone()
-                };
-                let request = self.base_sandbox(self.root(&bare, user), own_network);
+                let request = self.base_sandbox(self.root(environment, None, user), own_network);
                 let cgroup = self.machine.cgroup(&self.base_limits())?;
                 let sandbox = Arc::new(
                     Sandbox::with_root(&self.machine.spawner, request, None, cgroup).await?,
@@ -382,7 +382,12 @@ impl TemplateTree {
         Template::come_up(control, Arc::clone(&sandbox), &mut output, ended).await
     }
 
-    fn root(&self, environment: &Environment, user: Option<u32>) -> RootSpec {
+    fn root(
+        &self,
+        environment: &Environment,
+        packages: Option<&Path>,
+        user: Option<u32>,
+    ) -> RootSpec {
         let mut shown = vec![(
             self.machine.files.python().to_owned(),
             PathBuf::from(PYTHON_WORKER_INSIDE),
@@ -394,8 +399,8 @@ impl TemplateTree {
                 shown.push((folder.to_owned(), folder.to_owned()));
             }
         }
-        if let Some(packages) = &environment.packages_dir {
-            shown.push((packages.clone(), PathBuf::from(PACKAGES_INSIDE)));
+        if let Some(packages) = packages {
+            shown.push((packages.to_owned(), PathBuf::from(PACKAGES_INSIDE)));
         }
         RootSpec {
             mount_point: self.machine.config.dir.join("root"),

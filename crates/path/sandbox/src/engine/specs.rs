@@ -21,7 +21,10 @@ pub(super) fn of_environment(environment: &Environment, user: Option<u32>) -> Te
         level: "environment",
         cwd: "/".to_owned(),
         sys_path: vec![PACKAGES_INSIDE.to_owned()],
-        imports: environment.imports.clone(),
+        imports: environment
+            .python
+            .as_ref()
+            .map_or_else(Vec::new, |python| python.imports.clone()),
         handler: None,
         interface: "event".to_owned(),
         environment: variables::base(),
@@ -36,7 +39,7 @@ pub(super) fn of_environment(environment: &Environment, user: Option<u32>) -> Te
 
 pub(super) fn of_function(version: &Version, user: Option<u32>, filter: &[u8]) -> TemplateSpec {
     let config = &version.config;
-    let packages = version.environment.packages_dir.as_ref();
+    let packages = version.environment.packages_dir();
     let mut sys_path = vec![CODE_INSIDE.to_owned()];
     sys_path.extend(packages.map(|_| PACKAGES_INSIDE.to_owned()));
     let mut environment = variables::of_lambda(version, PYTHON_WORKER_INSIDE);

@@ -49,9 +49,9 @@ pub(crate) fn version(dir: &Path, name: &str, code: &str, spec: &FunctionSpec) -
             python: Some(Python {
                 executable: python("os.path.realpath(sys.executable)"),
                 prefix: python("sys.base_prefix"),
+                packages_dir: None,
+                imports: Vec::new(),
             }),
-            packages_dir: None,
-            imports: Vec::new(),
             node: None,
         },
     })

@@ -186,8 +186,6 @@ pub(crate) fn version(dir: &Path, name: &str, spec: &Spec<'_>) -> Arc<Version> {
         environment: Environment {
             id: EnvironmentId::from_hex("none"),
             python: None,
-            packages_dir: None,
-            imports: Vec::new(),
             node: None,
         },
     })

@@ -113,10 +113,11 @@ fn not_on_path(program: &str, version: &Version) -> Option<String> {
     let node = environment.node.as_ref();
     let folders = [
         environment
-            .packages_dir
-            .as_ref()
+            .packages_dir()
             .map(|packages| packages.join("bin")),
-        node.and_then(|node| Some(node.modules_dir.as_ref()?.join(".bin"))),
+        environment
+            .modules_dir()
+            .map(|modules| modules.join(".bin")),
         Some(version.code_dir.join("node_modules/.bin")),
         environment
             .python
@@ -324,7 +325,8 @@ mod tests {
         let packages = folder.path().join("packages");
         fs::create_dir_all(packages.join("bin")).unwrap();
         fs::write(packages.join("bin/functions-framework"), "").unwrap();
-        version.environment.packages_dir = Some(packages);
+        let python = version.environment.python.as_mut().unwrap();
+        python.packages_dir = Some(packages);
         assert_eq!(not_on_path("functions-framework", &version), None);
     }
 }

@@ -657,7 +657,7 @@ async fn a_kill_at_any_step_leaves_the_old_version_or_the_new_one() {
         );
         let live = platform.0.activated.lock().last().unwrap().clone();
         assert_eq!(live.number, if done { 2 } else { 1 }, "{step:?}");
-        assert!(live.environment.packages_dir.as_ref().unwrap().is_dir());
+        assert!(live.environment.packages_dir().unwrap().is_dir());
         deployer.tidy().await;
         let kept = if done { 2 } else { 1 };
         assert_eq!(entries(&step.join("code")), kept, "{step:?}");

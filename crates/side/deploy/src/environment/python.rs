@@ -2,7 +2,7 @@
 //! `environments/ID/packages`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,8 +43,6 @@ pub(super) struct Plan {
 #[derive(Debug)]
 pub(super) struct Obtained {
     pub(super) python: Python,
-    pub(super) packages_dir: Option<PathBuf>,
-    pub(super) imports: Vec<String>,
     pub(super) reused: bool,
 }
 
@@ -119,9 +117,9 @@ impl PythonParts {
             python: Python {
                 executable: plan.interpreter.executable.clone(),
                 prefix: plan.interpreter.prefix.clone(),
+                packages_dir,
+                imports,
             },
-            packages_dir,
-            imports,
             reused,
         };
         let Some(required) = &plan.requirements else {

@@ -165,8 +165,8 @@ async fn a_part_is_shared_by_those_that_differ_in_the_other() {
     let node = |obtained: &Obtained| obtained.environment.node.clone().unwrap();
     assert_eq!(node(&first), node(&second));
     assert_ne!(
-        first.environment.packages_dir,
-        second.environment.packages_dir
+        first.environment.packages_dir(),
+        second.environment.packages_dir()
     );
     assert_eq!((builds(&bin, "npm"), builds(&bin, "python3")), (1, 2));
     assert_eq!(bench.built(), 3);
@@ -183,7 +183,7 @@ async fn every_runtime_gets_what_the_code_requires() {
         let plan = bench.plan(&runtime).await.unwrap();
         let environment = bench.obtain(&runtime).await.unwrap().environment;
         let node = environment.node.clone().unwrap();
-        assert!(environment.packages_dir.clone().unwrap().is_dir());
+        assert!(environment.packages_dir().unwrap().is_dir());
         assert!(node.modules_dir.unwrap().ends_with("node_modules"));
         assert_eq!(
             plan.in_words(&environment),
@@ -238,7 +238,7 @@ async fn a_pyproject_beside_node_code_is_about_its_tools() {
     let bench = Bench::new(&[pyproject], bin.path().into());
     let has = async |runtime: Runtime| {
         let environment = bench.obtain(&runtime).await.unwrap().environment;
-        environment.packages_dir.is_some()
+        environment.packages_dir().is_some()
     };
     assert!(!has(NODE).await);
     assert!(has(PYTHON).await);

@@ -18,8 +18,9 @@ pub(super) fn insert(
     }
     let python = environment.python.as_ref();
     let node = environment.node.as_ref();
-    let packages = environment.packages_dir.as_deref();
-    let modules = node.and_then(|node| node.modules_dir.as_deref());
+    let packages = environment.packages_dir();
+    let modules = environment.modules_dir();
+    let imports = python.map_or(&[][..], |python| &python.imports);
     transaction.execute(
         "INSERT OR REPLACE INTO environments
          (id, python, python_prefix, packages, imports, node, node_prefix, node_version, modules)
@@ -29,7 +30,7 @@ pub(super) fn insert(
             text(python.map(|python| &python.executable))?,
             text(python.map(|python| &python.prefix))?,
             packages.map(part_of).transpose()?,
-            json(&environment.imports)?,
+            json(&imports)?,
             text(node.map(|node| &node.executable))?,
             text(node.map(|node| &node.prefix))?,
             node.map(|node| node.version.as_str()),
@@ -50,13 +51,18 @@ pub(super) fn read(data_dir: &Path, row: &Row<'_>) -> Result<Environment, rusqli
     let id = EnvironmentId::from_hex(&row.get::<_, String>(6)?);
     let environments = data_dir.join("environments");
     if !row.get::<_, bool>(8)? {
-        // An invalid row. Its folder is kept, if there is one with this name.
-        return Ok(Environment {
-            python: None,
-            packages_dir: Some(environments.join(id.as_str()).join("packages")),
+        // There is no row: the version cannot run. The folder is kept, if there is one with this name.
+        let folder = environments.join(id.as_str());
+        let python = Python {
+            executable: folder.join("python"),
+            prefix: PathBuf::new(),
+            packages_dir: Some(folder.join("packages")),
             imports: Vec::new(),
-            node: None,
+        };
+        return Ok(Environment {
             id,
+            python: Some(python),
+            node: None,
         });
     }
     let text = |column| row.get::<_, Option<String>>(column);
@@ -69,6 +75,8 @@ pub(super) fn read(data_dir: &Path, row: &Row<'_>) -> Result<Environment, rusqli
         Some(executable) => Some(Python {
             executable,
             prefix: path(10)?.unwrap_or_default(),
+            packages_dir: part(11, "packages")?,
+            imports: serde_json::from_str(&text(12)?.unwrap_or_default()).unwrap_or_default(),
         }),
         None => None,
     };
@@ -81,13 +89,7 @@ pub(super) fn read(data_dir: &Path, row: &Row<'_>) -> Result<Environment, rusqli
         }),
         None => None,
     };
-    Ok(Environment {
-        python,
-        packages_dir: part(11, "packages")?,
-        imports: serde_json::from_str(&text(12)?.unwrap_or_default()).unwrap_or_default(),
-        node,
-        id,
-    })
+    Ok(Environment { id, python, node })
 }
 
 pub(super) fn forget_unused(transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
@@ -105,12 +107,8 @@ pub(super) fn missing(version: &Version) -> Option<String> {
     let node = environment.node.as_ref();
     let folders = [
         (Some(version.code_dir.as_path()), "code", "is"),
-        (environment.packages_dir.as_deref(), "packages", "are"),
-        (
-            node.and_then(|node| node.modules_dir.as_deref()),
-            "Node.js packages",
-            "are",
-        ),
+        (environment.packages_dir(), "packages", "are"),
+        (environment.modules_dir(), "Node.js packages", "are"),
     ];
     for (folder, what, verb) in folders {
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {

@@ -7,10 +7,12 @@ use pilot_model::{Environment, EnvironmentId, Node, Python, Runtime};
 
 use super::*;
 
-fn a_program() -> Python {
+fn a_program(packages_dir: PathBuf) -> Python {
     Python {
         executable: "/bin/sh".into(),
         prefix: "/usr".into(),
+        packages_dir: Some(packages_dir),
+        imports: vec!["six".to_owned()],
     }
 }
 
@@ -19,14 +21,12 @@ fn version(data_dir: &Path, name: &str, number: u32) -> StoredVersion {
     let mut version = Version::clone(&pilot_testkit::version(name, number));
     version.code_dir = data_dir.join("code").join(version.id.as_str());
     fs::create_dir_all(&version.code_dir).unwrap();
-    version.environment.python = Some(a_program());
     let packages = data_dir
         .join("environments")
         .join(version.environment.id.as_str())
         .join("packages");
     fs::create_dir_all(&packages).unwrap();
-    version.environment.packages_dir = Some(packages);
-    version.environment.imports = vec!["six".to_owned()];
+    version.environment.python = Some(a_program(packages));
     StoredVersion {
         version,
         template: TemplateReport {
@@ -126,9 +126,10 @@ fn missing_files_are_a_problem_of_that_function_alone() {
     gone.version.environment.python = Some(Python {
         executable: "/nonexistent/python3".into(),
         prefix: "/nonexistent".into(),
+        packages_dir: None,
+        imports: Vec::new(),
     });
     gone.version.environment.id = EnvironmentId::from_hex("00000000000000e1");
-    gone.version.environment.packages_dir = None;
     registry.commit(&gone, 3).unwrap();
     fs::remove_dir(&version(folder.path(), "broken-code", 2).version.code_dir).unwrap();
     let functions = registry.functions().unwrap();
@@ -162,8 +163,6 @@ fn node_version(data_dir: &Path, name: &str, number: u32) -> StoredVersion {
     let environment = &mut stored.version.environment;
     environment.id = EnvironmentId::from_hex("00000000000000e2");
     environment.python = None;
-    environment.packages_dir = None;
-    environment.imports = Vec::new();
     environment.node = Some(Node {
         executable: "/bin/sh".into(),
         prefix: "/usr".into(),
@@ -191,8 +190,6 @@ fn environments_of_either_kind_of_both_and_of_neither_come_back() {
     neither.version.environment = Environment {
         id: EnvironmentId::from_hex("00000000000000e4"),
         python: None,
-        packages_dir: None,
-        imports: Vec::new(),
         node: None,
     };
     let registry = Registry::open(folder.path()).unwrap();
@@ -290,11 +287,9 @@ fn a_registry_from_before_other_runtimes_is_brought_up_to_date() {
         };
         assert_eq!(numbers(old), [2, 1]);
         let environment = &old.live.version.environment;
-        assert_eq!(environment.python, Some(a_program()));
-        assert_eq!(environment.packages_dir, Some(packages.clone()));
-        assert_eq!(environment.imports, ["six"]);
+        assert_eq!(environment.python, Some(a_program(packages.clone())));
         assert_eq!(environment.node, None);
-        assert_eq!(bare.live.version.environment.packages_dir, None);
+        assert_eq!(bare.live.version.environment.packages_dir(), None);
         for function in &functions {
             assert_eq!(function.live.problem, None);
             assert_eq!(function.live.version.config.scale.spare, 1);

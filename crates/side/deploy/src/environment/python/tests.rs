@@ -30,7 +30,7 @@ async fn no_requirements_need_no_folder() {
     let bench = bench("# none\n", python.path().into());
     let obtained = bench.obtain(&PYTHON).await.unwrap();
     assert!(obtained.reused);
-    assert_eq!(obtained.environment.packages_dir, None);
+    assert_eq!(obtained.environment.packages_dir(), None);
     assert_eq!(
         obtained.environment.python.unwrap().prefix,
         Path::new("/usr")
@@ -45,10 +45,10 @@ async fn equal_requirements_share_one_build() {
     let (one, other) = (one.unwrap(), other.unwrap());
     assert_eq!(one.environment, other.environment);
     assert_ne!(one.reused, other.reused);
-    assert_eq!(one.environment.imports, ["six"]);
+    assert_eq!(one.environment.python.as_ref().unwrap().imports, ["six"]);
     assert!(
         one.environment
-            .packages_dir
+            .packages_dir()
             .unwrap()
             .join("six.py")
             .exists()
@@ -103,13 +103,8 @@ async fn an_installer_over_its_time_is_ended() {
 async fn a_folder_without_its_record_is_built_again() {
     let python = python("touch \"$target/six.py\"");
     let bench = bench("six", python.path().into());
-    let packages = bench
-        .obtain(&PYTHON)
-        .await
-        .unwrap()
-        .environment
-        .packages_dir
-        .unwrap();
+    let obtained = bench.obtain(&PYTHON).await.unwrap();
+    let packages = obtained.environment.packages_dir().unwrap();
     fs::remove_file(packages.parent().unwrap().join("environment.json")).unwrap();
     fs::remove_file(packages.join("six.py")).unwrap();
     assert!(!bench.obtain(&PYTHON).await.unwrap().reused);
@@ -146,8 +141,11 @@ async fn a_real_package_is_installed_with_bytecode_and_importable() {
         }
         Err(error) => panic!("{error}"),
     };
-    assert_eq!(obtained.environment.imports, ["six"]);
-    let packages = obtained.environment.packages_dir.unwrap();
+    assert_eq!(
+        obtained.environment.python.as_ref().unwrap().imports,
+        ["six"]
+    );
+    let packages = obtained.environment.packages_dir().unwrap();
     let bytecode = fs::read_dir(packages.join("__pycache__")).unwrap();
     assert_eq!(bytecode.count(), 1);
     let mode = std::os::unix::fs::PermissionsExt::mode(
