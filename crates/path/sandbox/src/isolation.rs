@@ -66,7 +66,7 @@ impl Isolation {
                     Enforcement::Full
                 } else {
                     missing(
-                        "the daemon is not root: all functions run as its user, and only namespaces separate them",
+                        "the daemon is not root: all functions run as its own user, and only namespaces separate them",
                     )
                 },
             ),
