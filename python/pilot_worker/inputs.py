@@ -1,7 +1,7 @@
 """Descriptors that come with an invocation: memory to map and connected sockets (PROTOCOL.md, section 1).
 
-A descriptor arrives with the first byte of its frame, so it is here before the frame can be decoded. It waits in `_arrived`, then
-under its frame's stream, and belongs to the function's `Input` from then on.
+A descriptor arrives with the first byte of its frame, so it is here before the frame can be decoded. It waits in `_arrived`,
+then under its frame's stream. From then on it belongs to the function's `Input`.
 """
 
 from __future__ import annotations
