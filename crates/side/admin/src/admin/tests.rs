@@ -304,7 +304,10 @@ async fn uploads_that_do_not_do_say_why() {
     };
     let (status, code, message) = refused(form(&[("spec", b"{}"), ("code", &[0; 100_000])])).await;
     assert_eq!((status, code.as_str()), (413, "too_large"));
-    assert!(message.contains("larger than the limit of 10 bytes"), "{message}");
+    assert!(
+        message.contains("larger than the limit of 10 bytes"),
+        "{message}"
+    );
     let (status, code, message) =
         refused(form(&[("spec", b"{\"memory\": 1}"), ("code", b"")])).await;
     assert_eq!((status, code.as_str()), (400, "bad_config"));
