@@ -1,4 +1,4 @@
-//! `CLOCK_MONOTONIC` in nanoseconds: the clock of the daemon and its workers.
+//! Clocks in nanoseconds: `CLOCK_MONOTONIC`, which the daemon and its workers share, and the CPU time of a process.
 
 /// Nanoseconds since some point before the machine's start (clock_gettime(2)).
 #[must_use]
