@@ -210,7 +210,7 @@ pub enum WorkerFault {
         output: Bytes,
     },
     /// It violated the protocol.
-    #[error("the worker sent what it must not: {problem}")]
+    #[error("the worker violated the protocol: {problem}")]
     Protocol {
         /// How it violated the protocol.
         problem: String,
