@@ -132,7 +132,7 @@ pub fn in_words(key: &str, message: &str) -> String {
         .and_then(|rest| rest.split_once(", expected "));
     let problem = match wrong {
         Some((found, wanted)) => {
-            // serde_json goes on with " at line 1 column 17".
+            // serde_json appends " at line 1 column 17".
             let wanted = wanted.split(" at line ").next().unwrap_or(wanted);
             format!(
                 "is {}, must be {}",

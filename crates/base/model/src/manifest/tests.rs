@@ -155,7 +155,7 @@ fn once_and_concurrency_exclude_each_other() {
     assert!(problem.contains("functions.a.concurrency"), "{problem}");
 }
 
-/// The examples of the documentation, one per runtime, as they stand there.
+/// The documentation's examples, one per runtime, verbatim.
 const RUNTIMES: &str = r#"
 [functions.ric]
 runtime = "provided"
