@@ -84,9 +84,9 @@ pub(crate) fn start_pays_by_counts(
 
 /// Whether one more start pays.
 ///
-/// How long the waiting requests will run can only be estimated by examining every busy worker. Mostly the result does not depend
-/// on it: each worker that is free in time takes at least one request. It takes the most requests if S is not out of date,
-/// because an outdated S is too short.
+/// To estimate how long the waiting requests will run, every busy worker must be examined. Mostly that is not needed: a worker that
+/// is free in time takes at least one request, and at most the number that follows from the known S. (If S is out of date, it is too
+/// short, so this is an upper limit.)
 pub(crate) fn start_pays(
     demand: Demand,
     workers: impl Iterator<Item = Availability> + Clone,
