@@ -1,4 +1,4 @@
-# The few commands one needs; each is a script that can be read. `make` lists them.
+# The usual commands. `make` lists them. The scripts do the work.
 
 .DEFAULT_GOAL := help
 .PHONY: help run test build lint bench

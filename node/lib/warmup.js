@@ -1,7 +1,7 @@
-// The warm-up of a pre-warmed process: before it says that it waits, it runs through a start and some invocations. V8 compiles
-// and Node loads much only when it is first used; after the warm-up that is there for a function's first request.
+// The warm-up of a pre-warmed process: before it reports that it waits, it executes a start and some invocations. V8 compiles
+// code, and Node loads modules, when they are first used. After the warm-up, a function's first request need not wait for that.
 //
-// Nothing of it leaves the process or stays in it: the answers are encoded and dropped, and the module is removed from the cache.
+// It has no visible effect: the answers are encoded and dropped, and the module is removed from the cache.
 'use strict';
 
 const path = require('node:path');

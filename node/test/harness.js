@@ -1,4 +1,4 @@
-// Plays the daemon: starts the real worker process and speaks both sockets to it. Not a test itself.
+// Plays the daemon: starts the real worker process and uses both of its sockets. Not a test itself.
 'use strict';
 
 const { spawn } = require('node:child_process');
@@ -16,13 +16,13 @@ const NODE = process.env.PILOT_TEST_NODE ?? process.execPath;
 const REQUEST_ID = '8f6e0a52-0d5a-4f0e-9c6b-0f9a1c2d3e4f';
 const PATIENCE_MS = 15_000;
 const ARN = 'arn:aws:lambda:local:000000000000:function:test';
-// What Node's own start wants of the environment, and nothing of the test runner's.
+// What Node needs to start, without the test runner's variables.
 const START_ENVIRONMENT = { PATH: process.env.PATH ?? '', LEFT_OVER: 'of the pre-warmed process' };
 
 /** @type {Worker[]} */
 const started = [];
 
-/** A worker process, and the daemon's ends of its sockets. What it prints goes to a file, to be looked at any time. */
+/** A worker process, and the daemon's ends of its sockets. Its output goes to a file, which can be read at any time. */
 class Worker {
   #decoder = new wire.Decoder();
   /** @type {Frame[]} */
@@ -54,7 +54,7 @@ class Worker {
       cwd: '/',
     });
     fs.closeSync(log);
-    /** Of the process; a signal is its name. @type {Promise<number | string>} */
+    /** The exit status, or the name of the signal. @type {Promise<number | string>} */
     const ended = new Promise((resolve) => {
       this.process.on('exit', (code, signal) => resolve(code ?? signal ?? ''));
     });
@@ -78,7 +78,7 @@ class Worker {
       })
     );
     control.catch(() => {}); // not every test waits for it
-    /** The line that says it waits. */
+    /** The message that it waits. */
     this.waiting = () => patient(control, 'the waiting line');
     /** @type {Promise<void>} */
     this.controlClosed = new Promise((resolve) => {
@@ -109,7 +109,7 @@ class Worker {
   }
 
   /**
-   * The next frame; an error when there will be none.
+   * The next frame; an error if there is none.
    * @returns {Promise<Frame>}
    */
   async frame() {
@@ -194,12 +194,12 @@ class Worker {
     return value(await this.call(event, meta), wire.ERROR);
   }
 
-  /** What it has printed up to now. */
+  /** Its output so far. */
   log() {
     return fs.readFileSync(this.logFile, 'utf8');
   }
 
-  /** Closes the channel; the status that the worker ends with. */
+  /** Closes the channel. Returns the worker's exit status. */
   end() {
     this.control.destroy();
     this.channel.destroy();
@@ -250,7 +250,7 @@ async function serving(code, specification, options) {
 }
 
 /**
- * A worker that has got its specification.
+ * A worker that has received its specification.
  * @param {Files | string} code
  * @param {Record<string, unknown>} [specification]
  * @param {ConstructorParameters<typeof Worker>[1]} [options]
@@ -263,7 +263,7 @@ async function specified(code, specification, options) {
 }
 
 /**
- * The body's JSON of a frame of this kind.
+ * The body of a frame of this kind, from JSON.
  * @param {Frame} frame
  * @param {number} kind
  */
@@ -280,7 +280,7 @@ function invokeMeta(meta = {}) {
 }
 
 /**
- * The promise; an error when it takes longer than a worker that is broken.
+ * The promise, with a time limit that only a broken worker exceeds.
  * @template T
  * @param {Promise<T>} promise
  * @param {string} what

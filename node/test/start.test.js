@@ -166,7 +166,7 @@ test('node_modules beside the code are found, by ES modules as well', async () =
 });
 
 test('the heap grows slowly where there is little memory', async () => {
-  // What lives is 24 MiB; the rest is garbage that a heap sized for the whole machine would let pile up.
+  // The live objects have 24 MiB. The rest is garbage, which a heap that is sized for the whole machine would not collect.
   const code = `
     const make = (i) => Array.from({ length: 100 }, (_, j) => ({ i, j, s: i * j + 0.5 }));
     exports.handler = async () => {

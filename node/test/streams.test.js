@@ -166,7 +166,7 @@ test('a reader that does not read makes the stream wait', async () => {
   worker.ask({ run, stuck });
   await isStuck;
   watcher.close();
-  // The kernel holds some hundred KiB of a socket.
+  // The kernel buffers some hundred KiB of a socket.
   assert.ok(Number(fs.readFileSync(stuck, 'utf8')) < 4 * 1024 * 1024);
   worker.channel.resume();
   let length = 0;

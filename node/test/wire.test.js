@@ -38,7 +38,7 @@ for (const { name, hex, kind, stream, meta, body } of vectors.valid) {
       assert.ok(isEmpty);
       assert.deepStrictEqual([frames[0].kind, frames[0].stream, frames[0].body], [kinds[kind], stream, body]);
       const text = frames[0].meta;
-      // Times in the vectors are beyond what a double holds: the meta is compared as JavaScript reads it.
+      // Times in the vectors exceed the precision of a double, so the meta is compared as JavaScript parses it.
       assert.deepStrictEqual(text === '' ? null : JSON.parse(text), meta);
       assert.strictEqual(wire.encode(kinds[kind], stream, Buffer.from(text), Buffer.from(body)).toString('hex'), hex);
     }

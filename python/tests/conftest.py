@@ -61,7 +61,7 @@ class Functions:
         return worker
 
     def refused(self, source: str, **changes: Any) -> dict[str, Any]:
-        """The `error` with which the function's template comes up."""
+        """The `error` in the `ready` message of the function's template."""
         self.write(source)
         fork_id, sock = self.root.fork("template", self.spec(**changes), log=self.log.write_fd)
         template = Template(sock)
@@ -81,7 +81,7 @@ class Functions:
 
 
 def pytest_configure() -> None:
-    """Compiles the native loop beside the package, as the binary unpacks it. Without a compiler its tests cannot run."""
+    """Compiles the native loop beside the package, where the binary unpacks it. Without a compiler its tests cannot run."""
     source = REPOSITORY / "crates/base/sys/native/fork_server.c"
     compiler = shutil.which("cc")
     if compiler is None:

@@ -1,4 +1,4 @@
-"""Plays the daemon: starts the real worker process and speaks both channels to it. Not a test itself."""
+"""Plays the daemon: starts the real worker process and uses both of its channels. Not a test itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Iterable
 from pilot_worker import wire
 
 WORKER = Path(__file__).parent.parent / "pilot_worker"
-PYTHON = os.environ.get("PILOT_TEST_PYTHON", sys.executable)  # the worker supports versions that the tests need not
+PYTHON = os.environ.get("PILOT_TEST_PYTHON", sys.executable)  # the worker supports versions that the tests do not
 PATIENCE_S = 30.0  # an upper bound for a broken worker, never waited for otherwise
 
 
@@ -171,7 +171,7 @@ class Template:
             self._unread.append(message)
 
     def fork(self, role: str, spec: dict[str, Any] | None = None, **fds: int | list[int]) -> tuple[int, socket.socket]:
-        """Asks for a child; returns the fork's id and the daemon's end of the child's channel."""
+        """Requests a child. Returns the fork's id and the daemon's end of the child's channel."""
         kind = socket.SOCK_STREAM if role == "worker" else socket.SOCK_SEQPACKET
         ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
         names, numbers = ["channel"], [theirs.fileno()]
@@ -193,11 +193,11 @@ class Template:
         return fork_id, ours
 
     def takes_short_form(self, role: str, spec: dict[str, Any] | None, names: Iterable[str]) -> bool:
-        """As the daemon decides: a worker of the template's own function, when its loop is the native one."""
+        """The daemon's rule: a worker of the template's own function, if its loop is the native one."""
         known = all(name in SHORT_ROLES for name in names)
         self._is_elsewhere = self._is_elsewhere or "pid" in names
         if self._is_elsewhere and "pid" not in names:
-            return False  # back into the template's own PID namespace: only the long form can say that
+            return False  # back into the template's own PID namespace, which only the long form can request
         return role == "worker" and spec is None and bool(self.report.get("native")) and known
 
     def template(self, spec: dict[str, Any], **fds: int | list[int]) -> Template:
@@ -233,10 +233,10 @@ class Process:
         fds = (theirs.fileno(), spec_read)[: 2 if role == "worker" else 1]
 
         def place() -> None:
-            """The protocol's numbers, 3 and 4; by way of high ones, because 3 and 4 may be the sources."""
+            """Moves descriptors to the protocol's numbers, 3 and 4, via high numbers, because 3 and 4 may be the sources."""
             for number, fd in enumerate([os.dup2(fd, 200 + index) for index, fd in enumerate(fds)], start=3):
                 os.dup2(fd, number)
-            os.closerange(3 + len(fds), 1024)  # what the test runner itself was started with
+            os.closerange(3 + len(fds), 1024)  # inherited by the test runner itself
 
         self.process = subprocess.Popen(
             [PYTHON, "-I", "-S", str(WORKER), role],
@@ -267,7 +267,7 @@ class Log:
         self.read_fd, self.write_fd = os.pipe()
 
     def read_now(self) -> str:
-        """What is in the pipe at this moment."""
+        """The bytes that are in the pipe now."""
         text = b""
         while select.select([self.read_fd], [], [], 0)[0]:
             more = os.read(self.read_fd, 1 << 16)

@@ -151,7 +151,7 @@ async def handler(scope, receive, send):
     asked = {worker.ask_http(path=f"/{n}"): f"/fn/test/{n}".encode() * 200_000 for n in range(3)}
     bodies = dict.fromkeys(asked, b"")
     ends = 0
-    while ends < 3:  # the worker has filled the socket long ago: it goes on as we read
+    while ends < 3:  # the worker has filled the socket and continues while we read
         kind, stream, _, body = worker.frame()
         bodies[stream] += body
         ends += kind == wire.END

@@ -1,4 +1,4 @@
-"""The loop of ASGI applications and `async def` handlers: tasks, contexts, and what goes on beside and between requests."""
+"""The loop of ASGI applications and `async def` handlers: tasks, contexts, and other work during and between requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness import PATIENCE_S, Stream, http_meta
 
 from pilot_worker import wire
 
-# `answer` is the rest of every application here; `path` chooses what it does before.
+# Every application here ends with `answer`; `path` selects what it does before that.
 ANSWER = """
 import asyncio, os, threading, json
 async def answer(send, value):
@@ -154,7 +154,7 @@ async def handler(scope, receive, send):
 
 
 def test_an_application_may_bring_a_loop_of_its_own(functions: Functions, start: Start) -> None:
-    """Such as uvloop's: one that our selector knows nothing of."""
+    """For example uvloop's, which does not use our selector."""
     worker = start(
         ANSWER
         + """

@@ -1,4 +1,4 @@
-"""The native loop: what is particular to it. The rest of the suite runs over it as well (harness.py takes the short form)."""
+"""Tests that only concern the native loop. The rest of the suite uses it, too (harness.py uses the short form)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a child gives up and enters between fork and READY. Needs root; says so when it is skipped."""
+"""The privileges that a child drops and the namespaces that it enters between fork and READY. Skipped without root."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_worker_is_born_in_its_namespaces(functions: Functions) -> None:
         assert theirs[name] == os.stat(f"/proc/{namespaces.pid}/ns/{name}").st_ino != ours[name]
     assert len(theirs["NSpid"].split()) == len(ours["NSpid"].split()) + 1
     assert theirs["cwd"] == str(functions.directory)
-    # the next one without a pid namespace of its own is back in the template's
+    # the next child without its own pid namespace is in the template's again
     again = look(template.worker())
     assert again["pid"] == ours["pid"] and len(again["NSpid"].split()) == len(ours["NSpid"].split())
     namespaces.close()

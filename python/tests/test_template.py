@@ -27,7 +27,7 @@ def test_a_chain_of_templates_ends_in_a_worker(functions: Functions) -> None:
     assert stamps["forked_ns"] <= stamps["sandboxed_ns"] <= stamps["initialised_ns"]
     library_pid, parent_pid, event = worker.result({"a": [1, "ü"]})
     assert event == {"a": [1, "ü"]}
-    assert library_pid != parent_pid  # imported two levels above
+    assert library_pid != parent_pid  # imported by the grandparent template
     worker.close()
     assert Functions.exit_of(function, 1) == {"code": 0}
     function.close()
@@ -118,7 +118,7 @@ def handler(event, context):
 
 @pytest.mark.parametrize("is_installed", [False, True])
 def test_hooks_run_in_the_order_of_snapshot_restore_py(functions: Functions, is_installed: bool) -> None:
-    if is_installed:  # a stand-in with the package's interface: what is found on sys.path comes before ours
+    if is_installed:  # a fake with the package's interface: a package on sys.path has priority over ours
         functions.write(
             "before, after = [], []\n"
             "def register_before_snapshot(f, *a, **k): before.append((f, a, k)); return f\n"

@@ -82,7 +82,7 @@ def burst(side: Side) -> list[float]:
 
 
 def pss(side: Side) -> list[float]:
-    """Of an idle worker: with so many, less without, by their number."""
+    """PSS of an idle worker: with workers, minus without workers, divided by their number."""
     daemon, workers = side.daemon, side.effort.workers
 
     def all_of_it() -> float:
@@ -131,7 +131,7 @@ def _upload(port: int) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """`figures` are the names and units of what `measure` gives. `better` is "less" or "more"."""
+    """`figures` are the names and units of the results of `measure`. `better` is "less" or "more"."""
 
     name: str
     measure: Callable[[Side], list[float]]
@@ -148,7 +148,7 @@ ROWS = [
     Row("idle worker, numpy and Pillow", pss, [("PSS", "MB")]),
     Row("cold, 1 MB at 10 MB/s, start of 100 ms", upload, [("answer", "ms")]),
 ]
-# The issue's bar: no worse than 3 % in any. The upload has a bar of its own.
+# The limit: at most 3 % worse in every row. The upload has its own limit.
 RATIO_MAX = 1.03
 UPLOAD_MS_MAX = 115.0
 

@@ -17,9 +17,9 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Point:
-    """`live` is how many there are, free and pre-warmed ones among them; `pss` of the daemon with everything below it and, of containers, the engine's shims with everything below those; `interpreters`
-    the part of it that are processes of that name; `used` what of the machine's memory is not available, all MB. `cpu` is the
-    share of all CPUs that those processes used, of containers the engine with them."""
+    """`live` is the number of runtimes, including free and pre-warmed ones. Memory in MB: `pss` of the daemon and its descendants (and,
+    for containers, of the engine's shims and their descendants); `interpreters` is the part of `pss` in processes of that name; `used` is the
+    machine's memory that is not available. `cpu` is the share of all CPUs that these processes used (and, for containers, the engine)."""
 
     kind: str
     app: str
@@ -88,8 +88,8 @@ def ladder(bench: Bench, app: apps.App, interpreter: str) -> list[Point]:
 
 
 def keep(one: Served, live: int) -> int:
-    """So many runtimes that nobody uses: workers are started in them, and retired. How many there are then: a pre-warmed one may have been
-    started ahead."""
+    """Starts this number of workers and retires them, so that their runtimes are unused. Returns the number of runtimes: a pre-warmed one may
+    have been started ahead of demand."""
     if live:
         one.daemon.scale(one.name, live)
         one.daemon.wait_for_idle(one.name, live, limit_s=120)

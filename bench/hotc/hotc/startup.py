@@ -126,8 +126,8 @@ def mean_of(values: list[float]) -> float | None:
 
 @dataclass
 class Handed:
-    """One way's runtimes, ms: `took` is how long getting one took, by the daemon's word, of `new` the starts and of `cleaned` the reuses
-    alone; `answers` whole requests; `rest` from the answer until everything is at rest again: cleaned, or ended."""
+    """The times of one way, ms: `took` is the time to get a runtime as the daemon reports it (for `new` only starts, for `cleaned` only
+    reuses); `answers` are whole requests; `rest` is the time from the answer until the runtime is cleaned or ended."""
 
     took: list[float] = field(default_factory=list)
     answers: list[float] = field(default_factory=list)

@@ -1,5 +1,5 @@
-"""An empty function behind the smallest client of the Lambda Runtime API that a script can be: one connection, nothing parsed
-that is not needed. It waits for the answer to each of its requests, as every client does."""
+"""An empty function with a minimal client of the Lambda Runtime API: one connection, and it parses only what it needs. It waits for
+the answer to each of its requests, as every client does."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ RESPONSE = b'POST /2018-06-01/runtime/invocation/%b/response HTTP/1.1\r\nhost: %
 
 
 def asked(api, request):
-    """Sends a request; the answer's headers by name."""
+    """Sends a request. Returns the answer's headers by name."""
     api.sendall(request)
     received = api.recv(65536)
     while b"\r\n\r\n" not in received:

@@ -1,5 +1,4 @@
-"""The smallest HTTP server that a script can be: answers every request with an empty body. With PORT=0 it takes a free port; either
-way it prints which."""
+"""A minimal HTTP server: answers every request with an empty body. With PORT=0 it takes a free port. It prints its port."""
 
 import os
 import socket
@@ -14,7 +13,7 @@ def serve(connection):
     with connection:
         while part := connection.recv(65536):
             received += part
-            # Requests without a body: GET is all that is asked here.
+            # Requests have no body, because only GET is used.
             while b"\r\n\r\n" in received:
                 received = received.partition(b"\r\n\r\n")[2]
                 connection.sendall(EMPTY)

@@ -5,8 +5,8 @@ import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 
 /**
- * The program of HotC's Fig. 4b: sums 0 to 10 million. A client of the Lambda Runtime API where one is named, otherwise a program
- * that gets its event on standard input. Of the platform it needs java.base alone, so that it runs on a small image of it.
+ * The program of HotC's Fig. 4b: sums 0 to 10 million. A client of the Lambda Runtime API if the environment names one, otherwise
+ * a program that gets its event on standard input. It needs only java.base, so that it runs on a small image.
  */
 public final class Sum {
     private static final String INVOCATION = "/2018-06-01/runtime/invocation/";
@@ -45,7 +45,7 @@ public final class Sum {
         socket.getOutputStream().write(text.getBytes(StandardCharsets.UTF_8));
     }
 
-    /** An answer of the Runtime API, as far as it matters here. */
+    /** The needed part of a Runtime API answer. */
     private static final class Message {
         String requestId = "";
         byte[] body = {};

@@ -1,5 +1,5 @@
-"""The program of HotC's Fig. 4b: sums 0 to 10 million. It is a function (`handler`), a client of the Lambda Runtime API where one
-is named, and otherwise a program that gets its event on standard input."""
+"""The program of HotC's Fig. 4b: sums 0 to 10 million. It is a function (`handler`), a client of the Lambda Runtime API if the
+environment names one, and otherwise a program that gets its event on standard input."""
 
 import http.client
 import json

@@ -22,9 +22,9 @@ use crate::policy::PolicySpec;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum DeployEvent {
-    /// It goes on.
+    /// A step of the deployment.
     Progress(Progress),
-    /// It is live.
+    /// The new version is live.
     Done(Box<DeployReport>),
     /// Nothing has changed.
     Failed(ApiError),
@@ -48,10 +48,10 @@ pub struct ApiError {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ScaleRequest {
-    /// Idle workers beyond this are retired at once, or some started up to it.
+    /// Idle workers beyond this number are retired at once, or workers are started up to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
-    /// The policy from now on, until the next deploy or the daemon's end.
+    /// The policy to use until the next deploy or the daemon's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicySpec>,
 }

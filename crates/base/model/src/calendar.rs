@@ -1,9 +1,9 @@
-//! Wall-clock time as date and time of day, UTC: for what people read and for what Lambda's events hold. Times that are measured
-//! are [`Instant`](crate::Instant)s.
+//! Wall-clock time as a date and time of day in UTC, for people and for Lambda's events. Measured times are
+//! [`Instant`](crate::Instant)s.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A moment, UTC, in the Gregorian calendar.
+/// A point in time, UTC, in the Gregorian calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Utc {
     /// 1970 and later.
@@ -50,15 +50,15 @@ impl Utc {
     }
 }
 
-/// Milliseconds since 1970-01-01; a clock that stands before it is at it.
+/// Milliseconds since 1970-01-01. A clock that is set to an earlier date gives 0.
 #[must_use]
 pub fn unix_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Year, month and day of a day since 1970-01-01. A year begins in March here, so that the leap day is its last; an era is 400
-/// years of 146,097 days (<https://howardhinnant.github.io/date_algorithms.html#civil_from_days>).
+/// Year, month and day of a day that is counted from 1970-01-01. A year begins in March here, so that the leap day is its last
+/// day. An era is 400 years of 146,097 days (<https://howardhinnant.github.io/date_algorithms.html#civil_from_days>).
 fn civil(unix_day: u64) -> (u64, u64, u64) {
     let day = unix_day + 719_468;
     let (era, day_of_era) = (day / 146_097, day % 146_097);

@@ -1,5 +1,5 @@
-//! Single values of a function's keys: what does, and what to write instead. Each says the problem alone; whoever asks knows the
-//! key. None changes a value but [`check_handler`], which gives one of its two spellings.
+//! Checks of single values of a function's keys. An error says what is wrong and what to write instead; the caller adds the key.
+//! Only [`check_handler`] changes the value: it converts one of the two spellings to the other.
 
 use crate::nearest::nearest;
 
@@ -11,7 +11,7 @@ pub(crate) fn in_range<T: PartialOrd + std::fmt::Display>(
     least: T,
     most: T,
 ) -> Result<T, String> {
-    // Written so that a NaN, which compares with nothing, is out of range.
+    // A comparison with NaN is false, so NaN is out of range.
     if value >= least && value <= most {
         Ok(value)
     } else {
@@ -38,7 +38,7 @@ pub(crate) fn one_of<T: Copy>(
     ))
 }
 
-/// `module.attribute` or `module:attribute`, where the module may be dotted or hold slashes as in Lambda.
+/// `module.attribute` or `module:attribute`, where the module may contain dots or slashes, as in Lambda.
 pub(crate) fn check_handler(handler: &str, example: &str) -> Result<String, String> {
     let dotted = handler.replacen(':', ".", 1);
     let fits = dotted.len() <= HANDLER_BYTES_MAX
@@ -131,7 +131,7 @@ pub(crate) fn check_ready(path: Option<&str>) -> Result<Option<String>, KeyProbl
     }
 }
 
-/// As the engine takes it; what it means there is the engine's to say.
+/// As the engine accepts it; only the engine knows its meaning.
 pub(crate) fn check_image(image: &str) -> Result<String, String> {
     let fits = image.len() <= IMAGE_BYTES_MAX
         && image.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -165,11 +165,11 @@ pub(crate) fn check_owner(owner: &str) -> Result<String, String> {
     }
 }
 
-/// Lambda's.
+/// Lambda's limit.
 const HANDLER_BYTES_MAX: usize = 128;
-/// Well below what one exec may be given (`ARG_MAX`, execve(2)).
+/// Well below the limit of one exec (`ARG_MAX`, execve(2)).
 const COMMAND_BYTES_MAX: usize = 64 << 10;
 const READY_BYTES_MAX: usize = 1024;
 const IMAGE_BYTES_MAX: usize = 512;
-/// As long as a function's name may be, which is the default.
+/// The limit of a function's name, which is the default owner.
 const OWNER_BYTES_MAX: usize = 64;

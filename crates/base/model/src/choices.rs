@@ -1,4 +1,4 @@
-//! Settings of a function with a fixed set of values, each with the word it is written as.
+//! Settings of a function with a fixed set of values, each with its word in `pilot.toml`.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,17 +11,17 @@ macro_rules! words {
             $(
                 $(#[$vdoc])*
                 #[serde(rename = $word)]
-                // The schema's derive does not see serde's words through a macro.
+                // The derive of the schema cannot see serde's attributes through a macro.
                 #[cfg_attr(feature = "openapi", schema(rename = $word))]
                 $variant,
             )*
         }
 
         impl $name {
-            /// Every value with the word it is written as.
+            /// Every value with its word.
             pub const ALL: &[(&str, Self)] = &[$(($word, Self::$variant),)*];
 
-            /// The word it is written as.
+            /// Its word.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
@@ -40,12 +40,12 @@ words! {
         Asgi = "asgi",
         /// A WSGI application (PEP 3333).
         Wsgi = "wsgi",
-        /// An HTTP server of the function's own.
+        /// The function's own HTTP server.
         Http = "http",
     }
 }
 words! {
-    /// How a container is spoken to.
+    /// How the daemon talks to a container.
     Contract {
         /// It serves HTTP on `$PORT`.
         Http = "http",
@@ -57,22 +57,22 @@ words! {
     }
 }
 words! {
-    /// What a worker can reach.
+    /// What a worker can connect to.
     Network {
-        /// Its own loopback device.
+        /// Only its own loopback device.
         None = "none",
-        /// Other hosts, through address translation; not this one, and nobody can call in.
+        /// Other hosts, through address translation. It cannot connect to this host, and nobody can connect to it.
         Outbound = "outbound",
-        /// The host's network as it is.
+        /// The host's network.
         Host = "host",
     }
 }
 words! {
-    /// Where workers come from.
+    /// How workers are started.
     TemplateMode {
         /// Forked from a template.
         On = "on",
-        /// A fresh interpreter each time.
+        /// A fresh interpreter for each worker.
         Off = "off",
     }
 }

@@ -1,5 +1,5 @@
-//! `FunctionConfig`: a function's configuration, checked, with nothing optional left over.
-//! Made by [`FunctionSpec::check`](crate::spec::FunctionSpec::check) alone.
+//! `FunctionConfig`: the checked configuration of a function, in which nothing is optional. Only
+//! [`FunctionSpec::check`](crate::spec::FunctionSpec::check) makes one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,17 +25,17 @@ pub struct FunctionConfig {
     pub interface: Interface,
     /// Memory limit of one worker, bytes.
     pub memory_bytes: u64,
-    /// Longest that an invocation may take.
+    /// The longest that an invocation may take.
     #[serde(rename = "timeout_s", with = "crate::seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub timeout: Duration,
     /// CPU limit of one worker, thousandths of a CPU.
     pub cpu_milli: u32,
-    /// What it can reach.
+    /// What a worker can connect to.
     pub network: Network,
     /// The user's environment variables.
     pub environment: BTreeMap<String, String>,
-    /// Fork or spawn.
+    /// Whether workers are forked from a template or spawned.
     pub template: TemplateMode,
     /// Whether a worker serves more than one invocation.
     pub reuse: Reuse,
@@ -43,14 +43,14 @@ pub struct FunctionConfig {
     pub concurrency: u32,
     /// How many workers.
     pub scale: ScaleConfig,
-    /// Whose used runtimes it may be given, and who may be given its own. Empty in configurations stored before there were owners: see
-    /// [`FunctionConfig::owner`].
+    /// Functions with the same owner may get each other's used runtimes. Empty in configurations that were stored before owners
+    /// existed: see [`FunctionConfig::owner`].
     #[serde(default)]
     pub owner: String,
 }
 
 impl FunctionConfig {
-    /// Whose used runtimes it may be given.
+    /// The owner: functions with the same owner may get each other's used runtimes.
     #[must_use]
     pub fn owner(&self) -> &str {
         if self.owner.is_empty() {
@@ -65,18 +65,18 @@ impl FunctionConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScaleConfig {
-    /// Kept whatever happens.
+    /// Always kept.
     pub min: u32,
-    /// Most at once; at least 1.
+    /// Maximum; at least 1.
     pub max: u32,
     /// Idle workers kept ready beyond the busy ones while the function is hot. Stored configurations may say `parked`.
     #[serde(alias = "parked")]
     pub spare: u32,
-    /// Reaped after this long without work.
+    /// An idle worker is reaped after this time.
     #[serde(rename = "idle_s", with = "crate::seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub idle: Duration,
-    /// How their number follows the traffic. Configurations stored before there were policies have none.
+    /// How their number follows the traffic. Configurations that were stored before policies existed have none.
     #[serde(default)]
     pub policy: Policy,
 }

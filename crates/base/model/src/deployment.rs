@@ -1,5 +1,5 @@
-//! A deployment: its progress, its result, what a template found, and the description of a deployed function. The control API
-//! serves these as JSON.
+//! A deployment: its progress, its result, the report of its template, and the description of a deployed function. The control
+//! API serves these as JSON.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::ids::{FunctionName, VersionId};
 use crate::invocation::InvocationSummary;
 use crate::status::{ForecastStatus, PoolStatus, RuntimeStatus, Totals};
 
-/// What a deployment is at.
+/// A step of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Progress {
@@ -20,7 +20,7 @@ pub struct Progress {
     pub message: String,
 }
 
-/// A deployment that went well.
+/// A deployment that succeeded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeployReport {
@@ -30,26 +30,26 @@ pub struct DeployReport {
     pub version: VersionId,
     /// The version's number.
     pub number: u32,
-    /// False: equal to the one that was live; nothing was done.
+    /// False: it equals the version that was live, and nothing was done.
     pub changed: bool,
-    /// How its code is run: `python3.11`, `node`, `http` … Empty: the daemon is older than other runtimes.
+    /// How its code is run: `python3.11`, `node`, `http` … Empty: the daemon is too old to say it.
     #[serde(default)]
     pub runtime: String,
-    /// Whether the environment was there already.
+    /// Whether the environment existed before.
     pub environment_reused: bool,
     /// What is in the environment, for people: `Node 20.20.2, 3 packages`. Empty: nothing.
     #[serde(default)]
     pub environment_has: String,
-    /// What the try in the sandbox found.
+    /// The result of the trial in the sandbox.
     pub template: TemplateReport,
     /// The function URL's path.
     pub url_path: String,
 }
 
-/// Why a deployment changed nothing.
+/// Why a deployment failed. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeployError {
-    /// The request does not do: configuration, archive, requirement, handler. For the user to mend.
+    /// The request is invalid: configuration, archive, requirement or handler. The user can correct it.
     #[error("{message}")]
     Invalid {
         /// Stable word, e.g. `bad_archive`, `bad_config`, `requirement_failed`, `import_failed`, `too_large`.
@@ -103,7 +103,7 @@ pub struct FunctionDescription {
     pub config: FunctionConfig,
     /// The environment's id.
     pub environment: String,
-    /// What the deployment found.
+    /// The result of the deployment's trial.
     pub template: TemplateReport,
     /// The function URL's path.
     pub url_path: String,
@@ -121,7 +121,7 @@ pub struct FunctionDescription {
     pub runtimes: Option<RuntimeStatus>,
 }
 
-/// What a template found when it came up.
+/// What a template reported when it was ready.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TemplateReport {
@@ -136,9 +136,9 @@ pub struct TemplateReport {
     pub memory_bytes: u64,
     /// Whether workers are forked from the function's own template.
     pub forkable: bool,
-    /// If not, why, and what is done instead.
+    /// If not: why, and what is done instead.
     pub reason: Option<String>,
-    /// How long the template took to come up.
+    /// How long the template took to start.
     #[serde(rename = "took_s", with = "crate::seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub took: Duration,
@@ -150,7 +150,7 @@ pub struct TemplateReport {
 pub struct ImportTime {
     /// Module.
     pub module: String,
-    /// Time with everything it imports, ms.
+    /// Time including everything that it imports, ms.
     pub ms: f64,
 }
 

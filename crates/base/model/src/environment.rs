@@ -9,9 +9,9 @@ use crate::ids::EnvironmentId;
 pub struct Environment {
     /// Hash over interpreters and requirements.
     pub id: EnvironmentId,
-    /// CPython: of every Python function, and of others whose code has a `requirements.txt`.
+    /// CPython: for Python functions, and for others whose code has a `requirements.txt`.
     pub python: Option<Python>,
-    /// Node.js: of every Node function, and of others whose code has a `package.json`.
+    /// Node.js: for Node functions, and for others whose code has a `package.json`.
     pub node: Option<Node>,
 }
 
@@ -20,12 +20,12 @@ pub struct Environment {
 pub struct Python {
     /// The executable, symbolic links resolved.
     pub executable: PathBuf,
-    /// `sys.base_prefix` of it: what must be visible in the sandbox for it to run.
+    /// Its `sys.base_prefix`, which must be visible in the sandbox.
     pub prefix: PathBuf,
-    /// Where packages are installed (added to `sys.path`, or shown as PYTHONPATH), or `None` when there are none. Its `bin` has
+    /// The folder of the installed packages (added to `sys.path`, or in PYTHONPATH); `None` if there are none. Its `bin` has
     /// their commands.
     pub packages_dir: Option<PathBuf>,
-    /// Importable top-level modules of the *declared* requirements (not of what those pull in).
+    /// Importable top-level modules of the *declared* requirements (not of their dependencies).
     pub imports: Vec<String>,
 }
 
@@ -69,10 +69,10 @@ impl Python {
 pub struct Node {
     /// The executable, symbolic links resolved.
     pub executable: PathBuf,
-    /// The folder that must be visible in the sandbox for it to run: what `bin` is in.
+    /// The folder that contains `bin`. It must be visible in the sandbox.
     pub prefix: PathBuf,
     /// `20.20.2`.
     pub version: String,
-    /// The `node_modules` of the dependencies, or `None` when there are none. Its `.bin` has their commands.
+    /// The `node_modules` of the dependencies, or `None` if there are none. Its `.bin` has their commands.
     pub modules_dir: Option<PathBuf>,
 }

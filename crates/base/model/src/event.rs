@@ -1,4 +1,4 @@
-//! What the path tells whoever listens. Subscribers never hold it up.
+//! The events that the path publishes. It never waits for a subscriber.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::invocation::{CpuTime, InvocationRecord};
 use crate::status::RuntimeCounts;
 use crate::version::Version;
 
-/// What happens on the path.
+/// An event of the path.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// An invocation ended.
     Invoked(Arc<InvocationRecord>),
-    /// A worker has come up.
+    /// A worker is ready.
     WorkerStarted {
         /// Of which version.
         version: Arc<Version>,
@@ -33,7 +33,7 @@ pub enum Event {
         /// From asking for it to having it.
         took: Duration,
     },
-    /// How many runtimes there are now, of all keys; told when it has changed, every few seconds at most.
+    /// The number of runtimes of all keys. Published when it has changed, at most every few seconds.
     RuntimesCounted(RuntimeCounts),
 }
 
@@ -46,10 +46,10 @@ pub struct WorkerRecord {
     pub reason: EndReason,
     /// From its first instruction to its end.
     pub lived: Duration,
-    /// CPU time of its main process, as last read: when it ended, or at the end of its last invocation if it had ended by
-    /// itself. `None`: it was never read.
+    /// CPU time of its main process, as last read: at its end, or, if it ended by itself, at the end of its last invocation.
+    /// `None`: it was never read.
     pub cpu: Option<CpuTime>,
-    /// Most memory that it was seen to use, bytes. `None`: it ended before the first sample.
+    /// The highest memory use of the samples, bytes. `None`: it ended before the first sample.
     pub memory_bytes_max: Option<u64>,
 }
 
@@ -74,7 +74,7 @@ words! {
         Idle = "idle",
         /// The function was scaled down.
         Scaled = "scaled",
-        /// It ended by itself, or did not keep to the protocol.
+        /// It ended by itself, or violated the protocol.
         Crash = "crash",
         /// An invocation took longer than `timeout_s`.
         Timeout = "timeout",

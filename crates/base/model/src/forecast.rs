@@ -1,5 +1,5 @@
-//! The port of the arrival models: what a forecaster is told at each tick and what it answers. Pure: time comes in as an
-//! argument, so that the daemon and the simulator run the same objects.
+//! The port of the arrival models: the input of a forecaster at each tick, and its output. It has no clock: time is an argument,
+//! so that the daemon and the simulator run the same code.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -7,39 +7,39 @@ use std::time::Duration;
 use crate::config::ScaleConfig;
 use crate::timeline::Instant;
 
-/// What one version's pool saw since the tick before. Measured values are `None` until there was something to measure.
+/// What one version's pool saw since the previous tick. Measured values are `None` before the first measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tick {
     /// Now.
     pub now: Instant,
-    /// Since the tick before; zero at the first one.
+    /// Time since the previous tick; zero at the first one.
     pub span: Duration,
-    /// Invocations admitted in `span`: counted when they come, not when they are answered.
+    /// Invocations admitted in `span`: counted when they arrive, not when they are answered.
     pub arrivals: u64,
-    /// The newest of them, or of those before.
+    /// The newest arrival, also if it was before `span`.
     pub last_arrival: Option<Instant>,
     /// Invocations that run or wait now.
     pub demand: u32,
-    /// The most of them at one instant of `span`; at least `demand`.
+    /// Maximum of `demand` in `span`; at least `demand`.
     pub demand_max: u32,
-    /// The most that ran at one instant of `span`: without those that waited.
+    /// Maximum of concurrently running invocations in `span`, without those that waited.
     pub busy_max: u32,
-    /// Workers that are up or starting.
+    /// Workers that are ready or starting.
     pub workers: u32,
     /// Invocations that one worker serves at the same time; at least 1.
     pub concurrency: u32,
     /// Mean service time, exponentially weighted.
     pub service: Option<Duration>,
-    /// From the decision to start a worker to its readiness, exponentially weighted.
+    /// From the decision to start a worker until it is ready, exponentially weighted.
     pub start: Option<Duration>,
     /// Memory of one worker, bytes (PSS in the daemon).
     pub worker_bytes: Option<u64>,
 }
 
-/// What a forecaster wants of the pool until its next tick.
+/// What a forecaster requires of the pool until its next tick.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Workers, the busy ones among them: fewer are started up to it, and no idle one is reaped below it.
+    /// Workers, including the busy ones. Missing ones are started, and idle ones are reaped only beyond this number.
     pub workers: u32,
     /// An idle worker beyond `workers` is reaped after this; `None`: after the function's `idle_s`.
     pub idle: Option<Duration>,
@@ -50,13 +50,13 @@ pub trait Forecaster: Send + Debug {
     /// How often [`Forecaster::tick`] is to be called.
     fn interval(&self) -> Duration;
 
-    /// Takes what was seen and says what follows. O(1) unless the model says otherwise; never panics, whatever it is told,
-    /// a clock that jumps included.
+    /// Takes the observation and returns the target. O(1), unless the model says otherwise. Never panics, whatever the values
+    /// are, even if the clock jumps.
     fn tick(&mut self, tick: &Tick) -> Target;
 
-    /// Why the newest target is what it is: one line for `pilot describe`.
+    /// The reason for the newest target: one line for `pilot describe`.
     fn reason(&self) -> String;
 }
 
-/// Makes the forecaster that a function's configuration asks for; `None`: it asks for none.
+/// Makes the forecaster that a function's configuration names; `None`: it names none.
 pub type MakeForecaster = fn(&ScaleConfig) -> Option<Box<dyn Forecaster>>;

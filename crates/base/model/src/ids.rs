@@ -68,7 +68,7 @@ impl fmt::Debug for FunctionName {
     }
 }
 
-/// A name that is not a function's name.
+/// An invalid function name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{name}' is not a function name: use 1 to 64 of a-z A-Z 0-9 - _")]
 pub struct InvalidName {

@@ -1,4 +1,4 @@
-//! One invocation: what its worker is told of it, how it ended, its record, and the summary that the control API serves.
+//! One invocation: its head, how it ended, its record, and the summary that the control API serves.
 
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::ids::{InvocationId, WorkerId};
 use crate::timeline::{StartKind, Timeline};
 use crate::version::Version;
 
-/// What a worker is told of an invocation beside its payload.
+/// What a worker receives of an invocation, except the payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvocationHead {
     /// The request id.
@@ -21,11 +21,11 @@ pub struct InvocationHead {
     pub arn: String,
     /// The version's number.
     pub version: u32,
-    /// When the function's timeout is over, Unix milliseconds.
+    /// The time at which the function's timeout ends, Unix milliseconds.
     pub deadline_unix_ms: u64,
-    /// Lambda's client context, JSON as it came.
+    /// Lambda's client context, JSON, as received.
     pub client_context: Option<String>,
-    /// A trace header, as it came.
+    /// A trace header, as received.
     pub trace: Option<String>,
     /// The payload is the body of this HTTP request, for an ASGI or WSGI application. `None`: the payload is an event, JSON.
     pub http: Option<HttpRequestHead>,
@@ -107,7 +107,7 @@ impl CpuTime {
         self.user + self.system
     }
 
-    /// What was added since `before`. If the part in user mode grew by more than the sum, the rest is left to the next span.
+    /// The time used since `before`. If the user part grew by more than the sum, the excess counts in the next interval.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         let total = self.total().saturating_sub(before.total());
@@ -133,15 +133,15 @@ pub struct InvocationRecord {
     pub id: InvocationId,
     /// What was invoked.
     pub version: Arc<Version>,
-    /// Who served it.
+    /// The worker that served it.
     pub worker: Option<WorkerId>,
     /// Cold or warm.
     pub start: StartKind,
     /// How it ended.
     pub outcome: Outcome,
-    /// Phase by phase.
+    /// The time of each phase.
     pub timeline: Timeline,
-    /// Most memory its worker has used so far, bytes; `None` where it was not measured for this one.
+    /// The highest memory use of its worker so far, bytes; `None` if it was not measured for this invocation.
     pub memory_bytes_max: Option<u64>,
     /// CPU time that its worker used since the end of the invocation before, or since its fork. So the first invocation of a
     /// worker includes the start, and the invocations add up to what the worker used. `None`: it cannot be measured, or the
@@ -156,7 +156,7 @@ pub struct InvocationRecord {
 }
 
 impl InvocationRecord {
-    /// Lambda's REPORT line, without a line break. Init Duration stands on cold ones only.
+    /// Lambda's REPORT line, without a line break. Only cold ones have an Init Duration.
     #[must_use]
     pub fn report_line(&self) -> String {
         let handler = self.timeline.handler().unwrap_or_default();
@@ -189,7 +189,7 @@ impl InvocationRecord {
     }
 }
 
-/// A duration in milliseconds with two places. Integers only: every invocation has its line.
+/// A duration in milliseconds with two decimal places. Integers only: this runs for every invocation.
 struct Millis(Duration);
 
 impl fmt::Display for Millis {
@@ -226,7 +226,7 @@ mod tests {
             user: Duration::from_millis(user),
             system: Duration::from_millis(system),
         };
-        // From the first to the second, user mode grew by more than the sum.
+        // Between the first two readings, the user part grew by more than the sum.
         let readings = [at(0, 1), at(2, 0), at(2, 0), at(3, 5)];
         let mut sum = CpuTime::default();
         for reading in readings {

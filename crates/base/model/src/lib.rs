@@ -1,5 +1,5 @@
-//! Pilotlight's words, as types: what a function is, what an invocation went through, and the ports
-//! at which crates meet that may not know each other.
+//! The domain types: what a function is, what happened to an invocation, and the ports through which crates work together without
+//! importing each other.
 //!
 //! Not here: anything that does I/O, any policy. This crate imports nothing of ours.
 

@@ -1,5 +1,5 @@
-//! `pilot.toml`: the functions of a project. An unknown key is an error that names the nearest known one; nothing is
-//! guessed and nothing is passed over.
+//! `pilot.toml`: the functions of a project. An unknown key is an error that names the nearest known one. Nothing is guessed and
+//! nothing is ignored.
 
 mod place;
 
@@ -15,11 +15,11 @@ use crate::spec::{FunctionSpec, SpecError};
 /// A project's functions, in the order of their names.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Manifest {
-    /// What was written, with the checked form.
+    /// The functions as written. All of them have been checked.
     pub functions: BTreeMap<FunctionName, FunctionSpec>,
 }
 
-/// Why a manifest does not do. `line` counts from 1.
+/// Why a manifest is invalid. `line` counts from 1.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ManifestError {
     /// Not TOML, a key that is unknown, or a value of the wrong type.
@@ -71,7 +71,7 @@ impl Manifest {
     /// Reads a manifest and checks every function in it. `file` is for messages.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line where it has one.
+    /// The first problem, with its line if it has one.
     pub fn parse(text: &str, file: &str) -> Result<Self, ManifestError> {
         let document = read(text, file)?;
         let mut functions = BTreeMap::new();
@@ -119,8 +119,8 @@ fn at(line: Option<usize>) -> String {
     line.map(|line| format!(":{line}")).unwrap_or_default()
 }
 
-/// What serde says of a value, with its key and in a user's words: an unknown key with the nearest known one, a value of the
-/// wrong type with what would do. `key` is the value's path, as `serde_path_to_error` writes it.
+/// Serde's message about a value, in a user's words and with the key: for an unknown key the nearest known one, for a wrong type
+/// the right one. `key` is the value's path, as `serde_path_to_error` writes it.
 #[must_use]
 pub fn in_words(key: &str, message: &str) -> String {
     if message.starts_with("unknown field `") {
@@ -132,7 +132,7 @@ pub fn in_words(key: &str, message: &str) -> String {
         .and_then(|rest| rest.split_once(", expected "));
     let problem = match wrong {
         Some((found, wanted)) => {
-            // serde_json goes on with " at line 1 column 17".
+            // serde_json appends " at line 1 column 17".
             let wanted = wanted.split(" at line ").next().unwrap_or(wanted);
             format!(
                 "is {}, must be {}",

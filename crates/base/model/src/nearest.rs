@@ -1,4 +1,4 @@
-//! The known word that an unknown one was probably meant to be: every message about a wrong key or name says it.
+//! The known word that the user probably meant. Every message about a wrong key or name suggests it.
 
 /// Serde's "unknown field `x`, expected one of `a`, `b`" with the nearest of the expected ones put first.
 #[must_use]
@@ -10,7 +10,7 @@ pub fn with_nearest_key(message: &str) -> String {
     let Some(unknown) = quoted.next() else {
         return message.to_owned();
     };
-    // Between two quoted words stands ", " or " expected …": every second piece is a name.
+    // Between two quoted words is ", " or " expected …", so every second piece is a name.
     let known = quoted.skip(1).step_by(2);
     let known: Vec<&str> = known.filter(|key| !FORMER_KEYS.contains(key)).collect();
     let hint = nearest(unknown, known.iter().copied())
@@ -24,7 +24,7 @@ pub fn with_nearest_key(message: &str) -> String {
 /// Keys that were renamed: still accepted for one release, but never suggested.
 const FORMER_KEYS: [&str; 1] = ["parked"];
 
-/// The known word most like `word`, when it is like enough to be a slip of the hand.
+/// The known word that is most similar to `word`, if it is similar enough to be a typing error.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))

@@ -1,5 +1,5 @@
-//! The policy of a function: which arrival model sizes its pool, with that model's constants. What a user types is a
-//! [`PolicySpec`] (one line such as `cusum:h=6,k=4`, or a table); [`PolicySpec::check`] makes a [`Policy`] of it.
+//! The policy of a function: the arrival model that sizes its pool, with the model's constants. The user writes a [`PolicySpec`]
+//! (one line such as `cusum:h=6,k=4`, or a table); [`PolicySpec::check`] makes a [`Policy`] of it.
 //!
 //! Not here: the models themselves (`side/forecast`).
 
@@ -19,35 +19,35 @@ pub use spec::{ConstantSpec, PolicyError, PolicySpec};
 
 use constants::{Constants, Fault};
 
-/// How the number of workers follows the traffic. In JSON: `{"name": "cusum", "alpha": 0.2, …}`; constants that are left
-/// out have their defaults.
+/// How the number of workers follows the traffic. In JSON: `{"name": "cusum", "alpha": 0.2, …}`. Constants that are left out have
+/// their defaults.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "name", rename_all = "kebab-case")]
 pub enum Policy {
-    /// No forecast: a worker starts when somebody waits, and is kept for `idle_s`.
+    /// No forecast: a worker starts when a request waits, and is kept for `idle_s`.
     #[default]
     Demand,
-    /// As many workers, always.
+    /// A constant number of workers.
     Static(StaticPolicy),
     /// Little's law on the rate of the last tick.
     Reactive(ReactivePolicy),
     /// EWMA baseline and a CUSUM alarm on the deviation from it.
     Cusum(CusumPolicy),
-    /// The same on the deviation in units of its own running mean.
+    /// As `Cusum`, with the deviation in units of its own running mean.
     AdaptiveCusum(AdaptiveCusumPolicy),
     /// ARIMA(2,1,2), fitted at every tick.
     Arima(ArimaPolicy),
     /// Exponential smoothing with a Markov chain's correction.
     SmoothingMarkov(SmoothingMarkovPolicy),
-    /// Pre-warming and keep-alive windows from the idle times seen.
+    /// Pre-warming and keep-alive windows from the observed idle times.
     Histogram(HistogramPolicy),
     /// Weighs what a wait costs against what a worker costs.
     Auto(AutoPolicy),
 }
 
 impl Policy {
-    /// The word it is chosen by.
+    /// The word in the configuration that selects it.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -130,7 +130,7 @@ impl Policy {
     }
 }
 
-/// The form that [`Policy::from_str`] reads back: the name, and those constants that are not the default.
+/// The form that [`Policy::from_str`] reads: the name, and the constants that differ from the default.
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;

@@ -1,5 +1,5 @@
-//! The ports: where crates meet that may not know each other. Each has more than one implementation, or a fake in
-//! `base/testkit`. They are put together in `bin/pilot/src/assemble.rs`.
+//! The ports: how crates work together without importing each other. Each has more than one implementation, or a fake in
+//! `base/testkit`. `bin/pilot/src/assemble.rs` connects them.
 
 mod control;
 mod engine;
@@ -22,7 +22,7 @@ pub use worker::{
     WorkerFault, WorkerMemory,
 };
 
-/// A boxed future: what makes a port usable behind `dyn`.
+/// A boxed future, so that a port can be used as `dyn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The time, as an argument. `CLOCK_MONOTONIC` in the daemon, set by hand in tests.
@@ -31,7 +31,7 @@ pub trait Clock: Send + Sync + Debug {
     fn now(&self) -> Instant;
 }
 
-/// Where the path's events go. Never blocks; drops (and counts) rather than waits.
+/// The sink for the path's events. It never blocks: if there is no room, it drops the event and counts it.
 pub trait EventSink: Send + Sync + Debug {
     /// Takes one event.
     fn publish(&self, event: Event);

@@ -1,8 +1,8 @@
-//! Runtimes: how the code of a version is run. [`Runtime`] is the table of them. Each has a file below `runtime/`, which says
-//! everything about it: its names, its keys of `pilot.toml` with their defaults and checks, the engine of its workers, what it
-//! needs of an environment, what of it shapes a kept runtime, and how messages name it ([`RuntimeKind`]).
+//! Runtimes: how the code of a version is run. [`Runtime`] is the table of them. Each has a file below `runtime/` with everything
+//! about it: its names, its keys of `pilot.toml` with their defaults and checks, the engine of its workers, what it needs of an
+//! environment, its part of the key of a kept runtime, and its name in messages ([`RuntimeKind`]).
 //!
-//! Not here: the code that starts a worker. It belongs to an engine, or to a host of the keyed pool.
+//! Not here: the code that starts a worker. That is in an engine, or in a host of the keyed pool.
 
 pub mod container;
 pub mod http;
@@ -88,25 +88,25 @@ runtimes! {
 
 /// What the rest of Pilotlight asks of a runtime. [`Runtime`] dereferences to it.
 pub trait RuntimeKind: fmt::Debug + Send + Sync {
-    /// `node`. Part of the ids of versions.
+    /// `node`. It is part of the ids of versions.
     fn name(&self) -> &'static str;
 
-    /// The values of the key `runtime` that mean it, for messages.
+    /// The values of the key `runtime` that select it, for messages.
     fn spellings(&self) -> String {
         format!("\"{}\"", self.name())
     }
 
-    /// The runtime that a value of the key `runtime` means, before its keys are read.
+    /// The runtime that a value of the key `runtime` selects. Its keys are not read yet.
     fn parse(word: &str) -> Option<Self>
     where
         Self: Sized;
 
-    /// Its name with what was chosen: `nodejs20.x`.
+    /// Its name with the selected release: `nodejs20.x`.
     fn full_name(&self) -> String {
         self.name().to_owned()
     }
 
-    /// The keys that only some runtimes take and that this one takes.
+    /// The keys that it takes and that not all runtimes take.
     fn keys(&self) -> &'static [&'static str];
 
     /// Reads its keys.
@@ -117,15 +117,16 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Its keys that do not have their default. A version's id is a hash over them: neither the form nor a default may change.
+    /// Its keys whose values differ from the default. A version's id is a hash over them: neither their form nor a default may
+    /// change.
     fn chosen(&self) -> Vec<(&'static str, KeyValue)>;
 
-    /// What the handler is unless `interface` says otherwise.
+    /// The interface if the key `interface` is missing.
     fn interface(&self) -> Interface {
         Interface::Event
     }
 
-    /// Whether the handler may be something else.
+    /// Whether this interface is allowed.
     ///
     /// # Errors
     /// Why not, in words.
@@ -138,12 +139,12 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         ))
     }
 
-    /// The setting that its interface follows from.
+    /// The setting that determines its interface.
     fn setting(&self) -> String {
         format!("runtime = \"{}\"", self.full_name())
     }
 
-    /// The handler if none is given. Part of the ids of versions, as `chosen`.
+    /// The handler if none is given. It is part of the ids of versions, as `chosen`.
     fn default_handler(&self, _interface: Interface) -> &'static str {
         ""
     }
@@ -153,7 +154,7 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
     /// # Errors
     /// What is wrong, in words.
     fn handler(&self, given: Option<&str>, _interface: Interface) -> Result<String, String> {
-        // Only the function's program knows what it means (`_HANDLER`).
+        // Only the function's program knows its meaning (`_HANDLER`).
         check_label(given.unwrap_or(""))
     }
 
@@ -167,12 +168,12 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         self.engine() == EngineKind::Fork
     }
 
-    /// Program and arguments that the function is started with, where the configuration says them.
+    /// Program and arguments that start the function, if the configuration has them.
     fn command(&self) -> Option<&[String]> {
         None
     }
 
-    /// The program of the command, where it is one of this machine or of the code.
+    /// The program of the command, if it is on this machine or in the code.
     fn program(&self) -> Option<&str> {
         Some(self.command()?.first()?)
     }
@@ -187,17 +188,17 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         true
     }
 
-    /// What it needs of CPython. `None`: no Python, whatever files are beside the code.
+    /// What it needs of CPython. `None`: no Python, whatever files the code contains.
     fn python(&self) -> Option<PythonNeed> {
         Some(PythonNeed::of_program(self.program()))
     }
 
-    /// What it needs of Node.js. `None`: no Node.js, whatever files are beside the code.
+    /// What it needs of Node.js. `None`: no Node.js, whatever files the code contains.
     fn node(&self) -> Option<NodeNeed> {
         Some(NodeNeed::of_program(self.program()))
     }
 
-    /// Sets what of it shapes a kept runtime; `node` and `variables` are the version's.
+    /// Writes its part of the key of a kept runtime. `node` and `variables` are the version's.
     ///
     /// # Errors
     /// What of the version is missing, in words.
@@ -210,13 +211,13 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// What `pilot describe` shows of it beside the handler: words and values.
+    /// What `pilot describe` shows of it besides the handler: names and values.
     fn details(&self) -> Vec<(&'static str, String)> {
         let command = self.command().map(|words| ("command", words.join(" ")));
         command.into_iter().collect()
     }
 
-    /// What a deployment tries, and what is done with it: `("handler 'app.f'", "imported")`.
+    /// What a deployment tries, and the verb for it: `("handler 'app.f'", "imported")`.
     fn tried(&self, _handler: &str) -> (String, &'static str) {
         let command = shown(self.command().unwrap_or_default());
         (format!("command '{command}'"), "started")
@@ -246,7 +247,7 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         }
     }
 
-    /// What a report says of a worker that is made from a sandbox of this machine.
+    /// The remark in a report about a worker that is made from a sandbox of this machine.
     fn remark(&self, _environment: &Environment) -> String {
         format!(
             "{}: workers are made from pre-warmed sandboxes",
@@ -291,7 +292,7 @@ impl fmt::Display for Runtime {
     }
 }
 
-/// What was probably meant.
+/// The suggestion after an unknown word.
 fn hint(word: &str) -> String {
     if OTHER_LANGUAGES.iter().any(|name| word.starts_with(name)) {
         return "; other languages run as \"provided\" (with the language's Lambda runtime client) or as \"http\""
@@ -314,7 +315,7 @@ fn is_number(text: &&str) -> bool {
     matches!(text.len(), 1..=2) && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A command as one would type it, cut to what fits a line.
+/// A command as it would be typed, shortened to one line.
 #[must_use]
 pub fn shown(command: &[String]) -> String {
     let mut text = command.join(" ").escape_debug().to_string();
@@ -326,7 +327,7 @@ pub fn shown(command: &[String]) -> String {
 }
 
 const COMMAND_CHARS_MAX: usize = 80;
-/// How Lambda's names of runtimes begin that have none of their own here.
+/// The beginnings of Lambda's runtime names that Pilotlight does not have.
 const OTHER_LANGUAGES: [&str; 6] = ["go", "java", "ruby", "dotnet", "rust", "deno"];
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! `RuntimeKey`: the canonical form of every setting that shapes a runtime (HotC, section IV-B, "Parameter Analysis"). Two
 //! spellings of one configuration give one key; runtimes with one key are interchangeable.
 //!
-//! What was typed is a [`RuntimeSpec`]; [`RuntimeSpec::canonical`] is the only way to a key.
+//! The user's settings are a [`RuntimeSpec`]; [`RuntimeSpec::canonical`] is the only way to a key.
 //!
-//! Invariants, property-tested: a key's [base key](RuntimeKey::base_key) can become the key; what can become another has that other's
-//! base key; [`adaptation`](RuntimeKey::adaptation) is empty exactly for equal keys, is transitive, and never crosses owners.
+//! Invariants, property-tested: a runtime of a key's [base key](RuntimeKey::base_key) can be adapted to the key. If one key can
+//! be adapted to another, both have the same base key. [`adaptation`](RuntimeKey::adaptation) is empty exactly for equal keys, is
+//! transitive, and never crosses owners.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,32 +16,32 @@ use serde::Serialize;
 
 use crate::choices::Network;
 
-/// Settings of a runtime as they come from a manifest, a version, an image: in any order, paths and references in any spelling.
+/// Settings of a runtime from a manifest, a version or an image, in any order and any spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeSpec {
     /// What it is made from.
     pub base: Base,
-    /// Whose leftovers may be met in it; `None`: nobody has used it.
+    /// The owner whose leftovers may be in it; `None`: it has not been used.
     pub owner: Option<String>,
-    /// What it can reach.
+    /// What it can connect to.
     pub network: Network,
     /// Its host name (UTS namespace); empty: the default.
     pub host_name: String,
-    /// IPC objects of its own, or those of the host.
+    /// Whether it has its own IPC objects or sees the host's.
     pub ipc: Ipc,
-    /// Command and arguments; empty: what the base says.
+    /// Command and arguments; empty: the base's.
     pub command: Vec<String>,
-    /// Where its processes begin; empty: what the base says.
+    /// The working directory of its processes; empty: the base's.
     pub working_dir: String,
-    /// Environment variables; of a name that is there twice the last one counts.
+    /// Environment variables; if a name occurs twice, the last one counts.
     pub environment: Vec<(String, String)>,
-    /// Execution options: variables that the base's interpreter reads when it starts, and never again. As above.
+    /// Execution options: variables that the base's interpreter reads only when it starts. As above.
     pub execution: Vec<(String, String)>,
-    /// Host folders and files shown in it; of two at one place the last one counts.
+    /// Host folders and files shown in it; if two have the same place, the last one counts.
     pub mounts: Vec<Mount>,
-    /// Most memory, CPU and processes.
+    /// Limits of memory, CPU and processes.
     pub limits: Limits,
-    /// User inside; `None`: whichever is free.
+    /// User inside; `None`: any free one.
     pub user: Option<u32>,
 }
 
@@ -50,9 +51,9 @@ pub struct RuntimeSpec {
 pub enum Base {
     /// A sandbox of this machine.
     Native {
-        /// The interpreter that is already up in it, waiting for a function; `None`: nothing runs in it.
+        /// The interpreter that already runs in it and waits for a function; `None`: nothing runs in it.
         interpreter: Option<PathBuf>,
-        /// Host folders that are in every sandbox of this kind, read-only: interpreters that do not lie below `/usr`.
+        /// Host folders that are in every sandbox of this kind, read-only: interpreters outside of `/usr`.
         shown: Vec<PathBuf>,
     },
     /// A container of an image.
@@ -83,7 +84,7 @@ pub struct Mount {
     pub access: Access,
 }
 
-/// What may be done with a mount.
+/// The access to a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
@@ -93,7 +94,7 @@ pub enum Access {
     Write,
 }
 
-/// Limits of a runtime; `None`: what the engine sets by default.
+/// Limits of a runtime; `None`: the engine's default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Limits {
     /// Memory, bytes.
@@ -104,7 +105,7 @@ pub struct Limits {
     pub pids: Option<u32>,
 }
 
-/// The canonical form. Equal keys: interchangeable runtimes.
+/// The canonical form. Runtimes with equal keys are interchangeable.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct RuntimeKey {
     base: Base,
@@ -121,17 +122,17 @@ pub struct RuntimeKey {
     user: Option<u32>,
 }
 
-/// A setting in which two keys differ and that can be applied to a live runtime.
+/// A difference between two keys that can be applied to a live runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {
-    /// It was nobody's.
+    /// It had no owner.
     Owner,
     /// Environment variables.
     Environment,
     /// Memory, CPU, processes.
     Limits,
-    /// Command or working folder.
+    /// Command or working directory.
     Command,
     /// Host name.
     HostName,
@@ -158,7 +159,8 @@ impl Difference {
 }
 
 impl RuntimeSpec {
-    /// The one form of all spellings: paths without `//`, `.` and trailing `/`, image references in full, variables and mounts
+    /// The one form of all spellings: paths without `//`, `.` and trailing `/`, complete image references, variables and mounts
+    /// sorted by name, host names in lower case.
     /// by name, host names in lower case.
     #[must_use]
     pub fn canonical(self) -> RuntimeKey {
@@ -209,13 +211,13 @@ impl RuntimeKey {
         &self.base
     }
 
-    /// Whose leftovers may be met in it; `None`: nobody has used it.
+    /// The owner whose leftovers may be in it; `None`: it has not been used.
     #[must_use]
     pub fn owner(&self) -> Option<&str> {
         self.owner.as_deref()
     }
 
-    /// What it can reach.
+    /// What it can connect to.
     #[must_use]
     pub fn network(&self) -> Network {
         self.network
@@ -233,13 +235,13 @@ impl RuntimeKey {
         self.ipc
     }
 
-    /// Command and arguments; empty: what the base says.
+    /// Command and arguments; empty: the base's.
     #[must_use]
     pub fn command(&self) -> &[String] {
         &self.command
     }
 
-    /// Where its processes begin; empty: what the base says.
+    /// The working directory of its processes; empty: the base's.
     #[must_use]
     pub fn working_dir(&self) -> &str {
         &self.working_dir
@@ -266,22 +268,22 @@ impl RuntimeKey {
         })
     }
 
-    /// Most memory, CPU and processes.
+    /// Limits of memory, CPU and processes.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// User inside; `None`: whichever is free.
+    /// User inside; `None`: any free one.
     #[must_use]
     pub fn user(&self) -> Option<u32> {
         self.user
     }
 
-    /// The pre-warmed runtime this one can be made from: nobody's, without code, variables and command, in no network. What a
-    /// runtime has from its start is the base key's as well: base, IPC namespace, the host's network, a fixed user, and execution
-    /// options. With those the mounts and the owner, for an interpreter may read files of the code as it starts
-    /// (`NODE_EXTRA_CA_CERTS`), and run them.
+    /// The key of the pre-warmed runtime that this one can be made from: without owner, code, variables and command, and without
+    /// a network. It keeps what cannot change after the start: base, IPC namespace, the host's network, a fixed user, and
+    /// execution options. If there are execution options, it also keeps the mounts and the owner, because an interpreter may read
+    /// and run files of the code when it starts (`NODE_EXTRA_CA_CERTS`).
     #[must_use]
     pub fn base_key(&self) -> Self {
         let is_born_so = !self.execution.is_empty();
@@ -308,7 +310,8 @@ impl RuntimeKey {
         }
     }
 
-    /// Eight hexadecimal digits by which people tell keys apart. Not stable between builds, and no proof of equality.
+    /// Eight hexadecimal digits, so that people can tell keys apart. They may differ between builds, and do not prove that keys
+    /// are equal.
     #[must_use]
     pub fn short(&self) -> String {
         let mut hash = Fnv::default();
@@ -317,12 +320,12 @@ impl RuntimeKey {
         format!("{:08x}", high ^ low)
     }
 
-    /// What must be applied to a live, clean runtime of this key to make it one of `to`; `None`: it cannot become one. Empty: the
-    /// keys are equal.
+    /// The differences that must be applied to a live, clean runtime of this key to make it one of `to`. `None`: it is
+    /// impossible. Empty: the keys are equal.
     ///
-    /// Never across owners: a runtime that somebody has used stays theirs. What a process has from its start (base, IPC
-    /// namespace, the host's network, a fixed user, execution options) cannot be changed, nor, where there are execution options, the
-    /// mounts and the owner.
+    /// Never across owners: a used runtime stays with its owner. What a process has from its start cannot be changed: base, IPC
+    /// namespace, the host's network, a fixed user, execution options, and, if there are execution options, the mounts and the
+    /// owner.
     #[must_use]
     pub fn adaptation(&self, to: &Self) -> Option<Vec<Difference>> {
         let same_owner = self.owner == to.owner;
@@ -358,7 +361,8 @@ impl RuntimeKey {
     }
 }
 
-/// One line for people. Of variables and mounts only how many, of execution options the names: values may be secrets.
+/// One line for people. It contains only the number of variables and mounts, and the names of execution options, because values
+/// may be secrets.
 impl fmt::Display for RuntimeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.base {
@@ -430,15 +434,15 @@ impl Hasher for Fnv {
     }
 }
 
-/// Without `.`, `//` and a trailing `/`. `..` stays: what it means depends on links.
+/// Without `.`, `//` and a trailing `/`. `..` stays: its meaning depends on links.
 fn normal(path: &Path) -> PathBuf {
     path.components()
         .filter(|part| !matches!(part, Component::CurDir))
         .collect()
 }
 
-/// `qr` is `docker.io/library/qr:latest`, as the engine reads it (distribution/reference, `ParseAnyReference` and "familiar"
-/// names). Case is kept: the engine takes a registry's host as it is written.
+/// `qr` becomes `docker.io/library/qr:latest`, as the engine reads it (distribution/reference, `ParseAnyReference` and "familiar"
+/// names). Case is kept: the engine does not change the case of a registry's host.
 fn full_image(image: &str) -> String {
     if is_sha256(image) {
         return format!("sha256:{image}");
@@ -447,7 +451,7 @@ fn full_image(image: &str) -> String {
         return image.to_owned();
     }
     let (name, rest) = match image.split_once('@') {
-        // The digest says which; a tag beside it says nothing.
+        // The digest identifies the image; a tag beside it has no effect.
         Some((name, digest)) => (split_tag(name).0, format!("@{digest}")),
         None => {
             let (name, tag) = split_tag(image);
@@ -466,7 +470,7 @@ fn full_image(image: &str) -> String {
     format!("{host}/{library}{path}{rest}")
 }
 
-/// `qr:1` in parts. A colon before the last `/` is a port's.
+/// Splits `qr:1`. A colon before the last `/` belongs to a port.
 fn split_tag(name: &str) -> (&str, Option<&str>) {
     let last = name.rfind('/').map_or(0, |at| at + 1);
     match name[last..].split_once(':') {
@@ -475,14 +479,14 @@ fn split_tag(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether the first part of a reference is a registry's host: names of repositories have no capitals.
+/// Whether the first part of a reference is a registry's host: names of repositories have no capital letters.
 fn is_host(first: &str) -> bool {
     first.contains(['.', ':'])
         || first == "localhost"
         || first.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
-/// An image's id, without its algorithm.
+/// An image's id, without the name of its algorithm.
 fn is_sha256(text: &str) -> bool {
     text.len() == 64
         && text

@@ -1,5 +1,5 @@
-//! `FunctionSpec`: a function as the user wrote it in `pilot.toml` or sent it to the control API.
-//! Every key may be missing; [`FunctionSpec::check`] gives the [`FunctionConfig`] in which none is.
+//! `FunctionSpec`: a function as the user wrote it in `pilot.toml` or sent it to the control API. Every key is optional;
+//! [`FunctionSpec::check`] returns the [`FunctionConfig`], in which none is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,30 +13,31 @@ use crate::ids::FunctionName;
 use crate::policy::{Policy, PolicySpec};
 use crate::runtime::RuntimeKeys;
 
-/// One function's keys, Lambda's words. `path` is for the client alone: where the code lies.
+/// The keys of one function, with Lambda's words. `path`, the folder of the code, is only for the client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FunctionSpec {
-    /// Where the code lies, relative to the manifest. Default: the manifest's own folder.
+    /// The folder of the code, relative to the manifest. Default: the manifest's own folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// `python`, `python3.X`, `node`, `nodejsXX.x`, `provided`, `http` or `container`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
-    /// Program and arguments: of `provided` (default: `./bootstrap`), `http`, and `container` (default: the image's own).
+    /// Program and arguments. For `provided` (default: `./bootstrap`), `http`, and `container` (default: the image's own).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// The path of the function's HTTP server that answers 2xx once it is ready. Default: its port accepts.
+    /// The path of the function's HTTP server that answers 2xx once it is ready. Default: it is ready when its port accepts
+    /// connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<String>,
-    /// Of `container`: the image.
+    /// For `container`: the image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// Of `container`: `http`, `provided` or `shim`.
+    /// For `container`: `http`, `provided` or `shim`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract: Option<String>,
-    /// `module.attribute` (event), `module:attribute` (applications); either separator is taken.
+    /// `module.attribute` (event), `module:attribute` (applications); both separators are accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,
     /// `event`, `asgi` or `wsgi`.
@@ -45,7 +46,7 @@ pub struct FunctionSpec {
     /// Memory of one worker, MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
-    /// Longest an invocation may take, seconds.
+    /// The longest that an invocation may take, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<f64>,
     /// CPUs of one worker.
@@ -57,7 +58,7 @@ pub struct FunctionSpec {
     /// Environment variables.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
-    /// `on` (fork from the template) or `off` (a fresh interpreter each time).
+    /// `on` (fork from the template) or `off` (a fresh interpreter for each worker).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// `always` or `once` (every invocation gets a fresh fork).
@@ -69,7 +70,7 @@ pub struct FunctionSpec {
     /// How many workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<ScaleSpec>,
-    /// Functions with the same owner may be given each other's used and cleaned runtimes. Default: the function's name.
+    /// Functions with the same owner may get each other's used and cleaned runtimes. Default: the function's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
@@ -79,24 +80,24 @@ pub struct FunctionSpec {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ScaleSpec {
-    /// Workers kept whatever happens.
+    /// Workers that are always kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u32>,
-    /// Most workers at once.
+    /// Maximum number of workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
     /// Forked, initialised workers kept ready beyond the busy ones while the function is hot. Formerly `parked`.
     #[serde(alias = "parked", skip_serializing_if = "Option::is_none")]
     pub spare: Option<u32>,
-    /// Idle workers are reaped after this, seconds.
+    /// Idle workers are reaped after this time, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<f64>,
-    /// How their number follows the traffic: a policy's name, or a table with its name and its constants.
+    /// How their number follows the traffic: a policy's name, or a table with the name and constants.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicySpec>,
 }
 
-/// A key whose value does not do. `key` is its path below the function.
+/// A key with an invalid value. `key` is its path below the function.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("functions.{function}.{key}: {problem}")]
 pub struct SpecError {
@@ -104,15 +105,15 @@ pub struct SpecError {
     pub function: String,
     /// The key, e.g. `scale.max`.
     pub key: &'static str,
-    /// What is wrong and what would do.
+    /// What is wrong and what is allowed.
     pub problem: String,
 }
 
 impl FunctionSpec {
-    /// Checks every key and fills in what was left out.
+    /// Checks every key and fills in the defaults.
     ///
     /// # Errors
-    /// The first key whose value is out of range or unknown, with what would do.
+    /// The first key whose value is out of range or unknown, with what is allowed.
     pub fn check(&self, name: &FunctionName) -> Result<FunctionConfig, SpecError> {
         let fail = |key: &'static str, problem: String| SpecError {
             function: name.to_string(),

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 pub struct Totals {
     /// Ended invocations.
     pub invocations: u64,
-    /// Of these, cold.
+    /// Cold ones.
     pub cold: u64,
-    /// Of these, not `ok`.
+    /// Ones that did not end with `ok`.
     pub errors: u64,
 }
 
-/// Workers of a function by state, and who waits for them.
+/// Workers of a function by state, and the number of waiting requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PoolStatus {
@@ -31,46 +31,47 @@ pub struct PoolStatus {
     pub memory_bytes: u64,
 }
 
-/// What a function's forecaster says.
+/// The newest result of a function's forecaster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ForecastStatus {
-    /// The policy in force, as `[scale] policy` would have it.
+    /// The policy in force, as written in `[scale] policy`.
     pub policy: String,
-    /// Workers it wants, the busy ones among them.
+    /// Target number of workers, including the busy ones.
     pub target: u32,
-    /// Idle workers beyond them are reaped after this, seconds; `None`: after the function's `idle_s`.
+    /// Idle workers beyond the target are reaped after this, seconds; `None`: after the function's `idle_s`.
     pub idle_s: Option<f64>,
-    /// Why.
+    /// The reason for the target.
     pub reason: String,
 }
 
-/// The kept runtimes of a function: those of its key, and those that can be turned into it.
+/// The kept runtimes of a function: those of its key, and those that can be adapted to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RuntimeStatus {
     /// The short form of its key ([`RuntimeKey::short`](crate::runtime_key::RuntimeKey::short)).
     pub key: String,
-    /// What the key says, in one line, without values of variables.
+    /// What the key contains, in one line, without values of variables.
     pub line: String,
-    /// Whether there is one of its key.
+    /// Whether a runtime of its key exists and is free.
     pub availability: Availability,
     /// Runtimes of its key.
     pub own: RuntimeCounts,
-    /// All of its base key, its own among them: nobody's, and those of other keys and owners that were made from the same.
+    /// All runtimes of its base key, including its own: pre-warmed ones, and those of other keys and owners that were made from
+    /// the same base.
     #[serde(alias = "stem")]
     pub base: RuntimeCounts,
-    /// What became of runtimes of its key since the daemon's start, or since no version has had the key.
+    /// What happened to runtimes of its key, since the daemon's start or since a version last began to use the key.
     pub totals: RuntimeTotals,
-    /// How its newest worker got its runtime; `None`: none has since the version was deployed or the daemon started.
+    /// How its newest worker got its runtime; `None`: no worker has got one since the version was deployed or the daemon started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<RuntimeStart>,
-    /// What is predicted of the base key, in runtimes; `None`: nothing.
+    /// The forecast for the base key, in runtimes; `None`: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<ForecastStatus>,
 }
 
-/// The three states of a key (HotC, Fig. 7); the paper's marks are -1, 0 and 1.
+/// The three states of a key (HotC, Fig. 7). The paper writes -1, 0 and 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -78,9 +79,9 @@ pub enum Availability {
     /// No runtime of the key.
     #[default]
     NotExisting,
-    /// There are some, and none is free.
+    /// There are some, but none is free.
     NotAvailable,
-    /// One at least is free.
+    /// At least one is free.
     Available,
 }
 
@@ -90,9 +91,9 @@ pub enum Availability {
 pub struct RuntimeCounts {
     /// Being started, for a request or ahead of one.
     pub starting: u32,
-    /// Clean, and nobody's at the moment.
+    /// Clean and free.
     pub available: u32,
-    /// Being turned into one of another key.
+    /// Being adapted to another key.
     pub adapting: u32,
     /// A worker has it.
     pub leased: u32,
@@ -100,23 +101,23 @@ pub struct RuntimeCounts {
     pub cleaning: u32,
 }
 
-/// What became of runtimes.
+/// What happened to runtimes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RuntimeTotals {
-    /// Given to a worker as they were.
+    /// Given to a worker unchanged.
     pub reused: u64,
-    /// Given to a worker after they were turned into this key.
+    /// Adapted to this key and given to a worker.
     pub adapted: u64,
-    /// Started, for a worker or ahead of one.
+    /// Started, for a worker or ahead of demand.
     pub started: u64,
-    /// Cleaned after a use and kept.
+    /// Cleaned after a use, and kept.
     pub cleaned: u64,
     /// Ended because they could not be cleaned or adapted, or had died.
     pub destroyed: u64,
-    /// Ended because there were too many, or the machine's memory was short.
+    /// Ended because there were too many, or because memory was short.
     pub evicted: u64,
-    /// Ended because nobody is expected to want them.
+    /// Ended because no request is expected to need them.
     pub let_go: u64,
 }
 
@@ -126,10 +127,10 @@ pub struct RuntimeTotals {
 pub struct RuntimeStart {
     /// `reused`, `adapted from KEY: environment, mounts`, or `started`.
     pub how: String,
-    /// From asking for the runtime to having it, milliseconds. What the function itself takes to come up in it is not in it.
+    /// From requesting the runtime to having it, milliseconds. Without the time that the function itself needs to start in it.
     pub took_ms: f64,
-    /// By how much that was less than a fresh start of its base key takes on the average, milliseconds; negative: more. `None`: it was
-    /// a fresh start.
+    /// How much faster that was than an average fresh start of its base key, milliseconds; negative: slower. `None`: it was a
+    /// fresh start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_ms: Option<f64>,
 }

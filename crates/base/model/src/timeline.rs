@@ -1,24 +1,24 @@
-//! What an invocation went through, stamp by stamp. The same stamps feed the `Server-Timing` header, the REPORT line,
-//! the histograms and `pilot describe`.
+//! The times of an invocation's phases. The `Server-Timing` header, the REPORT line, the histograms and `pilot describe` use the
+//! same stamps.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A point on `CLOCK_MONOTONIC`, nanoseconds. Workers stamp on the same clock, so stamps of both sides compare.
+/// A point on `CLOCK_MONOTONIC`, nanoseconds. Workers stamp on the same clock, so stamps of both sides can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// Time since `earlier`; zero when that is later.
+    /// Time since `earlier`; zero if that is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This point and `duration` more.
+    /// The point `duration` later.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         Self(
@@ -33,16 +33,16 @@ impl Instant {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StartKind {
-    /// A worker was there, or became free.
+    /// A worker was free, or became free.
     Warm,
-    /// Waited for a worker that was started for it.
+    /// It waited for a worker that was started for it.
     Cold,
-    /// Waited for a worker that was started for another invocation (or by a forecast) and was still starting.
+    /// It waited for a worker that was started for another invocation (or by a forecast) and was still starting.
     ColdShared,
 }
 
 impl StartKind {
-    /// `cold` or `warm`: the word of the `X-Pilot-Start` header.
+    /// `cold` or `warm`: the value of the `X-Pilot-Start` header.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -52,16 +52,16 @@ impl StartKind {
     }
 }
 
-/// The stamps of one invocation, in the order in which they come. `None`: that phase did not take place (a warm
+/// The stamps of one invocation, in their order. `None`: that phase did not take place (a warm
 /// invocation forks nothing).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Timeline {
     /// The request's head was read.
     pub received: Instant,
-    /// Past look-up, authorisation and limits. With a body that came together with the head: past reading that, too.
+    /// Look-up, authorisation and limits are done. If the body came together with the head: it has been read, too.
     pub admitted: Option<Instant>,
-    /// A worker (perhaps still starting) was given to it.
+    /// It got a worker (perhaps one that is still starting).
     pub leased: Option<Instant>,
     /// The worker's first instruction.
     pub forked: Option<Instant>,
@@ -83,7 +83,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// A timeline that has only begun.
+    /// A timeline that has just begun.
     #[must_use]
     pub fn new(received: Instant) -> Self {
         Self {
@@ -101,8 +101,8 @@ impl Timeline {
         }
     }
 
-    /// Each phase that took place, named by the stamp that ends it, with the time since the stamp before. Phases that run side by
-    /// side count from the end of the one that ended first. The durations add up to the whole: nothing is unexplained.
+    /// Each phase that took place: the name of the stamp that ends it, and the time since the previous stamp. Concurrent phases
+    /// count from the end of the one that ended first. The durations add up to the total.
     pub fn phases(&self) -> impl Iterator<Item = (&'static str, Duration)> {
         // A warm invocation leases its worker after its inputs have arrived; a cold one waits for both at the same time.
         let inputs_first = self.inputs_ready.filter(|_| self.initialised.is_none());
@@ -134,7 +134,7 @@ impl Timeline {
         Some(self.finished?.since(self.received))
     }
 
-    /// The handler's own time: what Lambda calls Duration.
+    /// The time of the handler alone: what Lambda calls Duration.
     #[must_use]
     pub fn handler(&self) -> Option<Duration> {
         Some(self.returned?.since(self.started?))

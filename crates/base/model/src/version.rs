@@ -1,4 +1,4 @@
-//! A deployed version: immutable, content-addressed, everything the path needs to run it without looking anything up.
+//! A deployed version: immutable and content-addressed. It contains everything that the path needs to run it.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use crate::environment::Environment;
 use crate::ids::VersionId;
 use crate::runtime_key::{Base, Ipc, Limits, RuntimeSpec};
 
-/// A function's version as it lies on this machine.
+/// A function's version on this machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Version {
     /// Hash over configuration, code and environment.
     pub id: VersionId,
-    /// 1, 2, 3 … per function in the order of deployment: what `NAME:2` names.
+    /// 1, 2, 3 … per function in the order of deployment: the number in `NAME:2`.
     pub number: u32,
     /// The checked configuration.
     pub config: FunctionConfig,
@@ -23,10 +23,10 @@ pub struct Version {
 }
 
 impl Version {
-    /// The kept runtime that its configuration asks for, without what a host shows in it.
+    /// The settings of the kept runtime that its configuration requires, without the mounts that a host adds.
     ///
     /// # Errors
-    /// What the version lacks, in words.
+    /// What the version lacks.
     pub fn runtime_spec(&self, pids_max: u32) -> Result<RuntimeSpec, String> {
         let config = &self.config;
         let node = self.environment.node.as_ref();

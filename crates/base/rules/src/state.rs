@@ -29,7 +29,7 @@ use idle::IdleList;
 use lease_ages::LeaseAges;
 pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, WaiterId};
 
-/// After an eviction under memory pressure, nothing is started ahead of demand for this long.
+/// After an eviction under memory pressure, no worker is started ahead of demand for this long.
 pub const PRESSURE_HOLD: Duration = Duration::from_secs(30);
 
 /// One pool's state.
@@ -66,7 +66,7 @@ pub struct PoolState<W, Q> {
     floor: u32,
     /// Current leases of all workers.
     leased: u32,
-    /// Their ages, where a worker has one slot.
+    /// When the current leases began, if each worker has one slot.
     lease_ages: LeaseAges,
     /// Most leases and waiting requests at one instant since [`PoolState::observe`].
     demand_max: u32,
@@ -93,7 +93,7 @@ enum Place<W> {
         leases: u32,
         /// Sum of the times at which the current leases began, nanoseconds. The sizing rule needs their mean age.
         since_sum: u128,
-        /// Set once the worker is not leased again: why it ends.
+        /// Set if the worker will not be leased again: the reason for its end.
         draining: Option<EndReason>,
     },
 }
@@ -101,20 +101,20 @@ enum Place<W> {
 #[derive(Debug)]
 struct Waiter<Q> {
     id: WaiterId,
-    /// `None`: it is announced, and not here yet.
+    /// `None`: it is announced, but has not arrived yet.
     handle: Option<Q>,
-    /// A worker came up while it was announced: no further one is started for it before it is here.
+    /// A worker became ready while it was announced: no other worker is started for it before it arrives.
     met: bool,
     /// A start was ordered for it.
     caused: bool,
-    /// It could expect to be served by a start that was ordered for another request.
+    /// It could expect a worker from a start that was ordered for another request.
     hoped: bool,
     /// Starts ordered for it that failed.
     failures: u32,
 }
 
 impl<Q> Waiter<Q> {
-    /// What its wait was for. `fresh`: it ends with a worker that has just come up.
+    /// What the request waited for. `fresh`: the worker that ends the wait has just started.
     fn kind(&self, fresh: bool) -> StartKind {
         if self.caused {
             StartKind::Cold
@@ -125,7 +125,7 @@ impl<Q> Waiter<Q> {
         }
     }
 
-    /// Announced, and without a worker that came up for it.
+    /// Announced, and no worker became ready for it.
     fn is_unmet(&self) -> bool {
         self.handle.is_none() && !self.met
     }
@@ -133,16 +133,16 @@ impl<Q> Waiter<Q> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Keeps workers for later.
+    /// Keeps idle workers.
     Live,
-    /// Serves requests, keeps nothing.
+    /// Serves requests, keeps no idle workers.
     Retired,
     /// Serves no request.
     Closed,
 }
 
 impl<W: Clone, Q> PoolState<W, Q> {
-    /// Attempts to start a worker for one request.
+    /// Maximum number of attempts to start a worker for one request.
     const ATTEMPTS_MAX: u32 = 3;
     /// Spare workers are replaced this long after one was leased, or when it is released: off the path of the
     /// invocation that took it.
@@ -198,8 +198,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.take_or_wait(now, handle, actions)
     }
 
-    /// A request is on its way: its head is here, its payload is not. Counts as its arrival. `None`: it does not, the queue is full or
-    /// the pool is closed.
+    /// A request is on its way: its head has arrived, its payload has not. It counts as an arrival. `None`: the queue is full or
+    /// the pool is closed, and the request does not count.
     pub fn announce(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) -> Option<WaiterId> {
         if self.mode == Mode::Closed || self.queue.len() >= self.settings.queue_max {
             return None;
@@ -212,7 +212,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         Some(id)
     }
 
-    /// An announced request is here. `handle` is made only if it has to wait on.
+    /// An announced request has arrived. `handle` is made only if it has to wait on.
     pub fn claim(
         &mut self,
         now: Instant,
@@ -224,7 +224,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             return Arrival::Closed;
         }
         let Some(at) = self.position(id) else {
-            // Its place went with a start that failed.
+            // Its start failed and it lost its place in the queue.
             return self.take_or_wait(now, handle, actions);
         };
         if let Some(&key) = self.free.last()
@@ -249,7 +249,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         Arrival::Queued(id)
     }
 
-    /// An announced request does not come: it does not count as an arrival any more.
+    /// An announced request will not arrive: it no longer counts as an arrival.
     pub fn retract(&mut self, id: WaiterId) {
         if let Some(at) = self.position(id)
             && self.queue[at].handle.is_none()
@@ -305,7 +305,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         id
     }
 
-    /// With nobody at work, all hope of the newest request is in what starts.
+    /// If no worker is up, the newest request can only expect a worker from the starts in progress.
     fn note_hope(&mut self) {
         if let Some(waiter) = self.queue.back_mut() {
             waiter.hoped |= self.starting > 0 && self.up == 0;
@@ -318,7 +318,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    /// Requests in the queue that are here.
+    /// Requests in the queue that have arrived.
     fn waiting(&self) -> usize {
         self.queue.len() - self.announced
     }
@@ -329,7 +329,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             .ok()
     }
 
-    /// A request gives up waiting. `None`: it does not wait any more, it was served or failed.
+    /// A request gives up waiting. `None`: it no longer waits: it was served or has failed.
     pub fn abandon(&mut self, waiter: WaiterId) -> Option<Q> {
         let at = self.position(waiter)?;
         let waiter = self.queue.remove(at)?;
@@ -468,7 +468,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.release(now, key, now, Ending::Lost(EndReason::Crash), actions);
     }
 
-    /// Time passes: reaps, refills, and reconsiders starts for waiting requests. To be called at [`PoolState::due`].
+    /// Time has passed: reaps, refills, and reconsiders starts for waiting requests. To be called at [`PoolState::due`].
     pub fn tick(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
         self.due = Self::NEVER;
         self.order_starts(now, None, actions);
@@ -482,7 +482,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.due
     }
 
-    /// Another version takes over: keeps nothing ready any more. Requests that wait or still come are served.
+    /// Another version becomes the live one: this pool keeps no worker ready. Waiting and new requests are still served.
     pub fn retire_all(&mut self, actions: &mut Vec<Action<W, Q>>) {
         if self.mode == Mode::Live {
             self.mode = Mode::Retired;
@@ -509,7 +509,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.retire_all(actions);
     }
 
-    /// Nobody waits any more, and nobody is announced.
+    /// Fails all waiting requests and forgets the announced ones.
     fn fail_all(&mut self, actions: &mut Vec<Action<W, Q>>) {
         self.announced = 0;
         let handles = self.queue.drain(..).filter_map(|waiter| waiter.handle);
@@ -643,7 +643,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         let took = now.since(since);
         match ending {
             Ending::Reusable => self.service.add(took),
-            // It was cut short: it would have taken at least this long.
+            // The invocation was cut short: it would have taken at least this long.
             Ending::Lost(_) if self.service.value().is_some_and(|mean| took > mean) => {
                 self.service.add(took);
             }

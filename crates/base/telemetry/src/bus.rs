@@ -192,7 +192,7 @@ impl Inbox {
 }
 
 impl BusConfig {
-    /// Whether so many events with so many bytes of output may wait in one place.
+    /// Whether this number of events with this size of output may wait in one place.
     fn admits(&self, events: usize, output_bytes: usize) -> bool {
         events <= self.events_max && output_bytes <= self.output_bytes_max
     }
@@ -412,7 +412,7 @@ impl Queue {
     }
 }
 
-/// The inbox begins with room for so many.
+/// Initial capacity of the inbox.
 const EVENTS_USUAL: usize = 256;
 /// A subscriber that panicked so often is switched off.
 const PANICS_MAX: u32 = 3;

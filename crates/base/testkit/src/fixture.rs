@@ -15,7 +15,7 @@ use pilot_model::{
     TemplateMode, Version, VersionId,
 };
 
-/// An event with a request id of its own, for a worker that is asked directly.
+/// A call with its own request id, for a worker that is called directly.
 #[must_use]
 pub fn event_call(id: &str, event: &str) -> Call {
     Call {

@@ -128,7 +128,7 @@ impl FakeHost {
         self.inner.script.lock().keys_fail = Some(error);
     }
 
-    /// Whatever is asked for, its base key is started.
+    /// From now on, a start only makes a runtime of the base key.
     pub fn start_base_keys_only(&self) {
         self.inner.script.lock().starts_base_keys = true;
     }

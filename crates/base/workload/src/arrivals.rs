@@ -1,5 +1,4 @@
-//! The arrivals of all functions in the order of their times: a merge of as many streams, each of which knows its next one
-//! alone.
+//! The arrivals of all functions, ordered by time: a merge of streams, each of which knows only its next arrival.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,9 +14,9 @@ use crate::schedule::PhaseStream;
 pub struct Arrival {
     /// When, since the start of the run.
     pub at: Duration,
-    /// To which function: its place in [`Profile::functions`](crate::Profile::functions).
+    /// The index of the function in [`Profile::functions`](crate::Profile::functions).
     pub function: u32,
-    /// How long it takes, where the trace says so.
+    /// How long it takes, if the trace says it.
     pub service: Option<Duration>,
 }
 
@@ -28,7 +27,7 @@ pub struct Arrivals<'a> {
     next: BinaryHeap<Reverse<Pending>>,
 }
 
-/// A stream's next arrival. Ordered by time, then by function, so that the order of equal times is the same always.
+/// A stream's next arrival. Ordered by time, then by function, so that arrivals with equal times always have the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Pending {
     at: Duration,
@@ -36,7 +35,7 @@ struct Pending {
     service: Option<Duration>,
 }
 
-/// One function's arrivals, in the order of their times.
+/// One function's arrivals, ordered by time.
 #[derive(Debug, Clone)]
 pub(crate) enum Stream<'a> {
     Phases(PhaseStream<'a>),
@@ -45,7 +44,7 @@ pub(crate) enum Stream<'a> {
 }
 
 impl<'a> Arrivals<'a> {
-    /// The n-th stream is that of function n.
+    /// The n-th stream belongs to function n.
     pub(crate) fn merge(mut streams: Vec<Stream<'a>>) -> Self {
         let firsts = (0_u32..).zip(&mut streams);
         let next = firsts
@@ -67,7 +66,7 @@ impl Iterator for Arrivals<'_> {
             service,
         }) = *top;
         match self.streams[function as usize].pending(function) {
-            // Two inversions of Λ may round against each other where phases meet.
+            // Where two phases meet, the two inversions of Λ may be rounded differently.
             Some(pending) => {
                 *top = Reverse(Pending {
                     at: pending.at.max(at),

@@ -1,4 +1,4 @@
-//! The Azure Functions traces of 2019 (Shahrad et al., USENIX ATC 2020) and 2021 (Zhang et al., SOSP 2021): their files as
+//! The Azure Functions traces of 2019 (Shahrad et al., USENIX ATC 2020) and 2021 (Zhang et al., SOSP 2021): reads their files as
 //! functions with streams of arrivals.
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) mod minutes;
 pub(crate) mod recorded;
 mod table;
 
-/// A trace in memory: of the chosen functions and minutes alone.
+/// The chosen functions and minutes of a trace, in memory.
 #[derive(Debug, Clone)]
 pub(crate) enum Trace {
     Minutes(MinuteTrace),
@@ -26,7 +26,7 @@ pub(crate) enum Trace {
 }
 
 impl Trace {
-    /// The trace, its functions, and how long it is in the time of the run.
+    /// The trace, its functions, and its duration in the time of the run.
     pub(crate) fn read(
         format: TraceFormat,
         config: &TraceConfig,
@@ -49,7 +49,7 @@ impl Trace {
         Ok((trace, functions, length))
     }
 
-    /// A stream for each function, in their order.
+    /// A stream for each function, in the same order.
     pub(crate) fn streams<'a>(
         &'a self,
         functions: &'a [WorkloadFunction],

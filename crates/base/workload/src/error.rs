@@ -1,4 +1,4 @@
-//! Why a profile or a trace cannot be used. Each names the file, where in it, and what would do.
+//! Why a profile or a trace cannot be used. Each error names the file, the place in it, and what is allowed.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub enum WorkloadError {
         /// What is wrong, with the nearest known key.
         problem: String,
     },
-    /// A key has a value that does not do, is missing, or does not go with another.
+    /// The value of a key is invalid, missing, or inconsistent with another.
     #[error("{file}{at}: {key}: {problem}", at = at(*line))]
     Value {
         /// The profile.
@@ -34,10 +34,10 @@ pub enum WorkloadError {
         line: Option<usize>,
         /// Which key.
         key: String,
-        /// What is wrong and what would do.
+        /// What is wrong and what is allowed.
         problem: String,
     },
-    /// A trace's file is not what its format says.
+    /// A trace's file does not have its documented format.
     #[error("{file}{at}: {problem}", at = at(*line))]
     Data {
         /// The CSV file.
@@ -52,7 +52,7 @@ pub enum WorkloadError {
     Set {
         /// As it was typed.
         setting: String,
-        /// What is wrong and what would do.
+        /// What is wrong and what is allowed.
         problem: String,
     },
 }

@@ -1,5 +1,5 @@
-//! A profile as it was written: TOML, nothing checked but keys and types, nothing filled in. Every key is optional here, so that
-//! one key alone is a document too, which is what `--set KEY=VALUE` is.
+//! A profile as written: TOML, in which only keys and types have been checked. Every key is optional here, so that `--set
+//! KEY=VALUE` is a document, too.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub(crate) struct Document {
     pub(crate) trace: Option<Spanned<TraceSpec>>,
 }
 
-/// One of `[[phases]]`.
+/// An entry of `[[phases]]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PhaseSpec {
@@ -35,7 +35,7 @@ pub(crate) struct PhaseSpec {
     pub(crate) to: Option<f64>,
 }
 
-/// How long a phase is.
+/// The duration of a phase.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(
     untagged,
@@ -60,7 +60,7 @@ pub(crate) struct TraceSpec {
     pub(crate) minutes: Option<u32>,
 }
 
-/// Which trace it is.
+/// The format of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TraceFormat {
@@ -68,7 +68,7 @@ pub(crate) enum TraceFormat {
     Azure2021,
 }
 
-/// Which functions of a trace.
+/// The chosen functions of a trace.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(
     untagged,
@@ -173,7 +173,7 @@ fn put<T>(into: &mut Option<T>, value: Option<T>) {
     }
 }
 
-/// A document of one key. A value that is no TOML is a word without its quotation marks.
+/// A document of one key. A value that is not TOML is a string without quotation marks.
 fn one_key<T: DeserializeOwned>(key: &str, value: &str) -> Result<T, String> {
     let written = format!("{key} = {value}");
     let text = match toml::from_str::<toml::Table>(&written) {

@@ -1,8 +1,8 @@
-//! Workloads: profiles and traces as a stream of arrivals. `pilot bench load` sends a request at each, the simulator lets one
-//! happen.
+//! Workloads: profiles and traces as a stream of arrivals. `pilot bench load` sends a request at each arrival; the simulator
+//! simulates one.
 //!
-//! It is pure: files are read by [`Profile::read`] alone, time is what the arrivals say, chance comes from the profile's seed.
-//! The same file gives the same arrivals on every machine; a function's arrivals do not depend on which others were chosen.
+//! It is pure: only [`Profile::read`] reads files, times come from the arrivals, and random numbers from the profile's seed. The
+//! same file gives the same arrivals on every machine. A function's arrivals do not depend on which other functions were chosen.
 //!
 //! ```no_run
 //! let profile = pilot_workload::Profile::read("bursty-ramp.toml".as_ref())?;

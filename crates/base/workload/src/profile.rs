@@ -1,4 +1,4 @@
-//! A resolved profile: everything checked, nothing optional left. Its arrivals are made when they are asked for.
+//! A resolved profile: everything is checked, nothing is optional. Its arrivals are generated on demand.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::function::WorkloadFunction;
 use crate::random::{Purpose, Random};
 use crate::schedule::{PhaseStream, Segment, Spacing};
 
-/// A workload: which functions, and when each is asked for. `Clone` copies a trace's counts.
+/// A workload: which functions, and when each is invoked. `Clone` copies a trace's counts.
 #[derive(Debug, Clone)]
 pub struct Profile {
     name: String,
@@ -34,16 +34,16 @@ enum Source {
     Trace(Trace),
 }
 
-/// A part of the run, by its name; a trace is one part.
+/// A named part of the run; a trace is one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadPhase {
-    /// As in the file.
+    /// The name in the file.
     pub name: String,
     /// Which repetition of the phases, from 1.
     pub cycle: u32,
     /// When it begins, since the start of the run.
     pub start: Duration,
-    /// When it is over.
+    /// When it ends.
     pub end: Duration,
 }
 
@@ -60,7 +60,7 @@ impl Profile {
     /// Reads a profile, and the trace it names.
     ///
     /// # Errors
-    /// What is wrong first, with file, line and key.
+    /// The first problem, with file, line and key.
     pub fn read(path: &Path) -> Result<Self, WorkloadError> {
         Self::read_with(path, &Overrides::default())
     }
@@ -68,7 +68,7 @@ impl Profile {
     /// Reads a profile with some of its values replaced.
     ///
     /// # Errors
-    /// As [`Profile::read`], and overrides that name no key or phase of it.
+    /// As [`Profile::read`], and overrides that name an unknown key or phase.
     pub fn read_with(path: &Path, overrides: &Overrides) -> Result<Self, WorkloadError> {
         let file = path.display().to_string();
         let text = fs::read_to_string(path).map_err(|source| WorkloadError::Read {
@@ -82,7 +82,7 @@ impl Profile {
         Self::parse(&text, &file, &name, data, &overrides.set)
     }
 
-    /// Makes a profile of a text. `file` is for messages, `name` is the workload's, `data` the folder of traces, `set` as in
+    /// Makes a profile of a text. `file` is for messages, `name` is the workload's name, `data` the folder of traces, `set` as in
     /// [`Overrides::set`].
     ///
     /// # Errors
@@ -101,31 +101,31 @@ impl Profile {
         Check { text, file }.profile(&document, name, data)
     }
 
-    /// The workload's name: the file's without its end.
+    /// The workload's name: the file's name without its extension.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its functions; [`Arrival::function`](crate::Arrival) counts in this list. Never empty.
+    /// Its functions; [`Arrival::function`](crate::Arrival) is an index of this list. Never empty.
     #[must_use]
     pub fn functions(&self) -> &[WorkloadFunction] {
         &self.functions
     }
 
-    /// The parts of the run, one after the other without gaps.
+    /// The parts of the run, in order and without gaps.
     #[must_use]
     pub fn phases(&self) -> &[LoadPhase] {
         &self.phases
     }
 
-    /// How long the run is. Every arrival is before it.
+    /// Duration of the run. Every arrival is before it.
     #[must_use]
     pub fn duration(&self) -> Duration {
         self.phases.last().map_or(Duration::ZERO, |phase| phase.end)
     }
 
-    /// Arrivals that are to be expected in the whole run.
+    /// The expected number of arrivals in the whole run.
     #[must_use]
     pub fn expected(&self) -> f64 {
         self.functions
@@ -134,13 +134,13 @@ impl Profile {
             .sum()
     }
 
-    /// All arrivals, in the order of their times; the same ones at every call. Memory: a constant per function.
+    /// All arrivals, ordered by time; every call returns the same. Memory: a constant per function.
     #[must_use]
     pub fn arrivals(&self) -> Arrivals<'_> {
         let random = |name: &str, purpose| Random::new(self.seed, name, purpose);
         Arrivals::merge(match &self.source {
             Source::Phases { segments, spacing } => {
-                // Not the file's name: what is measured does not change when the file is renamed.
+                // Not the file's name: renaming the file must not change a measurement.
                 let random = random("phases", Purpose::Arrivals);
                 vec![Stream::Phases(PhaseStream::new(segments, *spacing, random))]
             }
@@ -149,7 +149,7 @@ impl Profile {
     }
 }
 
-/// Checks a document. Knows where a message has to point.
+/// Checks a document, and knows the place of each error.
 struct Check<'a> {
     text: &'a str,
     file: &'a str,
@@ -216,7 +216,7 @@ impl Check<'_> {
         })
     }
 
-    /// The phases, all repetitions behind one another.
+    /// The phases, with all repetitions in sequence.
     fn phases(
         &self,
         document: &Document,
@@ -265,7 +265,7 @@ impl Check<'_> {
         Ok((phases, segments))
     }
 
-    /// Length (s) and the rates at both ends (1/s), as written.
+    /// Length (s) and the rates at its beginning and end (1/s), as written.
     fn phase(
         &self,
         phase: &Spanned<PhaseSpec>,
@@ -392,7 +392,7 @@ impl Check<'_> {
     }
 }
 
-/// More phases than this, repetitions counted, are a slip of the hand.
+/// Maximum number of phases, including repetitions. More are probably a typing error.
 const PHASES_MAX: u64 = 100_000;
 /// Requests per second.
 const RATE_MAX: f64 = 1e8;

@@ -1,13 +1,13 @@
-//! Chance that can be repeated: one stream per function and purpose, made from the profile's seed and the function's name.
+//! Repeatable random numbers: one stream per function and purpose, seeded with the profile's seed and the function's name.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
-/// A stream of random numbers. Xoshiro256++, whose values are promised to stay what they are.
+/// A stream of random numbers. Xoshiro256++, whose values are guaranteed not to change.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(Xoshiro256PlusPlus);
 
-/// What a stream is for, so that drawing one thing more or less does not shift the others.
+/// The purpose of a stream. Additional draws for one purpose do not change the values for the others.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
     Arrivals,
@@ -24,7 +24,7 @@ impl Random {
         Self(Xoshiro256PlusPlus::seed_from_u64(mixed))
     }
 
-    /// Uniform in (0, 1]: its logarithm is finite.
+    /// Uniform in (0, 1], so that its logarithm is finite.
     pub(crate) fn unit(&mut self) -> f64 {
         let bits = self.0.next_u64() >> 11;
         (bits + 1) as f64 * (1.0 / (1_u64 << 53) as f64)
@@ -42,7 +42,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
     })
 }
 
-/// 2^64 divided by the golden ratio: neighbouring seeds end up far from one another.
+/// 2^64 divided by the golden ratio: neighbouring seeds give very different values.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]

@@ -1,23 +1,23 @@
-//! Phases as arithmetic. The arrivals expected up to a time t, Λ(t), are the integral of the rate: a parabola per phase.
-//! An arrival happens where Λ reaches a whole number (even spacing), or the next point of a Poisson process of rate 1
-//! (which, put through the inverse of Λ, is the Poisson process with this rate). Both are exact on ramps.
+//! The arrivals of phases, calculated. The number of arrivals expected until a time t, Λ(t), is the integral of the rate: a
+//! parabola per phase. An arrival happens where Λ reaches a whole number (even spacing), or the next point of a Poisson process
+//! of rate 1 (the inverse of Λ maps it to the Poisson process with this rate). Both are exact on ramps.
 
 use std::time::Duration;
 
 use crate::random::Random;
 
-/// How the arrivals of a phase follow one another.
+/// How the arrivals of a phase are spaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Spacing {
-    /// Evenly, as a generator that is paced by the clock sends them.
+    /// At even intervals.
     #[default]
     Even,
     /// Independently of one another.
     Poisson,
 }
 
-/// One phase, in the time of the run: the rate changes evenly from `from` to `to`.
+/// One phase, in the time of the run: the rate changes linearly from `from` to `to`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Segment {
     /// Seconds since the start of the run.
@@ -26,7 +26,7 @@ pub(crate) struct Segment {
     /// Arrivals per second.
     pub(crate) from: f64,
     pub(crate) to: f64,
-    /// Λ at its start.
+    /// Λ at its beginning.
     pub(crate) before: f64,
 }
 
@@ -41,16 +41,16 @@ impl Segment {
         self.length_s * (self.from + self.to) / 2.0
     }
 
-    /// When Λ reaches `position`, which lies in this segment.
+    /// When Λ reaches `position`, which is in this segment.
     fn when(&self, position: f64) -> Duration {
         let wanted = position - self.before;
         let slope = (self.to - self.from) / self.length_s;
-        // The smaller root of from·τ + slope·τ²/2 = wanted, in the form that does not cancel.
+        // The smaller root of from·τ + slope·τ²/2 = wanted, in the form without cancellation.
         let root = (self.from * self.from + 2.0 * slope * wanted)
             .max(0.0)
             .sqrt();
         let into = 2.0 * wanted / (self.from + root);
-        // 0/0 where a ramp begins at nothing.
+        // 0/0 if a ramp begins at rate 0.
         let into = if into.is_finite() {
             into.clamp(0.0, self.length_s)
         } else {
@@ -64,7 +64,7 @@ impl Segment {
 #[derive(Debug, Clone)]
 pub(crate) struct PhaseStream<'a> {
     segments: &'a [Segment],
-    /// Where Λ has to come to for the next arrival.
+    /// The value of Λ at the next arrival.
     position: f64,
     chance: Option<Random>,
 }

@@ -1,4 +1,4 @@
-//! How long a function's invocations take: a distribution known by its percentiles.
+//! How long a function's invocations take: a distribution given by its percentiles.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ pub struct ServiceTimes {
 }
 
 impl ServiceTimes {
-    /// From (probability, seconds) in rising order of probability, beginning at 0 and ending at 1. A time that is smaller
-    /// than the one before it is raised to that; `None` when the points do not make a distribution.
+    /// From (probability, seconds) with rising probabilities from 0 to 1. A time that is smaller than the previous one is raised
+    /// to it. `None`: the points are not a distribution.
     #[must_use]
     pub fn from_percentiles(points: &[(f64, f64)]) -> Option<Self> {
         let ends = points.first()?.0 == 0.0 && points.last()?.0 == 1.0;

@@ -1,4 +1,4 @@
-//! The profiles that come with Pilotlight, and how fast arrivals are made.
+//! The profiles that are shipped with Pilotlight, and how fast arrivals are generated.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -66,7 +66,7 @@ fn the_profiles_of_the_documentation_are_understood() {
     };
     let read = |text| Profile::parse(text, "example", "example", Path::new("."), &[]);
     assert_eq!(read(phases).unwrap().phases().len(), 8);
-    // Everything in it is understood; the trace itself is not there.
+    // The profile is valid, but the trace itself is missing.
     let error = read(trace).unwrap_err().to_string();
     assert!(
         error.contains("100_inv.csv") && error.contains("--data DIR"),
@@ -74,7 +74,7 @@ fn the_profiles_of_the_documentation_are_understood() {
     );
 }
 
-/// The bar is asked of a release build alone: `cargo test --release -p pilot-workload -- --nocapture`.
+/// The limit applies only to a release build: `cargo test --release -p pilot-workload -- --nocapture`.
 #[test]
 fn five_million_arrivals_a_second_are_made_on_one_core() {
     for text in [
@@ -112,5 +112,5 @@ fn rate(what: &str, profile: &Profile) {
     );
 }
 
-/// So many million arrivals are made.
+/// Number of arrivals, in millions.
 const SECONDS: u32 = if cfg!(debug_assertions) { 1 } else { 20 };

@@ -1,5 +1,4 @@
-//! Assembles the daemon. This is the only file that knows every crate. It only wires the parts together; nothing serves requests
-//! yet.
+//! Assembles the daemon. This is the only file that knows every crate. It connects the parts and does not serve requests.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! The body of an application's HTTP response: in one piece, or streamed from the worker.
+//! The body of an application's HTTP response: complete, or streamed from the worker.
 //!
-//! A streamed body owns the invocation's lease. Its end gives the worker back, and so does an application that raises in the
-//! middle; dropped before, the worker is ended and the invocation recorded as cancelled. An HTTP server stops reading once
-//! `content-length` bytes are written (or at once, for `HEAD`, 204 and 304), so a body dropped there was not cancelled: what is
+//! A streamed body owns the invocation's lease. At its end, or if the application raises in the middle, the worker goes back. If
+//! it is dropped before, the worker is ended and the invocation recorded as cancelled. An HTTP server stops reading after
+//! `content-length` bytes (or at once, for `HEAD`, 204 and 304). A body that is dropped there was not cancelled: a task waits for
+//! the rest of the exchange.
 //! left of the exchange is waited for in a task.
 
 use std::sync::Arc;
@@ -23,11 +24,11 @@ pub struct HttpBody {
     /// The whole body, or the first part of a streamed one; `None` once it is taken.
     first: Option<Bytes>,
     rest: Option<Box<Streaming>>,
-    /// Bytes that were handed out.
+    /// Bytes that were returned.
     sent: u64,
-    /// Bytes after which whoever reads may stop.
+    /// The reader may stop after this number of bytes.
     enough: Option<u64>,
-    /// What there is to tell of a streamed one, once it is over.
+    /// The record of a streamed body, after its end.
     record: Option<Arc<InvocationRecord>>,
 }
 
@@ -65,7 +66,7 @@ impl HttpBody {
         }
     }
 
-    /// The whole body, when the answer came in one piece and nothing of it was taken yet.
+    /// The whole body, if the answer was complete and nothing of it was taken yet.
     #[must_use]
     pub fn complete(&self) -> Option<&Bytes> {
         match self.rest {
@@ -74,7 +75,7 @@ impl HttpBody {
         }
     }
 
-    /// The next part, not empty; `None` at the end. After an error there is no more.
+    /// The next part, not empty; `None` at the end and after an error.
     ///
     /// # Errors
     /// [`InvokeError::BodyTimedOut`], [`InvokeError::BodyBroken`] and [`InvokeError::BodyRaised`].
@@ -99,7 +100,7 @@ impl HttpBody {
         }
     }
 
-    /// As [`Response::log_tail`](crate::Response::log_tail), for a body that was streamed: empty until it is over.
+    /// As [`Response::log_tail`](crate::Response::log_tail), for a streamed body: empty until its end.
     #[must_use]
     pub fn log_tail(&self) -> Bytes {
         self.record
@@ -125,10 +126,10 @@ impl Drop for HttpBody {
     }
 }
 
-/// An exchange whose answer still comes in.
+/// An exchange whose answer is still arriving.
 #[derive(Debug)]
 pub(crate) struct Streaming {
-    /// `None` once it is over. Before `invocation`: the worker goes back, or dies, first.
+    /// `None` after the end. Declared before `invocation`, so that the worker is released or ended first.
     lease: Option<Lease>,
     invocation: Invocation,
     stream: u32,
@@ -136,7 +137,7 @@ pub(crate) struct Streaming {
     record: Option<Arc<InvocationRecord>>,
 }
 
-/// What comes of a body.
+/// The next event of a body.
 enum Heard {
     More(Bytes),
     Last(Bytes),
@@ -162,7 +163,7 @@ impl Streaming {
         &self.invocation
     }
 
-    /// The next part. After the end or an error it must not be asked again.
+    /// The next part. Must not be called after the end or an error.
     async fn next(&mut self) -> Result<Heard, InvokeError> {
         let Some(lease) = &self.lease else {
             return Err(InvokeError::BodyBroken {
@@ -215,7 +216,7 @@ impl Streaming {
         }
     }
 
-    /// The exchange is over, and its worker free.
+    /// The exchange has ended, and its worker is free.
     fn over(&mut self, outcome: Outcome, done: Done) {
         let now = self.invocation.now();
         if let Some(lease) = self.lease.take() {

@@ -13,7 +13,7 @@ pub enum InvokeError {
     /// No function of this name is deployed.
     #[error("there is no function named '{name}': deploy it, or see `pilot list`")]
     FunctionNotFound {
-        /// What was asked for, cut to 100 characters.
+        /// The requested name, cut to 100 characters.
         name: String,
     },
     /// The function has no such version (any more).
@@ -23,10 +23,10 @@ pub enum InvokeError {
     VersionNotFound {
         /// The function.
         name: String,
-        /// What was asked for, cut to 100 characters.
+        /// The requested qualifier, cut to 100 characters.
         qualifier: String,
     },
-    /// It is deployed, and cannot be run: what it is made of is gone or damaged.
+    /// It is deployed but cannot be run: its files are missing or damaged.
     #[error("function '{name}' is broken: {problem}")]
     Broken {
         /// The function.
@@ -34,7 +34,7 @@ pub enum InvokeError {
         /// Why, and what to do.
         problem: String,
     },
-    /// The function has as much to do as it may have.
+    /// The function has reached one of its limits.
     #[error("function '{name}' is at its limit: {reason}")]
     TooManyRequests {
         /// The function.
@@ -42,7 +42,7 @@ pub enum InvokeError {
         /// Which limit.
         reason: ThrottleReason,
     },
-    /// The payload is over the limit.
+    /// The payload exceeds the limit.
     #[error("the payload of {} is over the limit of {}", Size(*.bytes as u64), Size(*.bytes_max as u64))]
     PayloadTooLarge {
         /// The payload.
@@ -50,15 +50,15 @@ pub enum InvokeError {
         /// The limit.
         bytes_max: usize,
     },
-    /// No worker came up, several times. (A handler that cannot be imported is an answer, not this.)
+    /// No worker could be started, in several attempts. (If a handler cannot be imported, that is an answer and not this error.)
     #[error("no worker of function '{name}' came up: {error}")]
     StartFailed {
         /// The function.
         name: FunctionName,
-        /// The last attempt's.
+        /// The error of the last attempt.
         error: StartError,
     },
-    /// The timeout passed while the body was streamed; the worker is gone.
+    /// The timeout passed while the body was streamed; the worker was ended.
     #[error("task timed out after {:.2} seconds, in the middle of its response body", .after.as_secs_f64())]
     BodyTimedOut {
         /// The function's timeout.
@@ -70,7 +70,7 @@ pub enum InvokeError {
         /// How it ended.
         fault: WorkerFault,
     },
-    /// The application raised while its body was streamed; the worker serves on.
+    /// The application raised while its body was streamed; the worker can still be used.
     #[error(
         "the response body broke off: the application raised an exception, see the function's log"
     )]
@@ -78,7 +78,7 @@ pub enum InvokeError {
         /// Lambda's error body, JSON.
         body: Bytes,
     },
-    /// The request's body broke off on its way to the function's server, before there was a response.
+    /// The request's body broke off before there was a response from the function's server.
     #[error("the request's body did not arrive: {problem}")]
     UploadBroken {
         /// Why.
@@ -89,17 +89,17 @@ pub enum InvokeError {
     ShuttingDown,
 }
 
-/// Which limit an invocation met.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ThrottleReason {
-    /// `scale.max` workers are busy and the queue before them is full.
+    /// `scale.max` workers are busy and the queue is full.
     QueueFull,
     /// It waited in the queue for as long as the function's timeout.
     QueueTimeout,
 }
 
 impl ThrottleReason {
-    /// The word of the `Reason` field in Lambda's `TooManyRequestsException`.
+    /// The value of the `Reason` field in Lambda's `TooManyRequestsException`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,8 +1,8 @@
-//! One exchange with a leased worker: send, wait no longer than the timeout, and make of whatever comes back an answer.
+//! One exchange with a leased worker: sends the call, waits at most for the timeout, and converts the result to an answer.
 //!
-//! The timeout counts from the call, as in Lambda: a start before it has its own bound, and so has the queue. A worker that
-//! timed out is killed at once; with `concurrency` above 1 it is killed once the invocations beside this one are over. So is one whose
-//! caller has gone away, unless it is an HTTP server: that hears of it, for its connection closes, and serves on.
+//! The timeout counts from the call, as in Lambda; a start before it and the queue have limits of their own. A worker that timed
+//! out is killed at once. With `concurrency` above 1, it is killed when its other invocations have ended. If the caller hangs up,
+//! the worker is killed as well, except an HTTP server: its connection is closed, and it can still be used.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,10 +20,10 @@ use crate::invocation::Invocation;
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
 
-/// A killed worker's output is waited for so long.
+/// How long to wait for the output of a killed worker.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Has the worker serve the request.
+/// Sends the request to the worker and waits for the answer.
 pub(crate) async fn exchange(
     request: Request,
     payload: Payload,
@@ -104,7 +104,7 @@ pub(crate) async fn exchange(
     finish(invocation, lease, outcome, body, done)
 }
 
-/// An answer in one piece: the worker goes back first, whoever waits for it need not wait for the record.
+/// A complete answer. The worker goes back before the record is made, so that the next request need not wait for the record.
 fn finish(
     mut invocation: Invocation,
     lease: Lease,
@@ -127,7 +127,7 @@ fn fail(mut invocation: Invocation, lease: Lease, failure: Failure) -> Response 
     invocation.answer(now, failure.outcome, failure.output, body)
 }
 
-/// The head of a streamed answer: the rest is the body's.
+/// The head of a streamed answer: the body owns the rest.
 fn stream_on(streaming: Streaming, head: HttpHead, first: Bytes, ignores_body: bool) -> Response {
     let invocation = streaming.invocation();
     let ignores_body = ignores_body || matches!(head.status, 204 | 304);

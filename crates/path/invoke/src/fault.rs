@@ -1,4 +1,4 @@
-//! How a function went wrong, in Lambda's words: the error body for the caller, and the lines for the log.
+//! How a function failed, in Lambda's words: the error body for the caller, and the lines for the log.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,20 +7,20 @@ use pilot_model::calendar::{Utc, unix_ms};
 use pilot_model::ports::WorkerFault;
 use pilot_model::{EndReason, FunctionName, InvocationId, Outcome};
 
-/// How a function went wrong.
+/// How a function failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) outcome: Outcome,
     /// Lambda's error body, JSON.
     pub(crate) body: Bytes,
-    /// What it printed, and what the platform says about its end.
+    /// What it printed, and the platform's line about its end.
     pub(crate) output: Bytes,
     /// Why the worker ends.
     pub(crate) reason: EndReason,
 }
 
 impl Failure {
-    /// It took longer than it may.
+    /// It ran longer than its timeout.
     pub(crate) fn timeout(id: &InvocationId, timeout: Duration, printed: &[u8]) -> Self {
         let message = format!("Task timed out after {:.2} seconds", timeout.as_secs_f64());
         let line = format!("{} {id} {message}\n\n", utc(SystemTime::now()));
@@ -32,7 +32,7 @@ impl Failure {
         }
     }
 
-    /// What a log is told of a tunnel in which nothing passed for so long.
+    /// The log line for a tunnel that was silent for so long.
     pub(crate) fn silence(id: &InvocationId, after: Duration) -> Bytes {
         let after = after.as_secs_f64();
         let message =
@@ -40,7 +40,7 @@ impl Failure {
         Bytes::from(format!("{} {id} {message}\n\n", utc(SystemTime::now())))
     }
 
-    /// The function's own HTTP server did not answer, or not to the end.
+    /// The function's own HTTP server did not answer, or not completely.
     pub(crate) fn server(name: &FunctionName, id: &InvocationId, fault: &WorkerFault) -> Self {
         let told = match fault {
             WorkerFault::Protocol { problem, output } => Told {
@@ -64,7 +64,7 @@ impl Failure {
     }
 }
 
-/// What there is to tell of a fault.
+/// The description of a fault.
 struct Told<'a> {
     outcome: Outcome,
     kind: &'static str,
@@ -111,7 +111,7 @@ impl<'a> Told<'a> {
             WorkerFault::Protocol { problem, output } => (
                 Outcome::Crash,
                 "Runtime.ProtocolError",
-                format!("Runtime sent what it must not: {problem}"),
+                format!("Runtime violated the protocol: {problem}"),
                 output,
             ),
         };

@@ -1,5 +1,5 @@
-//! What names mean: the functions that can be invoked with their versions, and those that cannot. A value: replaced as a whole
-//! when something changes.
+//! The table of names: the functions with their versions, and those that cannot be invoked. It is immutable: every change
+//! replaces it as a whole.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use pilot_pool::Pool;
 
 use crate::error::InvokeError;
 
-/// What names mean.
+/// The table of names.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Functions {
     running: HashMap<String, Function>,
-    /// Why they cannot be invoked, and what to do.
+    /// Functions that cannot be invoked: why, and what to do.
     broken: HashMap<String, Arc<str>>,
 }
 
-/// What a name means.
+/// A function that can be invoked.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     pub(crate) live: Arc<Pool>,
-    /// Newest first; they keep no workers, but a request that names one is served.
+    /// Newest first. They keep no workers, but can still be invoked.
     pub(crate) older: Vec<Arc<Pool>>,
 }
 
@@ -48,23 +48,23 @@ impl Functions {
         self.running.get(name)
     }
 
-    /// As [`Functions::running`], to be changed.
+    /// As [`Functions::running`], mutable.
     pub(crate) fn running_mut(&mut self, name: &str) -> Option<&mut Function> {
         self.running.get_mut(name)
     }
 
-    /// A new one, or one that is whole again.
+    /// Inserts a function that can be invoked. It may have been broken before.
     pub(crate) fn insert(&mut self, name: String, function: Function) {
         self.broken.remove(&name);
         self.running.insert(name, function);
     }
 
-    /// One that cannot be invoked, unless a version of it can.
+    /// Inserts a function that cannot be invoked, unless one of its versions can.
     pub(crate) fn insert_broken(&mut self, name: &str, problem: &str) {
         self.broken.insert(name.to_owned(), problem.into());
     }
 
-    /// Takes it away.
+    /// Removes a function.
     pub(crate) fn remove(&mut self, name: &str) -> Option<Function> {
         self.broken.remove(name);
         self.running.remove(name)
@@ -94,7 +94,7 @@ impl Function {
     /// The pool of a version that was found before.
     ///
     /// # Errors
-    /// [`InvokeError::VersionNotFound`]: it has been let go of meanwhile.
+    /// [`InvokeError::VersionNotFound`]: it has been removed in the meantime.
     pub(crate) fn pool(&self, version: &Arc<Version>) -> Result<&Arc<Pool>, InvokeError> {
         self.pools()
             .find(|pool| same(pool.version(), version))
@@ -109,7 +109,7 @@ impl Function {
     }
 }
 
-/// Whether they are one version, even if it was read twice.
+/// Whether they are one version, even if it was loaded twice.
 pub(crate) fn same(one: &Arc<Version>, other: &Arc<Version>) -> bool {
     Arc::ptr_eq(one, other) || (one.id == other.id && one.number == other.number)
 }

@@ -1,4 +1,4 @@
-//! An invocation under way: its stamps, and the record that is published when it ends, whichever way it does.
+//! A running invocation: its stamps, and the record that is published at its end, however it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +48,7 @@ impl InvocationContext {
     }
 }
 
-/// An invocation under way. Dropped before [`Invocation::end`], it was cancelled.
+/// A running invocation. If it is dropped before [`Invocation::end`], it was cancelled.
 #[derive(Debug)]
 pub(crate) struct Invocation {
     context: Arc<InvocationContext>,
@@ -96,8 +96,8 @@ impl Invocation {
         &self.context
     }
 
-    /// Notes who serves it, and the stamps of the start if it waited for one: they are brought into the order in which
-    /// this invocation met them (of a start that began before it came, it saw only the rest).
+    /// Stores the worker, and the stamps of its start if the invocation waited for it. If that start began before the invocation
+    /// arrived, its stamps are moved: the invocation saw only the rest of it.
     pub(crate) fn leased(&mut self, lease: &Lease) {
         self.worker = Some(lease.worker().id());
         self.start = lease.kind();
@@ -118,7 +118,7 @@ impl Invocation {
         self.timeline.initialised = Some(initialised);
     }
 
-    /// Takes the worker's stamps. They come from the function's own process: whatever it says, the order holds.
+    /// Takes the worker's stamps. They come from the function's own process, so the order is enforced.
     pub(crate) fn done(&mut self, done: &Done, now: Instant) {
         let before = self.timeline.initialised.or(self.timeline.leased);
         let before = before.unwrap_or(self.timeline.received).min(now);
@@ -128,7 +128,7 @@ impl Invocation {
         self.timeline.first_byte = Some(done.first_byte.clamp(started, now));
     }
 
-    /// It is over: publishes the record.
+    /// It has ended: publishes the record.
     pub(crate) fn end(
         &mut self,
         now: Instant,
@@ -156,7 +156,7 @@ impl Invocation {
         record
     }
 
-    /// It is over, with an answer in one piece.
+    /// It has ended with a complete answer.
     pub(crate) fn answer(
         mut self,
         now: Instant,
@@ -167,7 +167,7 @@ impl Invocation {
         self.bytes_out = match &body {
             ResponseBody::Result(bytes) | ResponseBody::FunctionError(bytes) => bytes.len(),
             ResponseBody::Http { body, .. } => body.complete().map_or(0, Bytes::len),
-            // Never in one piece.
+            // Never complete.
             ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => 0,
         } as u64;
         let record = self.end(now, outcome, output);

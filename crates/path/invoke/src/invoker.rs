@@ -1,4 +1,4 @@
-//! `Invoker`: what the gateway calls and the control side sees. Holds which version each name means.
+//! `Invoker`: the interface for the gateway and the control side. It knows the live version of each name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Invoker {
     engine: Arc<dyn Engine>,
     context: Arc<InvocationContext>,
     limits: Limits,
-    /// Read on the path without a lock; replaced as a whole by who holds `change`.
+    /// Read on the path without a lock; replaced as a whole while `change` is held.
     functions: ArcSwap<Functions>,
     /// Serialises activation and removal.
     change: Mutex<()>,
@@ -66,8 +66,7 @@ impl Invoker {
         })
     }
 
-    /// The version that NAME and a qualifier mean. `qualifier`: `None` or `$LATEST` for the live one, a version's number,
-    /// or its id.
+    /// The version for a name and a qualifier. `qualifier`: `None` or `$LATEST` for the live one, a version's number, or its id.
     ///
     /// # Errors
     /// [`InvokeError::FunctionNotFound`], [`InvokeError::Broken`], [`InvokeError::VersionNotFound`].
@@ -78,12 +77,12 @@ impl Invoker {
 
     /// Invokes and waits for the answer, or for the head of a streamed one. Dropping the future cancels the invocation.
     ///
-    /// A worker starts while `payload` is still arriving. The function's timeout counts from the call of the handler, as in Lambda.
-    /// Before that, the request waits for a busy worker for at most as long again, and for one that starts for
+    /// A worker starts while `payload` is still arriving. The function's timeout counts from the call of the handler, as in
+    /// Lambda. Before that, the request waits for a busy worker at most for the same time, and for a starting one at most for
     /// [`Limits::start_wait_max`]; then it is refused.
     ///
     /// # Errors
-    /// The payload's own, and see [`InvokeError`]. Whatever the function itself does wrong is a [`Response`].
+    /// The payload's own errors, and [`InvokeError`]. Errors of the function itself are a [`Response`].
     pub async fn invoke<E: From<InvokeError>>(
         &self,
         request: Request,
@@ -97,8 +96,8 @@ impl Invoker {
         }
     }
 
-    /// Lets a request pass through to the function's own HTTP server, and waits for the response's head. A worker is leased at once:
-    /// the server reads the body, as it arrives. Dropping the future cancels the invocation.
+    /// Passes a request through to the function's own HTTP server, and waits for the response's head. A worker is leased at once,
+    /// because the server reads the body as it arrives. Dropping the future cancels the invocation.
     ///
     /// # Errors
     /// See [`Invoker::invoke`].
@@ -115,14 +114,14 @@ impl Invoker {
         }
     }
 
-    /// Now, on the clock of all stamps.
+    /// The present time, on the clock of all stamps.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.context.clock.now()
     }
 
-    /// Waits for the running invocations, at most `grace`, then retires every worker. It does not refuse new work while
-    /// it waits: that is the gateway's.
+    /// Waits at most `grace` for the running invocations, then retires every worker. It does not refuse new requests; the gateway
+    /// does.
     pub async fn drain(&self, grace: Duration) {
         if tokio::time::timeout(grace, self.context.quiet())
             .await
@@ -133,14 +132,14 @@ impl Invoker {
         self.context.pools.close().await;
     }
 
-    /// The pool of a version that [`Invoker::find`] gave.
+    /// The pool of a version from [`Invoker::find`].
     fn pool(&self, version: &Arc<Version>) -> Result<Arc<Pool>, InvokeError> {
         let functions = self.functions.load();
         let function = functions.find(version.config.name.as_str())?;
         function.pool(version).map(Arc::clone)
     }
 
-    /// Replaces what names mean. Returns what `change` gives.
+    /// Replaces the table of names. Returns the result of `change`.
     fn change<T>(&self, change: impl FnOnce(&mut Functions) -> T) -> T {
         let _one_at_a_time = self.change.lock();
         let mut functions = Functions::clone(&self.functions.load());
@@ -249,7 +248,7 @@ impl Platform for Invoker {
     }
 }
 
-/// An invocation that got no worker. A handler that cannot be imported is the function's error: an answer.
+/// An invocation that got no worker. If the handler cannot be imported, that is the function's error and therefore an answer.
 fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, InvokeError> {
     let now = invocation.now();
     let name = invocation.version.config.name.clone();

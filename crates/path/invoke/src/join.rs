@@ -1,8 +1,8 @@
-//! The parallel start: everything that an invocation needs before its exchange, side by side from its admission on.
+//! The parallel start: what an invocation needs before its exchange is prepared concurrently, from its admission on.
 //!
-//! The pool hears of the request at once, so that a worker starts while the payload still arrives. The worker is leased last, when
-//! the payload is complete: a slow sender holds no worker. A further branch (data to fetch, initialisation to run) begins where the
-//! payload's wait begins and ends before the lease.
+//! The request is announced to the pool at once, so that a worker starts while the payload arrives. The worker is leased last,
+//! when the payload is complete: a slow sender occupies no worker. Another branch (fetching data, initialisation) would begin
+//! with the wait for the payload and end before the lease.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,7 +16,7 @@ use crate::invocation::{Invocation, InvocationContext};
 use crate::limits::Limits;
 use crate::request::{Payload, Request};
 
-/// What an exchange needs.
+/// The requirements of an exchange.
 pub(crate) struct Joined {
     pub(crate) payload: Payload,
     pub(crate) invocation: Invocation,
@@ -24,7 +24,7 @@ pub(crate) struct Joined {
     pub(crate) lease: Result<Lease, Refusal>,
 }
 
-/// Waits for the payload and a worker. Dropping the future gives both up.
+/// Waits for the payload and a worker. Dropping the future cancels both.
 ///
 /// # Errors
 /// The payload's own error, and [`InvokeError::PayloadTooLarge`].
@@ -36,7 +36,7 @@ pub(crate) async fn join<E: From<InvokeError>>(
     payload: impl Future<Output = Result<Payload, E>>,
 ) -> Result<Joined, E> {
     let mut payload = pin!(payload);
-    // A payload that came with the head needs no announcement.
+    // A payload that arrived with the head needs no announcement.
     let polled = poll_fn(|cx| Poll::Ready(payload.as_mut().poll(cx))).await;
     let admitted = context.clock.now();
     let (payload, announcement) = match polled {
@@ -66,7 +66,7 @@ pub(crate) async fn join<E: From<InvokeError>>(
     })
 }
 
-/// Waits for a worker: for a busy one at most for the function's timeout, for one that starts for
+/// Waits for a worker: for a busy one at most for the function's timeout, for a starting one at most for
 /// [`Limits::start_wait_max`](crate::Limits::start_wait_max).
 pub(crate) async fn lease(
     pool: &Arc<Pool>,

@@ -1,8 +1,8 @@
 //! An invocation: version look-up, admission, queue, deadline, exchange, timeline.
 //!
-//! Takes a [`Request`] from the gateway and gives back a [`Response`] or an [`InvokeError`]; asks the pool for a worker
-//! and speaks to it through the [`Worker`](pilot_model::ports::Worker) port: in calls, or by letting an HTTP request pass through
-//! ([`Invoker::pass`]). Knows neither sockets nor processes.
+//! Takes a [`Request`] from the gateway and returns a [`Response`] or an [`InvokeError`]. It gets a worker from the pool and uses
+//! it through the [`Worker`](pilot_model::ports::Worker) port: by calls, or by passing an HTTP request through
+//! ([`Invoker::pass`]). It contains no code for sockets or processes.
 
 mod body;
 mod error;

@@ -7,15 +7,15 @@ use std::time::Duration;
 pub struct Limits {
     /// Requests of one function that may wait for a worker; one more is refused.
     pub queue_max: usize,
-    /// Longest that a request waits for a worker that is being started, if the function's timeout is shorter.
+    /// The longest that a request waits for a worker that is being started, if the function's timeout is shorter.
     pub start_wait_max: Duration,
     /// Largest payload, bytes. Lambda's is 6 MiB.
     pub payload_bytes_max: usize,
-    /// PSS of all workers and templates beyond which idle workers and then templates are evicted; `None`: no bound.
+    /// When the PSS of all workers and templates exceeds this, idle workers and then templates are evicted; `None`: no limit.
     pub memory_bytes_max: Option<u64>,
     /// How often memory is sampled.
     pub memory_sample_every: Duration,
-    /// Versions of one function beside the live one that can still be invoked by number.
+    /// Versions of one function, besides the live one, that can still be invoked by number.
     pub older_versions_max: usize,
 }
 

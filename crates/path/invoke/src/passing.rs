@@ -1,12 +1,12 @@
-//! A request that passes through to the function's own HTTP server, and the response on its way back. Both bodies are streams:
-//! nothing of them is kept here, and nobody reads faster than the other side takes.
+//! A request that is passed through to the function's own HTTP server, and its response. Both bodies are streams: nothing is
+//! buffered here, and each side is read only as fast as the other accepts data.
 //!
-//! A passed body owns the invocation's lease, as a streamed one of an application does, with one difference: whoever drops it
-//! ends the exchange, not the worker. Closing the connection is how an HTTP server is told that nobody waits any more, and it
-//! serves on. What does end the worker: a fault of it before the response's head, and no head within the timeout.
+//! A passed body owns the invocation's lease, as a streamed body of an application does. The difference: dropping it ends the
+//! exchange, but not the worker. Closing the connection tells an HTTP server that nobody waits, and the server can still be used.
+//! The worker ends only if it fails before the response's head, or if there is no head within the timeout.
 //!
-//! Invariants: one record for each exchange, whichever way it ends; what has passed until then is in it; nothing of a request's body
-//! passes any more once its exchange is over.
+//! Invariants: each exchange has one record, however it ends; the record counts the bytes that passed until then; after the
+//! exchange has ended, no more of the request's body is passed.
 
 mod held;
 mod tunnel;
@@ -34,7 +34,7 @@ use held::{Held, Then};
 
 pub use tunnel::{Tunnel, TunnelEnd, TunnelTraffic};
 
-/// Has the leased worker's server answer; resolves at the response's head.
+/// Passes the request to the leased worker's server; resolves at the response's head.
 ///
 /// # Errors
 /// [`InvokeError::UploadBroken`]: the request's body broke off before there was a response.
@@ -48,13 +48,14 @@ pub(crate) async fn pass(
     let wants_no_body = *request.method() == Method::HEAD;
     let wants_upgrade = request.headers().contains_key(UPGRADE);
     let (request, upload) = upload::watched(request);
-    // Before the exchange's future, so that it outlives that: a worker is free once nothing of the exchange is left.
+    // Declared before the exchange's future, so that it is dropped after it: a worker is free only when nothing of the exchange
+    // is left.
     let mut held = Held::new(lease, invocation, upload);
     let deadline = Deadline::now() + patience;
     let worker = held.worker().expect("the exchange has only begun");
     let answer = timeout_at(deadline, worker.pass(request)).await;
     if let (Ok(_), Some(problem)) = (&answer, held.upload_broke()) {
-        // Whatever came of that, nobody can be told of it but the one who broke off; the worker did nothing wrong.
+        // Only the client could receive this result, and the client has hung up. The worker is not at fault.
         drop(answer);
         held.end(Then::ServesOn, Outcome::Cancelled, Bytes::new());
         return Err(InvokeError::UploadBroken { problem });
@@ -73,7 +74,7 @@ pub(crate) async fn pass(
     }
 }
 
-/// The head is there; the rest is the body's.
+/// The head has arrived; the body owns the rest.
 fn answered(
     mut held: Held,
     response: PassedResponse,
@@ -104,7 +105,7 @@ fn answered(
     shown.response(Outcome::Ok, None, passed(body))
 }
 
-/// The connection is no longer HTTP's: the rest is the tunnel's.
+/// The connection no longer speaks HTTP; the tunnel owns the rest.
 fn upgraded(mut held: Held, response: PassedResponse) -> Response {
     held.head_came();
     let shown = Shown::of(&held);
@@ -118,7 +119,7 @@ fn failed(held: Held, fault: &WorkerFault) -> Response {
     refused(held, failure)
 }
 
-/// There is no response, and the worker is not to be used again.
+/// There is no response, and the worker must not be used again.
 fn refused(mut held: Held, failure: Failure) -> Response {
     held.sent(failure.body.len());
     let then = Then::Ends(failure.reason);
@@ -129,23 +130,23 @@ fn refused(mut held: Held, failure: Failure) -> Response {
 
 fn unasked_upgrade() -> WorkerFault {
     WorkerFault::Protocol {
-        problem: "it switched protocols, which nobody had asked for".to_owned(),
+        problem: "the backend switched protocols without being asked".to_owned(),
         output: Bytes::new(),
     }
 }
 
-/// The body of a response of the function's own server: whatever comes of it, as it comes, trailers included.
+/// The body of a response of the function's own server, passed on as it arrives, including trailers.
 ///
-/// After its end, or an error, there is no more.
+/// After its end or an error, there is no more.
 #[derive(Debug)]
 pub struct PassedBody(Option<Box<Passing>>);
 
-/// An exchange whose response still comes in.
+/// An exchange whose response is still arriving.
 #[derive(Debug)]
 struct Passing {
-    /// Before `held`: the server is told before the worker is free.
+    /// Declared before `held`: the server's connection is closed before the worker is free.
     body: StreamedBody,
-    /// Made when the body is waited for, and then once.
+    /// Created once, at the first wait for the body.
     timer: Option<Pin<Box<Sleep>>>,
     deadline: Deadline,
     held: Held,
@@ -170,7 +171,7 @@ impl Body for PassedBody {
                 } else if Deadline::now() < passing.deadline {
                     return Poll::Ready(Some(Ok(frame)));
                 } else {
-                    // A server that never pauses never lets the timer have a look.
+                    // If a server sends without pause, the timer is never polled; so check the time here.
                     Err(passing.timed_out())
                 }
             }
@@ -207,8 +208,8 @@ impl Body for PassedBody {
 }
 
 impl Passing {
-    /// The server broke its response off. That alone does not end a worker: a handler that panics does that in many a server, and
-    /// the server serves on.
+    /// The server broke its response off. That alone does not end the worker: many servers do this when a handler panics, and can
+    /// still be used.
     fn broke(&mut self, error: BodyError) -> InvokeError {
         let fault = match error.downcast::<WorkerFault>() {
             Ok(fault) => *fault,
@@ -228,7 +229,7 @@ impl Passing {
         InvokeError::BodyBroken { fault }
     }
 
-    /// A response that has begun and lasts for too long is no sign of a server that is stuck: it serves on.
+    /// A response that has begun but takes too long does not show that the server is stuck, so the worker is not ended.
     fn timed_out(&mut self) -> InvokeError {
         let invocation = self.held.invocation();
         let after = invocation.version.config.timeout;
@@ -240,7 +241,7 @@ impl Passing {
 }
 
 impl Drop for PassedBody {
-    /// An HTTP server lets a body go without asking for the end of it once all bytes that the head has announced are out.
+    /// An HTTP server drops a body without reading its end once all announced bytes have been sent.
     fn drop(&mut self) {
         if let Some(passing) = self.0.as_mut().filter(|rest| rest.body.is_end_stream()) {
             passing.held.end(Then::ServesOn, Outcome::Ok, Bytes::new());
@@ -248,7 +249,7 @@ impl Drop for PassedBody {
     }
 }
 
-/// What a response shows of its invocation, whoever holds that.
+/// The fields of a response that come from its invocation.
 struct Shown {
     id: InvocationId,
     version: Arc<Version>,

@@ -1,4 +1,4 @@
-//! What comes in: one request to one version, as the gateway hands it over, and its payload.
+//! The input of an invocation: one request to one version, from the gateway, and its payload.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use pilot_model::{HttpRequestHead, Instant, InvocationId, Version};
 pub struct Request {
     /// Its request id.
     pub id: InvocationId,
-    /// What is invoked.
+    /// The version to invoke.
     pub version: Arc<Version>,
     /// The request's head was read.
     pub received: Instant,
-    /// Lambda's client context, JSON as it came.
+    /// Lambda's client context, JSON, as received.
     pub client_context: Option<String>,
-    /// A trace header, as it came.
+    /// A trace header, as received.
     pub trace: Option<String>,
     /// `arn:aws:lambda:local:000000000000:function:NAME[:QUALIFIER]`, as invoked.
     pub arn: String,
 }
 
-/// What the handler gets.
+/// The input of the handler.
 #[derive(Debug)]
 pub struct Payload {
-    /// Of an ASGI or WSGI application: the HTTP request. `None`: the body is an event, JSON, for `handler(event, context)`.
+    /// For an ASGI or WSGI application: the HTTP request. `None`: the body is an event, JSON, for `handler(event, context)`.
     pub http: Option<HttpRequestHead>,
     /// The event, or the request's whole body. Its content is not checked here.
     pub body: Bytes,

@@ -1,4 +1,4 @@
-//! What goes out: an invocation's answer. Errors of the function are answers too, as in Lambda.
+//! The output of an invocation: its answer. Errors of the function are answers, too, as in Lambda.
 
 use std::sync::Arc;
 
@@ -14,29 +14,29 @@ use crate::passing::{PassedBody, Tunnel};
 pub struct Response {
     /// The request id.
     pub id: InvocationId,
-    /// Who answered.
+    /// The version that answered.
     pub version: Arc<Version>,
     /// Cold or warm.
     pub start: StartKind,
-    /// How it ended; of a body that still streams: how it looks so far, [`Outcome::Ok`].
+    /// How it ended; [`Outcome::Ok`] while a body still streams.
     pub outcome: Outcome,
-    /// Phase by phase; of a body that still streams: up to the first byte.
+    /// The time of each phase; while a body still streams, until the first byte.
     pub timeline: Timeline,
     /// The answer itself.
     pub body: ResponseBody,
-    /// What there is to tell of it; `None` while a body still streams.
+    /// The record; `None` while a body still streams.
     pub(crate) record: Option<Arc<InvocationRecord>>,
 }
 
 impl Response {
-    /// False while a body still comes in, or a tunnel is open.
+    /// False while a body is still arriving, or a tunnel is open.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.record.is_some()
     }
 
-    /// START line, what was printed, END and REPORT line: the last 4 KiB. Empty while a body still streams. Made anew by each
-    /// call, since few ask for it.
+    /// START line, output, END and REPORT line: the last 4 KiB. Empty while a body still streams. Built by each call, because it
+    /// is rarely requested.
     #[must_use]
     pub fn log_tail(&self) -> Bytes {
         self.record
@@ -51,17 +51,17 @@ pub enum ResponseBody {
     /// The handler returned this JSON.
     Result(Bytes),
     /// The handler raised, timed out, crashed, ran out of memory or could not be imported: Lambda's error body, JSON.
-    /// The caller is told `X-Amz-Function-Error: Unhandled`.
+    /// The response has the header `X-Amz-Function-Error: Unhandled`.
     FunctionError(Bytes),
     /// An application's HTTP response.
     Http {
         /// Status and headers.
         head: HttpHead,
-        /// In one piece, or streamed.
+        /// Complete, or streamed.
         body: HttpBody,
     },
-    /// The response of the function's own server, as it came.
+    /// The response of the function's own server, unchanged.
     Passed(http::Response<PassedBody>),
-    /// Its server has switched protocols (status 101): from here on the connection is a tunnel.
+    /// Its server has switched protocols (status 101): now the connection is a tunnel.
     Upgraded(http::Response<Tunnel>),
 }

@@ -1,17 +1,17 @@
-//! The tail of an invocation's log, as `X-Amz-Log-Type: Tail` gives it.
+//! The tail of an invocation's log, as `X-Amz-Log-Type: Tail` requests it.
 
 use bytes::Bytes;
 use pilot_model::InvocationRecord;
 
-/// Lambda gives the last 4 KiB.
+/// Lambda returns the last 4 KiB.
 const TAIL_BYTES_MAX: usize = 4096;
 
-/// START line, what was printed, END and REPORT line: the last 4 KiB.
+/// START line, output, END and REPORT line: the last 4 KiB.
 pub(crate) fn of(record: &InvocationRecord) -> Bytes {
     let report = record.report_line();
     let id = record.id.as_str();
     let printed = &record.output;
-    // Longer than the tail: what is cut off is not copied in the first place.
+    // Output beyond the tail is not copied.
     let kept = &printed[printed.len().saturating_sub(TAIL_BYTES_MAX)..];
     let mut tail = Vec::with_capacity(kept.len() + report.len() + 2 * id.len() + 80);
     if kept.len() == printed.len() {

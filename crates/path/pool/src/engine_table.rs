@@ -7,7 +7,7 @@ use pilot_model::ports::{Engine, StartError, TemplateMemory, Worker};
 use pilot_model::status::RuntimeStatus;
 use pilot_model::{BoxFuture, EngineKind, Version, WorkerId};
 
-/// One engine per kind, itself an engine. Memory is given back in the opposite order: the last row is the first to give.
+/// One engine per kind; the table is itself an engine. Memory is freed from the last row to the first.
 #[derive(Debug)]
 pub struct EngineTable(pub Vec<(EngineKind, Arc<dyn Engine>)>);
 

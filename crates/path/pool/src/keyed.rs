@@ -1,12 +1,12 @@
-//! The keyed pool: an [`Engine`] for what cannot fork. It keeps runtimes (sandboxes with an interpreter, containers), gives each
-//! worker one that fits, has it cleaned afterwards and keeps it for the next (HotC, section IV).
+//! The keyed pool: an [`Engine`] for workers that cannot fork. It keeps runtimes (sandboxes with an interpreter, containers),
+//! gives each worker one that fits, has it cleaned after the use, and keeps it for the next worker (HotC, section IV).
 //!
-//! Runtimes are made by [`RuntimeHost`]s; this crate never looks into one. What is decided is decided by a pure state machine
-//! (`state.rs`); around it is a driver (`driver.rs`) with one mutex, never held across an await. Nothing here is on the path of a call: a
-//! worker is wrapped, but its exchanges are the host's own futures.
+//! [`RuntimeHost`]s make the runtimes; this crate does not know what is inside. A pure state machine (`state.rs`) decides. Its
+//! driver (`driver.rs`) has one mutex, which is never held across an await. Nothing here is on the path of a call: a worker is
+//! wrapped, but its exchanges are the host's own futures.
 //!
-//! A runtime that was used belongs to the owner of the function that used it, and never reaches another's. One that could not be
-//! cleaned or adapted is ended, whatever it cost to start.
+//! A used runtime belongs to the owner of the function that used it, and is never given to another owner. A runtime that could
+//! not be cleaned or adapted is ended, even if its start was expensive.
 
 mod driver;
 mod hold;
@@ -38,17 +38,17 @@ use crate::tasks::Tasks;
 use driver::Driver;
 pub use memory::{MachineMemory, machine_memory};
 
-/// What a keyed pool is made of.
+/// The parts of a keyed pool.
 pub struct KeyedParts {
-    /// What makes the runtimes: of each version, the first that hosts its `runtime`.
+    /// The hosts. The first one that supports a version's `runtime` makes its runtimes.
     pub hosts: Vec<Arc<dyn RuntimeHost>>,
-    /// Where its events go.
+    /// The sink for its events.
     pub sink: Arc<dyn EventSink>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Makes one forecaster per base key.
     pub forecaster: MakeForecaster,
-    /// How full the machine's memory is: [`machine_memory`]. Called every few seconds, off the path.
+    /// Returns the machine's memory use: [`machine_memory`]. Called every few seconds, off the path.
     pub memory: Arc<dyn Fn() -> Option<MachineMemory> + Send + Sync>,
 }
 
@@ -60,26 +60,26 @@ impl fmt::Debug for KeyedParts {
     }
 }
 
-/// How much is kept, and for how long.
+/// How many runtimes are kept, and for how long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyedSettings {
-    /// Runtimes, beyond which the oldest that are available are evicted. Those that workers have are never taken away, and a
-    /// request is served beyond it. 0: none is kept, every worker gets a new one.
+    /// Beyond this number of runtimes, the oldest available ones are evicted. Leased runtimes are never evicted, and a request is
+    /// served even beyond the limit. 0: none is kept, and every worker gets a new one.
     pub runtimes_max: usize,
-    /// Share of the machine's memory in use, percent, above which the oldest available are evicted.
+    /// Share of the machine's memory in use, percent, above which the oldest available runtimes are evicted.
     pub memory_percent_max: u8,
-    /// A runtime that has been available for longer, and is not forecast to be wanted, is let go.
+    /// A runtime that has been available for longer than this is ended, unless the forecast needs it.
     pub keep: Duration,
-    /// Longest that cleaning may take, the end of the use included; then the runtime is ended.
+    /// The longest that cleaning may take, including the end of the use. After that, the runtime is ended.
     pub clean_max: Duration,
-    /// Longest that adapting may take; then the runtime is ended and another one taken.
+    /// The longest that adapting may take. After that, the runtime is ended and the request gets another one.
     pub adapt_max: Duration,
-    /// How many runtimes of a base key there are to be.
+    /// The policy that decides how many runtimes a base key has.
     pub policy: Policy,
 }
 
-/// The paper's limits (section IV-B) and forecaster. Its forecast adds no margin; with one of 1 there is a pre-warmed runtime for
-/// the first request as well.
+/// The paper's limits (section IV-B) and forecaster. Its forecast has no margin. With a margin of 1, the first request also finds
+/// a pre-warmed runtime.
 impl Default for KeyedSettings {
     fn default() -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Default for KeyedSettings {
     }
 }
 
-/// The keyed pool. Dropping it ends every runtime that no worker has.
+/// The keyed pool. Dropping it ends every runtime that is not leased.
 #[derive(Debug)]
 pub struct KeyedPool {
     driver: Arc<Driver>,
@@ -104,7 +104,7 @@ pub struct KeyedPool {
 }
 
 impl KeyedPool {
-    /// Without a runtime. Call it inside a tokio runtime: its tasks run there.
+    /// Makes a pool without runtimes. Call it inside a tokio runtime: its tasks run there.
     #[must_use]
     pub fn new(parts: KeyedParts, settings: KeyedSettings) -> Self {
         let driver = Arc::new(Driver::new(parts, settings));
@@ -118,14 +118,14 @@ impl KeyedPool {
         Self { driver, timer }
     }
 
-    /// What is kept for a version, and what became of it so far. `None`: its worker's runtime cannot be had on this machine.
+    /// The runtimes that are kept for a version, with their totals. `None`: this machine cannot make a runtime for it.
     #[must_use]
     pub fn status(&self, version: &Version) -> Option<RuntimeStatus> {
         self.driver.status(version)
     }
 
-    /// Ends everything that is kept or being started ahead, and waits until it has ended; what a worker has just left has the time
-    /// that it was promised. What workers still have ends with them; end those first. Nothing is started any more.
+    /// Ends every kept or starting runtime and waits for their end. The processes of a retired worker have their promised time to
+    /// end. Leased runtimes end when their workers end; end those first. After this call, nothing is started.
     pub async fn close(&self) {
         drop(self.driver.close());
         self.timer.end().await;
@@ -147,8 +147,8 @@ impl Drop for KeyedPool {
 }
 
 impl Engine for KeyedPool {
-    /// Starts a worker, lets it go and waits, for a while, until its runtime is clean and kept, so that the first request finds
-    /// it. Concurrent calls for one version try a worker each.
+    /// Starts a worker and releases it. Waits for a limited time until its runtime is clean and kept, so that the first request
+    /// can use it. Concurrent calls for one version start a worker each.
     fn prepare(
         &self,
         version: &Arc<Version>,
@@ -190,7 +190,7 @@ impl Engine for KeyedPool {
         })
     }
 
-    /// Lets go what no other version can use: see `KeyedState::disuse_key`.
+    /// Ends the runtimes that no other version can use: see `KeyedState::disuse_key`.
     fn forget(&self, version: &Arc<Version>) {
         self.driver.forget(version);
     }
@@ -199,7 +199,7 @@ impl Engine for KeyedPool {
         self.driver.templates()
     }
 
-    /// Nothing is started ahead for a while, either.
+    /// After this, nothing is started ahead of demand for some time.
     fn relieve(&self, bytes: u64) -> u64 {
         self.driver.evict(self.driver.now(), bytes).bytes
     }
@@ -220,9 +220,9 @@ fn too_slow(version: &Version) -> StartError {
     }
 }
 
-/// The worker that a deployment tries; those that serve are numbered from 1.
+/// The worker of a deployment's trial; other workers are numbered from 1.
 const TRIAL: WorkerId = WorkerId(0);
-/// Longest that it may take. Hosts have bounds of their own for each step, and say more about which.
+/// The longest that the trial may take. Hosts limit each step as well, and their errors name the step.
 const TRIAL_TIME_MAX: Duration = Duration::from_secs(120);
-/// Longest that a deployment waits for its runtime's cleaning: a server may take its time to end.
+/// The longest that a deployment waits for its runtime's cleaning: a server may need time to end.
 const TRIAL_CLEAN_WAIT_MAX: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! A lease: the right to use one slot of a worker for one invocation, and the wait for one.
 //!
-//! A lease cannot be lost: dropped before it was used, the worker goes back; dropped in the middle of an exchange (the
-//! client hung up), the worker is ended, unless it is one that learns of that and serves on.
+//! A lease cannot be lost. If it is dropped before the exchange, the worker goes back. If it is dropped during the exchange (the
+//! client hung up), the worker is ended, except one that notices the hang-up itself and can still be used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -24,10 +24,10 @@ pub(crate) struct PooledWorker {
     pub(crate) pss: AtomicU64,
     /// Peak as last sampled, bytes; 0: not yet, or unknown.
     pub(crate) peak: AtomicU64,
-    /// It came up or was called since the last sample: its memory may have changed.
+    /// It was started or called since the last sample, so its memory may have changed.
     pub(crate) stirred: AtomicBool,
     streams: AtomicU32,
-    /// CPU time that has been given to invocations. Locked for a moment, at the end of an exchange.
+    /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,
 }
 
@@ -59,7 +59,7 @@ impl PooledWorker {
         (cpu != CpuTime::default()).then_some(cpu)
     }
 
-    /// Most memory the worker was seen to use, bytes; `None` before the first sample.
+    /// The highest memory use of the worker in the samples, bytes; `None` before the first sample.
     pub(crate) fn memory_bytes_max(&self) -> Option<u64> {
         match self.peak.load(Ordering::Relaxed) {
             0 => None,
@@ -100,7 +100,7 @@ impl Lease {
         }
     }
 
-    /// Begins the exchange: from here on, dropping the lease ends the worker. Gives the stream's number.
+    /// Begins the exchange: from here on, dropping the lease ends the worker. Returns the stream's number.
     pub fn begin(&mut self) -> u32 {
         self.ending = Some(Ending::Lost(EndReason::Cancelled));
         self.pooled.stirred.store(true, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Lease {
         }
     }
 
-    /// The worker learns by itself when the exchange that has begun is given up, and serves on: dropping the lease gives it back.
+    /// The worker itself notices when the exchange is abandoned, and can still be used: dropping the lease gives it back.
     pub fn outlives_exchange(&mut self) {
         self.ending = Some(Ending::Reusable);
     }
@@ -133,33 +133,33 @@ impl Lease {
         self.since
     }
 
-    /// What the wait for it was.
+    /// What the request waited for.
     #[must_use]
     pub fn kind(&self) -> StartKind {
         self.kind
     }
 
-    /// How the worker came up, if that is what the wait was.
+    /// The times of the worker's start, if the request waited for it.
     #[must_use]
     pub fn start(&self) -> Option<StartStamps> {
         self.fresh.then(|| self.pooled.worker.stamps())
     }
 
-    /// Most memory the worker was seen to use, bytes; `None` before the first sample.
+    /// The highest memory use of the worker in the samples, bytes; `None` before the first sample.
     #[must_use]
     pub fn memory_bytes_max(&self) -> Option<u64> {
         self.pooled.memory_bytes_max()
     }
 
-    /// CPU time of the exchange: what its worker used since the exchange before. `None`: it cannot be told, or the worker has
-    /// several exchanges at once.
+    /// CPU time of the exchange: what its worker used since the previous exchange. `None`: it cannot be measured, or the worker
+    /// has several exchanges at once.
     #[must_use]
     pub fn cpu(&self) -> Option<CpuTime> {
         let alone = self.pool.version().config.concurrency == 1;
         alone.then(|| self.pooled.spent())?
     }
 
-    /// The exchange is over; the worker can serve on.
+    /// The exchange is over; the worker can be used again.
     pub fn finish(mut self, now: Instant) {
         self.end(now, Ending::Reusable);
     }
@@ -184,7 +184,7 @@ impl Drop for Lease {
     }
 }
 
-/// A request that is on its way. Dropped, it is taken back: no worker is started for it any more, and it does not count as an
+/// A request that is on its way. Dropping it retracts the request: no worker is started for it, and it does not count as an
 /// arrival.
 #[derive(Debug)]
 pub struct Announcement {
@@ -198,7 +198,7 @@ impl Announcement {
         Self { pool, id, since }
     }
 
-    /// The request is here: its number, and since when it was announced.
+    /// The request has arrived. Returns its id, and when it was announced.
     pub(crate) fn kept(mut self) -> (Option<WaiterId>, Instant) {
         (self.id.take(), self.since)
     }
@@ -229,12 +229,12 @@ impl WaitingRequest {
         Self { pool, id, answer }
     }
 
-    /// Waits for a worker: for a busy one at most for `patience`, for one that starts at most for
-    /// [`PoolLimits::start_wait_max`](crate::PoolLimits::start_wait_max). A function whose import takes longer than its
-    /// timeout would otherwise never come up.
+    /// Waits for a worker: at most `patience` for a busy one, and at most
+    /// [`PoolLimits::start_wait_max`](crate::PoolLimits::start_wait_max) for a starting one. Otherwise a function whose import
+    /// takes longer than its timeout could never start.
     ///
     /// # Errors
-    /// [`Refusal::TimedOut`], or what became of the starts it waited for.
+    /// [`Refusal::TimedOut`], or the error of the start that it waited for.
     pub async fn lease(mut self, patience: Duration) -> Result<Lease, Refusal> {
         let begun = tokio::time::Instant::now();
         let last = begun + patience.max(self.pool.start_wait_max());
@@ -248,18 +248,18 @@ impl WaitingRequest {
             }
             until = last.min(until + LOOK_AGAIN);
         }
-        // Out of the queue first: after that, the answer is there or never comes.
+        // Leave the queue first: after that, either the answer is in the channel or it never comes.
         self.pool.abandon(self.id);
         self.answer.try_recv().unwrap_or(Err(Refusal::TimedOut))
     }
 }
 
-/// Whoever has lost patience but waits for a start looks again this often whether that is still so.
+/// After its patience has ended, a request that waits for a start checks at this interval that the start is still in progress.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Drop for WaitingRequest {
     fn drop(&mut self) {
-        // A lease that was given in the meantime is in the channel and goes back with it.
+        // A lease that was given in the meantime is in the channel and is released with it.
         self.pool.abandon(self.id);
     }
 }

@@ -1,6 +1,6 @@
-//! The memory of workers, templates and kept runtimes: sampled every few seconds off the path, and kept below the budget by
-//! evicting runtimes that no worker has, then idle workers, then templates of functions without workers, the coldest first. Never a
-//! leased worker. An evicted worker's runtime is not kept.
+//! The memory of workers, templates and kept runtimes. It is sampled every few seconds off the path. If it exceeds the budget,
+//! runtimes without a worker are evicted, then idle workers, then templates of functions without workers; those that were unused
+//! longest go first. Leased workers are never evicted. An evicted worker's runtime is not kept.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use crate::lease::PooledWorker;
 use crate::pool::Pool;
 use crate::pools::PoolsInner;
 
-/// Samples for ever.
+/// Samples in an endless loop.
 pub(crate) async fn sample(shared: Weak<PoolsInner>, every: Duration) {
     let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -33,7 +33,7 @@ pub(crate) async fn sample(shared: Weak<PoolsInner>, every: Duration) {
         }
         let budget = shared.limits.memory_bytes_max;
         let engine = Arc::clone(&shared.engine);
-        // Reading /proc of hundreds of processes takes milliseconds; of templates only where somebody wants the sum.
+        // Reading `/proc` of hundreds of processes takes milliseconds. Templates are measured only if there is a budget.
         let measured = tokio::task::spawn_blocking(move || {
             let bytes: u64 = workers.iter().map(|pooled| measure(pooled)).sum();
             (bytes, budget.map(|_| engine.templates()))
@@ -50,17 +50,17 @@ pub(crate) async fn sample(shared: Weak<PoolsInner>, every: Duration) {
             continue;
         }
         let engine = Arc::clone(&shared.engine);
-        // Ending takes time, and so does measuring what ends.
+        // Off the path, because ending and measuring runtimes takes time.
         let kept = tokio::task::spawn_blocking(move || engine.relieve(over)).await;
         relieve(&pools, over.saturating_sub(kept.unwrap_or(0)), &templates);
-        // Whether it fits now is for the next sample to say, for the pages that a worker shared with its template are the template's
-        // alone when it has gone.
+        // The next sample shows whether it fits now: after a worker has ended, the pages that it shared with its template belong
+        // to the template alone.
         shared.stir();
     }
 }
 
-/// PSS of a worker. Of one that has done nothing since the last time, what it was then: reading it stops the process's
-/// page faults for a moment.
+/// PSS of a worker. If it was idle since the last sample, the old value: reading PSS stops the process's page faults for a
+/// moment.
 fn measure(pooled: &PooledWorker) -> u64 {
     if !pooled.stirred.swap(false, Ordering::Relaxed) {
         return pooled.pss.load(Ordering::Relaxed);
@@ -72,7 +72,7 @@ fn measure(pooled: &PooledWorker) -> u64 {
     memory.pss
 }
 
-/// By how much it is over the budget.
+/// The excess over the budget, bytes.
 fn bytes_over(workers: u64, templates: &[TemplateMemory], budget: u64) -> u64 {
     let in_templates: u64 = templates.iter().map(|template| template.memory_bytes).sum();
     let over = workers.saturating_add(in_templates).saturating_sub(budget);
@@ -86,7 +86,7 @@ fn bytes_over(workers: u64, templates: &[TemplateMemory], budget: u64) -> u64 {
     over
 }
 
-/// Evicts idle workers, then templates, that had so many bytes, by what was measured.
+/// Evicts idle workers, then templates, until their measured memory adds up to `over`.
 fn relieve(pools: &[Arc<Pool>], mut over: u64, templates: &[TemplateMemory]) {
     let mut idle: Vec<_> = pools
         .iter()
@@ -119,7 +119,7 @@ fn relieve(pools: &[Arc<Pool>], mut over: u64, templates: &[TemplateMemory]) {
     }
 }
 
-/// What giving up this pool's template frees. Templates of functions are named after the function or the version.
+/// Memory that is freed by dropping this pool's template. Templates of functions are named after the function or the version.
 fn template_bytes(pool: &Pool, templates: &[TemplateMemory]) -> u64 {
     let version = pool.version();
     templates

@@ -1,7 +1,7 @@
-//! One pool: the state machine of one version's workers, wired to engine, timer and sink.
+//! One pool: the state machine of one version's workers, connected to engine, timer and sink.
 //!
 //! The warm path is: lock, take the last free worker, unlock; later: lock, put it back, unlock. No task, no channel, no
-//! allocation. What the state machine wants done is done after the lock is let go.
+//! allocation. The actions of the state machine are executed after the lock is released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ type Todo = Vec<Action<Arc<PooledWorker>, Waiter>>;
 pub struct Pool {
     version: Arc<Version>,
     shared: Arc<PoolsInner>,
-    /// Guards the decisions; never held across an await, nor while anything is done about them.
+    /// Guards the decisions; never held across an await, nor while actions are executed.
     state: Mutex<PoolState<Arc<PooledWorker>, Waiter>>,
     /// [`PoolState::due`], readable without the lock, nanoseconds.
     due: AtomicU64,
@@ -39,25 +39,25 @@ pub struct Pool {
     worker_bytes: AtomicU64,
 }
 
-/// What a request for a worker gives.
+/// The result of requesting a worker.
 #[derive(Debug)]
 pub enum Leased {
-    /// A worker was there.
+    /// A worker was free.
     Now(Lease),
     /// A place in the queue.
     Later(WaitingRequest),
 }
 
-/// Why there is no lease.
+/// Why a request gets no lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// As many wait as may.
+    /// The queue is full.
     #[error("the queue is full")]
     Full,
-    /// It waited for as long as it would.
+    /// The request waited for as long as it was allowed to.
     #[error("no worker became free in time")]
     TimedOut,
-    /// No worker came up.
+    /// No worker could be started.
     #[error(transparent)]
     Start(StartError),
     /// The pool was closed.
@@ -80,13 +80,13 @@ impl Pool {
         }
     }
 
-    /// Whose workers these are.
+    /// The version of these workers.
     #[must_use]
     pub fn version(&self) -> &Arc<Version> {
         &self.version
     }
 
-    /// A request is on its way: a worker is started for it if that pays, and none is held. Counts as its arrival.
+    /// A request is on its way: a worker is started for it if that pays, but none is reserved. Counts as an arrival.
     #[must_use]
     pub fn announce(self: &Arc<Self>, now: Instant) -> Announcement {
         let mut id = None;
@@ -94,7 +94,7 @@ impl Pool {
         Announcement::new(Arc::clone(self), id, now)
     }
 
-    /// A worker, or a place in the queue. `announcement`: of this request, if it was announced.
+    /// A worker, or a place in the queue. `announcement` is this request's, if it was announced.
     ///
     /// # Errors
     /// [`Refusal::Full`], [`Refusal::Closed`].
@@ -127,7 +127,7 @@ impl Pool {
         self.act(state, now, todo, None);
         match arrival {
             Arrival::Leased(key, pooled, kind) => {
-                // A worker that came up while the request was on its way: its start is part of that.
+                // If the worker was started while the request was on its way, that start is part of the wait.
                 let fresh = announced
                     .is_some_and(|(_, since)| pooled.worker.stamps().initialised > since)
                     && kind != StartKind::Warm;
@@ -147,12 +147,12 @@ impl Pool {
         }
     }
 
-    /// Retires idle workers beyond `workers`, or starts some up to it.
+    /// Retires idle workers beyond `workers`, or starts workers up to it.
     pub fn scale(self: &Arc<Self>, workers: u32) {
         self.change(|state, now, todo| state.scale(now, workers, todo));
     }
 
-    /// Has another forecaster, as `scale` says, from now on.
+    /// Replaces the forecaster by one with these settings.
     pub fn start_forecast(self: &Arc<Self>, scale: ScaleConfig) {
         if let Some(forecaster) = (self.shared.forecaster)(&scale) {
             self.follow(Forecast::new(scale, forecaster));
@@ -162,7 +162,7 @@ impl Pool {
         }
     }
 
-    /// Takes over the forecaster of the version before, with what it has learned, if it was made from the same settings.
+    /// Takes over the forecaster of the previous version, with what it has learned, if it was made from the same settings.
     pub fn inherit_forecast(self: &Arc<Self>, before: &Self) {
         let scale = &self.version.config.scale;
         let theirs = before.forecast.lock().take();
@@ -172,7 +172,7 @@ impl Pool {
         }
     }
 
-    /// What is predicted, and why; `None`: nothing is.
+    /// The newest forecast and its reason; `None`: there is no forecaster.
     #[must_use]
     pub fn forecast_status(&self) -> Option<ForecastStatus> {
         self.forecast.lock().as_ref().map(Forecast::status)
@@ -187,7 +187,7 @@ impl Pool {
         self.forecast.lock().take();
     }
 
-    /// Ticks the forecaster if it is due, and applies its target. When it is due next; far in the future: there is none.
+    /// Ticks the forecaster if it is due, and applies its target. Returns when it is due next; far in the future: there is none.
     pub(crate) fn forecast(self: &Arc<Self>) -> Instant {
         let mut slot = self.forecast.lock();
         let Some(forecast) = slot.as_mut() else {
@@ -207,7 +207,7 @@ impl Pool {
         forecast.due
     }
 
-    /// Another version takes over: who runs or waits is served, nothing is kept ready any more.
+    /// Another version becomes the live one: running and waiting requests are served, and no worker is kept ready.
     pub fn retire(self: &Arc<Self>) {
         self.stop_forecast();
         self.change(|state, _, todo| state.retire_all(todo));
@@ -221,7 +221,7 @@ impl Pool {
         }
     }
 
-    /// Serves nobody any more: idle workers are ended, and leased ones when their lease ends.
+    /// Serves no request any more: idle workers are ended now, leased ones when their lease ends.
     pub fn close(self: &Arc<Self>) {
         self.change(|state, _, todo| state.close(todo));
     }
@@ -234,7 +234,7 @@ impl Pool {
         }
     }
 
-    /// Workers by state, who waits, and memory as last sampled.
+    /// Workers by state, waiting requests, and memory as last sampled.
     #[must_use]
     pub fn status(&self) -> PoolStatus {
         let state = self.state.lock();
@@ -269,7 +269,7 @@ impl Pool {
     }
 
     pub(crate) fn abandon(&self, waiter: WaiterId) {
-        // Dropped after the lock is let go.
+        // Dropped after the lock is released.
         let _handle = self.state.lock().abandon(waiter);
     }
 
@@ -304,7 +304,7 @@ impl Pool {
         self.state.lock().workers().map(Arc::clone).collect()
     }
 
-    /// Memory was sampled: notes the mean of a worker, which stands until there are workers again.
+    /// Memory was sampled: stores the mean of a worker. Without workers, the old value stays.
     pub(crate) fn note_memory(&self) {
         let state = self.state.lock();
         let sampled = state
@@ -318,7 +318,7 @@ impl Pool {
         }
     }
 
-    /// Idle workers with when each was last used and its memory.
+    /// Idle workers, each with the time of its last use and its memory.
     pub(crate) fn idle_workers(&self) -> Vec<(Key, Instant, u64)> {
         let state = self.state.lock();
         let idle = state.idle_workers();
@@ -326,14 +326,14 @@ impl Pool {
             .collect()
     }
 
-    /// The newest request of a pool without workers whose template can go; `None`: it has workers, or no template.
+    /// When the newest request of a pool arrived that has a template but no workers. `None`: it has workers, or no template.
     pub(crate) fn cold_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         let cold = state.is_empty() && self.templated.load(Ordering::Relaxed);
         cold.then(|| state.last_arrival().unwrap_or(Instant(0)))
     }
 
-    /// Has the template given up, off the path.
+    /// Drops the template, off the path.
     pub(crate) fn forget_template(&self) {
         if self.templated.swap(false, Ordering::Relaxed) {
             self.shared
@@ -345,7 +345,7 @@ impl Pool {
         self.state.lock().is_live()
     }
 
-    /// A start has come to nothing without an answer: its task was ended.
+    /// The task of a start was aborted before it returned a result.
     pub(crate) fn start_lost(self: &Arc<Self>, key: Key) {
         self.started(
             key,
@@ -396,7 +396,7 @@ impl Pool {
         self.act(state, now, todo, None);
     }
 
-    /// Lets the lock go, then does what was decided.
+    /// Releases the lock, then executes the actions.
     fn act(
         self: &Arc<Self>,
         state: parking_lot::MutexGuard<'_, PoolState<Arc<PooledWorker>, Waiter>>,
@@ -420,7 +420,7 @@ impl Pool {
                     fresh,
                 } => {
                     let lease = Lease::new(Arc::clone(self), worker, key, now, kind, fresh);
-                    // If nobody waits any more, the lease comes back and is dropped here: it is released unused.
+                    // If the request no longer waits, the lease comes back and is dropped here: it is released unused.
                     let _ = to.send(Ok(lease));
                 }
                 Action::Fail(waiter) => {
@@ -466,7 +466,7 @@ impl Pool {
     }
 }
 
-/// Sees to it that the state machine hears of every start it ordered, even one whose task panics or is aborted.
+/// Reports every ordered start to the state machine, even if its task panics or is aborted.
 struct StartOrder {
     pool: Arc<Pool>,
     key: Key,
@@ -477,7 +477,7 @@ impl Drop for StartOrder {
     fn drop(&mut self) {
         if self.open {
             let pool = Arc::clone(&self.pool);
-            // Not here: this may run inside `Tasks::spawn`, which must not be entered twice.
+            // Not here: this may run inside `Tasks::spawn`, which is not reentrant.
             self.pool
                 .shared
                 .in_background(BackgroundJob::StartLost(pool, self.key));

@@ -22,15 +22,15 @@ use pilot_rules::Key;
 pub struct PoolLimits {
     /// Requests of one version that may wait.
     pub queue_max: usize,
-    /// Longest that a request waits for a worker that is being started.
+    /// The longest that a request waits for a worker that is being started.
     pub start_wait_max: Duration,
-    /// PSS of all workers and templates beyond which the coldest are evicted; `None`: no bound.
+    /// When the PSS of all workers and templates exceeds this, those that were unused longest are evicted; `None`: no limit.
     pub memory_bytes_max: Option<u64>,
     /// How often memory is sampled.
     pub memory_sample_every: Duration,
 }
 
-/// All pools. Dropping it ends every task of theirs.
+/// All pools. Dropping it ends all their tasks.
 #[derive(Debug)]
 pub struct Pools {
     shared: Arc<PoolsInner>,
@@ -43,37 +43,37 @@ pub(crate) struct PoolsInner {
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) forecaster: MakeForecaster,
-    /// A forecaster is to tick.
+    /// Wakes the forecasting task.
     pub(crate) forecast_wake: Arc<Notify>,
     pub(crate) limits: PoolLimits,
     pub(crate) tasks: Tasks,
-    /// Guards the list; pools are locked only after it is let go.
+    /// Guards the list; pools are locked only after it is released.
     pools: Mutex<Vec<Weak<Pool>>>,
-    /// Bounded by the number of workers and versions: each sends at most one.
+    /// Bounded by the number of workers and versions: each sends at most one job.
     background_jobs: mpsc::UnboundedSender<BackgroundJob>,
     workers: AtomicU64,
-    /// Workers or templates may have come up since the last sample.
+    /// Workers or templates may have started since the last sample.
     stirred: AtomicBool,
-    /// When the timer task looks next, nanoseconds. While it looks: never, so that whoever wants it earlier says so.
+    /// When the timer task runs next, nanoseconds. While it runs: never, so that every earlier due time notifies it.
     ticker_at: AtomicU64,
     ticker: Notify,
 }
 
-/// What is done off the path.
+/// Work that is done off the path.
 #[derive(Debug)]
 pub(crate) enum BackgroundJob {
-    /// End a worker, in the way that the reason asks for.
+    /// End a worker, in the way that fits the reason.
     End(Arc<PooledWorker>, EndReason),
-    /// Give a version's template up.
+    /// Drop a version's template.
     Forget(Arc<Version>),
     /// The task of a start was ended.
     StartLost(Arc<Pool>, Key),
-    /// Everything before this is done.
+    /// Everything sent before this is done.
     Flush(oneshot::Sender<()>),
 }
 
 impl Pools {
-    /// Without a pool. Call it inside a tokio runtime: the tasks run there.
+    /// Without pools. Call it inside a tokio runtime: the tasks run there.
     #[must_use]
     pub fn new(
         engine: Arc<dyn Engine>,
@@ -111,7 +111,7 @@ impl Pools {
         Self { shared }
     }
 
-    /// A new pool, of a version that is live now. It lives as long as anyone holds it, a lease included.
+    /// A new pool, for a version that is live now. It lives as long as it has holders, for example a lease.
     #[must_use]
     pub fn open(&self, version: Arc<Version>) -> Arc<Pool> {
         let pool = Arc::new(Pool::new(version, Arc::clone(&self.shared)));
@@ -127,7 +127,7 @@ impl Pools {
         self.shared.tasks.spawn(task);
     }
 
-    /// Closes every pool, kills what still runs, and waits until all workers are gone.
+    /// Closes every pool, kills what still runs, and waits until all workers have ended.
     pub async fn close(&self) {
         let pools = self.shared.pools();
         for pool in &pools {
@@ -154,17 +154,17 @@ impl PoolsInner {
         WorkerId(self.workers.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Memory is to be looked at again.
+    /// The next sample must not be skipped.
     pub(crate) fn stir(&self) {
         self.stirred.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`PoolsInner::stir`] was called since the last time.
+    /// Whether [`PoolsInner::stir`] was called since the last call.
     pub(crate) fn was_stirred(&self) -> bool {
         self.stirred.swap(false, Ordering::Relaxed)
     }
 
-    /// Leaves something to the task off the path; does it here if that has ended.
+    /// Sends a job to the task off the path. If that task has ended, kills the job's worker here.
     pub(crate) fn in_background(&self, job: BackgroundJob) {
         if let Err(mpsc::error::SendError(BackgroundJob::End(pooled, _))) =
             self.background_jobs.send(job)
@@ -173,7 +173,7 @@ impl PoolsInner {
         }
     }
 
-    /// Sees to it that the timer task looks at `due`, or before.
+    /// Makes the timer task run at `due` or before.
     pub(crate) fn wake_ticker_by(&self, due: Instant) {
         if due.0 < self.ticker_at.load(Ordering::Acquire) {
             self.ticker.notify_one();
@@ -196,7 +196,7 @@ impl PoolsInner {
         })
     }
 
-    /// Ticks the forecasters that are due. How long until the next one is.
+    /// Ticks the forecasters that are due. Returns the time until the next one is due.
     fn forecast(self: &Arc<Self>) -> Duration {
         let pools = self.pools();
         let next = pools.iter().map(Pool::forecast).min();
@@ -204,7 +204,7 @@ impl PoolsInner {
         next.since(self.clock.now())
     }
 
-    /// Ticks whoever is due and says when the next one is.
+    /// Ticks the pools that are due, and returns when the next one is due.
     fn tick_due(&self) -> Instant {
         let mut next = Instant(u64::MAX);
         for pool in self.pools() {
@@ -262,5 +262,5 @@ async fn tick(shared: Weak<PoolsInner>) {
     }
 }
 
-/// The timer task looks at least this often.
+/// The timer task runs at least this often.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);

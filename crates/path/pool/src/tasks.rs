@@ -17,7 +17,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// For tasks of this runtime.
+    /// Runs its tasks on this tokio runtime.
     pub(crate) fn new() -> Self {
         Self {
             set: Mutex::new(JoinSet::new()),
@@ -25,7 +25,7 @@ impl Tasks {
         }
     }
 
-    /// Runs a task: on the caller's runtime, so that it stays on the caller's thread where it can, else at home.
+    /// Spawns a task: on the caller's runtime if possible, so that it stays on the caller's thread, otherwise on its own.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut set = self.set.lock();
         while set.try_join_next().is_some() {}
@@ -40,7 +40,7 @@ impl Tasks {
         self.set.lock().abort_all();
     }
 
-    /// Waits, for so long at most, until every task has ended by itself; then ends the others, as [`Tasks::end`].
+    /// Waits at most `patience` until every task has ended by itself; then ends the others, as [`Tasks::end`].
     pub(crate) async fn finish(&self, patience: Duration) {
         let all = async {
             loop {
@@ -51,19 +51,19 @@ impl Tasks {
                 while set.join_next().await.is_some() {}
             }
         };
-        // Those that were being waited for end as the wait is dropped.
+        // Dropping the wait aborts the tasks that it waited for.
         let _ = timeout(patience, all).await;
         self.end().await;
     }
 
-    /// Ends every task at its next await, and waits until all have ended, with what they held.
+    /// Ends every task at its next await, and waits until all have ended and dropped what they held.
     pub(crate) async fn end(&self) {
         loop {
             let mut set = std::mem::take(&mut *self.set.lock());
             if set.is_empty() {
                 return;
             }
-            // What ends may have spawned before it did: therefore once more.
+            // Ending tasks may have spawned others: therefore once more.
             set.shutdown().await;
         }
     }

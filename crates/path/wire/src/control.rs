@@ -1,4 +1,4 @@
-//! Messages of the control channel: what the daemon asks of a template, and what that answers.
+//! Messages of the control channel: the daemon's requests to a template, and the template's replies.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 pub enum Request<'a> {
     /// Fork a child.
     Fork {
-        /// Chosen by the daemon; comes back in the answers.
+        /// Chosen by the daemon; repeated in the replies.
         id: u64,
         /// What the child becomes.
         r#as: Role,
         /// Names of the attached descriptors, in order.
         fds: &'a [&'a str],
-        /// Absent: a worker of this very template.
+        /// Absent: a worker of the template's own function.
         #[serde(skip_serializing_if = "Option::is_none")]
         spec: Option<&'a TemplateSpec>,
     },
 }
 
-/// The short form of [`Request::Fork`] for a worker of a template's own function: what a template with a native loop reads
-/// without its interpreter. Names of descriptors are as in the long form.
+/// The short form of [`Request::Fork`] for a worker of a template's own function. A template with a native loop reads it without
+/// its interpreter. Names of descriptors are as in the long form.
 ///
 /// # Errors
 /// A name that has no short form.
@@ -49,7 +49,7 @@ pub fn short_fork(id: u64, fds: &[&str]) -> Result<Vec<u8>, UnknownDescriptor> {
     Ok(message)
 }
 
-/// A descriptor's name that the protocol does not have.
+/// A descriptor's name that the protocol does not define.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the protocol has no descriptor named {name}")]
 pub struct UnknownDescriptor {
@@ -66,23 +66,23 @@ pub enum Role {
     Template,
 }
 
-/// What a template, or a worker that has none of its own, is to be.
+/// The properties of a template, or of a worker that has no template of its own.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TemplateSpec {
     /// `environment` or `function`.
     pub level: &'static str,
     /// Working directory in the sandbox.
     pub cwd: String,
-    /// Put before `sys.path`, in this order.
+    /// Inserted at the beginning of `sys.path`, in this order.
     pub sys_path: Vec<String>,
-    /// Imported if they can be.
+    /// Modules to import if possible.
     pub imports: Vec<String>,
     /// `module.attribute`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,
     /// `event`, `asgi`, `wsgi`.
     pub interface: String,
-    /// The whole of `os.environ`.
+    /// All of `os.environ`.
     pub environment: BTreeMap<String, String>,
     /// User inside the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,24 +90,24 @@ pub struct TemplateSpec {
     /// Group inside the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
-    /// A template keeps what `setns` needs.
+    /// Whether the process keeps the capabilities for `setns`, as a template.
     pub keep_caps: bool,
     /// The workers' system call filter: base64 of a `struct sock_filter` array.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// Invocations of one worker at the same time.
     pub concurrency: u32,
-    /// Absent at the level of an environment.
+    /// Absent for the template of an environment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<FunctionInfo>,
 }
 
-/// What a handler's context says of its function.
+/// The function's properties in a handler's context.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FunctionInfo {
     /// Name.
     pub name: String,
-    /// Version as Lambda shows it.
+    /// Version in Lambda's form.
     pub version: String,
     /// Memory limit, MiB.
     pub memory_mb: u64,
@@ -123,26 +123,26 @@ pub struct FunctionInfo {
 pub enum Reply {
     /// `fork` returned.
     Forked {
-        /// As asked.
+        /// The request's id.
         id: u64,
     },
-    /// It did not.
+    /// `fork` failed.
     ForkFailed {
-        /// As asked.
+        /// The request's id.
         id: u64,
         /// Why.
         error: String,
     },
     /// A child ended and was reaped.
     Exited {
-        /// As asked.
+        /// The request's id.
         id: u64,
-        /// Exit status, when it exited.
+        /// Exit status, if it exited.
         code: Option<i32>,
-        /// Signal, when one ended it.
+        /// Signal, if it was killed by one.
         signal: Option<i32>,
     },
-    /// The template is up, or says why not.
+    /// The template is ready, or failed and says why.
     Ready(Box<TemplateReady>),
 }
 
@@ -154,16 +154,16 @@ pub struct TemplateReady {
     /// Slowest first.
     #[serde(default)]
     pub imports: Vec<Import>,
-    /// Declared packages that would not import.
+    /// Declared packages that could not be imported.
     #[serde(default)]
     pub failed: Vec<FailedImport>,
     /// The interpreter's version.
     #[serde(default)]
     pub python: String,
-    /// Whether it takes the short form of a fork request.
+    /// Whether it accepts the short form of a fork request.
     #[serde(default)]
     pub native: bool,
-    /// Lambda's error body, when the handler would not import.
+    /// Lambda's error body, if the handler could not be imported.
     #[serde(default)]
     pub error: Option<serde_json::Value>,
 }
@@ -173,7 +173,7 @@ pub struct TemplateReady {
 pub struct Import {
     /// Module.
     pub module: String,
-    /// With all it imports, ms.
+    /// Time including everything that it imports, ms.
     pub ms: f64,
 }
 

@@ -1,5 +1,5 @@
-//! Frames: a 16-byte header, meta, body. The decoder is fed whatever the socket gave and hands out whole frames whose
-//! parts share the buffer they arrived in.
+//! Frames: a 16-byte header, meta, body. The decoder gets the bytes from the socket and returns complete frames, whose parts
+//! share the buffer in which they arrived.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -12,10 +12,10 @@ pub const META_LEN_MAX: u32 = 256 * 1024;
 /// Longest body, bytes.
 pub const BODY_LEN_MAX: u32 = 64 * 1024 * 1024;
 
-/// Most descriptors of one frame.
+/// Maximum number of descriptors of one frame.
 pub const DESCRIPTORS_MAX: u8 = 64;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Call the handler.
@@ -30,9 +30,9 @@ pub enum Kind {
     Error,
     /// An HTTP response begins.
     Head,
-    /// More of its body.
+    /// More of the response's body.
     Chunk,
-    /// The end of it.
+    /// The end of the response's body.
     End,
     /// The handler could not be imported.
     InitError,
@@ -51,7 +51,7 @@ impl Kind {
         (22, Self::InitError),
     ];
 
-    /// Its number on the wire.
+    /// Its number in the protocol.
     #[must_use]
     pub fn number(self) -> u8 {
         match self {
@@ -82,24 +82,24 @@ pub struct Header {
     pub meta_len: u32,
     /// Bytes of body.
     pub body_len: u32,
-    /// Which invocation of the worker; 0 is the worker itself.
+    /// The invocation within the worker; 0 is the worker itself.
     pub stream: u32,
-    /// What it is.
+    /// The type of the frame.
     pub kind: Kind,
-    /// Of `INVOKE` and `HTTP`: the number of descriptors. Of others: 0.
+    /// For `INVOKE` and `HTTP`: the number of descriptors. Otherwise 0.
     pub flags: u8,
 }
 
-/// Why bytes are not a frame. The channel is of no more use after one.
+/// Why bytes are not a frame. After this error, the channel must not be used again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A kind that nobody knows.
+    /// An unknown kind.
     #[error("frame kind {number} is unknown")]
     Kind {
         /// The number.
         number: u8,
     },
-    /// A part over its limit.
+    /// A part that exceeds its limit.
     #[error("frame {part} of {len} bytes is over the limit of {limit}")]
     TooLong {
         /// `meta` or `body`.
@@ -118,7 +118,7 @@ pub enum FrameError {
     /// A reserved field that is not zero.
     #[error("frame has {value} in its reserved field")]
     Reserved {
-        /// What stands there.
+        /// Its value.
         value: u16,
     },
 }
@@ -127,7 +127,7 @@ impl Header {
     /// Reads a header.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the header.
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, FrameError> {
         let mut rest = &bytes[..];
         let meta_len = rest.get_u32_le();
@@ -159,7 +159,7 @@ impl Header {
     /// The header of a frame with these parts.
     ///
     /// # Errors
-    /// A part is over its limit.
+    /// A part exceeds its limit.
     pub fn new(kind: Kind, stream: u32, meta: &[u8], body: &[u8]) -> Result<Self, FrameError> {
         Ok(Self {
             meta_len: check_len("meta", meta.len() as u64, META_LEN_MAX)?,
@@ -170,7 +170,7 @@ impl Header {
         })
     }
 
-    /// The same header, of a frame that has so many descriptors attached to its first byte.
+    /// The same header, for a frame with this number of descriptors attached to its first byte.
     ///
     /// # Errors
     /// There are more than [`DESCRIPTORS_MAX`].
@@ -181,7 +181,7 @@ impl Header {
         }
     }
 
-    /// Writes it.
+    /// The header as bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
@@ -202,33 +202,33 @@ fn check_len(part: &'static str, len: u64, limit: u32) -> Result<u32, FrameError
         .ok_or(FrameError::TooLong { part, len, limit })
 }
 
-/// A whole frame.
+/// A complete frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// The type of the frame.
     pub kind: Kind,
-    /// Which invocation.
+    /// The invocation within the worker.
     pub stream: u32,
     /// JSON, or empty.
     pub meta: Bytes,
-    /// As the kind says.
+    /// Depends on the kind.
     pub body: Bytes,
 }
 
-/// Puts frames together from what the socket gives.
+/// Assembles frames from the bytes of the socket.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
     buffer: BytesMut,
 }
 
 impl FrameDecoder {
-    /// Where the next bytes go: room for at least `least` of them.
+    /// The buffer for the next bytes, with room for at least `least`.
     pub fn space(&mut self, least: usize) -> &mut BytesMut {
         self.buffer.reserve(least.max(self.missing()));
         &mut self.buffer
     }
 
-    /// Bytes that a begun frame still lacks; 0 when unknown or none.
+    /// Number of bytes that the current frame still lacks; 0 if unknown or if there is none.
     fn missing(&self) -> usize {
         self.buffer
             .first_chunk()
@@ -239,10 +239,10 @@ impl FrameDecoder {
             })
     }
 
-    /// The next whole frame, if it is there.
+    /// The next complete frame, if it has arrived.
     ///
     /// # Errors
-    /// The bytes are no frame.
+    /// The bytes are not a frame.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(bytes) = self.buffer.first_chunk() else {
             return Ok(None);
@@ -263,7 +263,7 @@ impl FrameDecoder {
         }))
     }
 
-    /// Whether bytes of an unfinished frame are held.
+    /// Whether there are no bytes of an unfinished frame.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()

@@ -1,7 +1,7 @@
-//! What the daemon and a language worker say to each other: frames on the invocation channel, JSON messages on the
-//! control channel. The text is `PROTOCOL.md`; the vectors in `vectors/` hold this crate and the workers to it.
+//! The protocol between the daemon and a language worker: frames on the invocation channel, JSON messages on the control channel.
+//! `PROTOCOL.md` describes it; the vectors in `vectors/` test this crate and the workers.
 //!
-//! Codec only: bytes in, values out. No I/O, no descriptors.
+//! Only the codec: bytes in, values out. No I/O, no descriptors.
 
 pub mod control;
 pub mod frame;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Kind;
 
-/// Of `INVOKE` and `HTTP`, which the daemon sends.
+/// For `INVOKE` and `HTTP`, which the daemon sends.
 #[derive(Debug, Serialize)]
 struct InvokeMeta<'a> {
     id: &'a str,
@@ -60,7 +60,7 @@ pub fn of_invocation(head: &InvocationHead, inputs: &[Input]) -> (Kind, Vec<u8>)
         None => Kind::Invoke,
         Some(_) => Kind::Http,
     };
-    // Room for an ordinary one, so that it is written without a second allocation.
+    // Enough room for an ordinary one, to avoid a second allocation.
     let room = http.as_ref().map_or(256, |http| {
         let headers = http.headers.iter();
         let headers: usize = headers
@@ -98,7 +98,7 @@ impl<'a> InputMeta<'a> {
     }
 }
 
-/// Of `READY`. Nanoseconds of `CLOCK_MONOTONIC`.
+/// For `READY`. Nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct ReadyMeta {
     /// The child's first instruction.
@@ -107,12 +107,12 @@ pub struct ReadyMeta {
     pub sandboxed_ns: u64,
     /// Initialised.
     pub initialised_ns: u64,
-    /// Most descriptors that it takes with one frame. Absent: none.
+    /// Maximum number of descriptors in one frame. Absent: none.
     #[serde(default)]
     pub inputs_max: u32,
 }
 
-/// Of `RESULT`, `ERROR` and `END`.
+/// For `RESULT`, `ERROR` and `END`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct DoneMeta {
     /// The handler was called.
@@ -121,7 +121,7 @@ pub struct DoneMeta {
     pub finished_ns: u64,
 }
 
-/// Of `HEAD`.
+/// For `HEAD`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct HeadMeta {
     /// 100-599.

@@ -1,4 +1,4 @@
-//! The codec against the vectors that Rust, Python and Node.js share.
+//! Tests the codec with the vectors that Rust, Python and Node.js share.
 
 #![allow(
     clippy::unwrap_used,
@@ -107,7 +107,7 @@ fn text(meta: &Value, key: &str) -> String {
     meta[key].as_str().unwrap().to_owned()
 }
 
-/// The head that a meta of the vectors describes.
+/// The head for a meta of the vectors.
 fn head(meta: &Value) -> InvocationHead {
     let http = meta.get("method").map(|_| HttpRequestHead {
         method: text(meta, "method"),

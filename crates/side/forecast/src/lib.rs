@@ -1,5 +1,5 @@
-//! Arrival models with their sizing rules, and the simulator that judges them. Pure arithmetic: time comes in as an
-//! argument, and the daemon and the simulator run the same objects. Nothing here reads a clock.
+//! Arrival models with their sizing rules, and the simulator that compares them. Pure arithmetic: time is an argument, nothing
+//! here reads a clock, and the daemon and the simulator run the same code.
 
 mod policies;
 pub mod simulate;

@@ -1,6 +1,6 @@
-//! The arrival models, and what they share: the observed rate and smoothing (`signal`), and Little's law (`sizing`). The models
-//! for users are `auto` and `constant`; those of the papers are in `papers`. Nothing here reads a clock. A tick allocates only
-//! when a model keeps more than before: ARIMA's window, or a worker that `auto` has not needed before.
+//! The arrival models and their common parts: the observed rate and smoothing (`signal`), and Little's law (`sizing`). The models
+//! for users are `auto` and `constant`; those of the papers are in `papers`. Nothing here reads a clock. A tick allocates only if
+//! a model stores more than before: ARIMA's window, or a worker that `auto` has not needed before.
 
 mod auto;
 mod constant;
@@ -15,7 +15,7 @@ use pilot_model::policy::Policy;
 
 use self::papers::{adaptive_cusum, arima, cusum, histogram, reactive, smoothing_markov};
 
-/// The forecaster that `policy` names, within `scale.max`; `None` for `demand`, which forecasts nothing.
+/// The forecaster of `policy`, limited to `scale.max`; `None` for `demand`, which has no forecast.
 #[must_use]
 pub fn forecaster(policy: &Policy, scale: &ScaleConfig) -> Option<Box<dyn Forecaster>> {
     Some(match policy {

@@ -1,8 +1,8 @@
-//! A discrete-event simulator: arrivals go through the daemon's own pool rules and forecasters, in virtual time.
+//! A discrete-event simulator: it passes arrivals through the daemon's own pool rules and forecasters, in virtual time.
 //!
-//! What it takes for given: how long a start takes, how long an invocation takes, how much memory a worker has. What comes
-//! out: who had to wait for a start and for how long, and what the workers cost in memory. Memory of the simulator itself
-//! grows with the number of functions and of workers, never with the length of the trace.
+//! Inputs: how long a start takes, how long an invocation takes, how much memory a worker has. Results: which requests waited for
+//! a start and for how long, and the memory of the workers. The simulator's own memory grows with the number of functions and
+//! workers, but not with the length of the trace.
 //!
 //! ```
 //! use std::time::Duration;
@@ -41,10 +41,10 @@ pub use settings::{Costs, CpuCosts, Function, Load, MakeForecaster, Simulation};
 pub use times::{Times, TimesError};
 
 impl Simulation {
-    /// Lets the load happen to a daemon whose functions have forecasters made by `forecaster`.
+    /// Simulates the load on a daemon whose functions have forecasters made by `forecaster`.
     ///
-    /// The same load, settings and seed give the same outcome. Arrivals that are not in the order of their times are taken
-    /// as if they came with the one before; those of a function that is not there are left out.
+    /// The same load, settings and seed give the same outcome. An arrival that is older than its predecessor gets the
+    /// predecessor's time. Arrivals of unknown functions are ignored.
     pub fn run<I>(&self, load: Load<I>, forecaster: &MakeForecaster<'_>) -> Outcome
     where
         I: IntoIterator<Item = Arrival>,
@@ -52,7 +52,7 @@ impl Simulation {
         world::run(self, load, forecaster)
     }
 
-    /// Lets a profile's load happen.
+    /// Simulates a profile's load.
     #[must_use]
     pub fn run_profile(&self, profile: &Profile, forecaster: &MakeForecaster<'_>) -> Outcome {
         let functions = profile.functions().iter();

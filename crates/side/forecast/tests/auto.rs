@@ -1,5 +1,5 @@
-//! What `auto` promises against every other policy, on the Edge FaaS paper's workloads at three start costs, in the
-//! simulator. The traces' part of it takes the published data: `bench/edge-faas/run --only traces`.
+//! What `auto` promises against every other policy, on the Edge FaaS paper's workloads with three start costs, in the simulator.
+//! The test of the traces needs the published data: `bench/edge-faas/run --only traces`.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use pilot_forecast::simulate::{Cell, Comparison, Outcome, Simulation, Times};
 use pilot_model::Policy;
 use pilot_workload::{Overrides, Profile};
 
-/// The five of the paper's figure 4.
+/// The five policies of the paper's figure 4.
 const PAPER: [&str; 5] = ["static:15", "reactive", "cusum", "adaptive-cusum", "arima"];
 const OTHERS: [&str; 4] = ["demand", "static:1", "smoothing-markov", "histogram"];
 
@@ -42,7 +42,7 @@ fn workloads() -> Vec<(String, Profile)> {
     all
 }
 
-/// The paper's function: half a second, and what our worker of it has in memory.
+/// The paper's function: half a second, and the memory of our worker for it.
 fn run(profile: &Profile, policy: &str, start_ms: u64) -> Outcome {
     let mut simulation = Simulation::default();
     simulation.scale.policy = policy.parse::<Policy>().unwrap();
@@ -82,7 +82,7 @@ fn no_policy_is_better_in_both_waiting_and_memory_and_over_all_cells_none_costs_
     }
     let auto = &comparison.standings[0];
     assert_eq!(auto.policy, "auto");
-    // A static pool of exactly the peak's size is hard to beat where memory costs next to nothing, and only there.
+    // A static pool with exactly the peak's size is hard to beat if memory costs almost nothing, and only then.
     assert_eq!(auto.best[1..], [true, true], "{:?}", comparison.standings);
 }
 

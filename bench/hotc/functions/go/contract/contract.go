@@ -1,4 +1,4 @@
-// Package contract serves a handler in whichever way it was started: as a client of the Lambda Runtime API, as an HTTP server on
+// Package contract serves a handler. The environment decides how: as a client of the Lambda Runtime API, as an HTTP server on
 // $PORT, or once, with the event on standard input.
 package contract
 
@@ -14,7 +14,7 @@ import (
 // Handler makes an answer of an event, both JSON.
 type Handler func(event []byte) []byte
 
-// Serve returns when there is nothing left to serve.
+// Serve returns after a single event from standard input. As a client or a server it runs until it fails.
 func Serve(handler Handler) {
 	if api := os.Getenv("AWS_LAMBDA_RUNTIME_API"); api != "" {
 		log.Fatal(poll("http://"+api+"/2018-06-01/runtime/invocation/", handler))
@@ -45,7 +45,7 @@ func poll(invocation string, handler Handler) error {
 		if err != nil {
 			return err
 		}
-		// Read to its end, or the connection is not used again.
+		// Read to its end; otherwise the connection is not reused.
 		io.Copy(io.Discard, answer.Body)
 		answer.Body.Close()
 	}

@@ -3,7 +3,7 @@ package main
 import "fmt"
 
 // QR codes of versions 1 to 5, error correction level L, byte mode, mask 0 (ISO/IEC 18004): one block each, and no version
-// information. A scanner accepts any mask; choosing the best one is left out.
+// information. A scanner accepts any mask, so the best one is not chosen.
 
 // Codewords of data and of error correction, by version (Table 9), and where the alignment pattern is (Annex E).
 var sizes = [...]struct{ data, correction, alignment int }{
@@ -110,7 +110,7 @@ func newGrid(version int) *grid {
 	return code
 }
 
-// Rings around a middle, as far as they lie in the code.
+// Rings around a centre, clipped to the code.
 func (code *grid) square(row, column, radius int, dark func(ring int) bool) {
 	for down := -radius; down <= radius; down++ {
 		for right := -radius; right <= radius; right++ {

@@ -1,5 +1,5 @@
-//! Where in a manifest's text something stands, found by its path. Only asked once something is wrong; a text that is not TOML
-//! has no places.
+//! The line of a key or value in a manifest's text, found by its path. Used only after an error. A text that is not TOML has no
+//! lines.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ pub(super) fn line_at(text: &str, offset: usize) -> usize {
     before.filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// The line of a key, given with the tables around it.
+/// The line of a key. `path` is the key with the tables around it.
 pub(super) fn line_of_key(text: &str, path: &[&str]) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
     let (last, tables) = path.split_last()?;
@@ -26,7 +26,7 @@ pub(super) fn line_of_key(text: &str, path: &[&str]) -> Option<usize> {
     Some(line_at(text, start))
 }
 
-/// The line of the key that does not do; where it was left out, or stands deeper than the error says, of what is around it.
+/// The line of the invalid key. If the text has no such key: the line of the nearest table around it.
 pub(super) fn line_of_value(text: &str, error: &SpecError) -> Option<usize> {
     let mut path = vec!["functions", error.function.as_str()];
     path.extend(error.key.split('.'));

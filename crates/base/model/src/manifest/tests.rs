@@ -155,7 +155,7 @@ fn once_and_concurrency_exclude_each_other() {
     assert!(problem.contains("functions.a.concurrency"), "{problem}");
 }
 
-/// The examples of the documentation, one per runtime, as they stand there.
+/// The documentation's examples, one per runtime, verbatim.
 const RUNTIMES: &str = r#"
 [functions.ric]
 runtime = "provided"
@@ -181,7 +181,7 @@ fn config_of(text: &str, name: &str) -> FunctionConfig {
     manifest.functions[&name].check(&name).unwrap()
 }
 
-/// What is wrong with a function of these lines, without its name.
+/// The error for a function with these lines, without its name.
 fn refusal(lines: &str) -> String {
     let problem = problem_of(&format!("[functions.a]\n{lines}\n"));
     let (_, rest) = problem.split_once("functions.a.").unwrap();
@@ -257,7 +257,7 @@ fn what_is_left_out_has_a_default_that_fits_the_runtime() {
     assert_eq!(provided.handler, "");
     assert_eq!(config("runtime = \"node\"").handler, "index.handler");
     assert_eq!(config("interface = \"wsgi\"").handler, "app.app");
-    // What it means is the program's affair.
+    // Only the program knows its meaning.
     let own = config("runtime = \"provided\"\nhandler = \"com.example.Handler::handle\"");
     assert_eq!(own.handler, "com.example.Handler::handle");
     let polled = config("runtime = \"container\"\nimage = \"x\"\ncontract = \"provided\"");

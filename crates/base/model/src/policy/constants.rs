@@ -1,5 +1,5 @@
-//! The constants of each policy: name, default, range. One table per policy, from which the struct, its defaults, the checks
-//! and the list for messages are made.
+//! The constants of each policy: name, default, range. One table per policy generates the struct, its defaults, the checks and
+//! the list for messages.
 
 use std::ops::RangeInclusive;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ConstantSpec;
 
-/// What reading and printing need of a policy's constants.
+/// What reading and printing require of a policy's constants.
 pub(super) trait Constants {
     /// Their names.
     fn keys(&self) -> &'static [&'static str];
@@ -18,12 +18,12 @@ pub(super) trait Constants {
     /// Gives one of them a value.
     fn set(&mut self, key: &str, value: &ConstantSpec) -> Result<(), Fault>;
 
-    /// The one that may be written without its name: `static:15`.
+    /// The constant that may be written without its name: `static:15`.
     fn positional(&self) -> Option<&'static str> {
         None
     }
 
-    /// Whether they go together. `Err`: which key, and why not.
+    /// Whether the values are consistent. `Err`: which key is wrong, and why.
     fn agree(&self) -> Result<(), (&'static str, String)> {
         Ok(())
     }
@@ -33,13 +33,13 @@ pub(super) trait Constants {
 pub(super) enum Fault {
     /// No such constant.
     Unknown,
-    /// The value does not do; `key` is the whole path.
+    /// The value is invalid; `key` is the whole path.
     Value { key: &'static str, problem: String },
 }
 
 /// A type that a constant can have.
 trait Constant: Copy + PartialEq {
-    /// What limits it.
+    /// The type of its limits.
     type Bounds;
 
     fn read(value: &ConstantSpec, bounds: &Self::Bounds) -> Result<Self, String>;
@@ -102,12 +102,12 @@ macro_rules! constants {
 /// The tick of Edge FaaS, §3.3: "every two seconds".
 const TICK_S: f64 = 2.0;
 const TICKS_S: RangeInclusive<f64> = 0.05..=3600.0;
-/// A smoothing weight: 1 forgets everything at once.
+/// A smoothing weight: 1 uses the newest value alone.
 const WEIGHTS: RangeInclusive<f64> = 1e-6..=1.0;
 const MARGINS: RangeInclusive<u32> = 0..=1000;
 
 constants! {
-    /// `static`: the same number always. Edge FaaS's Static-15, which never reaps.
+    /// `static`: always the same number. Edge FaaS's Static-15, which never reaps.
     StaticPolicy positional workers => {
         /// Workers.
         workers: u32 = 15, 0..=10_000;
@@ -129,11 +129,11 @@ constants! {
     CusumPolicy => {
         /// α of Eq. 1: the baseline's weight for the newest tick.
         alpha: f64 = 0.2, WEIGHTS;
-        /// k of Eq. 2: the drift, requests/s, that every tick may have for nothing.
+        /// k of Eq. 2: the drift, requests/s, that is subtracted at every tick.
         k: f64 = 5.0, 0.0..=1e6;
         /// h: the sum of deviations, requests/s, above which the alarm is raised.
         h: f64 = 8.0, 0.0..=1e6;
-        /// What the rate is multiplied by when the alarm is raised.
+        /// The factor by which the rate is multiplied when the alarm is raised.
         overshoot: f64 = 1.5, 0.1..=100.0;
         /// M of Eq. 3: workers beyond Little's law.
         margin: u32 = 1, MARGINS;
@@ -149,13 +149,13 @@ constants! {
         alpha: f64 = 0.2, WEIGHTS;
         /// β of Eq. 4: the scale's weight for the newest tick.
         beta: f64 = 0.3, WEIGHTS;
-        /// k of Eq. 2 on z: mean deviations that every tick may have for nothing.
+        /// k of Eq. 2 on z: the drift, in mean deviations, that is subtracted at every tick.
         k: f64 = 1.0, 0.0..=1e6;
         /// h on z: the sum of mean deviations above which the alarm is raised.
         h: f64 = 1.25, 0.0..=1e6;
         /// ε of Eq. 5, requests/s.
         epsilon: f64 = 0.5, 1e-9..=1e6;
-        /// What the rate is multiplied by when the alarm is raised.
+        /// The factor by which the rate is multiplied when the alarm is raised.
         overshoot: f64 = 1.5, 0.1..=100.0;
         /// M of Eq. 3: workers beyond Little's law.
         margin: u32 = 1, MARGINS;
@@ -172,9 +172,9 @@ constants! {
             "is {}, must be at most the window, which is {}", this.samples_min, this.window
         )))
     } => {
-        /// Ticks that are fitted.
+        /// The number of ticks that the model is fitted to.
         window: u32 = 30, 8..=120;
-        /// Below so many ticks: Little's law on the observed rate, as `reactive`.
+        /// With fewer ticks than this: Little's law on the observed rate, as `reactive`.
         samples_min: u32 = 10, 6..=120;
         /// M of Eq. 3: workers beyond Little's law.
         margin: u32 = 1, MARGINS;
@@ -220,17 +220,17 @@ constants! {
         head_percentile: f64 = 5.0, 0.0..=100.0;
         /// Percentile of the idle times that ends the keep-alive window.
         tail_percentile: f64 = 99.0, 0.0..=100.0;
-        /// How much earlier the head and later the tail is taken, as a share.
+        /// The head is taken earlier and the tail later by this share.
         margin_share: f64 = 0.1, 0.0..=0.99;
-        /// Below this coefficient of variation of the bins' counts, the histogram says nothing.
+        /// Below this coefficient of variation of the bins' counts, the histogram is not used.
         cv_min: f64 = 2.0, 0.0..=1000.0;
-        /// Idle times that must have been seen before the histogram says anything.
+        /// Idle times that must have been observed before the histogram is used.
         samples_min: u32 = 5, 1..=1_000_000;
-        /// Share of idle times out of bounds from which on they are forecast one by one.
+        /// From this share of idle times out of bounds on, each idle time is forecast.
         out_of_bounds_share: f64 = 0.5, 0.0..=1.0;
-        /// How much earlier and later than the forecast idle time, as a share.
+        /// The window around the forecast idle time: earlier and later by this share.
         arima_margin_share: f64 = 0.15, 0.0..=0.99;
-        /// Keep-alive while the histogram says nothing, seconds.
+        /// Keep-alive while the histogram is not used, seconds.
         keep_alive_s: f64 = 14_400.0, 0.0..=604_800.0;
         /// Seconds between ticks.
         tick_s: f64 = TICK_S, TICKS_S;
@@ -241,19 +241,20 @@ constants! {
     AutoPolicy => {
         /// Seconds of cold wait that one GB·s is worth.
         memory_weight: f64 = 1.0, 0.0..=1e6;
-        /// Seconds between ticks while requests come; a second where starts take less than 20 ms, and where nothing comes.
+        /// Seconds between ticks while requests arrive. It is one second if starts take less than 20 ms, and while nothing
+        /// arrives.
         tick_s: f64 = 0.2, TICKS_S;
     }
 }
 
-/// How HotC's `e + (R1+R2)/2` is read.
+/// How HotC's `e + (R1+R2)/2` is understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Reading {
-    /// The regions divide what was observed; the middle of the next one is added to the smoothed value.
+    /// The regions divide the observed values; the middle of the next one is added to the smoothed value.
     Literal,
-    /// The regions divide by how much smoothing was wrong; the middle of the next one corrects the smoothed value.
+    /// The regions divide the errors of the smoothing; the middle of the next one corrects the smoothed value.
     Correction,
 }
 
@@ -263,7 +264,7 @@ impl Constant for f64 {
     fn read(value: &ConstantSpec, bounds: &Self::Bounds) -> Result<Self, String> {
         let (least, most) = (bounds.start(), bounds.end());
         match value {
-            // A NaN is in no range.
+            // No range contains NaN.
             ConstantSpec::Number(number) if bounds.contains(number) => Ok(*number),
             other => Err(format!(
                 "is {other}, must be a number from {least} to {most}"

@@ -1,4 +1,4 @@
-//! A policy as the user wrote it: one line, or a table. Nothing is checked but its form.
+//! A policy as the user wrote it: one line, or a table. Only its form is checked.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,13 +31,13 @@ pub enum ConstantSpec {
     Word(String),
 }
 
-/// A policy that does not do.
+/// An invalid policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {problem}")]
 pub struct PolicyError {
     /// `scale.policy`, or `scale.policy.CONSTANT`.
     pub key: &'static str,
-    /// What is wrong and what would do.
+    /// What is wrong and what is allowed.
     pub problem: String,
 }
 
@@ -54,7 +54,7 @@ impl PolicySpec {
     /// Checks the name and every constant, and fills in the constants that were left out.
     ///
     /// # Errors
-    /// A name that no policy has, a constant that this policy does not have, or a value that does not do.
+    /// A name that no policy has, a constant that this policy does not have, or an invalid value.
     pub fn check(&self) -> Result<Policy, PolicyError> {
         let mut policy;
         match self {
@@ -110,7 +110,7 @@ fn named(name: &str) -> Result<Policy, PolicyError> {
     )))
 }
 
-/// `KEY=VALUE`, or the first item without its key where the policy has a constant that goes without.
+/// `KEY=VALUE`, or the first item without its key if the policy has a constant that may be written without it.
 fn entry<'a>(
     policy: &Policy,
     position: usize,
@@ -150,7 +150,7 @@ impl fmt::Display for ConstantSpec {
     }
 }
 
-// By hand, for serde's untagged enums say of a wrong value only that no variant fits.
+// Written by hand: for a wrong value, serde's untagged enums only say that no variant matches.
 impl<'de> Deserialize<'de> for PolicySpec {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Either;

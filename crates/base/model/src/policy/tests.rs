@@ -170,7 +170,7 @@ fn a_policy_is_stored_with_the_function() {
     assert_eq!(loaded, config);
 }
 
-/// Any policy with any constants that do.
+/// Any policy with any valid constants.
 pub(super) fn any_policy() -> impl Strategy<Value = Policy> {
     let number = prop_oneof![
         Just(0.0),
@@ -188,7 +188,7 @@ pub(super) fn any_policy() -> impl Strategy<Value = Policy> {
             for (key, number) in changes {
                 let keys = policy.constants().map_or(&[][..], |c| c.keys());
                 if !keys.is_empty() {
-                    // One that is out of range leaves the constant as it was.
+                    // A value that is out of range does not change the constant.
                     let _ = policy.set(keys[key.index(keys.len())], &ConstantSpec::Number(number));
                 }
             }

@@ -1,4 +1,4 @@
-//! The control side: what deployment sees of the running functions, and what the control API sees of deployment.
+//! The control side: the running functions as deployment uses them, and deployment as the control API uses it.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -27,59 +27,59 @@ pub struct Observation {
     pub last_cold: Option<InvocationSummary>,
 }
 
-/// What was made of the events, as deployment sees it.
+/// The numbers that were made from the events, for deployment.
 pub trait Observed: Send + Sync + Debug {
-    /// Everything published before this call is counted. Zeroes for a function nobody has invoked.
+    /// Everything published before this call is counted. Zeroes for a function that was never invoked.
     fn observation(&self, name: &FunctionName) -> Observation;
 
-    /// The function is removed: its counts, metric series and log files go.
+    /// The function is removed: deletes its counts, metric series and log files.
     fn forget(&self, name: &FunctionName);
 }
 
-/// The running functions, as the control side sees them. The path implements it.
+/// The running functions, as the control side uses them. The path implements it.
 pub trait Platform: Send + Sync + Debug {
-    /// Imports the handler in its sandbox, keeps the template, and tries whether a worker comes of it.
+    /// Imports the handler in its sandbox, keeps the template, and starts one worker as a test.
     fn try_version(
         &self,
         version: &Arc<Version>,
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>>;
 
-    /// Makes this version the one that NAME means; requests to the one before finish there, then it is retired.
+    /// Makes this version the live one. Requests to the previous one finish there; then it is retired.
     fn activate(&self, version: Arc<Version>);
 
-    /// Has requests to a function that cannot be run answered with why and what to do, until a version of it is activated or it
-    /// is removed.
+    /// The function cannot be run: its requests get an error that says why and what to do, until a version is activated or the
+    /// function is removed.
     fn mark_broken(&self, name: &FunctionName, problem: &str);
 
-    /// Takes a function away: new requests get 404, those running finish.
+    /// Removes a function: new requests get 404, running ones finish.
     fn remove(&self, name: &FunctionName);
 
     /// Workers by state. `None`: no such function.
     fn status(&self, name: &FunctionName) -> Option<PoolStatus>;
 
-    /// Scales by hand, until the next request or deploy. `None`: no such function.
+    /// Scales manually, until the next request or deploy. `None`: no such function.
     fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus>;
 
-    /// What is predicted of a function. `None`: nothing, or no such function.
+    /// The forecast of a function. `None`: it has no forecast, or there is no such function.
     fn forecast(&self, name: &FunctionName) -> Option<ForecastStatus>;
 
-    /// The runtimes that are kept for a function. `None`: it forks, or no such function.
+    /// The runtimes that are kept for a function. `None`: it forks, or there is no such function.
     fn runtimes(&self, name: &FunctionName) -> Option<RuntimeStatus> {
         let _ = name;
         None
     }
 }
 
-/// What is to change about a function's workers now.
+/// A change to a function's workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Scaling {
-    /// Idle workers beyond this are retired, or some started up to it.
+    /// Idle workers beyond this number are retired, or workers are started up to it.
     pub workers: Option<u32>,
-    /// Which forecaster sizes the pool from now on.
+    /// Which forecaster sizes the pool.
     pub policy: Option<Policy>,
 }
 
-/// What the control API does. Deployment implements it; the API only translates.
+/// The operations of the control API. Deployment implements them; the API only translates.
 pub trait ControlPlane: Send + Sync + Debug {
     /// Deploys: all or nothing. `archive` is a gzip-compressed tar of the code.
     fn deploy(
@@ -96,7 +96,7 @@ pub trait ControlPlane: Send + Sync + Debug {
     /// One function. `None`: no such function.
     fn describe(&self, name: &FunctionName) -> Option<FunctionDescription>;
 
-    /// Takes a function away, with its versions. False: no such function.
+    /// Removes a function and its versions. False: no such function.
     fn remove(&self, name: &FunctionName) -> BoxFuture<'static, Result<bool, DeployError>>;
 
     /// See [`Platform::scale`].

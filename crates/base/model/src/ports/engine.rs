@@ -11,8 +11,8 @@ use crate::version::Version;
 
 /// Starts workers of one kind of runtime: forked Python now, containers and WASM later.
 pub trait Engine: Send + Sync + Debug {
-    /// Brings up whatever makes later starts fast (the template), starts and ends one worker to see whether one comes of it, and
-    /// says what it found. Concurrent calls for one version share one build.
+    /// Prepares what makes later starts fast (the template), starts and ends one worker as a test, and reports the result.
+    /// Concurrent calls for one version share one build.
     fn prepare(
         &self,
         version: &Arc<Version>,
@@ -25,28 +25,27 @@ pub trait Engine: Send + Sync + Debug {
         id: WorkerId,
     ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>>;
 
-    /// Gives up what [`Engine::prepare`] made for this version: it will not be started again soon. Its workers are
-    /// gone by then.
+    /// Drops what [`Engine::prepare`] made for this version: it will not be started again soon. Its workers have ended before.
     fn forget(&self, version: &Arc<Version>);
 
-    /// What the daemon's templates use, for the memory budget.
+    /// Memory of the daemon's templates, for the memory budget.
     fn templates(&self) -> Vec<TemplateMemory>;
 
-    /// Ends what it keeps ready and nobody uses, the oldest first, until that had `bytes`, or nothing is left: the memory budget is
-    /// exceeded. Templates are not meant, they go by [`Engine::forget`]. Says how many bytes it had. Not for the path.
+    /// The memory budget is exceeded: ends runtimes that are ready and unused, the oldest first, until their memory adds up to
+    /// `bytes` or none is left. Templates are not ended; [`Engine::forget`] does that. Returns the freed bytes. Not for the path.
     fn relieve(&self, bytes: u64) -> u64 {
         let _ = bytes;
         0
     }
 
-    /// What is kept for a version that does not fork. `None`: it forks, or nothing is known of it.
+    /// What is kept for a version that does not fork. `None`: it forks, or it is unknown.
     fn runtimes(&self, version: &Version) -> Option<RuntimeStatus> {
         let _ = version;
         None
     }
 }
 
-/// Why a worker or template did not come up.
+/// Why a worker or template did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// User code failed while it was imported; `body` is Lambda's error body, JSON.
@@ -65,7 +64,7 @@ pub enum StartError {
         /// What it printed.
         output: String,
     },
-    /// The machine refused a sandbox.
+    /// The machine could not make a sandbox.
     #[error("no sandbox: {problem}")]
     Sandbox {
         /// Which step and why.
@@ -76,9 +75,9 @@ pub enum StartError {
 /// A template's memory.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct TemplateMemory {
-    /// `interpreter`, `environment` or `function`; `prewarmed`: a runtime that is kept and has no function.
+    /// `interpreter`, `environment` or `function`; `prewarmed`: a kept runtime without a function.
     pub level: String,
-    /// What it is the template of.
+    /// Its interpreter, environment or function.
     pub name: String,
     /// PSS, bytes.
     pub memory_bytes: u64,

@@ -1,4 +1,4 @@
-//! A worker: one exchange at a time or several, its end, its memory.
+//! A worker: its exchanges, its end, its memory.
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
@@ -17,16 +17,16 @@ pub trait Worker: Send + Sync + Debug {
     /// Which.
     fn id(&self) -> WorkerId;
 
-    /// How it came up.
+    /// The times of its start.
     fn stamps(&self) -> StartStamps;
 
-    /// One exchange: sends `call`, resolves at the whole answer, or at the head of a streamed one. With a
-    /// concurrency of 1 the caller must not call again before the exchange is over. Dropping the future mid-way leaves
-    /// the worker unusable: [`Worker::kill`] it. Those of versions with [`Interface::Http`](crate::Interface::Http) serve on, as with
+    /// One exchange: sends `call` and resolves at the whole answer, or at the head of a streamed one. With a concurrency of 1,
+    /// the caller must not call again before the exchange has ended. If the future is dropped early, the worker is unusable and
+    /// must be [killed](Worker::kill), except for versions with [`Interface::Http`](crate::Interface::Http), as with
     /// [`Worker::pass`].
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>>;
 
-    /// Most inputs that one call may have. 0: this kind of worker takes no descriptors.
+    /// Maximum number of inputs of one call. 0: this kind of worker takes no descriptors.
     fn inputs_max(&self) -> usize {
         0
     }
@@ -34,9 +34,9 @@ pub trait Worker: Send + Sync + Debug {
     /// The next part of a streamed answer.
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>>;
 
-    /// Passes a request through to the function's own server and resolves at the response's head. Only workers of versions
-    /// with [`Interface::Http`](crate::Interface::Http) can. Dropping the future, or the response's body, tells the server that nobody
-    /// waits any more, by closing the connection; the worker serves on.
+    /// Passes a request through to the function's own server and resolves at the response's head. Only for workers of versions
+    /// with [`Interface::Http`](crate::Interface::Http). Dropping the future, or the response's body, closes the connection,
+    /// which tells the server that nobody waits. The worker can still be used.
     fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
         drop(request);
         Box::pin(std::future::ready(Err(WorkerFault::Protocol {
@@ -45,13 +45,13 @@ pub trait Worker: Send + Sync + Debug {
         })))
     }
 
-    /// What it printed since it was asked last, bounded. Asked at the end of each passed request, whose answer does not say it: must
+    /// The output since the last call, bounded. Called at the end of each passed request, whose answer does not contain it. Must
     /// not wait.
     fn take_output(&self) -> Bytes {
         Bytes::new()
     }
 
-    /// False once it is known to have ended. Asked on the path before each lease: a look at a flag, not at the kernel.
+    /// False once it is known that it has ended. Called on the path before each lease: reads a flag, no system call.
     fn is_alive(&self) -> bool {
         true
     }
@@ -59,12 +59,12 @@ pub trait Worker: Send + Sync + Debug {
     /// Ends the process, and everything it started, at once.
     fn kill(&self);
 
-    /// Lets it go between invocations: it ends soon, and what it leaves may be cleaned and used again. The caller drops it.
+    /// Releases it between invocations. It ends soon, and its runtime may be cleaned and used again. The caller drops it.
     fn retire(&self) {
         self.kill();
     }
 
-    /// Lets it go as [`Worker::retire`] does, and nothing of what it leaves is kept: its memory is wanted.
+    /// Releases it as [`Worker::retire`] does, but nothing is kept: its memory is needed.
     fn discard(&self) {
         self.retire();
     }
@@ -72,8 +72,8 @@ pub trait Worker: Send + Sync + Debug {
     /// Memory in use and its peak; reads `/proc` and the cgroup, so not for the path.
     fn memory(&self) -> WorkerMemory;
 
-    /// CPU time of its main process since its fork, without the processes that it has started. For the path: two system calls
-    /// of 0.4 µs each. A cgroup's counters take longer, and cgroup v2 adds them up at the read. `None`: it cannot be had.
+    /// CPU time of its main process since its fork, without its child processes. For the path: two system calls of 0.4 µs each. A
+    /// cgroup's counters take longer, and cgroup v2 adds them up at the read. `None`: it cannot be measured.
     fn cpu(&self) -> Option<CpuTime> {
         None
     }
@@ -84,7 +84,7 @@ pub trait Worker: Send + Sync + Debug {
 pub struct Call {
     /// Chosen by the caller, not in use on this worker; never 0.
     pub stream: u32,
-    /// What the worker is told of the invocation. With an HTTP head it is for an application, otherwise for a handler.
+    /// The head of the invocation. With an HTTP head it is for an application, otherwise for a handler.
     pub head: Arc<InvocationHead>,
     /// The event, or the request's body.
     pub payload: Bytes,
@@ -92,13 +92,13 @@ pub struct Call {
     pub inputs: Vec<Input>,
 }
 
-/// Most inputs of one call, whatever the worker.
+/// Maximum number of inputs of one call to any worker.
 pub const INPUTS_MAX: usize = 64;
 
 /// An open descriptor that goes to the worker with a call. Descriptors go to workers and never come from them.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// What the function knows it by.
+    /// Its name in the function.
     pub name: String,
     /// What the descriptor is.
     pub kind: InputKind,
@@ -111,14 +111,14 @@ pub struct Input {
 pub enum InputKind {
     /// Memory to be mapped read-only (memfd_create(2), sealed).
     Memory {
-        /// Bytes of it that count.
+        /// Length of the content, bytes.
         len: u64,
     },
     /// A connected stream socket.
     Socket,
 }
 
-/// What an exchange gives back.
+/// The result of an exchange.
 #[derive(Debug)]
 pub enum Answer {
     /// The handler returned this JSON.
@@ -131,7 +131,7 @@ pub enum Answer {
         head: HttpHead,
         /// First bytes of the body.
         first: Bytes,
-        /// Present when that was all of it; otherwise go on with [`Worker::next`].
+        /// Present if the body is complete; otherwise continue with [`Worker::next`].
         done: Option<Done>,
     },
 }
@@ -150,13 +150,13 @@ pub struct HttpHead {
 pub enum Part {
     /// More body.
     Chunk(Bytes),
-    /// The last of it, may be empty.
+    /// The last part, may be empty.
     End(Bytes, Done),
-    /// The application raised, and there is no more: Lambda's error body, JSON. The worker serves on.
+    /// The application raised, and the answer ends here: Lambda's error body, JSON. The worker can still be used.
     Error(Bytes, Done),
 }
 
-/// What is known once an exchange is over.
+/// The measurements of a completed exchange.
 #[derive(Debug, Clone)]
 pub struct Done {
     /// The handler was called.
@@ -169,7 +169,7 @@ pub struct Done {
     pub output: Bytes,
 }
 
-/// When a worker's start reached what.
+/// The times of a worker's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartStamps {
     /// The decision to start it.
@@ -182,7 +182,7 @@ pub struct StartStamps {
     pub initialised: Instant,
 }
 
-/// Why an exchange did not end with an answer. The worker is dead or to be killed.
+/// Why an exchange ended without an answer. The worker is dead or must be killed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerFault {
     /// It ended by itself.
@@ -209,10 +209,10 @@ pub enum WorkerFault {
         /// What it printed.
         output: Bytes,
     },
-    /// It did not keep to the protocol.
-    #[error("the worker sent what it must not: {problem}")]
+    /// It violated the protocol.
+    #[error("the worker violated the protocol: {problem}")]
     Protocol {
-        /// What.
+        /// How it violated the protocol.
         problem: String,
         /// What it printed.
         output: Bytes,

@@ -16,11 +16,11 @@ use crate::runtime_key::Base;
 pub struct ContainerRuntime {
     /// The image, as written.
     pub image: String,
-    /// How it is spoken to.
+    /// How the daemon talks to it.
     pub contract: Contract,
     /// Program and arguments; `None`: the image's own.
     pub command: Option<Vec<String>>,
-    /// As of `http`.
+    /// As for `http`.
     pub ready: Option<String>,
 }
 
@@ -108,7 +108,7 @@ impl RuntimeKind for ContainerRuntime {
         self.command.as_deref()
     }
 
-    /// It is the image's.
+    /// The program is in the image.
     fn program(&self) -> Option<&str> {
         None
     }
@@ -117,7 +117,7 @@ impl RuntimeKind for ContainerRuntime {
         self.ready.as_deref()
     }
 
-    /// The image may contain everything.
+    /// The image may contain all the code.
     fn needs_code(&self) -> bool {
         false
     }

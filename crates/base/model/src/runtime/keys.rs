@@ -1,5 +1,5 @@
-//! The keys of `pilot.toml` that belong to runtimes. A key that the runtime would ignore is an error, so that nobody believes it to
-//! be in force.
+//! The keys of `pilot.toml` that belong to runtimes. A key that the runtime would ignore is an error, so that nobody believes
+//! that it has an effect.
 
 use serde::Serialize;
 
@@ -62,7 +62,7 @@ impl RuntimeKeys<'_> {
         Ok((runtime, interface, handler))
     }
 
-    /// Keys of other runtimes.
+    /// Rejects keys of other runtimes.
     fn refuse_foreign(&self, runtime: &Runtime) -> Result<(), KeyProblem> {
         let given = [
             ("command", self.command.is_some()),

@@ -43,7 +43,7 @@ pub enum RequirementFiles {
 }
 
 impl PythonNeed {
-    /// Of a function whose command begins with this program.
+    /// The need of a function whose command begins with this program.
     pub(super) fn of_program(program: Option<&str>) -> Self {
         let minor = program.and_then(python::minor_of);
         Self {
@@ -55,7 +55,7 @@ impl PythonNeed {
 }
 
 impl NodeNeed {
-    /// Of a function whose command begins with this program.
+    /// The need of a function whose command begins with this program.
     pub(super) fn of_program(program: Option<&str>) -> Self {
         let is_node = matches!(program, Some("node" | "nodejs"));
         Self {

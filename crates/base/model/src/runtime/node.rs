@@ -83,7 +83,7 @@ impl RuntimeKind for NodeRuntime {
         })
     }
 
-    /// Its interpreter is already running, with the variables that it only reads at its start.
+    /// The interpreter is started before the function is known, so variables that it reads only at its start are part of the key.
     fn shape(
         &self,
         spec: &mut RuntimeSpec,

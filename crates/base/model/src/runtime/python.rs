@@ -119,7 +119,7 @@ impl RuntimeKind for PythonRuntime {
     }
 }
 
-/// The minor version that `python3.11` means, `None` for the daemon's default; nothing if the word does not mean CPython.
+/// The minor version in `python3.11`. `Some(None)`: the daemon's default. `None`: the word does not mean CPython.
 pub(super) fn minor_of(word: &str) -> Option<Option<String>> {
     let version = word.strip_prefix("python")?;
     if matches!(version, "" | "3") {

@@ -1,4 +1,5 @@
-//! Two spellings of one configuration give one key, different configurations different ones; and what may become what.
+//! Two spellings of one configuration give one key, different configurations give different keys; and which key can be adapted to
+//! which.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -122,7 +123,7 @@ const IMAGES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What is drawn to spell something in another way.
+/// The random choices for another spelling.
 #[derive(Debug, Clone)]
 struct Spelling {
     image: Index,
@@ -198,7 +199,7 @@ impl Spelling {
         });
         let mut mounts = self.shuffled(mounts.collect());
         if self.overridden {
-            // What comes later counts.
+            // The last value counts.
             let before: Vec<_> = environment
                 .iter()
                 .map(|(name, _)| (name.clone(), "before".to_owned()))
@@ -291,7 +292,7 @@ proptest! {
     }
 }
 
-/// Specs that differ from one another in few settings, or most triples could become nothing.
+/// Specs that differ from one another in few settings; otherwise most triples could not be adapted.
 fn relative() -> impl Strategy<Value = RuntimeKey> {
     (
         prop::option::of(select(vec!["ann", "bob"])),
@@ -348,7 +349,7 @@ proptest! {
         if let (Some(first), Some(second)) = (a.adaptation(&b), b.adaptation(&c)) {
             let whole = a.adaptation(&c);
             prop_assert!(whole.is_some());
-            // And by nothing that neither of the two steps does.
+            // It contains no difference that neither of the two steps has.
             for difference in whole.unwrap() {
                 prop_assert!(first.contains(&difference) || second.contains(&difference));
             }
@@ -479,7 +480,7 @@ fn images_are_read_as_the_engine_reads_them() {
     }
     // Not an id: too short, or not hexadecimal.
     assert_eq!(full_image("sha256:0123"), "docker.io/library/sha256:0123");
-    // A capital makes a host of it; hosts are taken as they are written.
+    // A capital letter makes it a host; the case of hosts is kept.
     assert_eq!(full_image("Hub/qr"), "Hub/qr:latest");
 }
 

@@ -1,5 +1,5 @@
-//! The idle workers, the one that is idle longest first. A linked list over the places, so that adding and removing a worker take
-//! constant time, however many workers there are.
+//! The idle workers; the one that has been idle longest is first. A linked list over the places, so that adding and removing a
+//! worker takes constant time.
 
 use pilot_model::Instant;
 
@@ -8,7 +8,7 @@ use super::words::Key;
 /// The list.
 #[derive(Debug, Default)]
 pub(super) struct IdleList {
-    /// By place; stale where `is_in` is false.
+    /// Indexed by place; stale if `is_in` is false.
     links: Vec<Link>,
     first: Option<Key>,
     last: Option<Key>,
@@ -35,12 +35,12 @@ impl IdleList {
         self.len
     }
 
-    /// The worker that is idle longest, and since when.
+    /// The worker that has been idle longest, and since when.
     pub(super) fn first(&self) -> Option<(Key, Instant)> {
         self.first.map(|key| (key, self.link(key).since))
     }
 
-    /// All, with since when; the longest first.
+    /// All workers, each with the start of its idle time; the longest idle is first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, Instant)> {
         let next = |(key, _): &(Key, Instant)| {
             let behind = self.link(*key).behind?;
@@ -49,7 +49,7 @@ impl IdleList {
         std::iter::successors(self.first(), next)
     }
 
-    /// This worker is idle since `since`. Times nearly always rise; if one does not, the worker is inserted at its place.
+    /// This worker is idle since `since`. Times nearly always rise; if one does not, the worker is inserted in order.
     pub(super) fn push(&mut self, key: Key, since: Instant) {
         let place = key.0 as usize;
         if place >= self.links.len() {
@@ -86,7 +86,7 @@ impl IdleList {
         self.len -= 1;
     }
 
-    /// `behind` follows `before`; `None` is the list's end.
+    /// Makes `behind` the successor of `before`; `None` is the end of the list.
     fn tie(&mut self, before: Option<Key>, behind: Option<Key>) {
         match before {
             Some(before) => self.links[before.0 as usize].behind = behind,
@@ -123,7 +123,7 @@ mod tests {
                 match since {
                     Some(since) => {
                         list.push(Key(place), Instant(since));
-                        // Behind those of the same time.
+                        // After those with the same time.
                         let at = model.partition_point(|(other, _)| *other <= since);
                         model.insert(at, (since, place));
                     }

@@ -9,7 +9,8 @@ use super::words::{Action, Key};
 use super::{Mode, Place, PoolState};
 
 impl<W: Clone, Q> PoolState<W, Q> {
-    /// Retires idle workers beyond `workers`, or starts workers up to it. If `workers` is below `min`, it holds until the next request.
+    /// Retires idle workers beyond `workers`, or starts workers up to it. If `workers` is below `min`, it is the limit until the
+    /// next request.
     pub fn scale(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
         if self.mode != Mode::Live {
             return;
@@ -68,7 +69,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.reap(now, actions);
     }
 
-    /// After a worker became ready or was released: decides what becomes of it if it is idle.
+    /// After a worker became ready or was released: decides whether it is kept if it is idle.
     pub(super) fn settle(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
         if let Some(Place::Up { leases: 0, .. }) = self.place(key) {
             if self.mode == Mode::Live {
@@ -99,7 +100,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.start_ahead(now, self.floor.saturating_sub(self.total()), actions);
     }
 
-    /// Starts this many workers ahead of demand, up to `max`; none soon after starts failed or memory was short.
+    /// Starts this many workers ahead of demand, up to `max`; starts none for some time after starts failed or memory was short.
     fn start_ahead(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
         let workers = workers.min(self.settings.max.saturating_sub(self.total()));
         if workers > 0 && now < self.hold_until {
@@ -116,7 +117,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.floor = self.settings.min.max(self.target).min(self.cap);
     }
 
-    /// Reaps workers that were idle for too long, the longest first, but keeps those that `min` and `spare` require.
+    /// Reaps workers that were idle for too long, the longest idle first, but keeps those that `min` and `spare` require.
     pub(super) fn reap(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
         let hot = self.is_hot(now);
         let keep = if hot { self.settings.spare } else { 0 };
@@ -160,7 +161,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    /// This worker is not to be leased any more. Who goes is mostly who has been idle longest, and that one stands in front.
+    /// This worker must not be leased any more. Mostly it is the one that has been idle longest, which is at the front.
     pub(super) fn take_from_free(&mut self, key: Key) {
         if let Some(at) = self.free.iter().position(|free| *free == key) {
             self.free.remove(at);

@@ -1,14 +1,14 @@
-//! When the current leases began, in order, so that they can be counted by age. Whether one more start pays is asked for every request
-//! that waits, and a pool with a thousand busy workers must not look at each of them every time.
+//! When the current leases began, in order, so that they can be counted by age. The pool asks for every waiting request whether
+//! one more start pays, and must not examine a thousand busy workers each time.
 //!
-//! Only for workers with one slot. Times never decrease: a lease that begins before its predecessor counts as begun with it.
+//! Only for workers with one slot. Times never decrease: a lease that is older than its predecessor gets the predecessor's time.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 use pilot_model::Instant;
 
-/// The current leases, the oldest first. Most end in about the order in which they began, so that few entries move.
+/// The current leases, the oldest first. Most leases end in about the order in which they began, so few entries move.
 #[derive(Debug, Default)]
 pub(super) struct LeaseAges(VecDeque<Instant>);
 
@@ -32,7 +32,7 @@ impl LeaseAges {
         self.0.len() as u64
     }
 
-    /// How many of them have one of these ages at `now`, in nanoseconds. A lease that begins later has the age 0.
+    /// The number of leases whose age is in `ages` at `now`, in nanoseconds. A lease that begins later has the age 0.
     pub(super) fn aged(&self, now: Instant, ages: RangeInclusive<u64>) -> u64 {
         if ages.is_empty() || *ages.start() > now.0 {
             return 0;
@@ -71,7 +71,7 @@ mod tests {
                     leases.end(since);
                 }
                 if begins {
-                    // Some of them a little before their predecessor.
+                    // Some begin a little before their predecessor.
                     model[worker] = Some(leases.begin(Instant(now.saturating_sub(later / 4))));
                 }
                 prop_assert_eq!(leases.len(), model.iter().flatten().count() as u64);

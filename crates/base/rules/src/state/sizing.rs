@@ -17,7 +17,7 @@ pub(crate) enum Availability {
     Busy { age: u64, leases: u32 },
 }
 
-/// What is known when the rule is asked.
+/// The input of the rule.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
     /// Requests that wait.
@@ -36,15 +36,16 @@ pub(crate) struct Load<F> {
     pub(crate) busy: u64,
     /// Starting workers.
     pub(crate) starting: u64,
-    /// How many of the busy ones have served their invocation for a time in this range, nanoseconds.
+    /// The number of busy workers whose invocation has run for a time in this range, nanoseconds.
     pub(crate) aged: F,
 }
 
 /// The answer of [`start_pays`] from counts alone. `None`: the counts do not decide, and each worker has to be examined.
 ///
-/// With `start = q·S + rest`: a worker whose invocation has run for less than S is free within S. It takes q waiting requests, and one
-/// more if it is free within `rest`. One whose invocation has run for longer, but no longer than `start`, takes between 1 and q. A
-/// starting one takes between 1 and q + 1. If workers serve one invocation in their life, only starting ones take requests.
+/// With `start = q·S + rest`: a worker whose invocation has run for less than S is free within S. It takes q waiting requests,
+/// and one more if it is free within `rest`. A worker whose invocation has run for longer, but at most for `start`, takes between
+/// 1 and q. A starting worker takes between 1 and q + 1. If a worker serves one invocation in its life, only starting workers
+/// take requests.
 pub(crate) fn start_pays_by_counts(
     demand: Demand,
     load: &Load<impl Fn(RangeInclusive<u64>) -> u64>,
@@ -83,8 +84,9 @@ pub(crate) fn start_pays_by_counts(
 
 /// Whether one more start pays.
 ///
-/// How long those who wait will run takes a look at everyone who runs, and mostly does not matter: each worker that is free
-/// in time takes one at least, and if S is not out of date, which only makes it longer, takes most.
+/// To estimate how long the waiting requests will run, every busy worker must be examined. Mostly that is not needed: a worker that
+/// is free in time takes at least one request, and at most the number that follows from the known S. (If S is out of date, it is too
+/// short, so this is an upper limit.)
 pub(crate) fn start_pays(
     demand: Demand,
     workers: impl Iterator<Item = Availability> + Clone,
@@ -112,10 +114,10 @@ pub(crate) fn start_pays(
     taken < demand.waiting
 }
 
-/// The slots of a worker that is free no later than a new one would be ready, and how much earlier it is.
+/// The slots of a worker that is free no later than a new one would be ready, and how much earlier.
 fn free_in_time(demand: Demand, worker: Availability) -> Option<(u64, u64)> {
     let (free_in, slots) = match worker {
-        // A new worker does not overtake it, whatever was expected when it was ordered.
+        // A new worker cannot overtake a starting one, even if the estimate for that one was longer.
         Availability::Starting { ready_in, slots } => (ready_in.min(demand.start), slots),
         Availability::Busy { .. } if demand.once => return None,
         Availability::Busy { age, leases } => (remaining(demand.service, age), leases),
@@ -267,7 +269,7 @@ mod tests {
         assert!(!start_pays(demand, [starting; 3].into_iter()));
     }
 
-    /// The rule as it is told at the top of this file, without short cuts.
+    /// The rule as described at the top of this file, without shortcuts.
     fn start_pays_plainly(demand: Demand, workers: &[Availability]) -> bool {
         let service = expected_service(demand.service, workers.iter().copied());
         let taken = workers.iter().fold(0_u64, |taken, worker| {

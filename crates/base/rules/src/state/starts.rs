@@ -63,7 +63,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
         counted.unwrap_or_else(|| self.start_pays_to_each(now, demand))
     }
 
-    /// Requests that a start would serve: those that wait, and announced ones for whom no worker is free and none has come up yet.
+    /// Requests that a start would serve: waiting ones, and announced ones that have neither a free worker nor one that was
+    /// started for them.
     fn wanting(&self) -> usize {
         if self.announced == 0 {
             return self.queue.len();
@@ -80,7 +81,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         without.min(self.waiting() + unmet)
     }
 
-    /// Looks at every worker.
+    /// The answer of [`start_pays`] after examining every worker.
     fn start_pays_to_each(&self, now: Instant, demand: Demand) -> bool {
         let slots = self.settings.concurrency;
         let availabilities = self
@@ -99,7 +100,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
                 Place::Up {
                     leases, since_sum, ..
                 } => {
-                    // A division of 128 bits takes as long as everything else here together.
+                    // A division of 128 bits takes as long as the rest of this function.
                     let since = match leases {
                         1 => u64::try_from(*since_sum),
                         more => u64::try_from(since_sum / u128::from(*more)),

@@ -1,5 +1,5 @@
-//! Property tests of the state machine: random arrivals, starts, deaths, releases and clock, with a model beside it that
-//! knows who holds what.
+//! Property tests of the state machine: random arrivals, starts, deaths, releases and times. A model records which worker serves
+//! which request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,7 +95,7 @@ prop_compose! {
     }
 }
 
-/// What the world around the state machine knows.
+/// The environment of the state machine.
 struct World {
     state: PoolState<u64, u64>,
     settings: Settings,
@@ -104,7 +104,7 @@ struct World {
     /// Workers that are up and not retired, with the leases of each.
     workers: BTreeMap<u64, Vec<(Key, Instant)>>,
     waiting: Vec<(WaiterId, u64)>,
-    /// Also of those whose place went with a start that failed.
+    /// Includes requests that lost their place because their start failed.
     announced: Vec<WaiterId>,
     requests: u64,
     /// Since the newest [`Step::Observe`].
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// A request comes, or says that it will.
+    /// A request arrives or is announced.
     fn take_request(&mut self, step: &Step, actions: &mut Vec<Action<u64, u64>>) {
         match *step {
             Step::Arrive | Step::FoundDead => {
@@ -425,7 +425,7 @@ proptest! {
     }
 }
 
-/// Starts ordered by these actions.
+/// The starts among these actions.
 fn starts(actions: &[Action<u64, u64>]) -> usize {
     actions
         .iter()
@@ -509,7 +509,7 @@ fn cold_is_who_caused_the_start_shared_who_waited_beside_it_warm_who_waited_for_
     assert_eq!(starts(&actions), 1);
     state.ready(Instant(2 * MS), Key(0), 7, &mut actions);
     assert_eq!(kinds(&actions), [StartKind::Cold]);
-    // Comes when the worker is busy and nothing starts.
+    // Arrives while the worker is busy and nothing starts.
     state.arrive(Instant(3 * MS), || 2, &mut actions);
     actions.clear();
     for at in 4..6 {
@@ -562,7 +562,7 @@ fn a_spare_worker_is_replaced_off_the_path() {
 
 #[test]
 fn a_burst_of_long_calls_gets_its_workers_within_a_few_reviews() {
-    // Start: 1.5 ms and then one per 0.7 ms. Handler: 100 ms, not known before.
+    // A start takes 1.5 ms, each further one 0.7 ms. The handler takes 100 ms, which is not known before.
     let mut state = PoolState::<u64, u64>::new(settings());
     let mut actions = Vec::new();
     for request in 0..50 {
@@ -587,7 +587,7 @@ fn a_burst_of_long_calls_gets_its_workers_within_a_few_reviews() {
         }
         ready_at.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
         let next_ready = ready_at.last().map_or(u64::MAX, |(at, _)| *at);
-        // The timer wheel has a grain of a millisecond.
+        // The timer wheel has a resolution of one millisecond.
         let next_tick = state.due().0.max(now).div_ceil(MS) * MS + MS;
         if next_ready <= next_tick {
             now = next_ready;
@@ -607,7 +607,7 @@ fn a_burst_of_long_calls_gets_its_workers_within_a_few_reviews() {
     );
 }
 
-/// Announces a request in a fresh pool: its number, the state, and the start that was ordered.
+/// Announces a request in a new pool. Returns its id, the state, and the start that was ordered.
 fn announced(settings: Settings) -> (WaiterId, PoolState<u64, u64>, Key) {
     let mut state = PoolState::new(settings);
     let mut actions = Vec::new();

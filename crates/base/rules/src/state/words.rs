@@ -21,7 +21,7 @@ pub struct Settings {
     pub concurrency: u32,
     /// Whether a worker serves more than one invocation.
     pub reuse: Reuse,
-    /// Most requests that wait; at least 1, or no request could wait for a start.
+    /// Most requests that wait; at least 1, because a request waits while its worker starts.
     pub queue_max: usize,
 }
 
@@ -42,7 +42,7 @@ impl Settings {
     }
 }
 
-/// A worker's place in the pool. Taken by another worker only after this one is gone.
+/// A worker's place in the pool. It is free for another worker only after this worker has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(pub(super) u32);
 
@@ -50,10 +50,10 @@ pub struct Key(pub(super) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaiterId(pub(super) u64);
 
-/// What becomes of a request that arrives.
+/// What happens to a request that arrives.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<W> {
-    /// A worker is free: lease it. What the request's wait since its announcement was for, if it was announced; else warm.
+    /// A worker is free: lease it. [`StartKind`] is warm, or, if the request was announced, says what it waited for.
     Leased(Key, W, StartKind),
     /// It waits.
     Queued(WaiterId),
@@ -63,7 +63,7 @@ pub enum Arrival<W> {
     Closed,
 }
 
-/// What the driver is to do, in this order. `W` is a worker, `Q` the handle of a waiting request.
+/// What the driver must do, in this order. `W` is a worker, `Q` the handle of a waiting request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action<W, Q> {
     /// Start a worker, then call [`PoolState::ready`](super::PoolState::ready) or
@@ -77,9 +77,9 @@ pub enum Action<W, Q> {
         key: Key,
         /// The worker.
         worker: W,
-        /// What the wait was for.
+        /// What the request waited for.
         kind: StartKind,
-        /// Whether the worker has just started: its start is part of this wait.
+        /// Whether the worker has just started, so that its start is part of the wait.
         fresh: bool,
     },
     /// This request fails with the error of the start that has just failed, or because the pool is closed.
@@ -95,14 +95,14 @@ pub enum Ending {
     Reusable,
     /// The lease was never used.
     Unused,
-    /// The worker is dead or must not be used again; why.
+    /// The worker is dead or must not be used again, for this reason.
     Lost(EndReason),
 }
 
 /// Why a start failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartFault {
-    /// The handler cannot be imported: another attempt would fail, too.
+    /// The handler cannot be imported: another attempt would fail too.
     Import,
     /// The runtime or the machine failed: the next attempt may succeed.
     Transient,

@@ -1,11 +1,11 @@
-//! What is read of a trace: which files, which functions, which minutes.
+//! Which part of a trace is read: files, functions, minutes.
 
 use std::path::{Path, PathBuf};
 
 use super::table::data_error;
 use crate::error::WorkloadError;
 
-/// What is read from where.
+/// The files, and what is read from them.
 #[derive(Debug)]
 pub(crate) struct TraceConfig {
     pub(crate) path: PathBuf,
@@ -13,7 +13,7 @@ pub(crate) struct TraceConfig {
     pub(crate) memory: Option<PathBuf>,
     pub(crate) chosen: Chosen,
     pub(crate) window: Window,
-    /// 2.0: twice as fast.
+    /// 2.0 replays the trace twice as fast.
     pub(crate) scale: f64,
 }
 
@@ -21,30 +21,30 @@ pub(crate) struct TraceConfig {
 #[derive(Debug, Clone)]
 pub(crate) enum Chosen {
     All,
-    /// So many, in the order of the file.
+    /// This many, in the order of the file.
     First(usize),
-    /// Those with the most invocations in the window, most first.
+    /// Those with the most invocations in the window, the most frequent first.
     Busiest(usize),
-    /// Whole hashes or their beginnings.
+    /// Whole hashes or prefixes of hashes.
     Named(Vec<String>),
 }
 
 /// Which minutes of the trace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
-    /// Minutes left out before it.
+    /// Minutes that are skipped at the beginning.
     pub(crate) start_minute: u32,
-    /// `None`: all that follow.
+    /// `None`: all remaining ones.
     pub(crate) minutes: Option<u32>,
 }
 
-/// Something of a trace that can be chosen.
+/// An item of a trace that can be chosen.
 pub(super) trait Candidate {
     fn name(&self) -> &str;
     fn invocations(&self) -> u64;
 }
 
-/// Those that are wanted, of all that were read from `path`.
+/// The chosen items among all that were read from `path`.
 pub(super) fn choose<T: Candidate>(
     mut all: Vec<T>,
     chosen: &Chosen,
@@ -67,7 +67,7 @@ pub(super) fn choose<T: Candidate>(
         return Err(data_error(path, None, problem));
     }
     if matches!(chosen, Chosen::Busiest(_)) {
-        // Stable: among equals the order of the file.
+        // The sort is stable: equal ones keep the order of the file.
         all.sort_by_key(|function| std::cmp::Reverse(function.invocations()));
     }
     all.truncate(number);

@@ -1,7 +1,7 @@
-//! Azure 2019: invocations per minute, with percentiles of execution time per function and of memory per app in files beside.
+//! Azure 2019: invocations per minute. Other files contain percentiles of execution time per function and of memory per app.
 //!
-//! The n invocations of a minute are spread over it as a Poisson process that is known to have n events: n independent points.
-//! They are drawn in their order, each from what the one before has left, so none is kept.
+//! The n invocations of a minute are n independent points, as in a Poisson process that is known to have n events. They are drawn
+//! in order, each from the rest of the minute after the previous one, so none is stored.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -136,7 +136,7 @@ fn invocations(path: &Path, window: Window) -> Result<Vec<Row>, WorkloadError> {
     Ok(rows)
 }
 
-/// The number of a minute's column, from 1; each publication of the data spells it in its own way.
+/// The number of a minute's column, from 1. The publications of the data spell it differently.
 fn minute(column: &str) -> Option<u32> {
     let number = column
         .strip_prefix("minute_")
@@ -172,7 +172,7 @@ fn durations(path: &Path, rows: &[Row]) -> Result<HashMap<String, ServiceTimes>,
     Ok(found)
 }
 
-/// (probability, column), rising.
+/// (probability, column), in rising order.
 fn percentile_columns(csv: &Csv, prefix: &str) -> Vec<(f64, usize)> {
     let mut columns: Vec<(f64, usize)> = (0..)
         .zip(csv.header.iter())
@@ -185,7 +185,7 @@ fn percentile_columns(csv: &Csv, prefix: &str) -> Vec<(f64, usize)> {
     columns
 }
 
-/// The median of what these rows' apps have allocated, bytes. Megabytes in the file.
+/// The median of the allocated memory of these rows' apps, bytes. Megabytes in the file.
 fn memory(path: &Path, rows: &[Row]) -> Result<HashMap<String, u64>, WorkloadError> {
     let mut csv = Csv::open(path)?;
     let app = csv.column("HashApp")?;
@@ -211,8 +211,8 @@ enum Kind {
     Memory,
 }
 
-/// The file of another kind that belongs to a file of invocations: `100_inv.csv` has `100_run.csv` and `100_mem.csv`,
-/// and Microsoft's own names have each other.
+/// The file of another kind that belongs to a file of invocations. `100_inv.csv` has `100_run.csv` and `100_mem.csv`; Microsoft's
+/// own names are mapped, too.
 fn sibling(invocations: &Path, kind: Kind) -> Option<PathBuf> {
     let name = invocations.file_name()?.to_str()?;
     let names = [
@@ -256,15 +256,15 @@ impl MinuteTrace {
 /// One function's arrivals.
 #[derive(Debug, Clone)]
 pub(crate) struct MinuteStream<'a> {
-    /// Of the minutes to come.
+    /// The counts of the remaining minutes.
     counts: &'a [u32],
     service: Option<&'a ServiceTimes>,
     scale: f64,
-    /// Which minute it is; the first is 1.
+    /// The current minute; the first is 1.
     minute: f64,
-    /// How many are still to come in this minute.
+    /// The invocations that remain in this minute.
     left: u32,
-    /// Which share of this minute they have.
+    /// The share of this minute that remains.
     rest: f64,
     arrivals: Random,
     services: Random,
@@ -279,7 +279,7 @@ impl MinuteStream<'_> {
             self.rest = 1.0;
             self.minute += 1.0;
         }
-        // The earliest of m points that are independent of one another: what it leaves is the m-th root of one draw.
+        // The earliest of m independent points: the share after it is the m-th root of one draw.
         self.rest *= (self.arrivals.unit().ln() / f64::from(self.left)).exp();
         self.left -= 1;
         let at = scaled((self.minute - self.rest) * 60.0, self.scale);
@@ -288,8 +288,8 @@ impl MinuteStream<'_> {
     }
 }
 
-/// Where the durations have no row for a function: the median of the log-normal distribution that Shahrad et al. fit to the
-/// average execution times of all functions (ATC 2020, figure 7: μ = −0.38).
+/// If the durations have no row for a function: the median of the log-normal distribution that Shahrad et al. fit to the average
+/// execution times of all functions (ATC 2020, figure 7: μ = −0.38).
 const SERVICE_FALLBACK: Duration = Duration::from_millis(684);
-/// Where the memory file has no row for an app: half of all apps allocate no more than this (Shahrad et al., section 3.5).
+/// If the memory file has no row for an app: half of all apps allocate no more than this (Shahrad et al., section 3.5).
 const MEMORY_FALLBACK_BYTES: u64 = 170 << 20;

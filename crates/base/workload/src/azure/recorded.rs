@@ -1,5 +1,5 @@
-//! Azure 2021: every invocation with the end and the length it had. An invocation arrives at `end_timestamp - duration`. The
-//! file is in the order of the ends, so the chosen ones are kept and sorted: 32 bytes each.
+//! Azure 2021: every invocation with its end and its duration. An invocation arrives at `end_timestamp - duration`. The file is
+//! ordered by the ends, so the chosen invocations are stored and sorted: 32 bytes each.
 
 use std::collections::HashMap;
 use std::slice;
@@ -21,7 +21,7 @@ pub(crate) struct RecordedTrace {
 #[derive(Debug, Clone)]
 struct Recorded {
     name: String,
-    /// (arrival in the time of the run, how long it took).
+    /// (arrival in the time of the run, duration).
     invocations: Vec<(Duration, Duration)>,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn read(
         if took < 0.0 {
             return Err(csv.wrong(&record, format!("duration is {took}, below 0")));
         }
-        // Those that ran when the recording began arrive at its beginning.
+        // Invocations that already ran when the recording began arrive at its beginning.
         let at = (csv.number(&record, end)? - took).max(0.0) - from;
         let name = |column| record.get(column).unwrap_or_default().to_owned();
         let place = *places.entry((name(app), name(func))).or_insert_with(|| {
@@ -88,7 +88,7 @@ pub(super) fn read(
             expected: function.invocations.len() as f64,
         })
         .collect();
-    // Without a length it ends with the minute of its last arrival.
+    // Without a length, the run ends with the minute of the last arrival.
     let length = length.unwrap_or((last / 60.0).floor() * 60.0 + 60.0);
     Ok((
         RecordedTrace { functions },

@@ -1,4 +1,4 @@
-//! A trace's file: CSV with a header, read line by line.
+//! A file of a trace: CSV with a header, read line by line.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ pub(super) fn data_error(
     }
 }
 
-/// Seconds of the trace in the time of the run.
+/// Converts seconds of the trace to the time of the run.
 pub(super) fn scaled(seconds: f64, scale: f64) -> Duration {
     Duration::try_from_secs_f64(seconds / scale).unwrap_or(Duration::MAX)
 }

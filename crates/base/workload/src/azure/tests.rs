@@ -1,4 +1,4 @@
-//! The small files here are made up. What the published ones look like is tried where they are: `PILOT_TRACES`, or
+//! The small files here are made up. The published files are tested only where they are present: in `PILOT_TRACES`, or in
 //! `../shared/data` beside the workspace.
 
 use std::fs;

@@ -261,7 +261,7 @@ proptest! {
         for ((length, from, to), phase) in phases.iter().zip(profile.phases()) {
             let expected = length * (from + to) / 2.0;
             let found = arrivals.iter().filter(|at| (phase.start..phase.end).contains(*at)).count();
-            // What lies on the border itself may round to either side.
+            // An arrival exactly on the border may be rounded to either side.
             prop_assert!((found as f64 - expected).abs() <= 1.0 + 1e-6, "{found} of {expected}");
         }
     }

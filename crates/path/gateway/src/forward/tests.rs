@@ -1,4 +1,4 @@
-//! What passes, what does not, and whose word counts.
+//! Which headers are passed on, which are removed, and whose `X-Forwarded-*` headers are trusted.
 
 use proptest::prelude::*;
 
@@ -133,7 +133,7 @@ fn the_host_stays_and_a_strangers_word_on_another_does_not() {
     );
 }
 
-/// Headers with a good many of those that do not pass, and names of others in `Connection`.
+/// Headers with many that are not passed on, and with names of others in `Connection`.
 fn any_headers() -> impl Strategy<Value = Vec<(String, String)>> {
     let name = prop_oneof![
         proptest::sample::select(headers::NOT_PASSED.to_vec())

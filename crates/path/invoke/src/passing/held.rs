@@ -1,5 +1,5 @@
-//! What an exchange holds until it is over: a slot of its worker, and the invocation's record. Not the exchange itself, which
-//! whoever holds this drops first.
+//! What an exchange holds until it ends: a slot of its worker, and the invocation's record. The future of the exchange is not
+//! included; it is dropped first.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use super::upload::Watch;
 use crate::fault::joined;
 use crate::invocation::Invocation;
 
-/// What an exchange holds. Dropped before [`Held::end`], the exchange was cancelled; its worker serves on.
+/// What an exchange holds. If it is dropped before [`Held::end`], the exchange was cancelled; its worker can still be used.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// `None` once it is over.
+    /// `None` after the end.
     lease: Option<Lease>,
-    /// `None` where the request has no body.
+    /// `None` if the request has no body.
     upload: Option<Arc<Watch>>,
     invocation: Invocation,
 }
 
-/// What becomes of the worker.
+/// What happens to the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
-    /// It can be given to the next.
+    /// It can serve the next request.
     ServesOn,
-    /// It is gone, or must not be used again, for this reason.
+    /// It has ended or must not be used again, for this reason.
     Ends(EndReason),
 }
 
@@ -50,22 +50,22 @@ impl Held {
         &self.invocation
     }
 
-    /// Who serves; `None` once it is over.
+    /// The worker; `None` after the end.
     pub(super) fn worker(&self) -> Option<&Arc<dyn Worker>> {
         self.lease.as_ref().map(Lease::worker)
     }
 
-    /// The response's head is there.
+    /// The response's head has arrived.
     pub(super) fn head_came(&mut self) {
         self.invocation.timeline.first_byte = Some(self.invocation.now());
     }
 
-    /// So many bytes of the response went on.
+    /// Counts bytes of the response that were passed on.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.invocation.bytes_out += bytes as u64;
     }
 
-    /// So many bytes passed through a tunnel, in all.
+    /// Counts all bytes that passed through a tunnel.
     pub(super) fn tunnelled(&mut self, bytes_in: u64, bytes_out: u64) {
         self.invocation.bytes_in = bytes_in;
         self.invocation.bytes_out = bytes_out;
@@ -76,8 +76,8 @@ impl Held {
         self.upload.as_ref()?.broke()
     }
 
-    /// The exchange is over; `output` is what there is to say of its end, behind what the worker has printed meanwhile. The worker
-    /// goes back first: whoever waits for it need not wait for the record. A second time does nothing.
+    /// The exchange has ended. `output` is the message about its end, which follows what the worker has printed. The worker goes
+    /// back first, so that the next request need not wait for the record. A second call does nothing.
     pub(super) fn end(
         &mut self,
         then: Then,

@@ -1,5 +1,5 @@
-//! A connection that was upgraded (RFC 9110, section 7.8; WebSocket for one): one invocation that lasts for as long as the tunnel. The
-//! bytes are the gateway's to carry; here is what they cost, and who is held meanwhile.
+//! An upgraded connection (RFC 9110, section 7.8), for example a WebSocket: one invocation that lasts as long as the tunnel. The
+//! gateway carries the bytes; this module keeps the lease and the record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +11,15 @@ use pilot_model::{EndReason, Outcome};
 use super::held::{Held, Then};
 use crate::fault::Failure;
 
-/// A tunnel's invocation. Dropped before [`Tunnel::end`], it was cut; its worker serves on.
+/// The invocation of a tunnel. If it is dropped before [`Tunnel::end`], the tunnel was cut; its worker can still be used.
 #[derive(Debug)]
 pub struct Tunnel {
     traffic: Arc<TunnelTraffic>,
-    /// Boxed, or every response would be as large.
+    /// Boxed, because otherwise every response would have its size.
     held: Box<Held>,
 }
 
-/// What has passed so far, bytes. Counted by who carries it.
+/// Bytes that have passed so far. The gateway counts them.
 #[derive(Debug, Default)]
 pub struct TunnelTraffic {
     /// From the client to the server.
@@ -28,14 +28,14 @@ pub struct TunnelTraffic {
     pub bytes_out: AtomicU64,
 }
 
-/// How a tunnel came to its end.
+/// How a tunnel ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunnelEnd {
     /// Both sides have closed.
     Closed,
-    /// One of them went away without.
+    /// One side went away without closing.
     Broken,
-    /// Nothing passed for so long.
+    /// Nothing passed for this time.
     Silent(Duration),
 }
 
@@ -47,13 +47,13 @@ impl Tunnel {
         }
     }
 
-    /// Where what passes is to be counted.
+    /// The counters of the passed bytes.
     #[must_use]
     pub fn traffic(&self) -> &Arc<TunnelTraffic> {
         &self.traffic
     }
 
-    /// It is over.
+    /// It has ended.
     pub fn end(mut self, end: TunnelEnd) {
         let gone = !self.held.worker().is_some_and(|worker| worker.is_alive());
         let (then, outcome) = match end {

@@ -1,5 +1,5 @@
-//! The body of a request on its way to the function's server: counted while it passes, and cut off once its exchange is over.
-//! Costs a request without a body nothing, and one with a body nothing per part but a lock that nobody contends for.
+//! The body of a request on its way to the function's server: counted while it passes, and cut off when its exchange ends. A
+//! request without a body costs nothing; each part of a body costs one uncontended lock.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use pilot_model::ports::{BodyError, PassedRequest, StreamedBody};
 
-/// What is known of a request's body. Its exchange has one end, the body that the server reads the other.
+/// The state of a request's body, shared by its exchange and by the body that the server reads.
 #[derive(Debug, Default)]
 pub(super) struct Watch(Mutex<State>);
 
@@ -19,9 +19,9 @@ struct State {
     bytes: u64,
     /// Why it broke off.
     broke: Option<String>,
-    /// Nobody waits for the exchange any more.
+    /// The exchange has ended.
     closed: bool,
-    /// Who waits for the next part.
+    /// The task that waits for the next part.
     reader: Option<Waker>,
 }
 
@@ -31,7 +31,7 @@ struct Upload {
     watch: Arc<Watch>,
 }
 
-/// The request with a body that is watched, if it has one.
+/// The request with its body wrapped, if it has one.
 pub(super) fn watched(request: PassedRequest) -> (PassedRequest, Option<Arc<Watch>>) {
     if request.body().is_end_stream() {
         return (request, None);
@@ -53,7 +53,7 @@ impl Watch {
         self.0.lock().broke.clone()
     }
 
-    /// The exchange is over: what has not passed yet does not pass any more. Gives the bytes that did.
+    /// The exchange has ended: the rest of the body is not passed. Returns the bytes that were.
     pub(super) fn close(&self) -> u64 {
         let (bytes, reader) = {
             let mut state = self.0.lock();
@@ -66,7 +66,7 @@ impl Watch {
         bytes
     }
 
-    /// Notes what came.
+    /// Records a part.
     fn came(&self, part: Result<&Frame<Bytes>, &BodyError>) {
         let mut state = self.0.lock();
         match part {
@@ -75,7 +75,7 @@ impl Watch {
         }
     }
 
-    /// Has `reader` woken when the exchange is over. False: it is.
+    /// Wakes `reader` when the exchange ends. False: it has ended.
     fn wait(&self, reader: &Waker) -> bool {
         let mut state = self.0.lock();
         match &mut state.reader {
@@ -95,7 +95,7 @@ impl Body for Upload {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Self { body, watch } = &mut *self;
-        // Looked at in this order, and again by whoever is woken: a part that is there when the exchange ends may still pass.
+        // In this order, also after a wake-up: a part that is ready when the exchange ends may still pass.
         match Pin::new(body).poll_frame(cx) {
             Poll::Ready(Some(part)) => {
                 watch.came(part.as_ref());
@@ -116,5 +116,5 @@ impl Body for Upload {
     }
 }
 
-/// What a server's connection is told of the rest of a body that nobody waits for.
+/// The error that a server's connection gets instead of the rest of the body.
 const OVER: &str = "the exchange is over before its request was read to the end";

@@ -1,4 +1,4 @@
-//! What an invocation is called, and what its timeline says.
+//! Which invocations are cold or warm, and what their timelines contain.
 
 use pilot_model::{StartKind, Timeline};
 use pilot_testkit::Deed;

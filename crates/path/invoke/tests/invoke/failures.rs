@@ -1,4 +1,4 @@
-//! Whatever a function does wrong, its caller is told in Lambda's words, and the next invocation works.
+//! Every failure of a function is reported in Lambda's words, and the next invocation works.
 
 use bytes::Bytes;
 use pilot_invoke::{InvokeError, ResponseBody};
@@ -105,7 +105,7 @@ async fn an_exit_a_signal_and_memory_are_told_apart() {
     ];
     for (fault, outcome, words) in cases {
         house.engine.serve(move |_| Deed::Die(ms(1), fault.clone()));
-        // The worker that is there was made for what it did before.
+        // The existing worker was made before this change of behaviour.
         house
             .engine
             .workers()

@@ -8,7 +8,7 @@ use pilot_testkit::version_with;
 
 use crate::house::House;
 
-/// Wants a worker for every invocation it has ever heard of.
+/// Requires one worker for every invocation so far.
 #[derive(Debug, Default)]
 struct Tally(u64);
 
@@ -30,7 +30,7 @@ impl Forecaster for Tally {
     }
 }
 
-/// Until `done`, at most for ten seconds.
+/// Waits until `done`, at most ten seconds.
 async fn until(what: &str, done: impl Fn() -> bool) {
     let wait = async {
         while !done() {
@@ -57,7 +57,7 @@ async fn a_pool_follows_its_forecaster_and_the_next_version_takes_over_what_it_h
     })
     .await;
 
-    // Other settings: another forecaster, which has not heard of anything.
+    // Other settings need a new forecaster, which has observed nothing.
     let next = version_with("f", 3, |config| config.scale.max = 5);
     house.invoker.activate(next);
     until("no worker", || house.workers().idle == 0).await;

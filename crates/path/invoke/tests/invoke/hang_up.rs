@@ -84,7 +84,7 @@ async fn in_the_middle_of_its_call_an_http_server_serves_on() {
     assert_eq!(house.workers().busy, 1);
     assert_eq!(house.sink.records()[0].outcome, Outcome::Cancelled);
     assert_eq!(other.await.unwrap().unwrap().outcome, Outcome::Ok);
-    // Alone on it, too.
+    // The same when it is the only invocation.
     hangs.store(true, Ordering::SeqCst);
     let leaver = house.begin();
     pass(ms(1)).await;

@@ -1,4 +1,4 @@
-//! What every test needs: an invoker, its engine, its sink, and short ways to ask.
+//! What every test needs: an invoker, its engine, its sink, and short functions for requests.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl House {
         async move { invoker.invoke(request, event()).await }
     }
 
-    /// Lets a request pass through to the live version of `f`.
+    /// Passes a request through to the live version of `f`.
     pub(crate) fn pass(
         &self,
         passed: PassedRequest,
@@ -78,12 +78,12 @@ impl House {
         async move { invoker.pass(request, passed).await }
     }
 
-    /// The same in a task.
+    /// As `call`, in a task.
     pub(crate) fn begin(&self) -> JoinHandle<Answer> {
         tokio::spawn(self.call())
     }
 
-    /// So many at one instant; resolves at the last answer.
+    /// Invokes `count` times at one instant; resolves at the last answer.
     pub(crate) async fn burst(&self, count: usize) -> Vec<Answer> {
         let calls: Vec<_> = (0..count).map(|_| self.begin()).collect();
         let mut answers = Vec::new();
@@ -111,7 +111,7 @@ impl House {
     }
 }
 
-/// The event `{}`, which is there at once.
+/// The event `{}`, ready at once.
 fn event() -> Ready<Result<Payload, InvokeError>> {
     ready(Ok(Payload::event(Bytes::from_static(b"{}"))))
 }
@@ -143,12 +143,12 @@ pub(crate) fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// Lets so much time pass, and whatever happens in it happen. Time is paused: this takes none.
+/// Advances the paused time by `time` and runs the tasks that become ready.
 pub(crate) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// So many workers, by hand.
+/// A scaling to `workers` workers.
 pub(crate) fn to(workers: u32) -> Scaling {
     Scaling {
         workers: Some(workers),

@@ -1,4 +1,4 @@
-//! The invoker over a programmable engine, in tokio's paused time: every duration here is exact, nothing is slept through.
+//! The invoker with a programmable engine, in tokio's paused time: every duration is exact, and no test really sleeps.
 
 #![expect(
     clippy::unwrap_used,

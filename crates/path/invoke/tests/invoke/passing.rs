@@ -1,4 +1,4 @@
-//! Requests that pass through to the function's own HTTP server.
+//! Requests that are passed through to the function's own HTTP server.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn full(text: &'static str) -> StreamedBody {
 
 type Part = Result<Frame<Bytes>, BodyError>;
 
-/// A body that comes as the test sends it; its end is the sender's.
+/// A body that the test sends in parts; it ends when the sender is dropped.
 fn sent() -> (UnboundedSender<Part>, StreamedBody) {
     let (sender, parts) = unbounded_channel();
     let parts = stream::unfold(parts, async |mut parts| {
@@ -57,7 +57,7 @@ pub(crate) fn at_once(response: PassedResponse) -> Served {
     Box::pin(std::future::ready(Ok(response)))
 }
 
-/// Has every request answered with the body that comes out of this.
+/// Answers every request with the body that `body` returns.
 fn answering(house: &House, body: impl Fn() -> StreamedBody + Send + Sync + 'static) {
     house
         .engine
@@ -65,7 +65,7 @@ fn answering(house: &House, body: impl Fn() -> StreamedBody + Send + Sync + 'sta
     house.deploy(server);
 }
 
-/// The one response whose body the test sends.
+/// A response whose body the test sends.
 fn streaming(house: &House) -> UnboundedSender<Part> {
     let (sender, body) = sent();
     let body = parking_lot::Mutex::new(Some(body));
@@ -369,7 +369,7 @@ async fn a_switch_of_protocols_that_nobody_asked_for_is_the_functions_error() {
     assert_eq!(error["errorType"], "Runtime.ServerError");
 }
 
-/// Counts how often it is asked.
+/// Counts how often it is polled.
 struct Asked(Arc<AtomicUsize>, StreamedBody);
 
 impl Body for Asked {
@@ -431,7 +431,7 @@ async fn nothing_of_a_request_passes_once_its_exchange_is_over() {
     let (rest, reader) = oneshot::channel();
     let rest = parking_lot::Mutex::new(Some(rest));
     house.engine.serve_http(move |request| {
-        // The server answers early, and goes on reading.
+        // The server answers early and continues to read.
         let rest = rest.lock().take().unwrap();
         let reading = tokio::spawn(request.into_body().collect());
         let _ = rest.send(reading);

@@ -1,4 +1,4 @@
-//! The queue: its bound, its deadline, and what it says.
+//! The queue: its limit, its deadline, and its errors.
 
 use pilot_invoke::{InvokeError, Limits, ThrottleReason};
 use pilot_model::Outcome;

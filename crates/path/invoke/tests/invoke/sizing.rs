@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::house::{House, ms, to};
 
-/// About what forking costs on two cores.
+/// About the cost of a fork on two cores.
 fn forks(house: &House) {
     house
         .engine
@@ -95,7 +95,7 @@ async fn the_first_free_worker_serves_whoever_waits_longest() {
     house.engine.serve(|_| Deed::after(ms(2)));
     house.deploy(|_| ());
     house.call().await.unwrap();
-    // The only worker is busy; a start takes longer than it will be.
+    // The only worker is busy, but it will be free before a start would be ready.
     let first = house.begin();
     let second = house.begin();
     let third = house.begin();

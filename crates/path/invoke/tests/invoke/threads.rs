@@ -1,4 +1,4 @@
-//! Many clients on several threads, some of whom hang up: nothing is lost, leaked or locked up.
+//! Many clients on several threads, some of which hang up: no request is lost, nothing leaks, nothing deadlocks.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Connections that were upgraded: one invocation each, for as long as they last.
+//! Upgraded connections: one invocation each, as long as they last.
 
 use std::sync::atomic::Ordering;
 

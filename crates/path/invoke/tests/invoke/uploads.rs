@@ -11,7 +11,7 @@ use crate::house::{Answer, House, request};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Invokes the live version of `f`; the payload takes so long.
+/// Invokes the live version of `f`; the payload takes `upload` to arrive.
 fn slow_call(house: &House, upload: Duration) -> impl Future<Output = Answer> + Send + use<> {
     let invoker = house.invoker.clone();
     let version = invoker.find("f", None).unwrap();
@@ -92,7 +92,7 @@ async fn a_payload_that_breaks_off_is_an_error_and_leaves_nothing() {
     let answer = house.invoker.invoke(request, payload).await;
     assert!(matches!(answer, Err(InvokeError::ShuttingDown)));
     assert!(house.sink.records().is_empty());
-    // The worker that came up for it serves the next one.
+    // The worker that was started for it serves the next request.
     assert_eq!(house.call().await.unwrap().start, StartKind::Warm);
     assert_eq!(house.engine.starts(), 1);
 }

@@ -1,4 +1,4 @@
-//! Versions come and go while requests run; the daemon stops.
+//! Versions are deployed and removed while requests run; the daemon stops.
 
 use std::sync::Arc;
 use std::time::Duration;

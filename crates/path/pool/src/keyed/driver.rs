@@ -1,4 +1,4 @@
-//! The driver around the state machine: the hosts, the versions that are known, and the way from a request to a worker.
+//! The driver around the state machine: the hosts, the known versions, and the steps from a request to a worker.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,34 +26,34 @@ type Handle = Arc<dyn PrewarmedRuntime>;
 pub(super) struct Driver {
     pub(super) parts: KeyedParts,
     pub(super) settings: KeyedSettings,
-    /// Cleanings, and what ends: given their time when the pool is closed.
+    /// Cleanings, and runtimes that end. When the pool is closed, they may finish.
     pub(super) tasks: Tasks,
-    /// Starts ahead of demand: ended when the pool is closed.
+    /// Starts ahead of demand. They are aborted when the pool is closed.
     pub(super) ahead: Tasks,
     /// Guards the decisions; never held across an await, nor while a runtime is started, ended or measured.
     pub(super) state: Mutex<DriverState>,
     /// Guards the forecasters while they tick; taken before `state`, never on the path of a request.
     pub(super) forecasts: Mutex<Forecasts>,
-    /// The timer is to look: there may be a new base key.
+    /// Wakes the timer: there may be a new base key.
     pub(super) wake: Arc<Notify>,
-    /// A runtime has become available, or come to nothing: whoever waits looks again.
+    /// Notified when a runtime has become available or has ended: waiting requests look again.
     pub(super) settled: Notify,
-    /// What was published last. Guards nothing else.
+    /// The counts that were published last. Guards nothing else.
     pub(super) told: Mutex<RuntimeCounts>,
 }
 
-/// What is decided about.
+/// The state that is guarded.
 #[derive(Debug)]
 pub(super) struct DriverState {
     pub(super) runtimes: KeyedState<Handle>,
-    /// Versions that were prepared or started and not given up; bounded by the versions that are deployed.
+    /// Versions that were prepared or started, and not forgotten. Bounded by the number of deployed versions.
     versions: HashMap<(FunctionName, VersionId), Known>,
 }
 
 #[derive(Debug)]
 struct Known {
     key: Arc<RuntimeKey>,
-    /// What made the key, and starts its runtimes.
+    /// The host that made the key and starts its runtimes.
     host: Arc<dyn RuntimeHost>,
     last: Option<RuntimeStart>,
 }
@@ -92,7 +92,7 @@ impl Driver {
         self.parts.clock.now()
     }
 
-    /// Who makes this version's runtimes.
+    /// The host of this version's runtimes.
     pub(super) fn host(&self, version: &Version) -> Result<&Arc<dyn RuntimeHost>, StartError> {
         let runtime = &version.config.runtime;
         let mut hosts = self.parts.hosts.iter();
@@ -103,7 +103,7 @@ impl Driver {
             })
     }
 
-    /// Starts a worker in a runtime that is there, that is turned into the right one, or that is started.
+    /// Starts a worker in a runtime that is reused, adapted, or started.
     pub(super) async fn start(
         self: &Arc<Self>,
         version: &Arc<Version>,
@@ -117,8 +117,8 @@ impl Driver {
         match specialised.await {
             Ok(worker) => Ok(KeyedWorker::new(worker, hold)),
             Err(error) => {
-                // User code that fails leaves a runtime that can be cleaned. After anything else nobody knows what it is in,
-                // and kept it would fail the next worker as well: it ends here.
+                // If user code failed, the runtime can be cleaned. After any other error its state is unknown, and the next
+                // worker in it might fail as well. It ends here.
                 if matches!(error, StartError::Import { .. }) {
                     drop(hold.give_back());
                 }
@@ -132,7 +132,7 @@ impl Driver {
         self.state.lock().versions.contains_key(&name_of(version))
     }
 
-    /// A version will not be started again soon.
+    /// Forgets a version, which will not be started again soon.
     pub(super) fn forget(&self, version: &Version) {
         let mut gone = Vec::new();
         {
@@ -144,14 +144,14 @@ impl Driver {
         self.bury(gone);
     }
 
-    /// Nothing is given or kept any more; what was.
+    /// From now on, no runtime is given or kept. Returns the kept ones.
     pub(super) fn close(&self) -> Vec<Handle> {
         let mut gone = Vec::new();
         self.state.lock().runtimes.close(&mut gone);
         gone
     }
 
-    /// What is kept, measured; reads `/proc`.
+    /// Measures the kept runtimes; reads `/proc`.
     pub(super) fn templates(&self) -> Vec<TemplateMemory> {
         let kept: Vec<(Arc<RuntimeKey>, Handle)> = {
             let state = self.state.lock();
@@ -193,14 +193,14 @@ impl Driver {
         })
     }
 
-    /// Has these runtimes dropped, off the path.
+    /// Drops these runtimes off the path.
     pub(super) fn bury(&self, gone: Vec<Handle>) {
         if !gone.is_empty() {
             self.tasks.spawn(async move { drop(gone) });
         }
     }
 
-    /// Starts what the forecast wants of a base key.
+    /// Starts the runtimes that the forecast requires of a base key.
     pub(super) fn refill(self: &Arc<Self>, base_key: &Arc<RuntimeKey>) {
         let now = self.now();
         let (starts, host) = {
@@ -215,7 +215,7 @@ impl Driver {
         };
         for id in starts {
             let claim = Claim::new(self, id);
-            // Without a host the claim is dropped: the start has failed, and the next one waits.
+            // Without a host the claim is dropped: the start has failed, and the next one is delayed.
             let Some(host) = &host else { continue };
             let start = host.start(base_key);
             let (driver, base_key) = (Arc::clone(self), Arc::clone(base_key));
@@ -232,7 +232,7 @@ impl Driver {
         }
     }
 
-    /// The version's key. Asked of the host once, and in use until the version is forgotten.
+    /// The version's key. The host is asked once, and the key stays in use until the version is forgotten.
     fn know(
         &self,
         version: &Version,
@@ -244,7 +244,7 @@ impl Driver {
         }
         let key = host.key(version)?;
         if key.owner() != Some(version.config.owner()) {
-            // Whatever the host's reasons: runtimes would be handed from owner to owner.
+            // This must not happen: runtimes would be passed from one owner to another.
             return Err(StartError::Sandbox {
                 problem: format!(
                     "the runtime of {} has no owner, or another one than {}",
@@ -255,7 +255,7 @@ impl Driver {
         }
         let mut state = self.state.lock();
         let DriverState { runtimes, versions } = &mut *state;
-        // Another start may have been faster.
+        // Another start may have inserted it first.
         let known = versions.entry(name).or_insert_with(|| {
             let key = Arc::new(key);
             runtimes.use_key(&key);
@@ -271,7 +271,7 @@ impl Driver {
         Ok(key)
     }
 
-    /// Algorithm 1, done.
+    /// Executes Algorithm 1.
     async fn acquire(
         self: &Arc<Self>,
         version: &Arc<Version>,
@@ -283,7 +283,7 @@ impl Driver {
         let mut failures = 0;
         let mut waiting: Option<RuntimeWait<'_>> = None;
         loop {
-            // Before the look: what is settled from here on is heard of.
+            // Created before the look, so that no notification after it is missed.
             let settled = self.settled.notified();
             let mut gone = Vec::new();
             let acquired = {
@@ -331,7 +331,7 @@ impl Driver {
         }
     }
 
-    /// Notes how a worker got its runtime.
+    /// Records how a worker got its runtime.
     fn note(&self, version: &Arc<Version>, key: &RuntimeKey, origin: &Origin, asked: Instant) {
         let took = self.now().since(asked);
         let base_key = key.base_key();
@@ -390,5 +390,5 @@ fn closed() -> StartError {
     }
 }
 
-/// Runtimes that one request tries to have adapted before a fresh one is started for it.
+/// The number of runtimes that are adapted for one request before a fresh one is started.
 const ADAPTATIONS_MAX: u32 = 2;

@@ -1,7 +1,7 @@
-//! Who has a runtime, while it is not available: a start under way ([`Claim`]), and a runtime that is up ([`Hold`]). Neither can be
-//! lost: dropped, whatever the reason, the runtime ends and the state machine is told.
+//! The owners of a runtime that is not available: a start in progress ([`Claim`]), and a runtime in use ([`Hold`]). Neither can
+//! be lost: when it is dropped, the runtime ends and the state machine is told.
 //!
-//! Dropping does not spawn: it may happen inside [`Tasks::spawn`](crate::tasks::Tasks::spawn), which must not be entered twice.
+//! Dropping does not spawn: it may happen inside [`Tasks::spawn`](crate::tasks::Tasks::spawn), which is not reentrant.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::driver::Driver;
 use super::state::{End, RuntimeId};
 
-/// A start under way.
+/// A start in progress.
 #[derive(Debug)]
 pub(super) struct Claim {
     driver: Arc<Driver>,
@@ -30,7 +30,7 @@ impl Claim {
         }
     }
 
-    /// It is up, for who asked for it.
+    /// The runtime is ready, for the request that asked for it.
     pub(super) fn up(mut self, runtime: Arc<dyn PrewarmedRuntime>) -> Hold {
         self.open = false;
         let now = self.driver.now();
@@ -38,7 +38,7 @@ impl Claim {
         Hold::new(&self.driver, self.id, runtime)
     }
 
-    /// It is up, ahead of demand.
+    /// The runtime is ready, ahead of demand.
     pub(super) fn up_ahead(mut self, runtime: Arc<dyn PrewarmedRuntime>) {
         self.open = false;
         let now = self.driver.now();
@@ -63,7 +63,7 @@ impl Drop for Claim {
 }
 
 impl Driver {
-    /// Turns a runtime into one of another key, within the bound. `Err`: why not; it is to be dropped then.
+    /// Adapts a runtime to another key, within the time limit. `Err`: the reason; drop the runtime.
     pub(super) async fn adapt(
         &self,
         runtime: &Arc<dyn PrewarmedRuntime>,
@@ -78,13 +78,13 @@ impl Driver {
     }
 }
 
-/// A runtime that is up and somebody's.
+/// A runtime that is in use.
 #[derive(Debug)]
 pub(super) struct Hold {
     driver: Arc<Driver>,
     id: RuntimeId,
     runtime: Arc<dyn PrewarmedRuntime>,
-    /// The state machine does not know yet what became of it.
+    /// The state machine has not been told the end of this use.
     open: bool,
 }
 
@@ -106,7 +106,7 @@ impl Hold {
         &self.runtime
     }
 
-    /// Turns it into a runtime of another key, within the bound. `Err`: why not; drop it then.
+    /// Adapts it to another key, within the time limit. `Err`: the reason; drop it.
     pub(super) async fn adapt(&self, to: &Arc<RuntimeKey>) -> Result<(), String> {
         self.driver.adapt(&self.runtime, to).await
     }
@@ -117,8 +117,8 @@ impl Hold {
         self.driver.state.lock().runtimes.adapted(now, self.id);
     }
 
-    /// Gives it back: it is cleaned off the path and kept, or ended. What comes back resolves, with an error, once that is so; it
-    /// need not be waited for.
+    /// Gives it back: it is cleaned off the path and kept, or ended. The receiver resolves, with an error, after that; the caller
+    /// need not wait for it.
     pub(super) fn give_back(self) -> oneshot::Receiver<()> {
         let driver = Arc::clone(&self.driver);
         let (done, settled) = oneshot::channel();
@@ -131,7 +131,7 @@ impl Hold {
         settled
     }
 
-    /// Gives it up, for memory is short: it ends, once what its worker has left has had the time that it was promised.
+    /// Gives it up because memory is short. It ends after the processes of its worker have had their promised time to end.
     pub(super) fn give_up(mut self) {
         let now = self.driver.now();
         let is_closed = {
@@ -148,13 +148,13 @@ impl Hold {
         }
     }
 
-    /// Out of time or not, it ends when this is dropped.
+    /// When the time is over, dropping `self` ends the runtime.
     async fn vacate(self) {
         let bound = self.driver.settings.clean_max;
         let _ = timeout(bound, self.runtime.vacate()).await;
     }
 
-    /// The use is over. `None`: there is nothing to clean any more.
+    /// The use has ended. `None`: there is nothing to clean.
     fn release(self) -> Option<Self> {
         let now = self.driver.now();
         let is_closed = {

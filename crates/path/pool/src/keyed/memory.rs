@@ -1,19 +1,19 @@
-//! How full the machine's memory is, as the kernel says (HotC, section IV-B: "monitoring used_mem and used_swap").
+//! The machine's memory use, as the kernel reports it (HotC, section IV-B: "monitoring used_mem and used_swap").
 
 use std::fs;
 
 /// The machine's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineMemory {
-    /// Memory that is not available to new programs, and swap that is in use, bytes. What was swapped out counts, for it was
-    /// swapped out since there was too much.
+    /// Memory that is not available to new programs, plus swap in use, bytes. Swap counts because pages were swapped out for lack
+    /// of memory.
     pub used_bytes: u64,
     /// Memory, without swap, bytes. So `used_bytes` can be more.
     pub total_bytes: u64,
 }
 
 impl MachineMemory {
-    /// By how much the use is above this share, bytes.
+    /// The excess over this share, bytes.
     pub(super) fn over(&self, percent: u8) -> u64 {
         let limit = u128::from(self.total_bytes) * u128::from(percent) / 100;
         let limit = u64::try_from(limit).unwrap_or(u64::MAX);
@@ -21,7 +21,7 @@ impl MachineMemory {
     }
 }
 
-/// Reads `/proc/meminfo` (proc_meminfo(5)). `None`: it cannot be read, or says nothing.
+/// Reads `/proc/meminfo` (proc_meminfo(5)). `None`: it cannot be read or parsed.
 #[must_use]
 pub fn machine_memory() -> Option<MachineMemory> {
     parse(&fs::read_to_string("/proc/meminfo").ok()?)

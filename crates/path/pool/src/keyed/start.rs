@@ -1,6 +1,6 @@
-//! A start for a request that takes whatever of its key is there first: its own runtime, or one that was given back and cleaned
-//! meanwhile. A burst is then served by the runtimes that are there, while those that it had started come up; they are kept for
-//! the next one.
+//! A start for a request that takes the first available runtime of its key: the one that it started, or one that was given back
+//! and cleaned in the meantime. A burst is then served by the existing runtimes, while those that it had started become ready.
+//! These are kept for the next burst.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::state::{Look, RuntimeId};
 type Start = Pin<Box<dyn Future<Output = Result<Arc<dyn PrewarmedRuntime>, StartError>> + Send>>;
 
 impl Driver {
-    /// The runtime that the state machine wants started, or one that becomes available before it is up; with [`Look::Nowhere`] its own in
-    /// any case, for what was there has not done. Dropped, the start is given up.
+    /// The runtime that is started for the request, or one that becomes available earlier. With [`Look::Nowhere`] always the
+    /// started one, because the available ones could not be adapted. Dropping the future cancels the start.
     pub(super) async fn start_or_find(
         self: &Arc<Self>,
         id: RuntimeId,
@@ -27,7 +27,7 @@ impl Driver {
         let claim = Claim::new(self, id);
         let mut start = self.begin(host, key);
         loop {
-            // Before the look: what is settled from here on is heard of.
+            // Created before the look, so that no notification after it is missed.
             let settled = self.settled.notified();
             if look != Look::Nowhere
                 && let Some(hold) = self.find(key)
@@ -43,7 +43,7 @@ impl Driver {
         }
     }
 
-    /// A host may start the base key alone: then the rest is applied.
+    /// A host may start only the base key; then the other settings are applied here.
     fn begin(self: &Arc<Self>, host: &Arc<dyn RuntimeHost>, key: &Arc<RuntimeKey>) -> Start {
         let start = host.start(key);
         let (driver, key) = (Arc::clone(self), Arc::clone(key));
@@ -57,7 +57,7 @@ impl Driver {
         })
     }
 
-    /// Nobody waits for it any more.
+    /// Continues a start that no request waits for any more.
     fn go_on(&self, claim: Claim, start: Start) {
         self.ahead.spawn(async move {
             match start.await {
@@ -69,7 +69,7 @@ impl Driver {
         });
     }
 
-    /// One of the key that is available.
+    /// An available runtime of the key.
     fn find(self: &Arc<Self>, key: &Arc<RuntimeKey>) -> Option<Hold> {
         let mut gone = Vec::new();
         let found = {

@@ -1,8 +1,8 @@
-//! The decisions of the keyed pool as a pure state machine (HotC, section IV): which runtime a worker is given, what becomes of it
-//! afterwards, which are started ahead and which are ended. Events come in with the time at which they happened; no I/O, no
-//! clock, no lock. `driver.rs` calls it.
+//! The decisions of the keyed pool as a pure state machine (HotC, section IV): which runtime a worker gets, what happens to it
+//! afterwards, which are started ahead of demand, and which are ended. It takes events with the time at which they happened; no
+//! I/O, no clock, no lock. `driver.rs` calls it.
 //!
-//! A runtime's way (the paper's Fig. 7; its three marks are those of a *key*, [`KeyedState::availability`]):
+//! The states of a runtime (the paper's Fig. 7; its three marks are states of a *key*, [`KeyedState::availability`]):
 //!
 //! ```text
 //!               acquire                     started
@@ -14,12 +14,12 @@
 //!                                   └────────────────cleaned─────────┴────────┘
 //! ```
 //!
-//! and from every state `end`, to nothing.
+//! and from every state, `end` removes the runtime.
 //!
-//! Invariants, property-tested in `state/tests.rs`: whoever holds a runtime holds it alone, for the state machine has the handles of
-//! those that are available and of no others; only those are evicted; a runtime that somebody has used is given to its owner
-//! alone; the counts by key and by base key are those of the runtimes; beyond the limit there is nothing available; no more requests
-//! wait for what is under way than that is.
+//! Invariants, property-tested in `state/tests.rs`: a runtime has one holder, because the state machine has the handles of
+//! exactly the available ones; only those are evicted; a used runtime is given only to its owner; the counts by key and by base
+//! key match the runtimes; beyond the limit no runtime is available; no more requests wait than there are runtimes being cleaned
+//! or started.
 
 mod account;
 mod keeping;
@@ -40,15 +40,15 @@ use account::{BaseKeyAccount, KeyAccount};
 pub(super) use nearest::Near;
 pub(super) use words::{Acquired, Awaited, Cause, End, Limits, Look, RuntimeId, Wait};
 
-/// All runtimes of all keys. `R` is the handle: whoever has it keeps the runtime up.
+/// All runtimes of all keys. `R` is the handle: it keeps the runtime alive.
 #[derive(Debug)]
 pub(super) struct KeyedState<R> {
     limits: Limits,
-    /// By number, which is by age.
+    /// By number, and therefore by age.
     runtimes: BTreeMap<RuntimeId, Runtime<R>>,
-    /// Those available.
+    /// The available ones.
     available: BTreeSet<RuntimeId>,
-    /// Keys that a version uses or a runtime has.
+    /// Keys of versions and runtimes.
     keys: HashMap<Arc<RuntimeKey>, KeyAccount>,
     /// The base keys of those keys.
     base_keys: HashMap<Arc<RuntimeKey>, BaseKeyAccount>,
@@ -70,7 +70,7 @@ enum RuntimeState<R> {
         cause: Cause,
         asked: Instant,
     },
-    /// The only state in which the state machine has the handle.
+    /// Only in this state, the state machine has the handle.
     Available {
         runtime: R,
         since: Instant,
@@ -98,15 +98,15 @@ impl<R> KeyedState<R> {
         }
     }
 
-    /// Algorithm 1: a runtime for a worker. Of those with the key, the one that became available last ("the first available",
-    /// in the paper): its memory is the likeliest to be in the caches, and the others age until `keep` lets them go. Else the
-    /// nearest that can be adapted. Else one that is under way, if that is worth waiting for (`waiting.rs`). Else a new one, for
-    /// which the oldest available makes room where there are too many.
+    /// Algorithm 1: a runtime for a worker. Among the available ones with the key, the one that became available last ("the first
+    /// available", in the paper): its memory is most likely in the caches, and the others age until `keep` ends them. Otherwise
+    /// the nearest one that can be adapted. Otherwise one that is being cleaned or started, if it is worth waiting for
+    /// (`waiting.rs`). Otherwise a new one. If there are too many, the oldest available one is evicted.
     ///
-    /// Where all are leased a new one is started all the same: the limit is on what is kept. How many workers there may be is
-    /// the business of each function's `scale.max`; a request is not refused because others are busy.
+    /// If all are leased, a new one is started anyway: the limit applies only to kept runtimes. Each function's `scale.max`
+    /// limits its workers. A request is not refused because other functions are busy.
     ///
-    /// Dead ones are met on the way and put into `gone`, as are those evicted. `None`: closed.
+    /// Runtimes that are found dead or are evicted are put into `gone`. `None`: closed.
     pub(super) fn acquire(
         &mut self,
         now: Instant,
@@ -147,7 +147,7 @@ impl<R> KeyedState<R> {
         Some(Acquired::Start(self.begin(now, key, cause)))
     }
 
-    /// One of this key that is available: for a request that has waited for its own since [`KeyedState::acquire`] said so.
+    /// An available runtime of this key, for a request that has been waiting for its own start since [`KeyedState::acquire`].
     pub(super) fn reuse(
         &mut self,
         now: Instant,
@@ -163,19 +163,19 @@ impl<R> KeyedState<R> {
             }
             gone.push(runtime);
             self.end(id, End::Destroyed);
-            // Ending the last one of a key may have taken its account along.
+            // Ending the last runtime of a key may have removed its account.
             self.enter(key);
         }
         None
     }
 
-    /// A runtime that was started for a request is up; the caller has it.
+    /// A runtime that was started for a request is ready; the caller has it.
     pub(super) fn started(&mut self, now: Instant, id: RuntimeId) {
         self.note_start(now, id);
         self.shift(id, RuntimeState::Leased { since: now });
     }
 
-    /// A runtime that was started ahead is up.
+    /// A runtime that was started ahead of demand is ready.
     pub(super) fn started_ahead(
         &mut self,
         now: Instant,
@@ -187,7 +187,7 @@ impl<R> KeyedState<R> {
         self.keep(now, id, runtime, gone);
     }
 
-    /// A start came to nothing.
+    /// A start failed.
     pub(super) fn start_failed(&mut self, now: Instant, id: RuntimeId) {
         let Some(Runtime { key, state }) = self.runtimes.get(&id) else {
             return;
@@ -212,7 +212,7 @@ impl<R> KeyedState<R> {
         }
     }
 
-    /// Algorithm 2, its beginning: a worker gives its runtime back, to be cleaned. From here on it is the owner's of its key.
+    /// Algorithm 2, first half: a worker gives its runtime back, to be cleaned. From now on it belongs to the owner in its key.
     pub(super) fn release(&mut self, now: Instant, id: RuntimeId) {
         if let Some(Runtime {
             key,
@@ -225,7 +225,7 @@ impl<R> KeyedState<R> {
         }
     }
 
-    /// Algorithm 2, its end: it is clean, and available again, unless nobody could use it or there are too many.
+    /// Algorithm 2, second half: it is clean and available again, unless no version could use it or there are too many.
     pub(super) fn cleaned(&mut self, now: Instant, id: RuntimeId, runtime: R, gone: &mut Vec<R>) {
         let Some(Runtime {
             key,
@@ -241,7 +241,7 @@ impl<R> KeyedState<R> {
         self.keep(now, id, runtime, gone);
     }
 
-    /// A runtime is no more; `None`: whoever had it is to drop it. What is not known any more is ignored.
+    /// A runtime has ended. `None`: the holder must drop it. An unknown id is ignored.
     pub(super) fn end(&mut self, id: RuntimeId, how: End) -> Option<R> {
         let key = Arc::clone(&self.runtimes.get(&id)?.key);
         let totals = self.totals(&key);
@@ -253,7 +253,7 @@ impl<R> KeyedState<R> {
         self.remove(id)
     }
 
-    /// Nothing is given, started or kept any more.
+    /// From now on, no runtime is given, started or kept.
     pub(super) fn close(&mut self, gone: &mut Vec<R>) {
         self.closed = true;
         while let Some(id) = self.available.first().copied() {
@@ -261,17 +261,17 @@ impl<R> KeyedState<R> {
         }
     }
 
-    /// Whether nothing is given any more.
+    /// Whether it is closed.
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether anything is kept at all: it is neither closed nor told to keep nothing.
+    /// Whether any runtime is kept: it is not closed, and its limit is not 0.
     pub(super) fn keeps(&self) -> bool {
         !self.closed && self.limits.runtimes_max > 0
     }
 
-    /// The paper's Fig. 7.
+    /// The state of a key in the paper's Fig. 7.
     pub(super) fn availability(&self, key: &RuntimeKey) -> Availability {
         match self.keys.get(key).map(|account| account.counts) {
             Some(counts) if counts.available > 0 => Availability::Available,
@@ -280,19 +280,19 @@ impl<R> KeyedState<R> {
         }
     }
 
-    /// Of this key, and what has become of them.
+    /// Counts and totals of this key.
     pub(super) fn of_key(&self, key: &RuntimeKey) -> (RuntimeCounts, RuntimeTotals) {
         let account = self.keys.get(key);
         account.map_or_else(Default::default, |account| (account.counts, account.totals))
     }
 
-    /// Of this base key.
+    /// Counts of this base key.
     pub(super) fn of_base_key(&self, base_key: &RuntimeKey) -> RuntimeCounts {
         let account = self.base_keys.get(base_key);
         account.map_or_else(RuntimeCounts::default, |account| account.counts)
     }
 
-    /// Of all.
+    /// Counts of all keys.
     pub(super) fn counts(&self) -> RuntimeCounts {
         let mut sum = RuntimeCounts::default();
         for BaseKeyAccount { counts, .. } in self.base_keys.values() {
@@ -305,7 +305,7 @@ impl<R> KeyedState<R> {
         sum
     }
 
-    /// Those available, the oldest first.
+    /// The available runtimes, the oldest first.
     pub(super) fn kept(&self) -> impl Iterator<Item = (&Arc<RuntimeKey>, &R)> {
         self.available.iter().filter_map(|id| {
             let Runtime { key, state } = self.runtimes.get(id)?;
@@ -316,7 +316,7 @@ impl<R> KeyedState<R> {
         })
     }
 
-    /// A new runtime, to be started by the caller.
+    /// A new runtime, which the caller must start.
     fn begin(&mut self, now: Instant, key: &Arc<RuntimeKey>, cause: Cause) -> RuntimeId {
         self.enter(key);
         self.next += 1;
@@ -331,7 +331,7 @@ impl<R> KeyedState<R> {
         id
     }
 
-    /// Puts a runtime with those available; it may be one of those that have to go at once.
+    /// Makes a runtime available. It may be one that is evicted at once.
     fn keep(&mut self, now: Instant, id: RuntimeId, runtime: R, gone: &mut Vec<R>) {
         let Some(key) = self.runtimes.get(&id).map(|known| Arc::clone(&known.key)) else {
             gone.push(runtime);

@@ -21,7 +21,7 @@ use super::*;
 struct Bench {
     host: Arc<FakeHost>,
     sink: Arc<RecordingSink>,
-    /// Bytes of a machine of 1000 that are in use.
+    /// Bytes in use, on a machine that has 1000.
     memory_used: Arc<AtomicU64>,
     pool: Arc<KeyedPool>,
 }
@@ -31,7 +31,7 @@ impl Bench {
         Self::with(|_| ())
     }
 
-    /// Nothing is forecast.
+    /// Without a forecast.
     fn with(change: impl FnOnce(&mut KeyedSettings)) -> Self {
         Self::forecasting(|_| None, change)
     }
@@ -73,7 +73,7 @@ impl Bench {
         self.pool.start(version, WorkerId(1)).await
     }
 
-    /// Starts a worker, lets it go, and waits until its runtime is kept.
+    /// Starts a worker, releases it, and waits until its runtime is kept.
     async fn use_once(&self, version: &Arc<Version>) {
         let before = self.counts(version).available;
         let worker = self.start(version).await;
@@ -88,7 +88,7 @@ impl Bench {
         self.pool.status(version).expect("the version has a key")
     }
 
-    /// Of the version's key.
+    /// The counts of the version's key.
     fn counts(&self, version: &Version) -> RuntimeCounts {
         self.status(version).own
     }
@@ -97,7 +97,7 @@ impl Bench {
         self.status(version).last.expect("it was started").how
     }
 
-    /// What was done with the runtime that came up as the nth.
+    /// What was done with the nth runtime.
     fn deeds(&self, number: usize) -> Vec<RuntimeDeed> {
         self.host.runtimes()[number - 1].deeds()
     }
@@ -129,7 +129,7 @@ fn no_sandbox() -> StartError {
     }
 }
 
-/// In paused time: whoever is ready runs first, then the clock goes on.
+/// In paused time: all ready tasks run before the clock advances.
 async fn eventually(is_so: impl Fn() -> bool) {
     for _ in 0..10_000 {
         if is_so() {

@@ -1,5 +1,5 @@
-//! What happens every few seconds, on a thread for blocking work, so that no request ever waits behind it: memory is looked at,
-//! forecasters tick (Algorithm 3), and what nobody wants is let go.
+//! The periodic work, on a thread for blocking work, so that no request waits for it: checks the memory, ticks the forecasters
+//! (Algorithm 3), and ends runtimes that are not needed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::forecasting::Forecast;
 /// The forecasters, one per base key that a version uses.
 #[derive(Debug, Default)]
 pub(super) struct Forecasts {
-    /// `None`: the policy predicts nothing, or its forecaster panicked.
+    /// `None`: the policy has no forecast, or its forecaster panicked.
     by_base_key: HashMap<Arc<RuntimeKey>, Option<Forecast>>,
 }
 
 impl Forecasts {
-    /// What is predicted of a base key.
+    /// The forecast of a base key.
     pub(super) fn status(&self, base_key: &RuntimeKey) -> Option<ForecastStatus> {
         self.by_base_key
             .get(base_key)?
@@ -29,7 +29,7 @@ impl Forecasts {
     }
 }
 
-/// What was ended for want of memory.
+/// What was evicted because memory was short.
 #[derive(Debug, Default)]
 pub(super) struct Evicted {
     pub(super) runtimes: u32,
@@ -37,7 +37,7 @@ pub(super) struct Evicted {
 }
 
 impl Driver {
-    /// How long until the next.
+    /// Returns the time until the next tick.
     pub(super) fn tick(self: &Arc<Self>) -> Duration {
         let now = self.now();
         self.relieve(now);
@@ -61,13 +61,13 @@ impl Driver {
         if changed {
             self.parts.sink.publish(Event::RuntimesCounted(counts));
         }
-        // Nothing is kept of base keys that no version uses.
+        // No runtime is kept for base keys that no version uses.
         let is_quiet = !is_used && counts == RuntimeCounts::default();
         let pause = if is_quiet { Duration::MAX } else { LOOK_EVERY };
         next.since(self.now()).min(pause)
     }
 
-    /// Evicts the oldest available runtimes until what is left should fit the limit, by what they say they use.
+    /// Evicts the oldest available runtimes until the rest should fit the limit, according to their reported memory.
     fn relieve(&self, now: Instant) {
         let Some(memory) = (self.parts.memory)() else {
             return;
@@ -86,7 +86,7 @@ impl Driver {
         }
     }
 
-    /// Evicts the oldest available runtimes until they had so many bytes, by what they say. Reads `/proc`.
+    /// Evicts the oldest available runtimes until their reported memory adds up to `bytes`. Reads `/proc`.
     pub(super) fn evict(&self, now: Instant, bytes: u64) -> Evicted {
         let mut evicted = Evicted::default();
         while evicted.bytes < bytes {
@@ -98,7 +98,7 @@ impl Driver {
         evicted
     }
 
-    /// Ticks the forecasters that are due and starts what they want. When the next one is due.
+    /// Ticks the forecasters that are due and starts the runtimes they require. Returns when the next one is due.
     fn forecast(self: &Arc<Self>, now: Instant) -> Instant {
         let base_keys: Vec<Arc<RuntimeKey>> = {
             let state = self.state.lock();
@@ -127,7 +127,7 @@ impl Driver {
         next
     }
 
-    /// A new base key's; it has an interval to see something.
+    /// The forecaster of a new base key. It observes one interval before its first tick.
     fn make_forecast(&self, now: Instant) -> Option<Forecast> {
         let settings = &self.settings;
         let scale = ScaleConfig {
@@ -160,7 +160,7 @@ impl Driver {
     }
 }
 
-/// Memory and age are looked at this often while there is anything.
+/// Interval of the checks of memory and age, while there is any runtime.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// What ending a runtime is taken to free at least, whatever it says.
+/// The minimum that counts as freed by ending a runtime, even if it reports less.
 const FREED_BYTES_MIN: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! A request that waits for a runtime that is under way, instead of having another one started.
+//! A request that waits for a runtime that is being cleaned or started, instead of starting another one.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio::time::{Instant as Deadline, timeout_at};
 use super::driver::Driver;
 use super::state::{Awaited, Look, Wait};
 
-/// See the module. Dropped, the request waits no longer, and the state machine is told.
+/// See the module. Dropping it ends the wait and tells the state machine.
 #[derive(Debug)]
 pub(super) struct RuntimeWait<'a> {
     driver: &'a Driver,
@@ -30,7 +30,7 @@ impl<'a> RuntimeWait<'a> {
         }
     }
 
-    /// How to look again, once something may have changed. With [`Look::Again`] it was in vain: drop it first.
+    /// Waits for a change, and returns how to look again. [`Look::Again`]: the wait was without success; drop this first.
     pub(super) async fn for_change(&self, settled: Notified<'_>) -> Look {
         match timeout_at(self.until, settled).await {
             Ok(()) => Look::Waiting(self.on),
@@ -38,7 +38,7 @@ impl<'a> RuntimeWait<'a> {
         }
     }
 
-    /// The state machine has said what to do instead.
+    /// The state machine has answered otherwise, which ends the wait.
     pub(super) fn answered(mut self) {
         self.open = false;
     }

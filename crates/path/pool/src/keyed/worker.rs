@@ -14,11 +14,11 @@ use tokio::time::timeout;
 
 use super::hold::Hold;
 
-/// A worker, and its runtime until that is given back.
+/// A worker, and its runtime until it is given back.
 #[derive(Debug)]
 pub(super) struct KeyedWorker {
     inner: Arc<dyn Worker>,
-    /// Guards the taking: it is given back once, by whoever ends the worker first.
+    /// Guards the runtime, which is given back only once: by the first call that ends the worker.
     hold: Mutex<Option<Hold>>,
 }
 
@@ -30,7 +30,7 @@ impl KeyedWorker {
         }
     }
 
-    /// Lets it go and waits, at most so long, until its runtime is clean and kept, or ended.
+    /// Releases it, and waits at most `patience` until its runtime is clean and kept, or ended.
     pub(super) async fn end(self, patience: Duration) {
         self.inner.retire();
         let hold = self.hold.lock().take();
@@ -39,7 +39,7 @@ impl KeyedWorker {
         }
     }
 
-    /// One whose worker crashed or was killed may be used again, too: cleaning verifies.
+    /// After a crash or a kill, the runtime may be used again, too: cleaning verifies it.
     fn give_back(&self) {
         let hold = self.hold.lock().take();
         if let Some(hold) = hold {
@@ -107,7 +107,7 @@ impl Worker for KeyedWorker {
 impl Drop for KeyedWorker {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.get_mut().take() {
-            // Nobody let it go: it may be mid-way through something.
+            // It was dropped without being released, perhaps in the middle of an exchange.
             self.inner.kill();
             drop(hold.give_back());
         }

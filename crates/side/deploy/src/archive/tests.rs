@@ -5,7 +5,7 @@ use tar::{Builder, Header};
 
 use super::*;
 
-/// An entry as an attacker would write it: the name as it is, whatever it is.
+/// An entry as an attacker would write it, with an unchecked name.
 struct Entry<'a> {
     name: &'a [u8],
     kind: EntryType,
@@ -35,7 +35,7 @@ fn tar_gz(entries: &[Entry<'_>]) -> Vec<u8> {
     let mut tar = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for entry in entries {
         let mut header = Header::new_gnu();
-        // Past the library's own checks.
+        // Bypasses the library's own checks.
         let length = entry.name.len().min(100);
         header.as_old_mut().name[..length].copy_from_slice(&entry.name[..length]);
         if matches!(entry.kind, EntryType::Symlink | EntryType::Link) {
@@ -206,7 +206,7 @@ fn what_is_no_archive_is_said_to_be_none() {
         let code = tempfile::tempdir_in(folder.path()).unwrap();
         match unpack(bytes, code.path(), &ArchiveLimits::default()) {
             Err(ArchiveError::Unreadable { .. }) => {}
-            // No byte at all is no file either.
+            // An empty upload has no files.
             Ok(unpacked) => assert_eq!((bytes.len(), unpacked.files), (0, 0)),
             Err(error) => panic!("{error}"),
         }
@@ -235,7 +235,7 @@ fn a_program_stays_one() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever the entries' names and kinds: nothing comes to be outside the folder, and inside only files and folders.
+    /// With any names and kinds of entries, nothing is created outside the folder, and only files and folders inside.
     #[test]
     fn no_entry_ever_escapes_the_folder(
         entries in prop::collection::vec(

@@ -1,21 +1,21 @@
-//! `auto`: every worker beyond those that are needed now is a bet. Holding it for a second costs its memory; not having it
-//! when it is needed costs a wait as long as a start. It is held where the second is likely to cost more than the first:
+//! `auto`: holding a worker that is not needed now costs its memory. Not having it when it is needed costs a wait for its start.
+//! So a worker is held if the expected cost of the wait is higher:
 //!
 //! ```text
-//!   (how often it is needed per second, given how long it has not been) × T  >  memory_weight × GB
+//!   (how often it is needed per second, given the time since its last use) × T  >  memory_weight × GB
 //! ```
 //!
-//! T and GB are this function's own, measured: where a start takes 2 ms almost nothing is held, where it takes a second what
-//! the next minute will need is. The hazard on the left comes from a life table per worker ([`gaps`], [`level`]): the k-th
-//! worker is needed whenever k invocations run at once, whatever their rate, so that cadence, periods and sparse traffic are
-//! all the same question. A worker is ordered before that holds, and held through where it soon holds again. To it comes what
-//! no history knows: a rate that rises ([`trend`]) holds what it will need when a worker ordered now is up, and more of it the
-//! cheaper workers are.
+//! T and GB are measured for this function. If a start takes 2 ms, almost nothing is held; if it takes a second, the workers that
+//! the next minute will need are held. The hazard on the left comes from a life table per worker ([`gaps`], [`level`]): the k-th
+//! worker is needed whenever k invocations run at once, at any rate. So regular intervals, periods and sparse traffic are handled
+//! in the same way. A worker is ordered before the condition becomes true, and is held through an interruption if the condition
+//! soon becomes true again. The history does not show a rising rate ([`trend`]). For that, `auto` holds the workers that will be
+//! needed when a worker ordered now is ready; the cheaper workers are, the more it holds.
 //!
-//! It is none of the papers': Edge FaaS asks for a selector between its detectors (§6); Shahrad et al. keep one histogram
-//! of idle times per application, which is the first worker's life table here, without costs. The constants were fixed on
-//! the bursty ramp, the intervals of 10 and 60 s, and the day of 50 Azure functions, with its own memory and with small workers;
-//! docs/forecasting.md has the figures, those of the workloads that were held out among them.
+//! It is not from the papers. Edge FaaS proposes a selector between its detectors (§6). Shahrad et al. keep one histogram of idle
+//! times per application, which is the first worker's life table here, without costs. The constants were determined on the bursty
+//! ramp, the intervals of 10 and 60 s, and the day of 50 Azure functions, with their own memory and with small workers.
+//! docs/forecasting.md has the figures, including those of workloads that were not used for this.
 
 mod cost;
 mod gaps;
@@ -36,29 +36,29 @@ use level::{Belief, Level};
 use peak::Peak;
 use trend::Trend;
 
-/// The policy, with what it has learned of one function.
+/// The policy, with what it has learned about one function.
 #[derive(Debug)]
 pub(super) struct Auto {
     memory_weight: f64,
     tick: Duration,
-    /// Most workers.
+    /// Maximum number of workers.
     max: u32,
-    /// The first request; nothing is held before it.
+    /// The first request; no worker is held before it.
     born: Option<Instant>,
     now: Instant,
     levels: Vec<Level>,
-    /// Most workers ever needed at once.
+    /// Maximum number of workers needed at once so far.
     record: u32,
     peak: Peak,
     trend: Trend,
-    /// Until then it ticks at its full pace.
+    /// Until this time, it ticks at its full rate.
     busy_until: Instant,
-    /// If nothing comes, nothing changes before.
+    /// If no request arrives, the target does not change before this time.
     next_look: Instant,
     newest: Decision,
 }
 
-/// What was decided last, and why.
+/// The last decision and its inputs.
 #[derive(Debug, Clone, Copy, Default)]
 struct Decision {
     target: Target,
@@ -70,19 +70,22 @@ struct Decision {
 }
 
 impl Auto {
-    /// Where nothing was measured yet: a fork of a template, and what it has of its own.
+    /// Used before the first measurement: a fork of a template, and the memory that it does not share.
     const START: Duration = Duration::from_millis(2);
     const WORKER_BYTES: u64 = 3 << 20;
-    /// Starts that are shorter need no look ahead: ticks are a second apart then, and where nothing comes.
+    /// If starts are shorter than this, ticks are one second apart, because no forecast is needed. The same applies while no
+    /// requests arrive.
     const START_SHORT_S: f64 = 0.02;
     const TICK_SLOW: Duration = Duration::from_secs(1);
-    /// A function is busy for so long after a request.
+    /// A function counts as busy for this long after a request.
     const BUSY: Duration = Duration::from_secs(5);
-    /// Beyond what is held, an idle worker goes after its break-even time, but not after more than this, or than its start.
+    /// An idle worker that is not held is reaped after its break-even time, but after at most this, or the duration of a start if
+    /// that is longer.
     const IDLE_MAX_S: f64 = 0.5;
-    /// Of the break-even odds that a rise goes on to be twice, thrice, … what its slope says, the share that is believed.
+    /// A rise may continue to twice, three times, … what its slope predicts. This is the assumed share of the break-even odds of
+    /// that.
     const RISE: f64 = 0.5;
-    /// How far beyond the record levels are looked at: four times, and two.
+    /// Levels are examined up to this multiple of the record, plus two.
     const BEYOND: u32 = 4;
 
     pub(super) fn new(constants: AutoPolicy, scale: &ScaleConfig) -> Self {
@@ -112,7 +115,7 @@ impl Auto {
         }
     }
 
-    /// After the clock was set back nothing that was to happen at a time is waited for.
+    /// If the clock was set back, stored times are no longer valid.
     fn keep_time(&mut self, now: Instant) {
         if now < self.now {
             self.peak.forget_times();
@@ -125,7 +128,7 @@ impl Auto {
         self.now = now;
     }
 
-    /// How long until the next tick.
+    /// The time until the next tick.
     fn pace(&mut self, tick: &Tick, cost: Cost) -> Duration {
         if tick.arrivals > 0 || tick.demand_max > 0 {
             self.busy_until = tick.now.after(Self::BUSY);
@@ -137,10 +140,11 @@ impl Auto {
         }
     }
 
-    /// Invocations at once that a rate which goes on rising brings by the time a worker ordered now is of use; 0: it does
-    /// not rise, or no worker is worth it. The rise is taken to be exponentially distributed about what its slope says.
+    /// The number of concurrent invocations that a rising rate causes by the time a worker ordered now is ready. 0: the rate does
+    /// not rise, or no worker is worth its cost. The rise is assumed to be exponentially distributed around the value from its
+    /// slope.
     fn rising(&self, cost: Cost, demand: u32, service_s: f64, lead_s: f64) -> u32 {
-        // Of services longer than the lead no more can begin until then than arrive.
+        // If services are longer than the lead, at most the invocations that arrive until then can begin.
         let soon_s = service_s.min(lead_s);
         let rise = self.trend.rise() * lead_s * soon_s;
         let odds = cost.break_even_s() / (cost.start_s + service_s + 1e-3);
@@ -152,7 +156,7 @@ impl Auto {
         whole(steady.min(reached) + rise * odds.ln() * Self::RISE)
     }
 
-    /// Invocations at once for which holding workers pays, those that run or wait among them.
+    /// The number of concurrent invocations for which holding workers pays, including those that run or wait.
     fn held(&mut self, tick: &Tick, peak: u32, lead: Duration, cost: Cost, born: Instant) -> u32 {
         let slots = self.slots(tick.concurrency);
         let beyond = self.record.saturating_mul(Self::BEYOND).saturating_add(2);
@@ -176,7 +180,7 @@ impl Auto {
         held
     }
 
-    /// Invocations at once that `max` workers serve.
+    /// The number of concurrent invocations that `max` workers serve.
     fn slots(&self, concurrency: u32) -> u32 {
         self.max.saturating_mul(concurrency.max(1))
     }

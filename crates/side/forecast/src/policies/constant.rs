@@ -1,4 +1,4 @@
-//! `static`: the same number of workers always, and none of them is reaped. Edge FaaS's Static-15 (§4.2).
+//! `static`: always the same number of workers, none of which is reaped. Edge FaaS's Static-15 (§4.2).
 
 use std::time::Duration;
 

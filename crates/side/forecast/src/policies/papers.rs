@@ -1,5 +1,5 @@
-//! The policies of the papers and their baselines, one file each. The experiments compare them; `auto` is the one to choose
-//! (docs/forecasting.md). docs/papers.md says how each equation is read.
+//! The policies of the papers and their baselines, one file each. The experiments compare them; users should choose `auto`
+//! (docs/forecasting.md). docs/papers.md says how each equation is interpreted.
 
 pub(crate) mod adaptive_cusum;
 pub(crate) mod arima;

@@ -1,4 +1,4 @@
-//! What the models make of a tick before they forecast: the observed rate, the EWMA baseline (Edge FaaS, Eq. 1) and the
+//! What the models compute from a tick before they forecast: the observed rate, the EWMA baseline (Edge FaaS, Eq. 1) and the
 //! CUSUM statistic (Eq. 2).
 
 use std::collections::VecDeque;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use pilot_model::forecast::Tick;
 
-/// What was seen in one tick.
+/// The observation of one tick.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Observed {
     /// λ: arrivals per second.
     pub(super) rate: f64,
-    /// How many intervals the tick stands for: more than 1 after a gap.
+    /// The number of intervals that the tick covers: more than 1 after a gap.
     pub(super) intervals: f64,
 }
 
 impl Observed {
-    /// Reads `tick` as one that comes every `interval`.
+    /// Evaluates `tick`, which should come every `interval`.
     ///
-    /// A span below half an interval counts as half of one: the first tick has none, and a clock that jumps back makes it
+    /// A span below half an interval counts as half an interval: the first tick has no span, and a clock that jumps back makes it
     /// arbitrarily short, which would make the rate arbitrarily high.
     pub(super) fn of(tick: &Tick, interval: Duration) -> Self {
         let interval_s = interval.as_secs_f64().max(1e-3);
@@ -38,8 +38,8 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
-    /// λ̂ = 0: before the first tick there was no traffic. Starting from the first observation instead would take a spike
-    /// that comes first for normal.
+    /// λ̂ = 0: before the first tick there was no traffic. If it began with the first observation, an initial spike would count
+    /// as normal.
     pub(super) fn new(alpha: f64) -> Self {
         Self {
             alpha: alpha.clamp(0.0, 1.0),
@@ -47,7 +47,7 @@ impl Baseline {
         }
     }
 
-    /// Takes one observation, and says the new λ̂. After a gap it counts as often as ticks were left out.
+    /// Adds an observation and returns the new λ̂. After a gap, it counts once for each missing tick.
     pub(super) fn add(&mut self, observed: Observed) -> f64 {
         let kept = (1.0 - self.alpha).powf(observed.intervals);
         self.value = (1.0 - kept) * observed.rate + kept * self.value;
@@ -68,7 +68,7 @@ impl Accumulator {
         Self { k, h, sum: 0.0 }
     }
 
-    /// Adds one deviation. Says whether the alarm was raised, which sets the sum back to zero.
+    /// Adds a deviation. Returns whether the alarm was raised, which resets the sum to zero.
     pub(super) fn add(&mut self, deviation: f64) -> bool {
         self.sum = (self.sum + deviation - self.k).max(0.0);
         let alarm = self.sum > self.h;
@@ -92,7 +92,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// That holds so many; at least two.
+    /// A window of `length` values; at least two.
     pub(super) fn new(length: u32) -> Self {
         let length = length.clamp(2, 10_000) as usize;
         Self {
@@ -101,7 +101,7 @@ impl Window {
         }
     }
 
-    /// Adds one; the oldest goes when there is no room.
+    /// Adds a value; if there is no room, removes the oldest.
     pub(super) fn push(&mut self, value: f64) {
         if self.values.len() == self.length {
             self.values.pop_front();

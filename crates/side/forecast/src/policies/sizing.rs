@@ -1,19 +1,19 @@
-//! From a rate to a number of workers: Little's law, N = ⌈λT̄⌉ + M (Edge FaaS, Eq. 3), in workers of `concurrency` invocations
-//! each, within `scale.max`.
+//! From a rate to a number of workers: Little's law, N = ⌈λT̄⌉ + M (Edge FaaS, Eq. 3), for workers with `concurrency` slots,
+//! limited to `scale.max`.
 
 use std::fmt;
 
 use pilot_model::ScaleConfig;
 use pilot_model::forecast::{Target, Tick};
 
-/// What does not change from tick to tick.
+/// The constants of the sizing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizing {
     margin: u32,
     max: u32,
 }
 
-/// One application of the law: the numbers that went in, for [`fmt::Display`], and the one that came out.
+/// One application of the law: the inputs, for [`fmt::Display`], and the result.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Sized {
     need: Need,
@@ -28,9 +28,9 @@ pub(super) struct Sized {
 enum Need {
     /// λT̄.
     Product { rate: f64, service_s: f64 },
-    /// The most that ran at once: what stands in for λT̄ until a service time is measured.
+    /// The maximum that ran at once: used instead of λT̄ until a service time is measured.
     Seen(u32),
-    /// A number forecast as such.
+    /// A forecast number of invocations.
     Forecast(f64),
 }
 
@@ -49,7 +49,7 @@ impl Sizing {
         }
     }
 
-    /// The workers for `rate` arrivals per second, with the service time that `tick` tells.
+    /// The workers for `rate` arrivals per second, with the service time of `tick`.
     pub(super) fn by_rate(&self, rate: f64, tick: &Tick) -> Sized {
         let need = tick
             .service
@@ -60,7 +60,7 @@ impl Sizing {
         self.size(need, tick.concurrency)
     }
 
-    /// The workers for `invocations` at the same time.
+    /// The workers for `invocations` concurrent invocations.
     pub(super) fn by_count(&self, invocations: f64, tick: &Tick) -> Sized {
         self.size(Need::Forecast(invocations), tick.concurrency)
     }
@@ -86,7 +86,7 @@ impl Sizing {
 }
 
 impl Sized {
-    /// As a target whose other workers are kept for `idle_s`.
+    /// The target; workers beyond it are kept for `idle_s`.
     pub(super) fn target(&self) -> Target {
         Target {
             workers: self.workers,
@@ -117,10 +117,10 @@ impl fmt::Display for Sized {
     }
 }
 
-/// ⌈x⌉ as a count: nothing for a NaN, at most `u32::MAX`.
+/// ⌈x⌉ as a count: 0 for a NaN, at most `u32::MAX`.
 ///
-/// A thousandth is nothing: an exponentially smoothed rate never reaches zero, and ⌈10⁻³⁰⌉ would hold a worker for ever after
-/// one request; nor may a product be rounded up for the last bit of its fraction.
+/// Less than a thousandth counts as zero. An exponentially smoothed rate never reaches zero, and ⌈10⁻³⁰⌉ would hold a worker
+/// forever after one request. For the same reason, a rounding error in a product must not add a worker.
 pub(super) fn whole(x: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! What the tests of all policies share, and what holds for every policy whatever it is told.
+//! Common parts of the tests of all policies, and properties that hold for every policy with any input.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) fn scale(max: u32) -> ScaleConfig {
     }
 }
 
-/// Nothing happened, and nothing is known.
+/// A tick without events and measurements.
 pub(super) fn tick() -> Tick {
     Tick {
         now: Instant(0),
@@ -37,7 +37,7 @@ pub(super) fn tick() -> Tick {
     }
 }
 
-/// So many arrivals in so many seconds, with that service time.
+/// A tick with these arrivals, span and service time.
 pub(super) fn tick_of(arrivals: u64, span_s: f64, service_s: f64) -> Tick {
     Tick {
         span: Duration::from_secs_f64(span_s),
@@ -67,7 +67,7 @@ fn a_forecaster_says_why_before_and_after_its_first_tick() {
     }
 }
 
-/// Every policy with its defaults, and with constants at the ends of what is allowed.
+/// Every policy with its defaults, and with constants at the ends of their ranges.
 fn policies() -> Vec<Policy> {
     let extremes = [
         "static:10000,tick_s=0.05",
@@ -88,7 +88,7 @@ fn policies() -> Vec<Policy> {
     Policy::all().into_iter().chain(extremes).collect()
 }
 
-/// A duration of nothing, of a tick, of hours, or of anything.
+/// A duration of zero, of a tick, of hours, or any other.
 fn any_duration() -> impl Strategy<Value = Duration> {
     prop_oneof![
         Just(Duration::ZERO),
@@ -138,7 +138,7 @@ fn any_tick() -> impl Strategy<Value = Tick> {
         )
 }
 
-/// Ticks as they come, one of which in a few is anything at all: the state that sane ticks leave meets insane ones.
+/// Usual ticks with a few arbitrary ones among them, so that arbitrary ticks meet the state that usual ticks leave.
 fn any_day() -> impl Strategy<Value = Vec<Tick>> {
     proptest::collection::vec(
         prop_oneof![3 => (0..100_u64).prop_map(|arrivals| tick_of(arrivals, 2.0, 0.5)), 1 => any_tick()],

@@ -1,10 +1,11 @@
-//! Policies side by side over many cells (a workload at a start cost): who is dominated where, and one figure for all cells.
+//! Compares policies over many cells (a workload with a start cost): which policy is dominated in which cell, and one figure over
+//! all cells.
 
 use serde::Serialize;
 
 use super::outcome::Outcome;
 
-/// What a gigabyte-second of memory may cost, in seconds of waiting for starts.
+/// What a gigabyte-second of memory costs, in seconds of waiting for starts.
 pub const WEIGHTS: [f64; 3] = [0.1, 1.0, 10.0];
 
 /// One policy's outcome in one cell.
@@ -12,11 +13,11 @@ pub const WEIGHTS: [f64; 3] = [0.1, 1.0, 10.0];
 pub struct Cell {
     /// The workload.
     pub profile: String,
-    /// The start cost, as it was asked for.
+    /// The start cost, as requested.
     pub start: String,
-    /// The policy, as it was asked for.
+    /// The policy, as requested.
     pub policy: String,
-    /// What came of it.
+    /// The result.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// `cold_wait_s + w·gb_s` for each of [`WEIGHTS`].
@@ -30,11 +31,11 @@ pub struct Cell {
 pub struct Standing {
     /// The policy.
     pub policy: String,
-    /// Cells that it was in.
+    /// The number of its cells.
     pub cells: usize,
-    /// Cells in which another was better in both waiting for starts and memory.
+    /// Cells in which another policy had both less waiting for starts and less memory.
     pub dominated: usize,
-    /// Policies that were better in both, summed over all cells.
+    /// Policies that had less of both, over all cells.
     pub dominated_by: Vec<String>,
     /// Sum over the cells.
     pub cold: u64,
@@ -42,24 +43,24 @@ pub struct Standing {
     pub cold_wait_s: f64,
     /// Sum over the cells.
     pub gb_s: f64,
-    /// Geometric means over the cells of `cold_wait_s + w·gb_s`, for each of [`WEIGHTS`]. A cell in which that is less than
-    /// a microsecond counts as one.
+    /// Geometric means over the cells of `cold_wait_s + w·gb_s`, for each of [`WEIGHTS`]. A value below one microsecond counts as
+    /// one microsecond.
     pub scores: [f64; 3],
-    /// Whether that is the lowest of all policies.
+    /// Whether its score is the lowest of all policies.
     pub best: [bool; 3],
 }
 
-/// All cells, and how the policies stand.
+/// All cells, and the summary of each policy.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Comparison {
-    /// In the order in which they were given.
+    /// In their given order.
     pub cells: Vec<Cell>,
-    /// In the order in which the policies first came.
+    /// In the order in which the policies first occur.
     pub standings: Vec<Standing>,
 }
 
 impl Cell {
-    /// A cell that nothing was compared with yet.
+    /// A cell that was not compared yet.
     #[must_use]
     pub fn new(profile: &str, start: &str, policy: &str, outcome: Outcome) -> Self {
         Self {
@@ -74,7 +75,7 @@ impl Cell {
 }
 
 impl Comparison {
-    /// Compares what shares a workload and a start cost.
+    /// Compares the cells with the same workload and start cost.
     #[must_use]
     pub fn new(mut cells: Vec<Cell>) -> Self {
         let points: Vec<_> = cells

@@ -1,4 +1,4 @@
-//! What is counted while a simulation runs. Waits are kept in a histogram, so that memory does not grow with their number.
+//! The counters of a simulation. Waits are kept in a histogram, so that memory does not grow with their number.
 
 use hdrhistogram::Histogram;
 use pilot_model::StartKind;
@@ -16,7 +16,7 @@ pub(super) struct Count {
     pub(super) queued: u64,
     pub(super) queue_wait: u128,
     pub(super) waits: WaitCount,
-    /// Waits, for CPUs too; where there are any to wait for.
+    /// Waits including those for CPUs, if the simulation has CPUs.
     pub(super) beyond: WaitCount,
     pub(super) busy: u128,
     pub(super) forks: u64,
@@ -25,7 +25,7 @@ pub(super) struct Count {
     pub(super) workers_max: u64,
     pub(super) memory: u64,
     pub(super) memory_max: u64,
-    /// When the newest answer was given.
+    /// The time of the newest answer.
     pub(super) answered: u64,
 }
 
@@ -52,7 +52,7 @@ impl Count {
         }
     }
 
-    /// A wait is over.
+    /// A wait has ended.
     pub(super) fn give(&mut self, kind: StartKind, waited: u64) {
         self.waits.add(waited);
         match kind {
@@ -68,7 +68,7 @@ impl Count {
     }
 }
 
-/// Waiting times as they are counted: those above nothing in a histogram, the others as a number.
+/// Counted waiting times: those above zero in a histogram, the others as a number.
 #[derive(Debug)]
 pub(super) struct WaitCount {
     none: u64,
@@ -79,7 +79,7 @@ pub(super) struct WaitCount {
 
 impl WaitCount {
     pub(super) fn new() -> Self {
-        // Three digits, up to a day and a half; longer ones count as that. These bounds always do.
+        // Three digits, up to a day and a half; longer waits count as that. These bounds are always valid.
         let some = Histogram::new_with_max(1 << 47, 3).or_else(|_| Histogram::new(3));
         Self {
             none: 0,

@@ -1,7 +1,7 @@
-//! CPUs that whatever computes shares evenly: with `k` at work on `n` CPUs each advances at the rate `min(1, n/k)`.
+//! CPUs that are shared evenly by all jobs: with `k` jobs on `n` CPUs, each job advances at the rate `min(1, n/k)`.
 //!
-//! All advance alike, so one clock suffices that runs at this rate: who has work for `w` of it is done when it shows `w` more
-//! than now. Whoever comes or goes changes the clock's rate and nobody's place in the queue.
+//! All jobs advance at the same rate, so one common clock that runs at this rate is enough: a job with work `w` is done when the
+//! clock shows `w` more than at its start. A job that starts or ends changes the clock's rate, but not the order of the jobs.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -13,25 +13,25 @@ use pilot_rules::Key;
 pub(super) struct Cpus {
     cores: f64,
     jobs: BinaryHeap<Reverse<Job>>,
-    /// What the common clock shows, nanoseconds of work.
+    /// The value of the common clock, nanoseconds of work.
     clock: f64,
-    /// When it showed that, nanoseconds.
+    /// When the clock had that value, nanoseconds.
     looked: u64,
     pushed: u64,
 }
 
-/// Something that computes.
+/// A job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Job {
-    /// What the clock shows when it is done.
+    /// The clock's value at its end.
     done: f64,
-    /// Those that are done at once: who came first.
+    /// Orders jobs that end at once: by their start.
     order: u64,
     pub(super) function: u32,
     pub(super) part: Part,
 }
 
-/// What of, and how long that then takes without a CPU, nanoseconds.
+/// The work of the job. `rest` is the remaining duration without a CPU, nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Start {
@@ -43,9 +43,9 @@ pub(super) enum Part {
         key: Key,
         since: u64,
         rest: u64,
-        /// How long it would have computed alone.
+        /// Its duration with a CPU of its own.
         work: u64,
-        /// How long it waited before.
+        /// Its wait before.
         waited: u64,
     },
 }
@@ -61,7 +61,7 @@ impl Cpus {
         }
     }
 
-    /// Computes from `now` on for so many nanoseconds of one CPU.
+    /// Adds a job of `work` nanoseconds of one CPU, which starts at `now`.
     pub(super) fn push(&mut self, now: u64, work: u64, function: u32, part: Part) {
         self.look(now);
         let (done, order) = (self.clock + work as f64, self.pushed);
@@ -74,7 +74,7 @@ impl Cpus {
         }));
     }
 
-    /// When the next one is done; `u64::MAX`: none is at work.
+    /// When the next job ends; `u64::MAX`: there is no job.
     pub(super) fn next_at(&self) -> u64 {
         let Some(Reverse(job)) = self.jobs.peek() else {
             return u64::MAX;
@@ -89,16 +89,16 @@ impl Cpus {
         self.looked.saturating_add(lacks)
     }
 
-    /// The one that is done at `now`, which [`Cpus::next_at`] said.
+    /// The job that ends at `now`, which is a result of [`Cpus::next_at`].
     pub(super) fn pop(&mut self, now: u64) -> Option<Job> {
         self.look(now);
         let Reverse(job) = self.jobs.pop()?;
-        // What rounding lacks.
+        // Corrects a rounding error.
         self.clock = self.clock.max(job.done);
         Some(job)
     }
 
-    /// Starts that compute: which function's, and when they were ordered.
+    /// Starts among the jobs: the function, and when the start was ordered.
     pub(super) fn starting(&self) -> impl Iterator<Item = (u32, u64)> {
         self.jobs.iter().filter_map(|Reverse(job)| match job.part {
             Part::Start { asked, .. } => Some((job.function, asked)),
@@ -114,7 +114,7 @@ impl Cpus {
         self.clock += now.saturating_sub(self.looked) as f64 * self.rate();
         self.looked = now;
         if self.jobs.is_empty() {
-            // So that a long run does not cost precision.
+            // Otherwise a long run would lose precision.
             self.clock = 0.0;
         }
     }
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// Places can only be had from a pool.
+    /// Only a pool creates keys.
     fn a_key() -> Key {
         let mut state = PoolState::<(), ()>::new(Settings {
             min: 0,

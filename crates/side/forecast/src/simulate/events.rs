@@ -1,12 +1,12 @@
-//! What will happen, in the order of time; of the same instant, endings first, and what was ordered first. Plain values in a binary heap; a round of ticks, whose times come in order by
-//! themselves, in a queue beside it.
+//! The queue of future events, ordered by time. At the same instant, ends come first, then the event that was ordered first.
+//! Events are plain values in a binary heap. Ticks, whose times already come in order, are in a separate queue.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
 use pilot_rules::Key;
 
-/// Something that happens to one function's pool.
+/// An event of one function's pool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Event {
     /// Nanoseconds.
@@ -15,21 +15,21 @@ pub(super) struct Event {
     pub(super) what: What,
 }
 
-/// What happens.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     /// An invocation that began at `since` ends.
     End { key: Key, since: u64 },
-    /// A worker that was asked for at `asked` is up.
+    /// A worker that was ordered at `asked` is ready.
     Ready { key: Key, asked: u64 },
-    /// The pool wants to be told the time.
+    /// The pool's tick is due.
     Due,
     /// The forecaster ticks.
     Tick,
 }
 
 impl What {
-    /// Of what happens at the same instant this comes first: whoever is served next finds what became free just then.
+    /// At the same instant, the lower rank comes first: the next request must see what became free at that instant.
     fn rank(self) -> u64 {
         match self {
             Self::End { .. } => 0,
@@ -53,7 +53,7 @@ pub(super) struct Events {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     event: Event,
-    /// Its rank and, below that, how many were pushed before it.
+    /// Its rank and, in the lower bits, how many were pushed before it.
     order: u64,
 }
 
@@ -64,7 +64,7 @@ impl Events {
         self.heap.push(Reverse(Pending { event, order }));
     }
 
-    /// This function's forecaster ticks at `at`. Where all tick at the same pace, which is the rule, this takes no search.
+    /// This function's forecaster ticks at `at`. If all tick at the same interval, which is usual, this needs no search.
     pub(super) fn push_tick(&mut self, at: u64, function: u32) {
         let behind = self.ticks.iter().rev().take_while(|tick| tick.0 > at);
         let place = self.ticks.len() - behind.count();
@@ -75,7 +75,7 @@ impl Events {
         }
     }
 
-    /// When something happens next; `u64::MAX`: nothing does.
+    /// When the next event happens; `u64::MAX`: there is none.
     pub(super) fn next_at(&self) -> u64 {
         let heap_at = self.heap_at();
         self.ticks
@@ -94,7 +94,7 @@ impl Events {
         self.heap.pop().map(|Reverse(pending)| pending.event)
     }
 
-    /// Starts under way: which function's, and when they were ordered.
+    /// Starts in progress: the function, and when the start was ordered.
     pub(super) fn starting(&self) -> impl Iterator<Item = (u32, u64)> {
         let events = self.heap.iter().map(|Reverse(pending)| pending.event);
         events.filter_map(|event| match event.what {
@@ -103,7 +103,7 @@ impl Events {
         })
     }
 
-    /// Events that memory is held for.
+    /// The number of events for which memory is allocated.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.heap.capacity() + self.ticks.capacity()

@@ -1,4 +1,4 @@
-//! One function's pool in the simulation: the rules' state machine, its forecaster, and what it draws from.
+//! One function's pool in the simulation: the rules' state machine, its forecaster, and its random numbers.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use pilot_rules::{PoolState, Settings};
 use super::random::Random;
 use super::settings::{Function, MakeForecaster, Simulation};
 
-/// A worker is known by when it was asked for: its life began then.
+/// A worker is identified by when it was ordered, which is the beginning of its life.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Worker {
     /// Nanoseconds.
     pub(super) asked: u64,
 }
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitingArrival {
-    /// When it came, nanoseconds.
+    /// When it arrived, nanoseconds.
     pub(super) arrived: u64,
     /// How long it will run, nanoseconds.
     pub(super) service: u64,
@@ -28,10 +28,10 @@ pub(super) struct WaitingArrival {
 pub(super) struct Pool {
     pub(super) state: PoolState<Worker, WaitingArrival>,
     pub(super) forecaster: Option<Box<dyn Forecaster>>,
-    /// The soonest event that will tell the state the time; `u64::MAX`: none is ordered.
+    /// The time of the earliest pending `What::Due` event; `u64::MAX`: there is none.
     pub(super) told: u64,
     pub(super) worker_bytes: u64,
-    /// Life times of its workers that ended, nanoseconds.
+    /// Sum of the life times of its ended workers, nanoseconds.
     pub(super) lived: u128,
     pub(super) starts: Random,
     pub(super) services: Random,
@@ -70,7 +70,7 @@ impl Pool {
         }
     }
 
-    /// How long until the forecaster ticks again. Never nothing, or time would stand still.
+    /// The interval until the forecaster's next tick. Never zero, because then simulated time would not advance.
     pub(super) fn interval(&self) -> Option<u64> {
         let forecaster = self.forecaster.as_ref()?;
         let interval = forecaster.interval().max(INTERVAL_MIN);

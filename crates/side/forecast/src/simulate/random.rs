@@ -1,5 +1,5 @@
-//! Chance that can be repeated: SplitMix64, one stream per function and purpose, so that a policy that starts more workers
-//! does not change how long invocations take.
+//! Repeatable random numbers: SplitMix64, one stream per function and purpose. So a policy that starts more workers does not
+//! change how long invocations take.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
@@ -20,7 +20,7 @@ impl Random {
     }
 }
 
-/// 2^64 divided by the golden ratio: neighbouring streams end up far from one another.
+/// 2^64 divided by the golden ratio: neighbouring streams have very different values.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is simulated: the daemon with its settings, its costs, and its load.
+//! The inputs of a simulation: the daemon's settings, its costs, and its load.
 
 use std::time::Duration;
 
@@ -7,49 +7,49 @@ use pilot_model::{Reuse, ScaleConfig};
 
 use super::times::Times;
 
-/// A function, as far as it matters here.
+/// The properties of a function that matter in a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Function {
-    /// Memory of one of its workers, where the load says it.
+    /// Memory of one of its workers, if the load says it.
     pub worker_bytes: Option<u64>,
 }
 
-/// What the simulated daemon is asked.
+/// The load of the simulated daemon.
 #[derive(Debug, Clone)]
 pub struct Load<I> {
-    /// Who can be asked.
+    /// The functions.
     pub functions: Vec<Function>,
-    /// How long the load lasts; silence after the last arrival is part of it.
+    /// Duration of the load, including the silence after the last arrival.
     pub span: Duration,
-    /// In the order of their times.
+    /// Ordered by time.
     pub arrivals: I,
 }
 
-/// What things cost.
+/// Durations and memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
-    /// From the decision to start a worker to its readiness.
+    /// From the decision to start a worker until it is ready.
     pub start: Times,
-    /// Of an invocation of which the load says nothing.
+    /// Service time of an invocation if the load does not say it.
     pub service: Times,
-    /// Memory of a worker of which the load says nothing.
+    /// Memory of a worker if the load does not say it.
     pub worker_bytes: u64,
-    /// Whether these two hold where the load says something, too.
+    /// Whether these two replace the values of the load.
     pub insist: bool,
-    /// Memory of a function's template, held all the time.
+    /// Memory of a function's template, which is always held.
     pub template_bytes: u64,
-    /// What of this is computing; `None`: nothing ever waits for a CPU.
+    /// CPU time of starts and invocations; `None`: nothing ever waits for a CPU.
     pub cpus: Option<CpuCosts>,
 }
 
-/// CPUs that starts and invocations share evenly. Each computes first and then takes what is left of its time without.
+/// CPUs that starts and invocations share evenly. Each one first computes, and then takes the rest of its time without a CPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CpuCosts {
-    /// How many.
+    /// Number of CPUs.
     pub cores: f64,
-    /// What a start computes.
+    /// CPU time of a start.
     pub start: Duration,
-    /// What an invocation computes.
+    /// CPU time of an invocation.
     pub service: Duration,
 }
 
@@ -62,13 +62,14 @@ pub struct Simulation {
     pub concurrency: u32,
     /// Whether a worker serves more than one invocation.
     pub reuse: Reuse,
-    /// Most requests of one function that wait.
+    /// Maximum number of waiting requests of one function.
     pub queue_max: usize,
-    /// What things cost.
+    /// Durations and memory.
     pub costs: Costs,
-    /// The functions are deployed so long before the load begins. What their workers cost in that time is not counted.
+    /// Time between the deployment of the functions and the beginning of the load. The cost of the workers in that time is not
+    /// counted.
     pub lead: Duration,
-    /// Of the times that are drawn.
+    /// Seed of the random durations.
     pub seed: u64,
 }
 
@@ -76,7 +77,7 @@ pub struct Simulation {
 pub type MakeForecaster<'a> = dyn Fn(&ScaleConfig) -> Option<Box<dyn Forecaster>> + 'a;
 
 impl Default for Costs {
-    /// A fork of a Python template; where the load says nothing 5 ms of work and 12 MiB of a worker's own.
+    /// A fork of a Python template. If the load does not say otherwise: 5 ms of work, and 12 MiB of unshared memory per worker.
     fn default() -> Self {
         Self {
             start: Times::constant(Duration::from_millis(2)),
@@ -90,7 +91,7 @@ impl Default for Costs {
 }
 
 impl Default for Simulation {
-    /// The settings of a function whose manifest says nothing.
+    /// The default settings of a function.
     fn default() -> Self {
         Self {
             scale: ScaleConfig {

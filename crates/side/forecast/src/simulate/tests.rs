@@ -1,4 +1,4 @@
-//! The simulator against a scenario worked out by hand, and against what must hold whatever the load is.
+//! The simulator against a scenario calculated by hand, and properties that hold for every load.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Wants as many workers, always.
+/// Always requires the same number of workers.
 #[derive(Debug)]
 struct Hold(u32);
 
@@ -69,21 +69,21 @@ fn assert_near(found: f64, wanted: f64) {
     assert!((found - wanted).abs() < 1e-9, "{found} is not {wanted}");
 }
 
-/// A start takes 100 ms, idle workers go after 1 s.
+/// A start takes 100 ms, idle workers are reaped after 1 s.
 ///
 /// | ms   | what                                                                  |
 /// |------|-----------------------------------------------------------------------|
-/// |    0 | A comes (10 ms of work): a start for it, worker 1                     |
-/// |   50 | B comes (60 ms): no service time is known, worker 1 is hoped for      |
-/// |  100 | worker 1 is up; A is cold, waited 100 ms                              |
+/// |    0 | A arrives (10 ms of work): a start for it, worker 1                   |
+/// |   50 | B arrives (60 ms): the service time is unknown, B expects worker 1    |
+/// |  100 | worker 1 is ready; A is cold, waited 100 ms                           |
 /// |  110 | A ends; B is served: shared, waited 60 ms                             |
 /// |  170 | B ends                                                                |
-/// |  500 | C comes (10 ms): warm                                                 |
-/// |  510 | C ends; worker 1 is idle from here                                    |
+/// |  500 | C arrives (10 ms): warm                                               |
+/// |  510 | C ends; worker 1 is idle from now on                                  |
 /// | 1510 | worker 1 is reaped                                                    |
-/// | 2000 | D comes (10 ms): a start for it, worker 2                             |
-/// | 2100 | worker 2 is up; D is cold, waited 100 ms; ends at 2110                |
-/// | 3000 | the load is over; worker 2 is idle still                              |
+/// | 2000 | D arrives (10 ms): a start for it, worker 2                           |
+/// | 2100 | worker 2 is ready; D is cold, waited 100 ms; ends at 2110             |
+/// | 3000 | the load ends; worker 2 is still idle                                 |
 #[test]
 fn a_scenario_worked_out_by_hand_comes_out_to_the_millisecond() {
     let mut simulation = with_start(100);
@@ -105,8 +105,8 @@ fn a_scenario_worked_out_by_hand_comes_out_to_the_millisecond() {
     assert_eq!(outcome.memory_max_bytes, 1 << 30);
 }
 
-/// One worker at most, a start takes 100 ms: A (0, 50 ms) is cold; B (120, 10 ms) comes while A runs, waits for it until
-/// 150, and is warm; C (130, 10 ms) waits until 160.
+/// At most one worker, a start takes 100 ms: A (0, 50 ms) is cold. B (120, 10 ms) arrives while A runs, waits for it until 150,
+/// and is warm. C (130, 10 ms) waits until 160.
 #[test]
 fn who_waits_for_a_busy_worker_is_queued_and_not_cold() {
     let mut simulation = with_start(100);
@@ -120,8 +120,8 @@ fn who_waits_for_a_busy_worker_is_queued_and_not_cold() {
     assert_near(outcome.cold_wait_s, 0.100);
 }
 
-/// A tick at 0 ms orders two workers, up at 100 ms. A request at 40 ms waits 60 ms for one of them: shared, for nobody
-/// caused that start. Both are kept to the end.
+/// A tick at 0 ms orders two workers, which are ready at 100 ms. A request at 40 ms waits 60 ms for one of them: shared, because
+/// no request caused that start. Both are kept to the end.
 #[test]
 fn who_waits_for_a_start_of_the_forecast_is_cold_by_another_and_the_forecasts_workers_stay() {
     let mut simulation = with_start(100);
@@ -167,7 +167,7 @@ fn who_shares_a_cpu_takes_longer_and_that_is_beyond_service() {
     assert_near(outcome.beyond_service.max_ms, 20.0);
     assert_near(outcome.wait.max_ms, 0.0);
     assert_near(outcome.busy_s, 0.050 + 0.070 + 0.070);
-    // Two starts that are ordered at once: each computes 80 ms, and takes 60 ms more.
+    // Two starts that are ordered at once: each computes for 80 ms, and takes 60 ms more.
     simulation.lead = ms(0);
     let outcome = simulation.run(load(&[(0, 50)], 1_000), &hold(2));
     assert_eq!((outcome.cold, outcome.cold_shared), (0, 1));
@@ -207,7 +207,7 @@ fn templates_cost_their_memory_all_the_time() {
     assert_near(outcome.gb_s, 2.0);
 }
 
-/// The bar is the release build's; a debug build only shows that it runs.
+/// The limit applies to a release build; a debug build only shows that it runs.
 #[test]
 fn a_million_invocations_take_less_than_a_second() {
     let number = if cfg!(debug_assertions) {
@@ -334,7 +334,7 @@ proptest! {
         let mut simulation = with_start(start);
         simulation.scale.max = 1_000;
         simulation.scale.idle = ms(idle);
-        // Everyone runs at the same time at most.
+        // At most, all of them run at the same time.
         let peak = u32::try_from(requests.len()).unwrap();
         simulation.lead = ms(start);
         let outcome = simulation.run(load(&requests, 20_000), &hold(peak));
@@ -349,7 +349,7 @@ proptest! {
         idle in 0_u64..4_000,
         more in 0_u64..4_000,
     ) {
-        // One request after the other, each over before the next comes: only idle time differs.
+        // Each request ends before the next one arrives: only the idle time differs.
         let mut at = 0;
         let requests: Vec<(u64, u64)> = gaps.iter().map(|gap| { at += gap; (at, 20) }).collect();
         let run = |idle| {
@@ -359,7 +359,7 @@ proptest! {
         };
         let (short, long) = (run(idle), run(idle + more));
         prop_assert!(long.cold <= short.cold);
-        // A start that is saved can be dearer than the idle time that saves it: that much may be missing.
+        // A saved start can cost more than the idle time that saves it, so this much may be missing.
         let saved = (short.forks - long.forks) as f64 * start as f64 / 1e3;
         prop_assert!(long.gb_s >= short.gb_s - saved - 1e-6, "{} {}", short.gb_s, long.gb_s);
     }

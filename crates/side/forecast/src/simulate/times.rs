@@ -1,4 +1,4 @@
-//! How long things take in a simulation: always the same, or drawn from a distribution that is known by its percentiles.
+//! Durations in a simulation: constant, or drawn from a distribution that is given by its percentiles.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,19 +30,19 @@ pub enum TimesError {
         /// What is wrong.
         problem: String,
     },
-    /// There is nothing to draw from.
+    /// There are no samples.
     #[error("no times: `samples_ms` or `percentiles_ms` must hold at least one")]
     Empty,
-    /// A time that is none.
+    /// An invalid time.
     #[error("{ms} ms is no time: must be from 0 to 86400000")]
     OutOfRange {
         /// The value.
         ms: f64,
     },
-    /// A percentile that is none.
+    /// An invalid percentile.
     #[error("\"{percentile}\" is no percentile: must be a number from 0 to 100")]
     Percentile {
-        /// As it was written.
+        /// As written.
         percentile: String,
     },
 }
@@ -69,7 +69,7 @@ struct BenchSamples {
 }
 
 impl Times {
-    /// Always `time`.
+    /// A constant time.
     #[must_use]
     pub fn constant(time: Duration) -> Self {
         Self(Shape::Constant(
@@ -77,19 +77,19 @@ impl Times {
         ))
     }
 
-    /// Always so many milliseconds.
+    /// A constant number of milliseconds.
     ///
     /// # Errors
-    /// What is no duration, or longer than a day.
+    /// An invalid duration, or one longer than a day.
     pub fn constant_ms(ms: f64) -> Result<Self, TimesError> {
         let seconds = checked(ms)? / 1e3;
         Ok(Self::constant(Duration::from_secs_f64(seconds)))
     }
 
-    /// From samples in milliseconds, in any order. A thousand and one quantiles are kept, however many samples there are.
+    /// From samples in milliseconds, in any order. 1,001 quantiles are kept, independent of the number of samples.
     ///
     /// # Errors
-    /// None at all, or one that is no duration.
+    /// No samples, or an invalid one.
     pub fn from_samples_ms(samples: &[f64]) -> Result<Self, TimesError> {
         let mut sorted = samples
             .iter()
@@ -110,11 +110,11 @@ impl Times {
         Ok(Self(Shape::Percentiles((0..=steps).map(point).collect())))
     }
 
-    /// From percentiles (0 to 100) in milliseconds, in rising order of percentile. A time that is shorter than the one
-    /// before is raised to that; below the first and above the last percentile the time is that one's.
+    /// From percentiles (0 to 100) in milliseconds, in rising order of percentile. A time that is shorter than the previous one
+    /// is raised to it. Below the first and above the last percentile, the time is constant.
     ///
     /// # Errors
-    /// None at all, or one that is no duration.
+    /// No percentiles, or an invalid one.
     pub fn from_percentiles_ms(points: &[(f64, f64)]) -> Result<Self, TimesError> {
         let mut most = 0.0_f64;
         let mut known = Vec::with_capacity(points.len() + 2);
@@ -140,11 +140,11 @@ impl Times {
         Ok(Self(Shape::Percentiles(known)))
     }
 
-    /// Reads `{"samples_ms": […]}`, `{"percentiles_ms": {"50": 2.0, …}}`, or what `pilot bench cold --json --samples` writes
-    /// (times to the first byte). Other keys beside these are ignored, so that a file may say where it comes from.
+    /// Reads `{"samples_ms": […]}`, `{"percentiles_ms": {"50": 2.0, …}}`, or the output of `pilot bench cold --json --samples`
+    /// (times to the first byte). Other keys are ignored, so that a file can name its source.
     ///
     /// # Errors
-    /// Another form, or times that are none.
+    /// Another form, or invalid times.
     pub fn from_json(text: &str) -> Result<Self, TimesError> {
         let measured = serde_json::from_str(text).map_err(|error| TimesError::Form {
             problem: error.to_string(),
@@ -184,7 +184,7 @@ impl Times {
         }
     }
 
-    /// Draws one, nanoseconds.
+    /// Draws a time, nanoseconds.
     pub(super) fn draw(&self, random: &mut Random) -> u64 {
         let points = match &self.0 {
             Shape::Constant(nanos) => return *nanos,

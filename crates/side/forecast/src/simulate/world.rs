@@ -1,5 +1,5 @@
-//! The event loop: arrivals and events in the order of time, each told to a pool's rules, whose actions become events again.
-//! Nothing is allocated per event.
+//! The event loop: takes arrivals and events in order of time, passes each to a pool's rules, and makes events of the returned
+//! actions. It allocates nothing per event.
 
 use pilot_model::Instant;
 use pilot_rules::{Action, Ending, Key};
@@ -34,13 +34,13 @@ struct World<'a> {
     pools: Vec<Pool>,
     events: Events,
     cpus: Option<Cpus>,
-    /// Used again and again.
+    /// Reused for every event.
     actions: Vec<Action<Worker, WaitingArrival>>,
     /// Nanoseconds since the functions were deployed.
     now: u64,
     /// When the load begins.
     begin: u64,
-    /// Requests that wait or are served.
+    /// Waiting and running requests.
     running: u64,
     count: Count,
 }
@@ -69,7 +69,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Functions are deployed: their forecasters tick for the first time, `min` is started.
+    /// Deploys the functions: their forecasters tick for the first time, and `min` workers are started.
     fn open(&mut self) {
         for function in (0_u32..).take(self.pools.len()) {
             if self.pools[function as usize].forecaster.is_some() {
@@ -79,7 +79,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Lets everything happen, until the load is over and everyone has an answer.
+    /// Runs until the load has ended and every request has its answer.
     fn pass(&mut self, mut arrivals: Peekable<impl Iterator<Item = Arrival>>) {
         loop {
             let next = self.next_at();
@@ -102,13 +102,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// When something happens next; `u64::MAX`: nothing does.
+    /// When the next event happens; `u64::MAX`: there is none.
     fn next_at(&self) -> u64 {
         let computed = self.cpus.as_ref().map_or(u64::MAX, Cpus::next_at);
         self.events.next_at().min(computed)
     }
 
-    /// Lets the next thing happen.
+    /// Processes the next event.
     fn step(&mut self) {
         if let Some(cpus) = &mut self.cpus {
             let at = cpus.next_at();
@@ -123,7 +123,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What had to be computed is: the rest takes its time alone.
+    /// The CPU time of a job is over: it ends after the rest of its time.
     fn computed(&mut self, job: Job) {
         let (rest, what) = match job.part {
             Part::Start { key, asked, rest } => (rest, What::Ready { key, asked }),
@@ -147,7 +147,7 @@ impl<'a> World<'a> {
         });
     }
 
-    /// The load is over at `end`: what would still have happened until then, and the last count.
+    /// The load ends at `end`: processes the events until then, and the final counts.
     fn close(mut self, end: u64) -> Outcome {
         while self.next_at() <= end {
             self.step();
@@ -269,7 +269,7 @@ impl<'a> World<'a> {
         self.follow(event.function);
     }
 
-    /// Does what the pool has decided, and orders that it be told the time when it wants to.
+    /// Executes the pool's actions, and schedules its next tick.
     fn follow(&mut self, function: u32) {
         if !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
@@ -322,7 +322,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// An invocation begins that takes so long, after so long a wait.
+    /// An invocation begins, with this service time and after this wait.
     fn serve(&mut self, function: u32, key: Key, service: u64, waited: u64) {
         self.count.invocations += 1;
         let since = self.now;
@@ -347,7 +347,7 @@ impl<'a> World<'a> {
         });
     }
 
-    /// Orders an event for when the pool wants to be told the time, unless one is ordered that comes no later.
+    /// Schedules the pool's tick, unless an event that is no later already exists.
     fn arm(&mut self, function: u32) {
         let pool = &mut self.pools[function as usize];
         let due = pool.state.due().0;
@@ -363,12 +363,12 @@ impl<'a> World<'a> {
     }
 }
 
-/// How long a worker lived of the time that counts, nanoseconds.
+/// How long a worker lived since the load began, nanoseconds.
 fn lived(begin: u64, asked: u64, end: u64) -> u128 {
     u128::from(end.saturating_sub(asked.max(begin)))
 }
 
-/// Less than a CPU's millionth would let time stand still.
+/// With fewer CPUs, simulated time would not advance.
 const CORES_MIN: f64 = 1e-6;
 
 #[cfg(test)]
@@ -378,7 +378,7 @@ mod tests {
     use super::*;
 
     impl World<'_> {
-        /// Slots for events and actions that memory is held for.
+        /// The number of events and actions for which memory is allocated.
         fn footprint(&self) -> usize {
             self.events.capacity() + self.actions.capacity()
         }

@@ -77,7 +77,7 @@ async fn meet(request: &str, many: u64) -> u64 {
 fn stream() -> Response<Body> {
     let (mut sender, body) = channel();
     tokio::spawn(async move {
-        // Whoever does not want the rest has gone; there is nobody to tell.
+        // An error means that the client has disconnected.
         let _ = sender.send_data("one\n".into()).await;
         while !Path::new("/tmp/released").exists() {
             sleep(Duration::from_millis(5)).await;

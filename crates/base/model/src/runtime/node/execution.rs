@@ -2,8 +2,9 @@
 //! them before its function is known, so they are settings of the runtime
 //! ([`RuntimeSpec::execution`](crate::runtime_key::RuntimeSpec::execution)), and it is started with them.
 //!
-//! Not among them is what the worker can apply later to a running process (`node/lib/specialise.js`: `TZ`, `NODE_PATH`,
-//! `NODE_COMPILE_CACHE`, and the options in [`LATE`]): functions that differ only in those share pre-warmed processes.
+//! Variables and options that the worker can apply later to a running process are not included (`node/lib/specialise.js`: `TZ`,
+//! `NODE_PATH`, `NODE_COMPILE_CACHE`, and the options in [`LATE`]). Functions that differ only in those share pre-warmed
+//! processes.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,7 @@ const READ_AT_START: [&str; 22] = [
 /// Prefixes of more such variables: of the dynamic linker, the C library's allocator and others.
 const READ_AT_START_ALL: [&str; 2] = ["LD_", "MALLOC_"];
 
-/// Its value counts, too, without the options in [`LATE`].
+/// Its value is also read at the start, except for the options in [`LATE`].
 const OPTIONS: &str = "NODE_OPTIONS";
 
 /// Options that are applied late. One with an argument takes the next word, unless it has a `=`.
@@ -50,7 +51,7 @@ const LATE: [(&str, Argument); 4] = [
     ("-r", Argument::One),
 ];
 
-/// With this variable or its option, `fetch` and `http` read the proxy variables at the start.
+/// If this variable or its option is set, `fetch` and `http` read the proxy variables at the start.
 const USE_PROXY: &str = "NODE_USE_ENV_PROXY";
 const USE_PROXY_OPTION: &str = "--use-env-proxy";
 const PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
@@ -61,7 +62,8 @@ enum Argument {
     One,
 }
 
-/// The variables with which a Node.js must be started, beyond those of every one. An empty value has no effect and is left out.
+/// The variables with which a Node.js must be started, in addition to the usual ones. An empty value has no effect and is left
+/// out.
 pub(super) fn of_node(environment: &BTreeMap<String, String>) -> Vec<(String, String)> {
     let options = environment.get(OPTIONS).map(|text| at_start(text));
     let options = options.filter(|options| !options.is_empty());

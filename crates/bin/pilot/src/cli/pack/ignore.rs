@@ -1,10 +1,10 @@
-//! What is not packed: version control, caches, virtual environments, and what `.pilotignore` lists.
+//! Which files are not packed: version control, caches, virtual environments, and the files listed in `.pilotignore`.
 //!
-//! `.pilotignore` has the rules of `.gitignore` (gitignore(5)): a pattern per line, the last one that matches decides, and `!` takes
-//! a pattern back. The patterns that always hold come first, so that the file can take them back: `!node_modules/` packs what is
-//! installed there, which is otherwise installed by the daemon, for its own machine.
+//! `.pilotignore` has the rules of `.gitignore` (gitignore(5)): one pattern per line, the last matching one decides, and `!`
+//! negates a pattern. The built-in patterns come first, so that the file can negate them. For example, `!node_modules/` packs the
+//! installed packages, which the daemon otherwise installs for its own machine.
 //!
-//! Not here: a `.pilotignore` in a folder below. It is a file like any other.
+//! A `.pilotignore` in a subfolder has no effect.
 
 use std::fs;
 use std::io;
@@ -14,14 +14,14 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::{PackError, io_error};
 
-/// The patterns that hold for one folder.
+/// The patterns for one folder.
 #[derive(Debug)]
 pub(in super::super) struct Ignore {
     patterns: Gitignore,
 }
 
 impl Ignore {
-    /// Those that always hold and those of the folder's `.pilotignore`.
+    /// The built-in patterns and those of the folder's `.pilotignore`.
     pub(in super::super) fn of(folder: &Path) -> Result<Self, PackError> {
         let path = folder.join(FILE);
         let text = match fs::read_to_string(&path) {
@@ -36,7 +36,7 @@ impl Ignore {
         })
     }
 
-    /// Fails with the number of a line and what is wrong with it.
+    /// The error is the number of a line and what is wrong with it.
     fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut patterns = GitignoreBuilder::new("");
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -54,13 +54,12 @@ impl Ignore {
         }
     }
 
-    /// Whether the path (relative to the folder) itself is left out. What lies below a folder that is left out is not
-    /// asked about.
+    /// Whether the path (relative to the folder) itself is left out. The contents of a folder that is left out are not checked.
     pub(in super::super) fn matches(&self, inside: &Path, is_folder: bool) -> bool {
         self.patterns.matched(inside, is_folder).is_ignore()
     }
 
-    /// Whether the path, or a folder that it lies in, is left out. For paths that come from elsewhere than a walk.
+    /// Whether the path, or a folder that contains it, is left out. For paths that do not come from a walk.
     pub(in super::super) fn covers(&self, inside: &Path) -> bool {
         inside
             .ancestors()
@@ -69,8 +68,8 @@ impl Ignore {
     }
 }
 
-/// The line as the `ignore` crate reads it with git's meaning: braces are characters like any other. What git and the crate read in
-/// different ways is an error.
+/// Converts a line to a pattern that the `ignore` crate reads as git does: braces are ordinary characters. A line that git and
+/// the crate would read differently is an error.
 fn as_glob(line: &str) -> Result<String, &'static str> {
     if line
         .strip_prefix('!')
@@ -89,7 +88,7 @@ fn as_glob(line: &str) -> Result<String, &'static str> {
             '\\' => glob.extend(rest.next()),
             '[' if !line.starts_with('#') => {
                 glob.extend(rest.next_if(|next| matches!(next, '!' | '^')));
-                // Only as the first one, "]" does not end the set.
+                // Only as the first character, "]" does not end the set.
                 glob.extend(rest.next_if_eq(&']'));
                 loop {
                     match rest.next() {
@@ -110,8 +109,8 @@ fn as_glob(line: &str) -> Result<String, &'static str> {
 
 const FILE: &str = ".pilotignore";
 const SET: &str = "between '[' and ']', only characters and ranges such as a-z are read: neither \\, [ and / nor names such as [:alpha:]";
-/// Left out of every package. The manifest is, too: it comes along as the configuration, and a key that changes for one
-/// function must not make a new version of its neighbours.
+/// Left out of every package. This includes the manifest: it is sent as the configuration, and a changed key of one function must
+/// not make a new version of the others.
 const ALWAYS: &[&str] = &[
     ".git/",
     ".hg/",

@@ -1,5 +1,5 @@
-//! The accounts: what there is of each key and each base key, and what was measured. Every change of a runtime's state goes through
-//! here, so that the counts are those of the runtimes.
+//! The accounts: counts and measurements of each key and each base key. Every change of a runtime's state is made here, so that
+//! the counts match the runtimes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use pilot_rules::{Mean, backoff};
 use super::words::{Cause, RuntimeId};
 use super::{KeyedState, Runtime, RuntimeState};
 
-/// A key's.
+/// The account of a key.
 #[derive(Debug)]
 pub(super) struct KeyAccount {
     pub(super) base_key: Arc<RuntimeKey>,
     /// Versions that have this key.
     pub(super) users: u32,
-    /// Those available; the one that became so last at the end.
+    /// The available ones; the one that became available last is at the end.
     pub(super) available: Vec<RuntimeId>,
     pub(super) waiting: WaitCounts,
     pub(super) counts: RuntimeCounts,
@@ -36,13 +36,13 @@ impl KeyAccount {
 /// Requests that wait, by what they wait for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct WaitCounts {
-    /// For one of the key that is being cleaned.
+    /// For a runtime of the key that is being cleaned.
     pub(super) cleaning: u32,
-    /// For one of the base key that is being started ahead of demand.
+    /// For a runtime of the base key that is being started ahead of demand.
     pub(super) ahead: u32,
 }
 
-/// A base key's, over all its keys.
+/// The account of a base key, over all its keys.
 #[derive(Debug, Default)]
 pub(super) struct BaseKeyAccount {
     /// Its keys that have an account.
@@ -50,34 +50,34 @@ pub(super) struct BaseKeyAccount {
     /// Versions that have one of these keys.
     pub(super) users: u32,
     pub(super) counts: RuntimeCounts,
-    /// Of those that start: ahead of demand.
+    /// The starting ones that are started ahead of demand.
     pub(super) ahead: u32,
     /// Requests that wait for one of those.
     pub(super) waiting: u32,
-    /// From asking for a fresh runtime to its being up.
+    /// From requesting a fresh runtime until it is ready.
     pub(super) start: Mean,
-    /// From giving one back to its being clean, the end of the use included.
+    /// From giving one back until it is clean, including the end of the use.
     pub(super) clean: Mean,
-    /// From being given a runtime to giving it back.
+    /// From getting a runtime until giving it back.
     pub(super) service: Mean,
     arrivals: u64,
     last_arrival: Option<Instant>,
-    /// Most in use at one instant since [`BaseKeyAccount::observe`].
+    /// Maximum in use at one instant since [`BaseKeyAccount::observe`].
     used_max: u32,
-    /// Most with a worker at one instant since then.
+    /// Maximum leased at one instant since then.
     leased_max: u32,
     observed: Option<Instant>,
-    /// What the forecast wants.
+    /// What the forecast requires.
     pub(super) target: Target,
-    /// Starts that failed since one succeeded.
+    /// Failed starts since the last successful one.
     pub(super) failures: u32,
-    /// None is started ahead before this: starts failed.
+    /// No runtime is started ahead of demand before this: starts failed.
     pub(super) hold_until: Option<Instant>,
 }
 
 impl BaseKeyAccount {
-    /// num − num_avail of Algorithm 3: existing and not available. Without those that start ahead of demand, which a forecast
-    /// that counted them would take for demand.
+    /// num − num_avail of Algorithm 3: existing and not available. Starts ahead of demand do not count, because the forecast
+    /// would take them for demand.
     pub(super) fn used(&self) -> u32 {
         let RuntimeCounts {
             starting,
@@ -94,13 +94,13 @@ impl BaseKeyAccount {
         self.last_arrival = Some(now);
     }
 
-    /// A start failed: the next ahead of demand waits a second, then two, four, … a minute.
+    /// A start failed: the next one ahead of demand is delayed by a second, then two, four, … up to a minute.
     pub(super) fn failed(&mut self, now: Instant) {
         self.hold_until = Some(now.after(backoff(self.failures)));
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// What a forecaster is told of the time since the last call.
+    /// The forecaster's input for the time since the last call.
     pub(super) fn observe(&mut self, now: Instant) -> Tick {
         let used = self.used();
         let counts = self.counts;
@@ -140,7 +140,7 @@ impl<R> KeyedState<R> {
             return;
         }
         let base_key = Arc::new(key.base_key());
-        // The one `Arc` that the base key's account is under, so that equal base keys share it.
+        // Use the `Arc` of the base key's account, so that equal base keys share it.
         let base_key = match self.base_keys.get_key_value(&base_key) {
             Some((known, _)) => Arc::clone(known),
             None => {
@@ -202,12 +202,12 @@ impl<R> KeyedState<R> {
             .expect("a key's account is opened with its base key's")
     }
 
-    /// Of those of this key, the one that became available last.
+    /// The available runtime of this key that became available last.
     pub(super) fn newest(&self, key: &RuntimeKey) -> Option<RuntimeId> {
         self.keys.get(key)?.available.last().copied()
     }
 
-    /// Takes an available runtime out, for the key `to`.
+    /// Takes an available runtime for the key `to`.
     pub(super) fn take(
         &mut self,
         id: RuntimeId,
@@ -220,12 +220,12 @@ impl<R> KeyedState<R> {
         }
     }
 
-    /// Another state, the same key.
+    /// Changes the state and keeps the key.
     pub(super) fn shift(&mut self, id: RuntimeId, state: RuntimeState<R>) {
         self.change(id, None, state);
     }
 
-    /// What it was before.
+    /// Returns the previous state.
     fn change(
         &mut self,
         id: RuntimeId,
@@ -246,7 +246,7 @@ impl<R> KeyedState<R> {
         Some(left)
     }
 
-    /// A runtime is no more. Its handle, if the state machine had it.
+    /// Removes a runtime. Returns its handle, if the state machine had it.
     pub(super) fn remove(&mut self, id: RuntimeId) -> Option<R> {
         let Runtime { key, state } = self.runtimes.remove(&id)?;
         self.count_out(id, &key, state.phase());
@@ -285,7 +285,7 @@ impl<R> KeyedState<R> {
     }
 }
 
-/// A state without what it holds.
+/// A state without its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RuntimePhase {
     Starting,

@@ -1,4 +1,4 @@
-//! What is kept: Algorithm 3, the limits, and what goes when no version wants it.
+//! Which runtimes are kept: Algorithm 3, the limits, and the end of runtimes that no version needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::words::{Cause, End, RuntimeId};
 use super::{KeyedState, RuntimeState};
 
 impl<R> KeyedState<R> {
-    /// Runtimes that are started ahead at the same time, over all base keys: more of them would take the CPUs from requests.
+    /// Runtimes that are started ahead at the same time, over all base keys: more would take CPU time from requests.
     const AHEAD_MAX: u32 = 2;
 
-    /// A version has this key from now on.
+    /// A version has this key now.
     pub(in crate::keyed) fn use_key(&mut self, key: &Arc<RuntimeKey>) {
         self.enter(key);
         if let Some(account) = self.keys.get_mut(key) {
@@ -25,9 +25,9 @@ impl<R> KeyedState<R> {
         self.base_account(key).users += 1;
     }
 
-    /// A version that had this key is given up. What nobody can use any more goes: runtimes of its owner that can become none of
-    /// the keys still in use (the next version's mounts may differ, but its runtimes can be adapted), and pre-warmed ones when
-    /// the base key has no version left.
+    /// A version with this key is forgotten. Ends the runtimes that no version can use any more: those of its owner that cannot
+    /// be adapted to a key still in use (the next version's mounts may differ, but its runtimes can be adapted), and pre-warmed
+    /// ones if the base key has no version left.
     pub(in crate::keyed) fn disuse_key(&mut self, key: &Arc<RuntimeKey>, gone: &mut Vec<R>) {
         let Some(account) = self.keys.get_mut(key) else {
             return;
@@ -63,7 +63,7 @@ impl<R> KeyedState<R> {
         self.base_keys.get(base_key)?.start.value()
     }
 
-    /// What happened to a base key since the last call, for its forecaster. `None`: nobody uses it.
+    /// What happened to a base key since the last call, for its forecaster. `None`: no version uses it.
     pub(in crate::keyed) fn observe(
         &mut self,
         now: Instant,
@@ -73,7 +73,7 @@ impl<R> KeyedState<R> {
         Some(account.observe(now))
     }
 
-    /// What the forecast wants of a base key from now on; [`KeyedState::refill`] follows.
+    /// Sets the forecast for a base key; the caller calls [`KeyedState::refill`] next.
     pub(in crate::keyed) fn apply_target(&mut self, base_key: &RuntimeKey, target: Target) {
         if let Some(account) = self.base_keys.get_mut(base_key)
             && account.users > 0
@@ -82,17 +82,18 @@ impl<R> KeyedState<R> {
         }
     }
 
-    /// Algorithm 3: the pre-warmed runtimes of a base key that the caller is to start now.
+    /// Algorithm 3: the pre-warmed runtimes of a base key that the caller must start now.
     ///
-    /// Per base key, not per key: since a runtime of a base key can be turned into any of its keys, a pre-warmed one that is kept for
-    /// one key serves all of them, and what several functions need at once is less than the sum of what each may need.
+    /// Per base key and not per key: a runtime of a base key can be adapted to any of its keys, so a pre-warmed one serves all of
+    /// them. What several functions need at once is less than the sum of what each may need.
     ///
-    /// The paper starts E − num_avail, on top of those in use. E forecasts how many will be in use, those of now among them; to add
-    /// it to them doubles steady use (as `smoothing_markov.rs` of `side/forecast` says, too). So there are to be E in use or
-    /// available. Used ones count, for their owners are the likeliest to come; but one at least is to be nobody's, or
-    /// whoever comes first finds none.
+    /// The paper starts E − num_avail, in addition to those in use. But E forecasts how many will be in use, which includes those
+    /// in use now. Adding both would double a steady use (see also `smoothing_markov.rs` of `side/forecast`). So there should be
+    /// E in use or available. Used ones count, because their owners are most likely to return. But at least one must be without
+    /// owner, for a request of a new owner.
     ///
-    /// Starts ahead fill what room there is and evict nothing: two base keys would else evict each other's at every tick.
+    /// Starts ahead of demand use only free room and evict nothing. Otherwise two base keys would evict each other's runtimes at
+    /// every tick.
     pub(in crate::keyed) fn refill(
         &mut self,
         now: Instant,
@@ -104,7 +105,7 @@ impl<R> KeyedState<R> {
         let hold_until = self
             .hold_until
             .max(account.hold_until.unwrap_or(self.hold_until));
-        // Whoever waits goes first: a start would take its time from the cleaning that they wait for. The next look is soon.
+        // Waiting requests have priority: a start would slow down the cleaning that they wait for. The next tick is soon.
         let somebody_waits = self.keys.values().any(KeyAccount::is_waited_for);
         if self.closed || now < hold_until || somebody_waits {
             return Vec::new();
@@ -124,9 +125,9 @@ impl<R> KeyedState<R> {
         (0..count).map(begin).collect()
     }
 
-    /// Beyond the paper, which shrinks at its limits alone: lets go what has been available for longer than `keep` (or what the
-    /// forecast says instead) and is not forecast to be wanted. The longest available first; never a base key's last pre-warmed one
-    /// while any is wanted, which would only be started again.
+    /// Not in the paper, which only shrinks at its limits: ends runtimes that have been available for longer than `keep` (or the
+    /// time in the forecast) and that the forecast does not need. The longest available are first. The last pre-warmed one of a
+    /// base key is kept while any is needed, because it would be started again.
     pub(in crate::keyed) fn let_go(&mut self, now: Instant, gone: &mut Vec<R>) {
         let base_keys: Vec<_> = self.base_keys.keys().map(Arc::clone).collect();
         for base_key in base_keys {
@@ -155,15 +156,15 @@ impl<R> KeyedState<R> {
         }
     }
 
-    /// Memory is short: the oldest available runtime goes, by creation as in the paper. `None`: none is available; those that
-    /// are leased are never taken away.
+    /// Memory is short: evicts the oldest available runtime, by creation as in the paper. `None`: none is available. Leased ones
+    /// are never evicted.
     pub(in crate::keyed) fn evict_oldest(&mut self, now: Instant) -> Option<R> {
         self.hold_until = now.after(PRESSURE_HOLD);
         let id = self.available.first().copied()?;
         self.end(id, End::Evicted)
     }
 
-    /// Makes room for one more.
+    /// Makes room for one more runtime.
     pub(super) fn make_room(&mut self, gone: &mut Vec<R>) {
         self.evict_beyond(self.limits.runtimes_max.saturating_sub(1), gone);
     }
@@ -177,7 +178,7 @@ impl<R> KeyedState<R> {
         }
     }
 
-    /// Whether a runtime of this key could be given to a version that is in use.
+    /// Whether a runtime of this key could be given to a version in use.
     pub(super) fn is_wanted(&self, key: &Arc<RuntimeKey>) -> bool {
         let account = self.keys.get(key);
         let Some(base) = account.and_then(|account| self.base_keys.get(&account.base_key)) else {
@@ -190,13 +191,14 @@ impl<R> KeyedState<R> {
             })
     }
 
-    /// Those nobody has used and that are available.
+    /// The available runtimes that have not been used.
     fn prewarmed(&self, base_key: &RuntimeKey) -> u32 {
         let account = self.keys.get(base_key);
         account.map_or(0, |account| account.counts.available)
     }
 
-    /// Those of a base key that have been available for longer than `keep`: since when, which, and whether it is pre-warmed.
+    /// The runtimes of a base key that have been available for longer than `keep`: since when, which, and whether it is
+    /// pre-warmed.
     fn available_longer(
         &self,
         now: Instant,
@@ -223,7 +225,7 @@ impl<R> KeyedState<R> {
 }
 
 impl BaseKeyAccount {
-    /// How many are to be available: what the forecast wants beyond those in use.
+    /// How many should be available: what the forecast requires minus those in use.
     fn wanted(&self) -> u32 {
         self.target.workers.saturating_sub(self.used())
     }

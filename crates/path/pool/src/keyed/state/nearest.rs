@@ -1,5 +1,5 @@
-//! Beyond the paper (its section VII names it): on a miss, the available runtime that takes the least to be turned into one of the
-//! wanted key.
+//! Not in the paper (its section VII mentions it): if no runtime has the wanted key, finds the available one that is cheapest to
+//! adapt.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -9,21 +9,22 @@ use pilot_model::runtime_key::{Difference, RuntimeKey};
 use super::words::RuntimeId;
 use super::{KeyedState, RuntimeState};
 
-/// A runtime that can be turned into the wanted one.
+/// A runtime that can be adapted to the wanted key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::keyed) struct Near {
     pub(in crate::keyed) id: RuntimeId,
-    /// What it is now.
+    /// Its present key.
     pub(in crate::keyed) from: Arc<RuntimeKey>,
-    /// What is to be applied.
+    /// The differences to apply.
     pub(in crate::keyed) differences: Vec<Difference>,
 }
 
 impl<R> KeyedState<R> {
-    /// The available runtime whose differences cost least. Of equal ones the owner's own comes first, so that nobody's are left
-    /// for others; then the one that became available last. Never one of another owner: [`RuntimeKey::adaptation`] sees to that.
+    /// The available runtime whose differences cost least. Among equal ones, the owner's own comes first, so that those without
+    /// owner are left for others; then the one that became available last. Never one of another owner: [`RuntimeKey::adaptation`]
+    /// excludes it.
     ///
-    /// One pass over the keys of the base key, for nothing can become what has another base key.
+    /// One pass over the keys of the base key, because a runtime cannot be adapted to another base key.
     pub(super) fn nearest(&self, key: &Arc<RuntimeKey>) -> Option<Near> {
         let base = self.base_keys.get(&self.keys.get(key)?.base_key)?;
         let candidates = base.keys.iter().filter(|from| *from != key);
@@ -50,9 +51,9 @@ impl<R> KeyedState<R> {
     }
 }
 
-/// What differences take to apply, in steps of about a write to a control file. An order, not a measurement: variables, command and
-/// host name are said when a process is started; limits are written to several files; mounts are made one by one; a network is
-/// a device, its addresses and rules. That nobody owned it takes nothing.
+/// The cost of applying differences; the unit is about a write to a control file. It is an order, not a measurement. Variables,
+/// command and host name are set when a process is started. Limits are written to several files. Mounts are made one by one. A
+/// network is a device, its addresses and rules. Setting the owner costs nothing.
 fn cost(differences: &[Difference]) -> u32 {
     let each = differences.iter().map(|difference| match difference {
         Difference::Owner => 0,

@@ -1,5 +1,5 @@
-//! What the state machine decides, case by case, and a property test: random requests, starts, deaths, cleanings, forecasts, limits
-//! and clock, with a model beside it that holds every handle the state machine does not have.
+//! Tests of single decisions, and a property test: random requests, starts, deaths, cleanings, forecasts, limits and times. A
+//! model has every handle that the state machine does not have.
 
 mod properties;
 
@@ -11,7 +11,7 @@ use pilot_model::runtime_key::{Base, Difference, Ipc, Limits as RuntimeLimits, R
 
 use super::*;
 
-/// A handle that cannot be copied: who has it has it alone.
+/// A handle that cannot be copied, so that it has one holder.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Handle(u64);
 
@@ -44,7 +44,7 @@ fn spec(interpreter: &str, owner: &str) -> RuntimeSpec {
     }
 }
 
-/// `ann`'s with `variables` set to it.
+/// A key of `owner` whose variables are `variables`.
 fn key(owner: &str, variables: &str) -> Arc<RuntimeKey> {
     let environment = vec![("V".to_owned(), variables.to_owned())];
     let spec = RuntimeSpec {
@@ -58,7 +58,7 @@ fn base_key() -> Arc<RuntimeKey> {
     Arc::new(key("ann", "1").base_key())
 }
 
-/// A state machine with its time, for stories.
+/// A state machine with a clock.
 struct Story {
     state: KeyedState<Handle>,
     now: Instant,
@@ -76,7 +76,7 @@ impl Story {
         }
     }
 
-    /// A version has each of these keys.
+    /// With a version for each of these keys.
     fn of(runtimes_max: usize, keys: &[&Arc<RuntimeKey>]) -> Self {
         let mut story = Self::new(runtimes_max);
         for key in keys {
@@ -96,7 +96,7 @@ impl Story {
         acquired.expect("the state machine is not closed")
     }
 
-    /// Of one who waits.
+    /// The next look of a request that waits.
     fn look_again(&mut self, key: &Arc<RuntimeKey>, on: Awaited) -> Acquired<Handle> {
         let look = Look::Waiting(on);
         let acquired = self
@@ -105,13 +105,13 @@ impl Story {
         acquired.expect("the state machine is not closed")
     }
 
-    /// A handle for a runtime that has come up.
+    /// A handle for a runtime that is ready.
     fn handle(&mut self) -> Handle {
         self.made += 1;
         Handle(self.made)
     }
 
-    /// What a worker of `key` runs in: reused, adapted or started.
+    /// The runtime of a worker of `key`: reused, adapted or started.
     fn lease(&mut self, key: &Arc<RuntimeKey>) -> (RuntimeId, Handle) {
         match self.acquire(key) {
             Acquired::Reused(id, handle) => (id, handle),
@@ -148,7 +148,7 @@ impl Story {
         self.state.refill(self.now, &base_key())
     }
 
-    /// Starts ahead until the state machine wants no more.
+    /// Starts ahead of demand until the state machine requires no more.
     fn fill(&mut self) -> usize {
         let mut count = 0;
         loop {
@@ -260,7 +260,7 @@ fn of_equally_near_runtimes_the_owners_own_is_taken() {
         panic!("both differ in the variables alone");
     };
     assert_eq!(found.from, plain);
-    // Nobody's is next.
+    // The next one has no owner.
     let Acquired::Near(found, _) = story.acquire(&wanted) else {
         panic!("a pre-warmed one is there");
     };
@@ -284,7 +284,7 @@ fn what_somebody_has_used_is_given_to_nobody_else() {
 fn one_that_is_being_cleaned_is_waited_for_by_one_request_if_that_is_quicker_than_a_start() {
     let key = key("ann", "1");
     let mut story = Story::of(10, &[&key]);
-    // A start takes a second, cleaning a tenth of one.
+    // A start takes one second, cleaning a tenth of that.
     let Acquired::Start(id) = story.acquire(&key) else {
         panic!("there was none");
     };
@@ -344,7 +344,7 @@ fn nothing_is_started_ahead_while_a_request_waits_for_one_that_is_being_cleaned(
     assert!(!story.state.refill(story.now, &base_key).is_empty());
 }
 
-/// With one that is leased, whose start took a second, and one that is being started ahead.
+/// With one leased runtime, whose start took a second, and one that is being started ahead of demand.
 fn one_ahead(key: &Arc<RuntimeKey>) -> (Story, RuntimeId) {
     let mut story = Story::of(10, &[key]);
     let Acquired::Start(id) = story.acquire(key) else {
@@ -467,7 +467,7 @@ fn a_start_beyond_the_limit_evicts_the_oldest_available() {
     let (ann, bob) = (key("ann", "1"), key("bob", "1"));
     let mut story = Story::of(3, &[&ann, &bob]);
     let used = [story.lease(&ann), story.lease(&ann), story.lease(&ann)];
-    // Given back in another order: creation counts.
+    // Given back in another order: only the order of creation counts.
     for one in used.into_iter().rev() {
         story.pass(SECOND);
         story.give_back(one);
@@ -624,7 +624,7 @@ fn what_is_forecast_is_kept_however_old_it_is() {
     let own = [story.lease(&ann), story.lease(&ann)];
     own.into_iter().for_each(|one| story.give_back(one));
     story.pass(SECOND);
-    // Adapted ones are ann's now: nobody's is wanted again.
+    // The adapted ones belong to ann now: one without owner is needed again.
     assert_eq!(story.fill(), 1);
     story.pass(1000 * SECOND);
     story.state.let_go(story.now, &mut story.gone);
@@ -695,7 +695,7 @@ fn with_an_owners_last_version_go_its_runtimes_and_with_the_base_keys_last_the_p
     story.state.disuse_key(&bob, &mut story.gone);
     assert_eq!(story.gone, [Handle(1), Handle(3)]);
     assert!(story.refill().is_empty());
-    // One that comes back late is not kept either.
+    // A runtime that is given back later is not kept either.
     story.give_back(others);
     assert_eq!(story.gone.len(), 3);
     assert_eq!(story.state.counts(), RuntimeCounts::default());

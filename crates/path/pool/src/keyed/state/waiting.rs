@@ -1,8 +1,8 @@
-//! Waiting for what is under way: a runtime of the key that is being cleaned, or one of the base key that is being started ahead of
-//! demand. Another start beside it would be up later, and would take its time from it.
+//! Waiting for a runtime of the key that is being cleaned, or one of the base key that is being started ahead of demand. A start
+//! for the request itself would be ready later, and would slow down the other.
 //!
-//! As many wait as there are under way. What becomes available is anybody's: whoever waited and finds it gone waits on, or has
-//! one started.
+//! At most as many requests wait as there are such runtimes. The runtimes are not reserved: a request that finds none continues
+//! to wait, or gets one started.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::words::{Awaited, Cause, Look, Wait};
 use super::{KeyedState, Runtime, RuntimeState};
 
 impl<R> KeyedState<R> {
-    /// Whether the caller is one who waits, from now on or still.
+    /// Whether the caller must wait, for the first time or again.
     pub(super) fn wait(&mut self, now: Instant, key: &Arc<RuntimeKey>, look: Look) -> Option<Wait> {
         let wait = match look {
             Look::First => {
                 let cleaning = self.worth_cleaning(key);
                 cleaning.or_else(|| self.worth_start(now, key))?
             }
-            // For how long is for the caller to know, who was told the first time.
+            // The caller knows how long from the first answer.
             Look::Waiting(on) if self.is_free(key, on) => Wait {
                 on,
                 patience: Duration::MAX,
@@ -39,7 +39,7 @@ impl<R> KeyedState<R> {
         Some(wait)
     }
 
-    /// A wait is over, whatever came of it.
+    /// A wait has ended, with or without success.
     pub(in crate::keyed) fn waited(&mut self, key: &Arc<RuntimeKey>, on: Awaited) {
         let Some(account) = self.keys.get_mut(key) else {
             return;
@@ -54,7 +54,7 @@ impl<R> KeyedState<R> {
         self.tidy(key);
     }
 
-    /// Whether more are under way than are waited for.
+    /// Whether there are more such runtimes than waiting requests.
     fn is_free(&self, key: &RuntimeKey, on: Awaited) -> bool {
         let Some(account) = self.keys.get(key) else {
             return false;
@@ -68,8 +68,8 @@ impl<R> KeyedState<R> {
         }
     }
 
-    /// One that is being cleaned is likely to be clean long before a new one is up. Worth half of what that takes: on a busy machine
-    /// cleaning takes longer than usual, and a start beside it would make it busier still.
+    /// A runtime is usually cleaned long before a new one is ready. The wait may take at least half the time of a start: on a busy
+    /// machine cleaning takes longer than usual, and another start would make the machine busier.
     fn worth_cleaning(&self, key: &RuntimeKey) -> Option<Wait> {
         let base = self.base_keys.get(&self.keys.get(key)?.base_key)?;
         let (clean, start) = (base.clean.value()?, base.start.value()?);
@@ -81,8 +81,8 @@ impl<R> KeyedState<R> {
         (usual < start && self.is_free(key, wait.on)).then_some(wait)
     }
 
-    /// One that is being started was begun before a new one would be: unless it takes twice as long as others did it is up first.
-    /// Waiting for it costs no more than what a start takes.
+    /// A runtime whose start is in progress is ready before a new one, unless its start takes twice as long as usual. The wait
+    /// takes at most as long as a start.
     fn worth_start(&self, now: Instant, key: &RuntimeKey) -> Option<Wait> {
         let on = Awaited::Ahead;
         if !self.is_free(key, on) {
@@ -103,7 +103,7 @@ impl<R> KeyedState<R> {
             } if key == base_key => Some(*asked),
             _ => None,
         });
-        // Whoever came before has those that were begun before.
+        // Earlier requests wait for the starts that began first.
         let mut begun = begun.skip(base.waiting as usize);
         let ago = now.since(begun.next()?);
         let patience = start.saturating_mul(2).saturating_sub(ago).min(start);

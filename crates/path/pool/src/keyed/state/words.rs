@@ -1,4 +1,4 @@
-//! The inputs and outputs of the state state.
+//! The inputs and outputs of the state machine.
 
 use std::time::Duration;
 
@@ -8,57 +8,57 @@ use super::nearest::Near;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::keyed) struct RuntimeId(pub(in crate::keyed) u64);
 
-/// The limits of the state state.
+/// The limits of the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::keyed) struct Limits {
     /// Runtimes of all keys in any state, beyond which none is kept.
     pub(in crate::keyed) runtimes_max: usize,
-    /// One that has been available for longer, and is not forecast to be needed, is let go.
+    /// A runtime that has been available for longer is ended, unless the forecast needs it.
     pub(in crate::keyed) keep: Duration,
 }
 
-/// What a worker is given.
+/// What a worker gets.
 #[derive(Debug)]
 pub(in crate::keyed) enum Acquired<R> {
     /// It has the wanted key.
     Reused(RuntimeId, R),
-    /// It is to be adapted.
+    /// It must be adapted.
     Near(Near, R),
-    /// It is to be started.
+    /// It must be started.
     Start(RuntimeId),
-    /// One is under way, which is likely to be there before a new one would be up.
+    /// A runtime is being cleaned or started, and will probably be available before a new one would be ready.
     Wait(Wait),
 }
 
-/// To be asked again, with [`Look::Waiting`], whenever a runtime has become available or has come to nothing. Whoever gives it up
-/// before says so ([`KeyedState::waited`](super::KeyedState::waited)).
+/// Look again, with [`Look::Waiting`], whenever a runtime has become available or has ended. A request that stops waiting must
+/// call [`KeyedState::waited`](super::KeyedState::waited).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::keyed) struct Wait {
-    /// What is waited for.
+    /// What the request waits for.
     pub(in crate::keyed) on: Awaited,
-    /// Longest that it is worth it, from the first time on that this was said.
+    /// The longest useful wait, from the first answer on.
     pub(in crate::keyed) patience: Duration,
 }
 
 /// What a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::keyed) enum Awaited {
-    /// One of its key that is being cleaned.
+    /// A runtime of its key that is being cleaned.
     Cleaning,
-    /// One of its base key that is being started ahead of demand.
+    /// A runtime of its base key that is being started ahead of demand.
     Ahead,
 }
 
-/// How hard to look for a runtime that is there already.
+/// Which runtimes a request may get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::keyed) enum Look {
     /// For a new request.
     First,
-    /// For one that was here before: what it was given could not be adapted, or it has waited in vain.
+    /// For a request that could not adapt the runtime it got, or that waited without success.
     Again,
-    /// For one that waits: it goes on if there is none yet.
+    /// For a waiting request: it continues to wait if there is none.
     Waiting(Awaited),
-    /// Not at all: start one.
+    /// None that exists: start one.
     Nowhere,
 }
 
@@ -67,17 +67,17 @@ pub(in crate::keyed) enum Look {
 pub(in crate::keyed) enum Cause {
     /// A worker waits for it.
     Request,
-    /// It is forecast to be wanted.
+    /// The forecast needs it.
     Ahead,
 }
 
-/// Why a runtime is gone.
+/// Why a runtime ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::keyed) enum End {
     /// It could not be cleaned or adapted, or had died.
     Destroyed,
     /// There were too many, or memory was short.
     Evicted,
-    /// Nobody is expected to want it.
+    /// The forecast does not need it.
     LetGo,
 }

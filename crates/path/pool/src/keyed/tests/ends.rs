@@ -1,4 +1,4 @@
-//! What becomes of a runtime: cleaned and kept, or ended.
+//! The end of a use: the runtime is cleaned and kept, or ended.
 
 use super::*;
 
@@ -174,7 +174,7 @@ async fn when_memory_is_short_the_oldest_go_but_none_that_a_worker_has() {
     ];
     others.iter().for_each(|worker| worker.retire());
     eventually(|| bench.counts(&version).available == 3).await;
-    // 100 MB over: two of 60.
+    // 100 MB over the limit: evicts two of 60 MB.
     bench.memory_used.store(900 << 20, Ordering::SeqCst);
     eventually(|| bench.counts(&version).available == 1).await;
     bench.memory_used.store(800 << 20, Ordering::SeqCst);

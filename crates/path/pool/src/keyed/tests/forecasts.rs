@@ -1,8 +1,8 @@
-//! What is started ahead.
+//! Runtimes that are started ahead of demand.
 
 use super::*;
 
-/// Wants as many as it was made for, every second.
+/// Requires a fixed number, every second.
 #[derive(Debug)]
 struct Fixed(u32);
 
@@ -23,7 +23,7 @@ impl Forecaster for Fixed {
     }
 }
 
-/// As many as were in use at once.
+/// Requires as many as were in use at once.
 #[derive(Debug)]
 struct Mirror;
 
@@ -113,7 +113,7 @@ async fn requests_take_over_what_is_being_started_ahead() {
     eventually(|| bench.status(&version).base.starting == 2).await;
     assert_eq!(bench.host.starts(), 3);
     let begun = tokio::time::Instant::now();
-    // Whoever gives up leaves the place to the next.
+    // When one request gives up, the next one may wait.
     let given_up = tokio::time::timeout(ms(50), bench.try_start(&version));
     assert!(given_up.await.is_err());
     let _both = tokio::join!(bench.start(&version), bench.start(&version));

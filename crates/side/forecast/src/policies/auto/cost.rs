@@ -1,4 +1,4 @@
-//! What `auto` weighs: the cost of a start against that of holding a worker.
+//! The costs that `auto` compares: a start, and holding a worker.
 
 /// The cost of a start and of holding a worker.
 #[derive(Debug, Clone, Copy, Default)]
@@ -10,7 +10,7 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// Whether holding a worker pays that is needed this often per second.
+    /// Whether holding a worker pays if it is needed this often per second.
     pub(super) fn pays(self, hazard: f64) -> bool {
         hazard * self.start_s > self.holding
     }

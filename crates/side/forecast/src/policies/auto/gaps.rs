@@ -1,16 +1,16 @@
-//! How long a worker that became idle was not needed: a life table over ages, from which follows how likely it is to be
-//! needed within the next moment, given how long it has been idle.
+//! How long an idle worker was not needed: a life table over ages. It gives the probability that the worker is needed within the
+//! next moment, if it has been idle for a known time.
 //!
-//! Ages lie in bins whose edges are a third of an octave apart, from 0.1 s to an hour. A gap that ended in a bin is one end
-//! there, and was at risk in every bin that it passed; the hazard of a bin is ends over time at risk, as in any life table.
-//! A gap that still lasts counts for what it is: time in which nothing happened.
+//! The edges of the bins of age are a third of an octave apart, from 0.1 s to an hour. A gap that ended in a bin counts as one
+//! end there, and as time at risk in every bin that it passed. The hazard of a bin is ends over time at risk, as in any life
+//! table. A gap that has not ended counts only as time at risk.
 
 use std::sync::LazyLock;
 
 /// Bins of age.
 const BINS: usize = 48;
 
-/// Where each bin begins, seconds; the last one never ends.
+/// The beginning of each bin, seconds; the last one has no end.
 static EDGES: LazyLock<[f64; BINS]> = LazyLock::new(|| {
     let mut edges = [0.0; BINS];
     let mut edge = 0.1;
@@ -28,17 +28,17 @@ pub(super) fn bin_of(age_s: f64) -> usize {
         .saturating_sub(1)
 }
 
-/// Where bin `bin` begins, seconds; infinite after the last.
+/// The beginning of bin `bin`, seconds; infinite after the last bin.
 pub(super) fn edge(bin: usize) -> f64 {
     EDGES.get(bin).copied().unwrap_or(f64::INFINITY)
 }
 
-/// How long bin `bin` is, seconds. The last one counts as long as it is old.
+/// The width of bin `bin`, seconds. The last one counts as wide as its beginning.
 pub(super) fn width(bin: usize) -> f64 {
     (edge(bin + 1) - edge(bin)).min(edge(bin).max(0.1))
 }
 
-/// What was seen of one worker's gaps. Older gaps count less.
+/// The observed gaps of one worker. Older gaps count less.
 #[derive(Debug, Clone)]
 pub(super) struct Gaps {
     ends: [f32; BINS],
@@ -48,7 +48,7 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    /// What the gaps before count when another ends: twenty ends are remembered, as it were.
+    /// The weight of the earlier gaps when another gap ends: the table remembers about twenty ends.
     const KEPT: f32 = 0.95;
 
     pub(super) fn new() -> Self {
@@ -75,9 +75,9 @@ impl Gaps {
         self.count = self.count.saturating_add(1);
     }
 
-    /// Ends per second in this bin of age, when a gap that is not over has been in it for `here_s`. The bins beside it
-    /// count half: what came after 45 s may come after 50 s. `prior` is the belief before anything was seen, ends per
-    /// second; it weighs as much as one gap.
+    /// Ends per second in this bin of age, if the current gap has been in it for `here_s`. The neighbouring bins have half the
+    /// weight: a gap that ended after 45 s once may end after 50 s next time. `prior` is the assumed rate before any observation,
+    /// ends per second; it has the weight of one gap.
     pub(super) fn hazard(&self, bin: usize, here_s: f64, prior: f64) -> f64 {
         let seen = |of: &[f32; BINS]| {
             let beside = |bin: Option<usize>| bin.and_then(|bin| of.get(bin)).map_or(0.0, half);
@@ -120,7 +120,7 @@ mod tests {
     fn a_life_table_is_ends_over_time_at_risk() {
         let mut gaps = Gaps::new();
         gaps.add(0.04);
-        // One end in the first bin after 0.04 s there; the prior is worth another tenth of a second of it.
+        // One end in the first bin after 0.04 s there; the prior counts as another tenth of a second.
         let hazard = gaps.hazard(0, 0.0, 0.5);
         assert!(
             (hazard - (1.0 + 0.05) / (0.04 + 0.1)).abs() < 1e-6,

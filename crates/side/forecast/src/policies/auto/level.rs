@@ -1,4 +1,4 @@
-//! The k-th worker, or a few of them beyond the sixteenth: when it was needed, and whether holding it pays now.
+//! The k-th worker (beyond the sixteenth, several workers together): when it was needed, and whether holding it pays now.
 
 use std::time::Duration;
 
@@ -7,41 +7,42 @@ use pilot_model::Instant;
 use super::cost::Cost;
 use super::gaps::{Gaps, bin_of, edge, width};
 
-/// Workers `from..=to` of a function, taken together.
+/// Workers `from..=to` of a function, as one level.
 #[derive(Debug)]
 pub(super) struct Level {
     pub(super) from: u32,
     pub(super) to: u32,
-    /// `from` invocations run or wait.
+    /// At least `from` invocations run or wait.
     needed: bool,
     /// When it was last needed.
     since: Instant,
     /// `None`: it has never been needed.
     gaps: Option<Box<Gaps>>,
     pays: bool,
-    /// Until then that does not change by itself.
+    /// Until this time, the decision stays the same unless the worker is needed.
     until: Instant,
 }
 
-/// What is believed of a level before anything was seen of it.
+/// The assumptions about a level before any observation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Belief {
-    /// Most workers that were ever needed at once.
+    /// Maximum number of workers needed at once so far.
     pub(super) record: u32,
-    /// How often half of that was needed: who has been near the record so often without breaking it rarely breaks it.
+    /// How often half of the record was needed. The more often this happened without a new record, the less likely is a new
+    /// record.
     pub(super) chances: u32,
 }
 
 impl Level {
-    /// A worker that has been idle for an age of u seconds is needed again, before anything is known about it, with
-    /// `PRIOR / (u + 1)` per second: the longer nothing came, the longer nothing will.
+    /// The assumption before any observation: a worker that has been idle for u seconds is needed with the rate `PRIOR / (u + 1)`
+    /// per second. The longer nothing has come, the longer nothing will come.
     const PRIOR: f64 = 0.03;
-    /// Leads that are held through when holding pays after them.
+    /// A worker is held through a period in which holding does not pay, if it pays again within this number of leads.
     const BRIDGE: f64 = 6.0;
-    /// And bins of age at most: three octaves.
+    /// The maximum of that period in bins of age: three octaves.
     const BRIDGED_MAX: usize = 9;
 
-    /// The level after `before`: of one worker up to the sixteenth, then of an eighth of those before.
+    /// The level after `before`: a single worker up to the sixteenth, then about an eighth of the number before it.
     pub(super) fn after(before: u32, born: Instant) -> Self {
         Self {
             from: before + 1,
@@ -54,16 +55,16 @@ impl Level {
         }
     }
 
-    /// How often a gap of it has ended.
+    /// The number of its gaps that have ended.
     pub(super) fn gaps(&self) -> u32 {
         self.gaps.as_ref().map_or(0, |gaps| gaps.count)
     }
 
-    /// A tick that ends now: `peak` were needed at once in it, `demand` are now.
+    /// A tick that ends now. `peak` workers were needed at once during the tick, `demand` are needed now.
     pub(super) fn see(&mut self, now: Instant, span: Duration, peak: u32, demand: u32) {
         if self.from <= peak {
             if !self.needed {
-                // The time until it was needed first is no gap.
+                // The time before it was needed first is not a gap.
                 let gap = now.since(self.since).as_secs_f64() - span.as_secs_f64() / 2.0;
                 match &mut self.gaps {
                     Some(gaps) => gaps.add(gap.max(0.0)),
@@ -79,8 +80,8 @@ impl Level {
         }
     }
 
-    /// Workers of it to hold now, the ones that are needed among them: up to which number. `lead` is how long a worker that
-    /// is ordered now takes to be of use.
+    /// The number of workers, counted from the first level, that this level requires now. `lead` is the time until a worker that
+    /// is ordered now is ready.
     pub(super) fn held(
         &mut self,
         now: Instant,
@@ -98,7 +99,7 @@ impl Level {
         if self.pays { self.to } else { 0 }
     }
 
-    /// When [`Level::held`] may say something else, if nothing comes.
+    /// When [`Level::held`] may change, if no request arrives.
     pub(super) fn until(&self) -> Instant {
         self.until
     }
@@ -112,7 +113,8 @@ impl Level {
     fn decide(&mut self, now: Instant, lead_s: f64, cost: Cost, belief: Belief) {
         let age_s = now.since(self.since).as_secs_f64();
         let bin = bin_of(age_s);
-        // What is given up is started again a lead before it pays: not worth it for a stretch that is not much longer.
+        // A worker that is released must be started again one lead before holding pays again. That is not worth it for a period
+        // that is not much longer.
         let bridged = bin_of(age_s + Self::BRIDGE * lead_s).min(bin + Self::BRIDGED_MAX);
         self.pays = cost.pays(self.hazard(age_s, age_s - edge(bin), belief))
             || (bin + 1..=bridged).any(|ahead| cost.pays(self.hazard(edge(ahead), 0.0, belief)));
@@ -121,14 +123,14 @@ impl Level {
         self.until = now.after(Duration::try_from_secs_f64(look_s).unwrap_or(Duration::MAX));
     }
 
-    /// Needed per second at this age, `here_s` seconds into its bin.
+    /// The rate per second at which it is needed at this age, `here_s` seconds into the age's bin.
     fn hazard(&self, age_s: f64, here_s: f64, belief: Belief) -> f64 {
         let bin = bin_of(age_s);
         let prior = Self::PRIOR / (age_s + 1.0);
         match &self.gaps {
             Some(gaps) => gaps.hazard(bin, here_s, prior),
             None => {
-                // Records of what has no scale are Pareto distributed; the n-th chance breaks one with 1/n.
+                // Maxima without a typical scale are Pareto distributed; the n-th chance sets a new record with probability 1/n.
                 let share = (f64::from(belief.record) / f64::from(self.from)).min(1.0);
                 let prior = prior * share * share / f64::from(belief.chances.saturating_add(1));
                 let width = width(bin);
@@ -152,7 +154,7 @@ mod tests {
         Instant(at * 1_000_000_000)
     }
 
-    /// Needed at every hundredth second, for twenty times.
+    /// Needed at every hundredth second, twenty times.
     fn a_level_with_a_cadence() -> Level {
         let mut level = Level::after(0, second(0));
         for number in 1..=20 {
@@ -176,7 +178,7 @@ mod tests {
     #[test]
     fn what_is_needed_every_hundred_seconds_is_started_before_and_not_held_between() {
         let mut level = a_level_with_a_cadence();
-        // A start of a second, a worker of 100 MB: worth ten seconds of holding.
+        // A start takes one second; a worker of 100 MB is worth ten seconds of holding.
         let cost = Cost {
             start_s: 1.0,
             holding: 0.1,
@@ -185,7 +187,7 @@ mod tests {
             |at: u64| level.held(second(2_000 + at), 0, Duration::from_secs(1), cost, BELIEF);
         assert_eq!(held(20), 0);
         assert_eq!(held(60), 0);
-        // Two seconds before; cheap enough for the width of the bin of 100 s, which is 26 s.
+        // Two seconds before; the cheap one for the width of the bin of 100 s, which is 26 s.
         let cheap = Cost {
             holding: 0.001,
             ..cost

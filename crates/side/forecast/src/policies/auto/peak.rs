@@ -1,8 +1,9 @@
-//! How many workers a tick would have needed had every one been there at once.
+//! The number of workers that a tick would have needed if all of them had been ready at once.
 //!
-//! While nobody waits that is what ran. Who waits for a start makes others wait: then the count of those that run or wait
-//! says what the queue needs, not what the traffic needs, and what was started for the queue runs as soon as it is up.
-//! Therefore a tick with a queue, and those that still work it off, count by Little's law over the arrivals alone.
+//! While no request waits, that is the number that ran. A request that waits for a start makes others wait as well. Then the
+//! number that run or wait shows the need of the queue and not of the traffic, and the workers that were started for the queue
+//! run as soon as they are ready. Therefore ticks with a queue, and the ticks after it in which the queue is processed, use
+//! Little's law over the arrivals.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use super::super::sizing::whole;
 #[derive(Debug)]
 pub(super) struct Peak {
     arrivals: VecDeque<u64>,
-    /// Until then a queue is worked off.
+    /// Until this time, a queue is being processed.
     queue_until: Instant,
 }
 
@@ -29,10 +30,10 @@ impl Peak {
         }
     }
 
-    /// Ticks that are looked back on at most: services that take longer are taken as if they took so long.
+    /// Maximum number of past ticks that are used. Longer services are treated as if they took this long.
     const TICKS_MAX: f64 = 64.0;
 
-    /// The need of this tick, invocations at once.
+    /// The need of this tick: concurrent invocations.
     pub(super) fn of(&mut self, tick: &Tick, service_s: f64, interval: Duration) -> u32 {
         let span_s = tick.span.as_secs_f64().max(1e-3);
         let ticks = (service_s / span_s).ceil().clamp(1.0, Self::TICKS_MAX);
@@ -52,7 +53,7 @@ impl Peak {
             .iter()
             .fold(0, |sum, count| sum.saturating_add(*count));
         let by_rate = whole(exact(arrivals) / (ticks * span_s) * service_s);
-        // Services that are shorter than a tick may have run together within it.
+        // Services that are shorter than a tick may have run concurrently within it.
         let ran = if service_s >= span_s {
             0
         } else {
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn a_queue_is_counted_by_its_arrivals_until_it_is_worked_off() {
         let mut peak = Peak::new();
-        // Thirty a second of half a second each are fifteen at once, however many wait or work the queue off.
+        // Thirty per second of half a second each are fifteen at once, however many wait or are processed from the queue.
         for tenths in 0..10 {
             peak.of(&at(tenths, 6, 5, 30), 0.5, TICK);
         }

@@ -1,25 +1,25 @@
-//! Where the rate of arrivals is going: Holt's double exponential smoothing over spans of any length, and what of its slope
-//! is more than noise.
+//! The trend of the arrival rate: Holt's double exponential smoothing over intervals of any length, and the part of its slope
+//! that is more than noise.
 
 /// The rate and its slope.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Trend {
     /// Arrivals per second.
     pub(super) rate: f64,
-    /// Of the rate, per second.
+    /// Slope of the rate, per second.
     slope: f64,
 }
 
 impl Trend {
-    /// Time constant of the rate, seconds, and half of the slope's: half of a start that takes a second, so that a ramp is
-    /// seen while there is still time.
+    /// Time constant of the rate, seconds, and half of the slope's. About half of a start of one second, so that a ramp is
+    /// detected in time.
     const TAU_S: f64 = 0.6;
-    /// Deviations of the noise that a slope must have before it counts.
+    /// A slope counts only beyond this number of standard deviations of the noise.
     const NOISE: f64 = 0.1;
-    /// What no machine serves: more is a mistake of the clock.
+    /// A higher rate is an error of the clock.
     const RATE_MAX: f64 = 1e9;
 
-    /// So many arrivals in so many seconds.
+    /// Adds the arrivals of an interval of `span_s` seconds.
     pub(super) fn add(&mut self, arrivals: f64, span_s: f64) {
         if span_s <= 0.0 {
             return;
@@ -34,7 +34,7 @@ impl Trend {
         self.slope = slope.clamp(-Self::RATE_MAX, Self::RATE_MAX);
     }
 
-    /// The slope as far as it is more than what a Poisson stream's noise makes of itself, arrivals per second squared.
+    /// The part of the slope that exceeds the noise of a Poisson stream, arrivals per second squared.
     pub(super) fn rise(&self) -> f64 {
         let deviation = ((self.rate + 1.0 / Self::TAU_S) / (2.0 * Self::TAU_S)).sqrt();
         (self.slope - Self::NOISE * deviation / (2.0 * Self::TAU_S)).max(0.0)

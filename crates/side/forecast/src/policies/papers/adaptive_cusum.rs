@@ -1,18 +1,18 @@
 //! `adaptive-cusum`: Edge FaaS §3.3, the standardised variant. The deviation is divided by its own running mean (Eq. 4 and 5)
 //! before it is added up; everything else is as in `cusum.rs`.
 //!
-//! σ_t and z_t are read as they are indexed: σ_t has the deviation of t in it, so that z never exceeds 1/β = 3.33.
-//! The paper gives β = 0.3 and leaves out k, h and ε. Ours:
-//! - ε = 0.5 requests/s: one request in a tick of 2 s. A deviation that the counting of whole requests makes by itself is
-//!   not news, and sparse traffic (one request now and then, z = 0.65) raises no alarm.
-//! - k = 1: σ is the mean of the deviations' sizes, so z = 1 is an ordinary deviation and only what exceeds it counts.
-//! - h = 1.25: the highest (in steps of 0.25) that still raises an alarm in the ramp's second half at every one of 20 offsets
-//!   of the tick against the paper's ramp (2→20 requests/s in 4 s, §4.1); 1.5 misses a quarter of them. The cost is false
-//!   alarms in steady Poisson traffic: one in 6,700 ticks at 10 requests/s, 690 at 50, 260 at 200 (20,000 ticks
-//!   each). k = 0.5 with h = 1.5, as prompt, has one in 78, 34 and 24.
+//! σ_t and z_t are interpreted as they are indexed: σ_t includes the deviation of t, so z never exceeds 1/β = 3.33. The paper
+//! gives β = 0.3, but not k, h and ε. Ours:
+//! - ε = 0.5 requests/s: one request in a tick of 2 s. A deviation that comes only from counting whole requests should not count,
+//!   and sparse traffic (a single request now and then, z = 0.65) raises no alarm.
+//! - k = 1: σ is the mean of the absolute deviations, so z = 1 is an ordinary deviation, and only a larger one counts.
+//! - h = 1.25: the highest value (in steps of 0.25) that still raises an alarm in the second half of the paper's ramp (2→20
+//!   requests/s in 4 s, §4.1) at each of 20 offsets of the tick; 1.5 misses a quarter of them. The cost is false alarms in steady
+//!   Poisson traffic: one in 6,700 ticks at 10 requests/s, 690 at 50, 260 at 200 (20,000 ticks each). k = 0.5 with h = 1.5 reacts
+//!   as fast, and has one in 78, 34 and 24.
 //!
-//! After bursts σ stays high for about 1/β ticks and mutes the next alarm: the paper's cliff at short intervals (§5.3) is in
-//! the equations, not in the constants.
+//! After bursts, σ stays high for about 1/β ticks and suppresses the next alarm: the paper's cliff at short intervals (§5.3)
+//! comes from the equations, not from the constants.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use pilot_model::policy::AdaptiveCusumPolicy;
 use crate::policies::signal::{Accumulator, Baseline, Observed};
 use crate::policies::sizing::{Sized, Sizing};
 
-/// The policy, with what its newest answer came from.
+/// The policy, with the inputs of its newest answer.
 #[derive(Debug)]
 pub(crate) struct AdaptiveCusum {
     interval: Duration,
@@ -149,7 +149,7 @@ mod tests {
         assert!(alarms(1).contains(&true));
     }
 
-    /// At how many of 20 offsets of the tick against the paper's ramp an alarm falls into the ramp's second half.
+    /// The number of offsets of the tick against the paper's ramp, out of 20, with an alarm in the ramp's second half.
     fn caught(h: f64) -> usize {
         (0..20)
             .filter(|tenths| {
@@ -202,7 +202,7 @@ mod tests {
         assert!(alarms <= 8, "{alarms}");
     }
 
-    /// Mean rate between two times, where the ramp begins at 0.
+    /// Mean rate between two times; the ramp begins at 0.
     fn ramp_mean(from: f64, to: f64) -> f64 {
         let rate = |t: f64| match t {
             t if t < 0.0 => 2.0,

@@ -1,9 +1,9 @@
-//! `arima`: Edge FaaS §4.2's baseline. An ARIMA(2,1,2) is fitted to the rates of the last 30 ticks and forecasts the next one;
-//! below 10 ticks it is `reactive`.
+//! `arima`: Edge FaaS §4.2's baseline. An ARIMA(2,1,2) is fitted to the rates of the last 30 ticks and forecasts the next one.
+//! With fewer than 10 ticks it is `reactive`.
 //!
-//! The fit is by exact maximum likelihood, as statsmodels' is (`tests/arima/make.py` made the vectors that it is compared with),
-//! and from scratch at every tick: starting from the tick before would be cheaper, but what is forecast would then depend on more
-//! than the window, and the same window could give two answers. The work is bounded (`arima/fit.rs`); a tick is not O(1).
+//! The fit is by exact maximum likelihood, as in statsmodels (`tests/arima/make.py` made the reference values). Each tick fits
+//! from scratch. Starting from the previous fit would be cheaper, but then the forecast would depend on more than the window, and
+//! one window could have two forecasts. The work is bounded (`arima/fit.rs`), but a tick is not O(1).
 
 mod fit;
 mod likelihood;
@@ -18,7 +18,7 @@ use pilot_model::policy::ArimaPolicy;
 use crate::policies::signal::{Observed, Window};
 use crate::policies::sizing::{Sized, Sizing};
 
-/// The policy, with what its newest answer came from.
+/// The policy, with the inputs of its newest answer.
 #[derive(Debug)]
 pub(crate) struct Arima {
     interval: Duration,
@@ -88,8 +88,7 @@ impl Forecaster for Arima {
     }
 }
 
-/// What an ARIMA(2,1,2) of `values`, oldest first, expects next. `None` when there are too few of them, or they are so wild that
-/// nothing finite comes out.
+/// The next value that an ARIMA(2,1,2) of `values`, oldest first, expects. `None`: there are too few values, or no finite result.
 pub(crate) fn forecast_next(values: &VecDeque<f64>) -> Option<f64> {
     let last = *values.back()?;
     let steps: Vec<f64> = values

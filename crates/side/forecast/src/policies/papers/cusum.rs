@@ -1,14 +1,14 @@
 //! `cusum`: Edge FaaS §3.3. An EWMA baseline (Eq. 1), a CUSUM alarm on the deviation from it (Eq. 2), Little's law (Eq. 3).
 //!
-//! Where the paper leaves room, this is how it is read:
-//! - S_t takes λ̂_t, the baseline that has λ_t in it already: both equations carry the index t. The deviation is thereby
-//!   (1 − α) of that from the baseline before.
+//! Where the paper is ambiguous, it is interpreted as follows:
+//! - S_t uses λ̂_t, the baseline that already includes λ_t: both equations have the index t. So the deviation is (1 − α) times
+//!   the deviation from the previous baseline.
 //! - λ̂ is 0 before the first tick.
-//! - Between alarms the rate that Eq. 3 is given is the baseline. The paper says only what is predicted "on alarm"; were it
-//!   the observed rate, `cusum` would always hold what `reactive` holds and more, yet the paper measures less memory for it
-//!   (2357 against 2780 MB).
-//! - An alarm's target lasts one tick: "without an explicit scale-down rule", what was forked for it goes as it idles.
-//! - "Exceeds" is >, and the sum starts again from 0 at an alarm.
+//! - Between alarms, Eq. 3 gets the baseline. The paper only says what is predicted "on alarm". With the observed rate, `cusum`
+//!   would always hold at least as much as `reactive`, but the paper measures less memory for it (2357 against 2780 MB).
+//! - An alarm's target lasts one tick: "without an explicit scale-down rule", the workers that were forked for it are reaped when
+//!   idle.
+//! - "Exceeds" is >, and an alarm resets the sum to 0.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use pilot_model::policy::CusumPolicy;
 use crate::policies::signal::{Accumulator, Baseline, Observed};
 use crate::policies::sizing::{Sized, Sizing};
 
-/// The policy, with what its newest answer came from.
+/// The policy, with the inputs of its newest answer.
 #[derive(Debug)]
 pub(crate) struct Cusum {
     interval: Duration,

@@ -1,18 +1,20 @@
-//! `histogram`: the hybrid policy of Shahrad et al., "Serverless in the Wild", USENIX ATC 2020, §4.2. From the idle times seen
-//! (end of an execution to the next invocation) come two windows: how long nothing is held (pre-warming), and how long
-//! after that something is (keep-alive).
+//! `histogram`: the hybrid policy of Shahrad et al., "Serverless in the Wild", USENIX ATC 2020, §4.2. The observed idle times
+//! (from the end of an execution to the next invocation) determine two windows: how long nothing is held (pre-warming), and how
+//! long after that something is held (keep-alive).
 //!
-//! | what the idle times look like | windows |
+//! | idle times | windows |
 //! |---|---|
-//! | a histogram that says something | head percentile rounded down, less a margin; to the tail percentile rounded up, and a margin |
-//! | too few, or spread evenly (coefficient of variation of the bins' counts) | none and the standard keep-alive, which is the range |
+//! | a usable histogram | from the head percentile, rounded down, minus a margin; to the tail percentile, rounded up, plus a
+//! margin |
+//! | too few, or evenly spread (coefficient of variation of the bins' counts) | no pre-warming, and the standard keep-alive,
+//! which is the range |
 //! | mostly beyond the range | ARIMA's next idle time, with a margin on either side |
 //!
-//! What is ours, for the paper has one container per application:
-//! - Without a pre-warming window the pool's own reaping is the keep-alive: each worker is kept that long after its last use.
-//! - After a pre-warming window as many are held as the burst before needed at once.
-//! - Of several arrivals in one tick all but the first have an idle time of zero: they fall into the first bin.
-//! - "Too few" is below 5, so that head and tail are the least and the most of them; ARIMA needs 10, as in `arima.rs`.
+//! These rules are ours, because the paper has one container per application:
+//! - Without a pre-warming window, the pool's own reaping is the keep-alive: each worker is kept that long after its last use.
+//! - After a pre-warming window, as many workers are held as the previous burst needed at once.
+//! - If several requests arrive in one tick, all but the first have an idle time of zero and count in the first bin.
+//! - "Too few" is fewer than 5, so that head and tail are the smallest and the largest of them; ARIMA needs 10, as in `arima.rs`.
 
 mod idle_times;
 
@@ -27,48 +29,48 @@ use crate::policies::signal::{Window, exact};
 use crate::policies::sizing::{Sized, Sizing};
 use idle_times::IdleTimes;
 
-/// The policy. A tick is O(1) but for one in which an idle time beyond the range ends, which is hours after the one before.
+/// The policy. A tick is O(1), except if an idle time beyond the range ends in it, which is hours after the previous one.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     interval: Duration,
     constants: HistogramPolicy,
     sizing: Sizing,
     idle_times: IdleTimes,
-    /// The newest idle times, once there was one out of bounds.
+    /// The newest idle times, from the first one out of bounds on.
     newest: Option<Window>,
-    /// Since when nothing has run; `None` while something does, and before the first invocation.
+    /// When the function became idle; `None` while it runs, and before the first invocation.
     idle_since: Option<Instant>,
     seen_any: bool,
-    /// The most at once since the last pause.
+    /// Maximum demand since the last pause.
     burst: u32,
     windows: Windows,
     held: Sized,
     phase: WindowPhase,
 }
 
-/// When something is held, seconds after the last execution.
+/// When a worker is held, seconds after the last execution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Windows {
-    /// Nothing before this.
+    /// No worker is held before this.
     from_s: f64,
-    /// Nothing after this.
+    /// No worker is held after this.
     to_s: f64,
     origin: Origin,
 }
 
-/// Where the windows come from.
+/// The source of the windows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Origin {
-    /// The histogram says nothing.
+    /// The histogram is not usable.
     Standard,
     Percentiles,
     Arima,
 }
 
-/// Where in its windows the function is.
+/// The function's position in its windows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum WindowPhase {
-    /// No pre-warming window: workers go on their own.
+    /// There is no pre-warming window: the pool reaps workers.
     KeepAlive,
     Unloaded,
     Held,
@@ -96,7 +98,7 @@ impl Histogram {
         }
     }
 
-    /// Takes the idle times that ended in this tick.
+    /// Records the idle times that ended in this tick.
     fn learn(&mut self, tick: &Tick) {
         if tick.arrivals == 0 {
             return;
@@ -168,14 +170,14 @@ impl Histogram {
         }
     }
 
-    /// Follows when the function runs and when it does not.
+    /// Tracks whether the function runs.
     fn follow(&mut self, tick: &Tick) {
         self.burst = self.burst.max(tick.demand_max);
         if tick.demand > 0 {
             self.idle_since = None;
             self.seen_any = true;
         } else if tick.arrivals > 0 || (self.idle_since.is_none() && self.seen_any) {
-            // It ended within the tick: one service time after the newest arrival, as far as is known.
+            // It ended within the tick: about one service time after the newest arrival.
             let end = match (tick.last_arrival, tick.service) {
                 (Some(arrival), Some(service)) if tick.arrivals > 0 => arrival.after(service),
                 _ => tick.now,

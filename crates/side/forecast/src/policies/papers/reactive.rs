@@ -1,4 +1,4 @@
-//! `reactive`: Little's law on the rate of the last tick (Edge FaaS, §4.2: "always one step behind"). No prediction, no memory.
+//! `reactive`: Little's law on the rate of the last tick (Edge FaaS, §4.2: "always one step behind"). No prediction, no state.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
-//! `smoothing-markov`: HotC §IV-C, as a policy. What is expected is [`predictor`]'s; here is what becomes of it.
+//! `smoothing-markov`: HotC §IV-C, as a policy. [`predictor`] computes the expected value; this file makes a target of it.
 //!
-//! Where the paper leaves room, this is how it is read:
-//! - history\[t\], "total minus available", is the number in use at once; here the most of the tick (`demand_max`), so that no
-//!   burst between two ticks is lost. No service time is needed: Little's law is not applied.
-//! - Algorithm 3 starts E minus the *available* ones, on top of those in use. E forecasts how many will be in use, those of
-//!   now among them, so it is taken as the total.
+//! Where the paper is ambiguous, it is interpreted as follows:
+//! - history\[t\], "total minus available", is the number in use at once. Here it is the maximum of the tick (`demand_max`), so
+//!   that no burst between two ticks is lost. No service time is needed: Little's law is not applied.
+//! - Algorithm 3 starts E minus the *available* ones, in addition to those in use. E forecasts how many will be in use, including
+//!   those in use now, so it is interpreted as the total.
 
 pub mod predictor;
 
@@ -17,7 +17,7 @@ use pilot_model::policy::{Reading, SmoothingMarkovPolicy};
 use self::predictor::{Beginning, Expected, Predictor, Step};
 use crate::policies::sizing::{Sized, Sizing};
 
-/// The policy, with what its newest answer came from. A tick costs one pass over the history.
+/// The policy, with the inputs of its newest answer. A tick costs one pass over the history.
 #[derive(Debug)]
 pub(crate) struct SmoothingMarkov {
     interval: Duration,

@@ -53,7 +53,7 @@ fn what_is_always_left_out_can_be_taken_back() {
     let below = "!node_modules/\nnode_modules/.cache";
     assert!(ignores(below, "node_modules/.cache", true));
     assert!(!ignores("!.git", ".git", true), "both of its patterns");
-    // As in git, a slash ties the pattern to the top.
+    // As in git, a leading slash matches only at the top.
     assert!(ignores("!/node_modules/", "lib/node_modules", true));
 }
 
@@ -65,7 +65,7 @@ fn what_git_and_we_would_read_in_different_ways_is_refused_with_its_line() {
     }
 }
 
-/// The tree in which git is asked.
+/// The files of the tree that is compared with git.
 const FILES: &[&str] = &[
     "a/b/c",
     "a/b/a",
@@ -203,7 +203,7 @@ const PATTERNS: &[&str] = &[
 /// A repository with those files.
 struct Repository {
     folder: tempfile::TempDir,
-    /// Each file, and each folder that one lies in; the second: whether it is a folder.
+    /// Each file, and each folder that contains one; the second value says whether it is a folder.
     paths: Vec<(String, bool)>,
 }
 
@@ -230,7 +230,7 @@ impl Repository {
         Self { folder, paths }
     }
 
-    /// Which paths git leaves out with this `.gitignore`.
+    /// The paths that git leaves out with this `.gitignore`.
     fn by_git(&self, text: &str) -> Vec<&str> {
         fs::write(self.folder.path().join(".gitignore"), text).unwrap();
         let mut git = Command::new("git")
@@ -256,7 +256,7 @@ impl Repository {
         self.these(|path, _| left_out.contains(&path))
     }
 
-    /// Which paths we leave out with this `.pilotignore`.
+    /// The paths that we leave out with this `.pilotignore`.
     fn by_us(&self, text: &str) -> Vec<&str> {
         let ignore = Ignore::parse(text).unwrap();
         self.these(|path, is_folder| {
@@ -285,7 +285,7 @@ fn patterns_mean_what_they_mean_to_git() {
             "{pattern:?}"
         );
     }
-    // The last one that matches decides.
+    // The last matching one decides.
     let mut random = proptest::test_runner::TestRunner::deterministic();
     let several =
         proptest::collection::vec((proptest::sample::select(PATTERNS), any::<bool>()), 2..5);

@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Two base keys, two owners, and settings of which some can be applied in one direction only.
+/// Two base keys, two owners, and settings of which some can be applied only in one direction.
 fn keys() -> Vec<Arc<RuntimeKey>> {
     let mut keys = Vec::new();
     for interpreter in ["/bin/node", "/bin/deno"] {
@@ -88,10 +88,10 @@ fn keys() -> Vec<Arc<RuntimeKey>> {
     keys
 }
 
-/// A runtime that the world has, with its key.
+/// A runtime outside of the state machine, with its key.
 type Held = (RuntimeId, Handle, Arc<RuntimeKey>);
 
-/// What the world around the state machine knows.
+/// The environment of the state machine.
 struct World {
     state: KeyedState<Handle>,
     runtimes_max: usize,
@@ -102,15 +102,15 @@ struct World {
     dropped: u64,
     waiting: Vec<(Arc<RuntimeKey>, Awaited)>,
     starting: Vec<(RuntimeId, Arc<RuntimeKey>, Cause)>,
-    /// Those whose request has got another one.
+    /// Runtimes whose request got another one.
     overtaken: BTreeSet<RuntimeId>,
     adapting: Vec<Held>,
     leased: Vec<Held>,
     cleaning: Vec<Held>,
-    /// What the state machine has: by age, which handle, and of which key.
+    /// The handles that the state machine has, by age, with their keys.
     kept: BTreeMap<RuntimeId, (u64, Arc<RuntimeKey>)>,
     dead: BTreeSet<u64>,
-    /// Who has used it.
+    /// The owner that has used it.
     used_by: BTreeMap<u64, String>,
     closed: bool,
 }
@@ -122,7 +122,7 @@ impl World {
             runtimes_max,
             keep: 30 * SECOND,
         });
-        // Half of the keys are of versions from the beginning.
+        // Half of the keys belong to versions from the beginning.
         let users: BTreeMap<usize, u32> = (0..keys.len()).step_by(2).map(|at| (at, 1)).collect();
         for at in users.keys() {
             state.use_key(&keys[*at]);
@@ -161,7 +161,7 @@ impl World {
             + self.kept.len()
     }
 
-    /// What the state machine gave up is not leased to anyone, for nobody else could have given it here.
+    /// A runtime in `gone` is not leased: otherwise the state machine would not have its handle.
     fn bury(&mut self, gone: Vec<Handle>) {
         for Handle(handle) in gone {
             self.kept.retain(|_, (kept, _)| *kept != handle);
@@ -326,7 +326,7 @@ impl World {
         self.bury(gone);
     }
 
-    /// What nobody waits for.
+    /// Steps without a waiting request.
     fn govern(&mut self, step: Step, gone: &mut Vec<Handle>) {
         match step {
             Step::Use(at) => {
@@ -383,7 +383,7 @@ impl World {
         }
     }
 
-    /// How many wait as one of this key does.
+    /// How many requests wait for this, as a request of this key does.
     fn waits(&self, key: &RuntimeKey, on: Awaited) -> usize {
         let base_key = key.base_key();
         let alike = self.waiting.iter().filter(|(other, what)| match on {
@@ -393,7 +393,7 @@ impl World {
         alike.count()
     }
 
-    /// Whoever has it drops it.
+    /// Its holder drops it.
     fn lose(&mut self, id: RuntimeId) {
         assert_eq!(self.state.end(id, End::Destroyed), None);
         self.dropped += 1;

@@ -1,22 +1,23 @@
-//! The maximum of the likelihood, by BFGS from the valleys of a coarse grid, over the partial autocorrelations, in which every
-//! point is a stationary and invertible model (Monahan, Biometrika 1984; statsmodels does the same).
+//! Maximises the likelihood by BFGS, starting from the valleys of a coarse grid. The coordinates are the partial
+//! autocorrelations, for which every point is a stationary and invertible model (Monahan, Biometrika 1984; statsmodels does the
+//! same).
 //!
-//! The likelihood of a few dozen values has several maxima more often than not; a single start finds one of them. A maximum on
-//! the border of what is invertible is as common: r = 2x / (1 + x²) reaches ±1 at a finite x and with slope zero, so that it
-//! is a maximum like any other. Work is bounded: 79 evaluations of eight models for the grid, then two per step of `ROUNDS`.
+//! The likelihood of a few dozen values usually has several maxima, and a single start finds only one of them. A maximum on the
+//! border of the invertible models is as common. r = 2x / (1 + x²) reaches ±1 at a finite x and with slope zero, so it is a
+//! maximum like any other. The work is bounded: 79 evaluations of eight models for the grid, then two per step of `ROUNDS`.
 
 use super::likelihood::{Arma, Filtered, filter};
 
-/// One round of the search: how many go on, the lowest, and how many steps each of them takes.
+/// One round of the search: how many of the lowest descents continue, and for how many steps.
 struct Round {
     kept: usize,
     steps: usize,
 }
 
-/// A point: for each of the four partial autocorrelations r the x of r = 2x / (1 + x²).
+/// A point: for each of the four partial autocorrelations r, the x of r = 2x / (1 + x²).
 type Point = [f64; 4];
 
-/// The step that is expected after `steps`; `None` for fewer than five, or when they are not finite.
+/// The expected step after `steps`; `None` if there are fewer than five, or if they are not finite.
 pub(super) fn next_step(steps: &[f64]) -> Option<f64> {
     if steps.len() < 5 {
         return None;
@@ -30,13 +31,12 @@ pub(super) fn next_step(steps: &[f64]) -> Option<f64> {
     if !scale.is_finite() {
         return None;
     }
-    // The maximum is where it is whatever the unit; numbers of about one lose nothing.
+    // The unit does not change the place of the maximum; numbers of about one lose no precision.
     let scaled: Vec<f64> = steps.iter().map(|step| step / scale).collect();
     Some(best(&scaled, &ROUNDS).next * scale)
 }
 
-/// The filter at the highest of the maxima found. Every valley of the grid is a candidate; the lower it leads, the further it is
-/// followed.
+/// The filter at the highest maximum. Every valley of the grid is a candidate; the deeper a valley is, the longer it is followed.
 fn best(values: &[f64], rounds: &[Round]) -> Filtered {
     let mut found: Vec<Descent> = valleys(values)
         .into_iter()
@@ -56,11 +56,11 @@ fn best(values: &[f64], rounds: &[Round]) -> Filtered {
     filter(&[model(&lowest)], values)[0]
 }
 
-/// The grid's points that lie below their neighbours along every axis, with their heights.
+/// The points of the grid that are lower than their neighbours along every axis, with their heights.
 fn valleys(values: &[f64]) -> Vec<(f64, Point)> {
     let mut heights = [0.0; POINTS];
     for (first, batch) in heights.chunks_mut(LANES).enumerate() {
-        // Beyond the last point the last one again.
+        // After the last point, repeat the last one.
         let points = std::array::from_fn(|lane| grid_point((first * LANES + lane).min(POINTS - 1)));
         batch.copy_from_slice(&deviances(&points, values)[..batch.len()]);
     }
@@ -89,7 +89,7 @@ fn model(point: &Point) -> Arma {
     }
 }
 
-/// What is minimised, at several points; infinite where it is not a number.
+/// The values to minimise, for several points; infinite instead of NaN.
 fn deviances(points: &[Point; LANES], values: &[f64]) -> [f64; LANES] {
     filter(&points.map(|point| model(&point)), values).map(|filtered| {
         if filtered.deviance.is_nan() {
@@ -111,13 +111,13 @@ fn gradient(point: &Point, values: &[f64]) -> Point {
     std::array::from_fn(|axis| (heights[2 * axis] - heights[2 * axis + 1]) / (2.0 * WIDTH))
 }
 
-/// A way down, by BFGS (Nocedal and Wright, "Numerical Optimization", algorithm 6.1) with a line search that tries eight
-/// lengths at once and takes the lowest.
+/// A descent by BFGS (Nocedal and Wright, "Numerical Optimization", algorithm 6.1), with a line search that tries eight lengths
+/// at once and takes the lowest.
 struct Descent {
     point: Point,
     value: f64,
     slopes: Point,
-    /// Of the Hessian, as far as is known.
+    /// The approximate inverse of the Hessian.
     inverse: [Point; 4],
     done: bool,
 }
@@ -133,7 +133,7 @@ impl Descent {
         }
     }
 
-    /// Takes so many steps, or as many as there are.
+    /// Takes up to `steps` steps.
     fn go(&mut self, steps: usize, values: &[f64]) {
         for _ in 0..steps {
             self.done = self.done || self.slopes.iter().all(|slope| slope.abs() < FLAT);
@@ -165,7 +165,7 @@ impl Descent {
     }
 }
 
-/// The lowest point in a direction, of eight.
+/// The lowest of eight points in a direction.
 fn line(point: &Point, direction: &Point, values: &[f64]) -> (Point, f64) {
     let points = SHARES.map(|share| {
         let mut next = *point;
@@ -182,7 +182,7 @@ fn line(point: &Point, direction: &Point, values: &[f64]) -> (Point, f64) {
         .unwrap_or((*point, f64::INFINITY))
 }
 
-/// Takes what the gradient did over `moved` into the inverse of the Hessian.
+/// Updates the inverse of the Hessian with the change of the gradient over `moved`.
 fn update(inverse: &mut [Point; 4], moved: &Point, turned: &Point) {
     let curvature = dot(moved, turned);
     if curvature <= 1e-14 {
@@ -226,33 +226,33 @@ fn minus(a: &Point, b: &Point) -> Point {
 const GRID: [f64; SIDE] = [-0.724, -0.268, 0.0, 0.268, 0.724];
 const SIDE: usize = 5;
 const POINTS: usize = SIDE.pow(4);
-/// How far neighbours along an axis are apart in the numbering of the grid's points.
+/// The distance of neighbours along each axis in the numbering of the grid's points.
 const STRIDES: [usize; 4] = [1, SIDE, SIDE.pow(2), SIDE.pow(3)];
-/// Few of the valleys are deep, and a few steps show which.
+/// Few of the valleys are deep, and a few steps show which ones.
 const ROUNDS: [Round; 4] = [
     Round { kept: 32, steps: 3 },
     Round { kept: 12, steps: 4 },
     Round { kept: 6, steps: 6 },
     Round { kept: 3, steps: 40 },
 ];
-/// Points that are evaluated at once: two for each slope of a gradient.
+/// Points that are evaluated at once: two for each component of a gradient.
 const LANES: usize = 8;
-/// What a step is multiplied by.
+/// The factors of the step length that the line search tries.
 const SHARES: [f64; LANES] = [2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001];
-/// Half of the width over which a slope is measured.
+/// Half of the interval for the difference quotient.
 const WIDTH: f64 = 1e-5;
-/// A gradient below this is none.
+/// A smaller gradient counts as zero.
 const FLAT: f64 = 1e-7;
 /// The longest step.
 const STRIDE: f64 = 0.5;
-/// Partial autocorrelations of 1 are no models; the likelihood has its maximum there for some series.
+/// Partial autocorrelations of ±1 are not models, but the likelihood of some series has its maximum there.
 const LIMIT: f64 = 1.0 - 1e-9;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Every valley to its end.
+    /// Follows every valley to its end.
     const ALL: [Round; 1] = [Round {
         kept: POINTS,
         steps: 100,

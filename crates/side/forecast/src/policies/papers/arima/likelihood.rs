@@ -2,7 +2,7 @@
 //! Koopman, "Time Series Analysis by State Space Methods", §3.4), started from the stationary distribution.
 //!
 //! The state is (w, φ2 w₋₁ + θ1 ε + θ2 ε₋₁, θ2 ε). Only two of its expectations and three entries of its covariance change from
-//! step to step; they are followed one by one instead of as matrices.
+//! step to step. They are computed one by one instead of as matrices.
 
 /// w_t = φ1 w_{t−1} + φ2 w_{t−2} + ε_t + θ1 ε_{t−1} + θ2 ε_{t−2}.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,10 +13,10 @@ pub(super) struct Arma {
     pub(super) ma: [f64; 2],
 }
 
-/// What the filter says of a series.
+/// The result of the filter for a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Filtered {
-    /// −2/n times the log-likelihood, with the noise's variance at its maximum and without the constant. Less is better.
+    /// −2/n times the log-likelihood, with the noise's variance at its maximum and without the constant. Lower is better.
     pub(super) deviance: f64,
     /// The expectation of the value after the last.
     pub(super) next: f64,
@@ -42,8 +42,8 @@ fn stationary(ar1: f64, ar2: f64, ma1: f64, ma2: f64) -> (f64, f64, f64) {
     )
 }
 
-/// Runs the filter over `values` for several models at once. One alone waits for its own results at every step; several side by
-/// side are vector arithmetic.
+/// Runs the filter over `values` for several models at once, because that uses vector arithmetic. A single model would wait for
+/// its own results at every step.
 pub(super) fn filter<const N: usize>(models: &[Arma; N], values: &[f64]) -> [Filtered; N] {
     let ar1 = models.map(|model| model.ar[0]);
     let ar2 = models.map(|model| model.ar[1]);
@@ -55,15 +55,15 @@ pub(super) fn filter<const N: usize>(models: &[Arma; N], values: &[f64]) -> [Fil
     }
     let (mut a1, mut a2) = ([0.0; N], [0.0; N]);
     let mut squares = [0.0; N];
-    // Of the innovations' variances, the logarithm of whose product is wanted. They fall from step to step towards 1, and only
-    // the first two can be large, so that the product of a window's stays far from overflowing.
+    // The product of the innovations' variances, whose logarithm is needed. The variances fall from step to step towards 1, and
+    // only the first two can be large, so the product over a window does not overflow.
     let mut scale = [1.0; N];
     for value in values {
         for lane in 0..N {
             let innovation = value - a1[lane];
             let inverse = 1.0 / p11[lane];
             let gain1 = (ar1[lane] * p11[lane] + p12[lane]) * inverse;
-            // The covariance's last row is θ2 (1, θ1, θ2) always, and the third state's expectation 0.
+            // The covariance's last row is always θ2 (1, θ1, θ2), and the third state's expectation is 0.
             let gain2 = (ar2[lane] * p11[lane] + ma2[lane]) * inverse;
             scale[lane] *= p11[lane];
             squares[lane] += innovation * innovation * inverse;
@@ -81,7 +81,7 @@ pub(super) fn filter<const N: usize>(models: &[Arma; N], values: &[f64]) -> [Fil
                 + ma1[lane] * ma1[lane]
                 - gain2 * gain2 * p11[lane];
             p12[lane] = q12;
-            // Less than 1 by rounding alone.
+            // It can be less than 1 only by rounding.
             p11[lane] = if q11 > 1.0 { q11 } else { 1.0 };
         }
     }
@@ -97,10 +97,10 @@ pub(super) fn filter<const N: usize>(models: &[Arma; N], values: &[f64]) -> [Fil
 mod tests {
     use super::*;
 
-    /// The same by the definition: the logarithm of the density of the whole series, from its covariance matrix.
+    /// The same from the definition: the logarithm of the density of the whole series, from its covariance matrix.
     fn by_covariance(arma: &Arma, values: &[f64]) -> f64 {
         let count = values.len();
-        // ψ weights, far enough for the tests' coefficients to have died out.
+        // ψ weights, up to an index at which they are negligible for the tests' coefficients.
         let mut psi = vec![0.0; 4000];
         for j in 0..psi.len() {
             let ma = match j {

@@ -1,5 +1,5 @@
-//! The histogram of idle times itself: fixed bins, a count of what is beyond them, and two percentiles and a coefficient of
-//! variation that follow each entry, so that nothing is ever summed up over the bins.
+//! The histogram of idle times: fixed bins, a count of values beyond them, two percentiles and a coefficient of variation. Each
+//! new entry updates them, so nothing is summed over the bins.
 
 use pilot_model::policy::HistogramPolicy;
 
@@ -18,7 +18,7 @@ pub(super) struct IdleTimes {
     tail: Percentile,
 }
 
-/// The lowest bin up to which at least a share of the entries lies. Moves by what an entry changes.
+/// The lowest bin up to which at least a share of the entries lies. Each entry moves it by the change.
 #[derive(Debug)]
 struct Percentile {
     share: f64,
@@ -48,7 +48,7 @@ impl IdleTimes {
         }
     }
 
-    /// Enters `idle_s` so many times.
+    /// Adds `idle_s`, `times` times.
     pub(super) fn add(&mut self, idle_s: f64, times: u64) {
         if times == 0 {
             return;
@@ -80,23 +80,23 @@ impl IdleTimes {
         }
     }
 
-    /// What the bins take.
+    /// Memory of the bins.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.bins)
     }
 
-    /// How many are in the bins.
+    /// Number of entries in the bins.
     pub(super) fn within(&self) -> u64 {
         self.within
     }
 
-    /// How many are beyond them.
+    /// Number of entries beyond them.
     pub(super) fn out_of_bounds(&self) -> u64 {
         self.out_of_bounds
     }
 
-    /// Coefficient of variation of the bins' counts: 0 when all are alike, highest when one has all.
+    /// Coefficient of variation of the bins' counts: 0 if all are equal, highest if one bin has all.
     pub(super) fn variation(&self) -> f64 {
         let bins = exact(self.bins.len() as u64);
         let mean = exact(self.within) / bins;
@@ -116,7 +116,7 @@ impl IdleTimes {
         exact(self.tail.bin as u64 + 1) * self.bin_s
     }
 
-    /// Makes room: every count is halved, which leaves the shares as they are. Once in two thousand million entries.
+    /// Makes room: halves every count, which keeps the shares. This happens once in two thousand million entries.
     fn halve(&mut self) {
         self.within = 0;
         self.squares = 0.0;
@@ -145,9 +145,9 @@ impl Percentile {
         }
     }
 
-    /// Moves to its bin, of `total` entries in `bins`.
+    /// Moves to its bin, for `total` entries in `bins`.
     fn settle(&mut self, bins: &[u32], total: u64) {
-        // The least entry at least, were the share 0.
+        // At least the smallest entry, even if the share is 0.
         let wanted = (self.share * exact(total)).max(1.0);
         while self.bin > 0 && exact(self.below) >= wanted {
             self.bin -= 1;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::policies::tests::{scale, tick};
 
-/// A function's life in ticks of two seconds: invoked at the given seconds, each time for a tenth of a second.
+/// A function over ticks of two seconds: invoked at the given seconds, each time for a tenth of a second.
 struct Life {
     histogram: Histogram,
     now_s: u64,
@@ -17,7 +17,7 @@ impl Life {
         }
     }
 
-    /// Ticks until `until_s`, with `arrivals` in the first one. Says the newest target.
+    /// Ticks until `until_s`, with `arrivals` in the first one. Returns the newest target.
     fn pass(&mut self, arrivals: u64, until_s: u64) -> Target {
         let mut arrivals = arrivals;
         let mut target = Target::default();
@@ -41,7 +41,7 @@ impl Life {
         target
     }
 
-    /// One invocation every `period_s`, so many times; ends as the last one begins.
+    /// One invocation every `period_s`, `times` times; ends when the last one begins.
     fn every(&mut self, period_s: u64, times: u64) {
         for _ in 0..times {
             self.pass(1, self.now_s + period_s);
@@ -88,8 +88,8 @@ fn a_period_is_prewarmed_shortly_before_it_ends() {
 
 #[test]
 fn as_many_are_prewarmed_as_the_burst_before_needed() {
-    // Of five at once four have an idle time of zero. By the paper's head the first bin is where it begins and nothing is ever
-    // unloaded; by the 90th percentile it is the pause.
+    // If five arrive at once, four have an idle time of zero. With the paper's head percentile, the window begins at the first
+    // bin, so nothing is ever unloaded. The 90th percentile is the pause.
     let mut life = Life::new(HistogramPolicy {
         head_percentile: 90.0,
         ..HistogramPolicy::default()
@@ -137,7 +137,7 @@ fn idle_times_beyond_the_range_are_forecast_one_by_one() {
     life.every(1000, 3);
     let windows = life.histogram.windows;
     assert_eq!(windows.origin, Origin::Arima);
-    // 1000 s, but for the tenth that it ran: 15 % to either side.
+    // 1000 s, minus the tenth of a second that it ran: 15 % on either side.
     assert!((windows.from_s - 850.0).abs() < 5.0, "{windows:?}");
     assert!((windows.to_s - 1150.0).abs() < 5.0, "{windows:?}");
 }

@@ -1,15 +1,15 @@
-//! HotC's predictor: exponential smoothing of a series (Eq. 1), and a Markov chain over regions that says into which one the next
-//! value falls (Eq. 2). It knows numbers alone, not what they are numbers of.
+//! HotC's predictor: exponential smoothing of a series (Eq. 1), and a Markov chain over regions that predicts the region of the
+//! next value (Eq. 2). It works on any numbers.
 //!
-//! Where the paper leaves room, this is how it is read:
-//! - e_t is the sum over the whole history that line 8 of Algorithm 3 writes out, with e_0 the mean of that history.
-//! - The regions divide the range of what the history holds into equal parts; 4 of them. The history is 40 ticks: ten
-//!   observations per row of the chain, and 80 s, more than one cycle of Edge FaaS's workload.
-//! - The next region is the likeliest in the current one's row (k = 1); of two equally likely ones the higher, for a worker
-//!   too many costs less than a wait. A region that was never left stays.
-//! - "e + (R1+R2)/2" read literally adds the middle of a region *of the observations* to the smoothed observation, which
-//!   doubles steady traffic. Read as a correction, which is what the text says it is for ("compensate for limitations",
-//!   "revise"), the regions are those of the smoothing's error, e + error. Both are here; the correction is the default.
+//! Where the paper is ambiguous, it is interpreted as follows:
+//! - e_t is the sum over the whole history in line 8 of Algorithm 3, with e_0 the mean of that history.
+//! - The regions divide the range of the values in the history into 4 equal parts. The history is 40 ticks: ten observations per
+//!   row of the chain, and 80 s, which is more than one cycle of Edge FaaS's workload.
+//! - The next region is the most likely one in the current region's row (k = 1). Of two equally likely ones it is the higher one,
+//!   because a surplus worker costs less than a wait. If the current region was never left, it is the next one.
+//! - "e + (R1+R2)/2", taken literally, adds the middle of a region *of the observations* to the smoothed observation, which
+//!   doubles steady traffic. Taken as a correction, which is its purpose in the text ("compensate for limitations", "revise"), the
+//!   regions are those of the smoothing's error, e + error. Both are implemented; the correction is the default.
 
 use std::collections::VecDeque;
 
@@ -17,26 +17,26 @@ use pilot_model::policy::{Reading, SmoothingMarkovPolicy};
 
 use crate::policies::signal::Window;
 
-/// e_0 of Eq. 1, "the selection of initial values" of §V-C.
+/// e_0 of Eq. 1, "the selection of initial values" in §V-C.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Beginning {
-    /// The mean of the history, as §IV-C takes it.
+    /// The mean of the history, as in §IV-C.
     Mean,
-    /// This, whatever was observed.
+    /// This value, independent of the observations.
     Value(f64),
 }
 
-/// What is expected of the next value, and what of.
+/// The expected next value, and its parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Expected {
     /// e_t.
     pub smoothed: f64,
-    /// `None`: too early for a chain.
+    /// `None`: too few values for a chain.
     pub step: Option<Step>,
 }
 
 impl Expected {
-    /// `e + (R1+R2)/2`, nothing where that is less than nothing.
+    /// `e + (R1+R2)/2`, or 0 if that is negative.
     #[must_use]
     pub fn corrected(&self) -> f64 {
         let correction = self.step.map_or(0.0, |step| step.middle);
@@ -44,20 +44,20 @@ impl Expected {
     }
 }
 
-/// See the module. A value costs one pass over the history.
+/// See the module. Each value costs one pass over the history.
 #[derive(Debug)]
 pub struct Predictor {
     constants: SmoothingMarkovPolicy,
     beginning: Beginning,
-    /// What was observed, oldest first.
+    /// The observed values, oldest first.
     history: Window,
-    /// By how much each smoothed value fell short of what came next, oldest first.
+    /// The difference of each next value and its smoothed value, oldest first.
     errors: Window,
     smoothed: Option<f64>,
 }
 
 impl Predictor {
-    /// One that has observed nothing.
+    /// A predictor without observations.
     #[must_use]
     pub fn new(constants: SmoothingMarkovPolicy, beginning: Beginning) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Predictor {
         }
     }
 
-    /// What is expected next, after `value` came.
+    /// Adds `value` and returns the expected next value.
     pub fn observe(&mut self, value: f64) -> Expected {
         if let Some(smoothed) = self.smoothed {
             self.errors.push(value - smoothed);
@@ -97,7 +97,7 @@ fn smooth(alpha: f64, history: &VecDeque<f64>, beginning: Beginning) -> f64 {
     let mut sum = 0.0;
     let mut total = 0.0;
     let mut count = 0.0;
-    // The weight that is left for what is older.
+    // The remaining weight, for older values.
     let mut left = 1.0;
     for value in history.iter().rev() {
         sum += alpha * left * value;
@@ -108,7 +108,7 @@ fn smooth(alpha: f64, history: &VecDeque<f64>, beginning: Beginning) -> f64 {
     let beginning = match beginning {
         Beginning::Value(value) => value,
         Beginning::Mean if count > 0.0 => total / count,
-        // Nothing was observed.
+        // There are no observations.
         Beginning::Mean => 0.0,
     };
     sum + left * beginning
@@ -293,7 +293,7 @@ mod tests {
         let mut errors = [0.0; 2];
         for (error, regions) in errors.iter_mut().zip([4, 1]) {
             let constants = SmoothingMarkovPolicy {
-                // With a single region the correction is the errors' middle, which says nothing.
+                // With a single region, the correction is the middle of the errors, which is no information.
                 regions,
                 ..policy(Reading::Correction)
             };
