@@ -11,6 +11,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import importlib
 import pathlib
 import types
 import typing
@@ -189,7 +190,14 @@ def shared() -> Any:
     return [part, part, Point(part, part)]
 
 
-NAMES: dict[str, Any] = {**globals(), "simplejson": simplejson, "types": types, "nan": float("nan"), "inf": float("inf")}
+NAMES: dict[str, Any] = {
+    **globals(),
+    "numpy": importlib.import_module("numpy"),
+    "simplejson": simplejson,
+    "types": types,
+    "nan": float("nan"),
+    "inf": float("inf"),
+}
 del NAMES["Any"]
 
 # One thing each. `WRAPPED` puts it into every place of a result.
@@ -364,6 +372,16 @@ AsDictTypeError()
 AsDictProperty()
 Anything()
 simplejson.RawJSON('{"raw":  1}')
+numpy.float64(1.5)
+numpy.float64('nan')
+numpy.float32(1.5)
+numpy.int64(1)
+numpy.bool_(True)
+numpy.str_('text')
+numpy.bytes_(b'bytes')
+numpy.array([1, 2])
+numpy.array(1.5)
+numpy.datetime64('2024-01-02')
 """.strip().splitlines()
 
 KEYS = """

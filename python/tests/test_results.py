@@ -131,8 +131,14 @@ def encoded(encode: Callable[[Any], bytes], value: str) -> str:
         return f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.parametrize("accelerator", ["with json's C accelerator", "without it"])
 @pytest.mark.parametrize("of_lambda", [ESCAPING, NOT_ESCAPING])
-def test_values_are_marshalled_as_awslambdaric_marshals_them(of_lambda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_marshalled_as_awslambdaric_marshals_them(
+    of_lambda: str, accelerator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if accelerator == "without it":
+        monkeypatch.setattr(json.encoder, "c_make_encoder", None)
+
     def marshal_as(of_lambda: str) -> Callable[[Any], bytes]:
         monkeypatch.setenv("AWS_EXECUTION_ENV", of_lambda)
         encoder = lambda_runtime_marshaller.LambdaMarshaller().jsonEncoder
