@@ -1,7 +1,8 @@
 // Errors in AWS Lambda's form: `ErrorBody` for the caller, and the same information as text for the log.
 //
-// Lambda's Node runtime uses `trace` (the stack with its first line). PROTOCOL.md uses `stackTrace` (only the frames). An
-// error contains both. Frames of this package and of Node's module loader are left out: the user did not write them.
+// Type, message and `trace` (the stack as V8 wrote it) are those of aws-lambda-ric. PROTOCOL.md uses `stackTrace` (only
+// the frames). An error contains both. Frames of this package and of Node's module loader are left out: the user did not
+// write them.
 'use strict';
 
 const path = require('node:path');
@@ -14,7 +15,12 @@ const TRACE_LINES_MAX = 200;
 // How many levels of `cause` are logged.
 const CAUSES_MAX = 8;
 
+// Lambda's words for an error whose properties cannot be read.
+const UNREADABLE =
+  'callback called with Error argument, but there was a problem while retrieving one or more of its message, name, and stack';
+
 const OWN_FOLDER = path.dirname(__dirname) + path.sep;
+const OWN_REQUIRE = new RegExp(`\\n- ${OWN_FOLDER.replace(/[^\w/]/g, '\\$&')}.*`, 'g');
 const HIDDEN = [
   OWN_FOLDER,
   'node:internal/modules/',
@@ -40,8 +46,12 @@ class Fault extends Error {
 }
 
 /**
- * What Lambda reports about an error.
- * @typedef {{errorType: string, errorMessage: string, frames: string[]}} Description
+ * What Lambda reports about an error. An error without a name or a message has no type or no message.
+ * @typedef {object} Description
+ * @property {string | undefined} errorType
+ * @property {string | undefined} errorMessage
+ * @property {string[]} trace the lines of the stack: its heading and the user's frames
+ * @property {string[]} frames the user's frames
  */
 
 /**
@@ -52,16 +62,42 @@ class Fault extends Error {
 function describe(error) {
   try {
     if (error instanceof Fault) {
-      return { errorType: error.name, errorMessage: cut(error.message), frames: error.frames };
+      const { name, message, frames } = error;
+      const errorMessage = cut(message);
+      return { errorType: name, errorMessage, trace: [...heading(name, errorMessage).split('\n'), ...frames], frames };
     }
     if (isError(error)) {
-      return { errorType: String(error.name), errorMessage: cut(String(error.message)), frames: frames(error) };
+      const errorType = text(error.name);
+      const errorMessage = cut(text(error.message));
+      return { errorType, errorMessage, ...linesOf(text(error.stack), heading(errorType, errorMessage)) };
     }
-    return { errorType: typeof error, errorMessage: cut(String(error)), frames: [] };
+    return { errorType: typeof error, errorMessage: cut(String(error)), trace: [], frames: [] };
   } catch {
-    const errorMessage = 'an error was thrown whose name, message or stack cannot be read';
-    return { errorType: 'handled', errorMessage, frames: [] };
+    return { errorType: 'handled', errorMessage: UNREADABLE, trace: [], frames: [] };
   }
+}
+
+/**
+ * A text of an error. As in Lambda, DEL is escaped, because HTTP headers cannot contain it. The files of this package are
+ * removed from a "Require stack".
+ * @param {string | undefined} value undefined or null if it was deleted; throws for other types
+ */
+function text(value) {
+  return value?.replaceAll('\x7F', '%7F').replaceAll(OWN_REQUIRE, '');
+}
+
+/**
+ * @param {string | undefined} stack
+ * @param {string} heading for a stack whose own heading is too long
+ */
+function linesOf(stack, heading) {
+  if (stack === undefined || stack === null) {
+    return { trace: [], frames: [] };
+  }
+  const trace = stack.split('\n').filter((line) => !isHidden(line));
+  const frames = trace.filter(isFrame).slice(0, TRACE_LINES_MAX);
+  const isLong = stack.length > MESSAGE_LEN_MAX || trace.length > TRACE_LINES_MAX;
+  return { trace: isLong ? [heading, ...frames] : trace, frames };
 }
 
 /**
@@ -70,8 +106,7 @@ function describe(error) {
  * @param {string} requestId
  */
 function body(error, requestId) {
-  const { errorType, errorMessage, frames } = describe(error);
-  const trace = frames.length > 0 ? [heading(errorType, errorMessage), ...frames] : [];
+  const { errorType, errorMessage, trace, frames } = describe(error);
   return JSON.stringify({ errorType, errorMessage, requestId, trace, stackTrace: frames.map((frame) => frame.trim()) });
 }
 
@@ -80,8 +115,9 @@ function body(error, requestId) {
  * @param {unknown} error
  */
 function line(error) {
-  const { errorType, errorMessage, frames } = describe(error);
-  const stack = [heading(errorType, errorMessage), ...frames];
+  const description = describe(error);
+  const { errorType, errorMessage } = description;
+  const stack = stackOf(description);
   try {
     const { code } = /** @type {{code?: unknown}} */ (isError(error) ? error : {});
     return JSON.stringify({ errorType, errorMessage, code, ...attached(error), stack, cause: causes(error) });
@@ -95,8 +131,9 @@ function line(error) {
  * @param {unknown} error
  */
 function fields(error) {
-  const { errorType, errorMessage, frames } = describe(error);
-  return { errorType, errorMessage, stackTrace: [heading(errorType, errorMessage), ...frames] };
+  const description = describe(error);
+  const { errorType, errorMessage } = description;
+  return { errorType, errorMessage, stackTrace: stackOf(description) };
 }
 
 /**
@@ -114,7 +151,7 @@ function attached(error) {
  */
 function unhandledRejection(reason) {
   const { errorType, errorMessage, frames } = describe(reason);
-  const message = isError(reason) ? heading(errorType, errorMessage) : errorMessage;
+  const message = isError(reason) ? heading(errorType, errorMessage) : String(errorMessage);
   return new Fault('Runtime.UnhandledPromiseRejection', message, frames);
 }
 
@@ -123,9 +160,25 @@ function unhandledRejection(reason) {
  * @param {{stack?: unknown}} error
  */
 function frames(error) {
-  const stack = typeof error.stack === 'string' ? error.stack : '';
-  const lines = stack.split('\n').filter((text) => /^\s+at /.test(text));
-  return lines.filter((text) => !HIDDEN.some((hidden) => text.includes(hidden))).slice(0, TRACE_LINES_MAX);
+  return typeof error.stack === 'string' ? linesOf(error.stack, '').frames : [];
+}
+
+/** @param {string} line */
+function isFrame(line) {
+  return /^\s+at /.test(line);
+}
+
+/** @param {string} line */
+function isHidden(line) {
+  return isFrame(line) && HIDDEN.some((hidden) => line.includes(hidden));
+}
+
+/**
+ * The stack for the log, which has a heading in any case.
+ * @param {Description} description
+ */
+function stackOf({ errorType, errorMessage, trace }) {
+  return trace.length > 0 ? trace : [heading(errorType, errorMessage)];
 }
 
 /**
@@ -138,16 +191,20 @@ function isError(value) {
 }
 
 /**
- * @param {string} kind
- * @param {string} message
+ * @param {string | undefined} kind
+ * @param {string | undefined} message
  */
-function heading(kind, message) {
+function heading(kind = 'Error', message = '') {
   return message === '' ? kind : `${kind}: ${message}`;
 }
 
-/** @param {string} message */
+/**
+ * @template {string | undefined} T
+ * @param {T} message
+ * @returns {T}
+ */
 function cut(message) {
-  return message.slice(0, MESSAGE_LEN_MAX);
+  return /** @type {T} */ (message?.slice(0, MESSAGE_LEN_MAX));
 }
 
 /** @param {unknown} error */
@@ -155,8 +212,7 @@ function causes(error) {
   const lines = [];
   let cause = isError(error) ? error.cause : undefined;
   while (isError(cause) && lines.length < CAUSES_MAX) {
-    const { errorType, errorMessage, frames } = describe(cause);
-    lines.push([heading(errorType, errorMessage), ...frames]);
+    lines.push(stackOf(describe(cause)));
     cause = cause.cause;
   }
   return lines.length > 0 ? lines : undefined;

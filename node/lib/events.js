@@ -370,7 +370,7 @@ function decodeEvent(kind, body) {
 }
 
 /**
- * Encodes as JSON. A value without JSON form (undefined, a function) is null, as in Lambda.
+ * Encodes as JSON. A value without JSON form (undefined, a function) is null.
  * @param {unknown} result
  */
 function encodeResult(result) {
@@ -380,7 +380,7 @@ function encodeResult(result) {
   } catch (error) {
     // a BigInt, a cycle, or a `toJSON` of the user
     const { errorMessage, frames } = errors.describe(error);
-    throw new Fault('Runtime.MarshalError', `Unable to marshal response: ${errorMessage}`, frames);
+    throw new Fault('Runtime.JSONStringifyError', `Unable to stringify response body: ${errorMessage}`, frames);
   }
   const most = json.length * 3; // at most 3 bytes of UTF-8 per UTF-16 unit
   if (most > wire.BODY_LEN_MAX && Buffer.byteLength(json) > wire.BODY_LEN_MAX) {

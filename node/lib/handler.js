@@ -42,8 +42,8 @@ async function load({ cwd, handler }) {
   } catch (error) {
     throw inLambdasWords(error, file);
   }
-  const target = attributes.split('.').reduce((value, key) => value?.[key], /** @type {any} */ (exported));
-  if (target === undefined || target === null) {
+  const target = attribute(exported, attributes) || attribute(exported?.default, attributes);
+  if (!target) {
     const problem = `${handler} is undefined or not exported; ${module} exports ${list(Object.keys(exported ?? {}))}`;
     throw new Fault('Runtime.HandlerNotFound', problem);
   }
@@ -56,6 +56,14 @@ async function load({ cwd, handler }) {
     isStreaming: target[STREAMING] === 'response',
     highWaterMark: highWaterMark > 0 ? highWaterMark : undefined,
   };
+}
+
+/**
+ * @param {any} exported
+ * @param {string} attributes
+ */
+function attribute(exported, attributes) {
+  return attributes.split('.').reduce((value, key) => value?.[key], exported);
 }
 
 /**

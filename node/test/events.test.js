@@ -51,12 +51,12 @@ test('the stamps are around the handler', async () => {
 test('results that have no JSON are errors of a clear type', async () => {
   const worker = await serving(RUN);
   for (const [run, message] of /** @type {Array<[string, RegExp]>} */ ([
-    ['return 1n', /^Unable to marshal response: .*BigInt/],
-    ['const a = {}; a.a = a; return a', /^Unable to marshal response: .*circular/],
-    ['return { toJSON() { throw new Error("mine"); } }', /^Unable to marshal response: mine/],
+    ['return 1n', /^Unable to stringify response body: .*BigInt/],
+    ['const a = {}; a.a = a; return a', /^Unable to stringify response body: .*circular/],
+    ['return { toJSON() { throw new Error("mine"); } }', /^Unable to stringify response body: mine/],
   ])) {
     const error = await worker.error({ run });
-    assert.strictEqual(error.errorType, 'Runtime.MarshalError', run);
+    assert.strictEqual(error.errorType, 'Runtime.JSONStringifyError', run);
     assert.match(error.errorMessage, message);
   }
   assert.strictEqual(await worker.result({ run: 'return 1' }), 1);

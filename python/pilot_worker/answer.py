@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 
 from . import errors, wire
-from .events import done_meta, encode_json
+from .events import done_meta
+from .results import encode_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import errors, output, wire
 from .answer import HttpAnswer
 from .channel import ChannelClosed
-from .context import Context
+from .context import LambdaContext
 from .events import decode_meta
 
 TYPE_CHECKING = False
@@ -95,7 +95,7 @@ class AsgiCall:
             "client": tuple(client) if client else None,
             "server": self._server,
             "state": self._state.copy(),
-            "aws.context": Context(self._info, meta),
+            "aws.context": LambdaContext(self._info, meta),
         }
 
 

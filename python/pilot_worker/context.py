@@ -61,7 +61,7 @@ class FunctionInfo:
         self.log_stream = environment.get("AWS_LAMBDA_LOG_STREAM_NAME")
 
 
-class Context:
+class LambdaContext:
     """The second argument of a handler."""
 
     def __init__(self, info: FunctionInfo, meta: Dict[str, Any]) -> None:

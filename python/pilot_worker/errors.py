@@ -1,22 +1,26 @@
 """Errors in AWS Lambda's form: `ErrorBody` for the caller, and the same information as text for the log.
 
-Frames of this package and of the import machinery are left out of stack traces: the user did not write them.
+Stack traces leave out the frames of this package, and those of the import machinery with which it loads the handler. An import
+by user code keeps its frames, as with awslambdaric.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
+import itertools
 import os
 import sys
 import traceback
+
+from .results import encode_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import List, Optional
 
-_HIDDEN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen importlib.", importlib.__file__)
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_HIDDEN = (_OWN, "<frozen importlib.", importlib.__file__)
 MESSAGE_LEN_MAX = 200_000  # people read an ErrorBody; a longer text is probably a result by mistake
 
 
@@ -31,8 +35,9 @@ class Fault(Exception):
 
 def stack(trace: Optional[TracebackType]) -> List[str]:
     """The user's frames in Lambda's format, without the markers that newer Pythons draw under a line."""
-    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(_HIDDEN)]
-    return traceback.format_list([(frame.filename, frame.lineno or 0, frame.name, frame.line) for frame in frames])
+    frames = itertools.dropwhile(lambda frame: frame.filename.startswith(_HIDDEN), traceback.extract_tb(trace))
+    users = [frame for frame in frames if not frame.filename.startswith(_OWN)]
+    return traceback.format_list([(frame.filename, frame.lineno or 0, frame.name, frame.line) for frame in users])
 
 
 def body(error: BaseException, request_id: str = "") -> bytes:
@@ -44,7 +49,7 @@ def body(error: BaseException, request_id: str = "") -> bytes:
     message = _message(error)[:MESSAGE_LEN_MAX]
     _log(kind, message, trace)
     document = {"errorMessage": message, "errorType": kind, "requestId": request_id, "stackTrace": trace}
-    return json.dumps(document).encode()
+    return encode_json(document)
 
 
 def _message(error: BaseException) -> str:

@@ -10,11 +10,12 @@ import os
 import time
 
 from . import errors, inputs, output, wire
-from .context import Context
+from .context import LambdaContext
+from .results import encode_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, Optional
+    from typing import Any, Dict, Optional
 
     from .aio import AsyncChannel
     from .channel import Channel
@@ -57,7 +58,7 @@ class EventCall:
         started_ns = time.monotonic_ns()
         try:
             event = decode_event(kind, body)
-            context = Context(self._info, meta)
+            context = LambdaContext(self._info, meta)
             started_ns = time.monotonic_ns()
             returned = self._target(event, context)
             finished_ns = time.monotonic_ns()
@@ -88,7 +89,7 @@ class AsyncEventCall:
         started_ns = time.monotonic_ns()
         try:
             event = decode_event(kind, body)
-            context = Context(self._info, meta)
+            context = LambdaContext(self._info, meta)
             started_ns = time.monotonic_ns()
             returned = await self._target(event, context)
             finished_ns = time.monotonic_ns()
@@ -128,7 +129,7 @@ def decode_event(kind: int, body: bytes) -> Any:
 
 
 def encode_result(returned: Any) -> bytes:
-    """JSON as Lambda writes it: a Decimal is a number, and bytes pass unchanged."""
+    """JSON as awslambdaric writes it. Bytes pass unchanged."""
     if isinstance(returned, bytes):
         encoded = returned
     else:
@@ -146,40 +147,3 @@ def encode_result(returned: Any) -> bytes:
 
 def done_meta(started_ns: int, finished_ns: int) -> bytes:
     return b'{"started_ns":%d,"finished_ns":%d}' % (started_ns, finished_ns)
-
-
-def _default(value: Any) -> Any:
-    if type(value).__module__ == "decimal":
-        return int(value) if value == value.to_integral_value() and value.is_finite() else float(value)
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
-
-
-_encode_text = json.JSONEncoder(ensure_ascii=False, default=_default).encode
-_encode_ascii = json.JSONEncoder(default=_default).encode
-
-
-def _make_fast_encoder() -> Optional[Callable[[Any, int], Iterable[str]]]:
-    """The C encoder that JSONEncoder creates for every call, without its check for cycles (a cycle is a recursion error)."""
-    make: Any = getattr(json.encoder, "c_make_encoder", None)
-    encode_string = getattr(json.encoder, "c_encode_basestring", None)
-    try:
-        fast: Callable[[Any, int], Iterable[str]] = make(None, _default, encode_string, None, ": ", ", ", False, False, True)
-        return fast if "".join(fast({"a": [1]}, 0)) == '{"a": [1]}' else None
-    except (TypeError, ValueError):  # a Python with another private interface, or without the C accelerator
-        return None
-
-
-_fast = _make_fast_encoder()
-
-
-def encode_json(value: Any) -> bytes:
-    """Encodes as UTF-8. Raises what methods of the value raise, and what JSONEncoder raises."""
-    if _fast is not None:
-        try:
-            return "".join(_fast(value, 0)).encode()
-        except Exception:  # the ordinary encoder below finds the same error and has a message for it
-            pass
-    try:
-        return _encode_text(value).encode()
-    except UnicodeEncodeError:  # a lone surrogate has no UTF-8 form, so it is escaped
-        return _encode_ascii(value).encode()

@@ -11,7 +11,7 @@ import sys
 from . import errors, output, wire
 from .answer import HttpAnswer
 from .channel import ChannelClosed
-from .context import Context
+from .context import LambdaContext
 from .events import decode_meta
 
 TYPE_CHECKING = False
@@ -87,7 +87,7 @@ class WsgiCall:
             "wsgi.multithread": self._is_concurrent,
             "wsgi.multiprocess": True,
             "wsgi.run_once": False,
-            "aws.context": Context(self._info, meta),
+            "aws.context": LambdaContext(self._info, meta),
         }
         for name, value in meta.get("headers", ()):
             key = name.upper().replace("-", "_")

@@ -87,6 +87,15 @@ def test_results_are_written_as_lambda_writes_them(start: Start, result: str, ex
     assert start(f"import decimal\ndef handler(e, c): return {result}\n").result({}) == expected
 
 
+def test_a_decimal_keeps_its_digits(start: Start) -> None:
+    worker = start(
+        "import collections, decimal\nPrice = collections.namedtuple('Price', 'net gross')\n"
+        "def handler(e, c): return [Price(decimal.Decimal('19.90'), decimal.Decimal('9007199254740993.10'))]\n"
+    )
+    worker.ask({})
+    assert worker.frame()[3] == b'[{"net": 19.90, "gross": 9007199254740993.10}]'
+
+
 @pytest.mark.parametrize(
     ("source", "handler", "kind", "message"),
     [
