@@ -19,94 +19,73 @@ pub use spec::{ConstantSpec, PolicyError, PolicySpec};
 
 use constants::{Constants, Fault};
 
-/// How the number of workers follows the traffic. In JSON: `{"name": "cusum", "alpha": 0.2, …}`. Constants that are left out have
-/// their defaults.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(tag = "name", rename_all = "kebab-case")]
-pub enum Policy {
-    /// No forecast: a worker starts when a request waits, and is kept for `idle_s`.
-    #[default]
-    Demand,
-    /// A constant number of workers.
-    Static(StaticPolicy),
+macro_rules! policies {
+    ($($(#[$doc:meta])* $variant:ident($constants:ty) $name:literal,)*) => {
+        /// How the number of workers follows the traffic. In JSON: `{"name": "cusum", "alpha": 0.2, …}`; constants that are left
+        /// out have their defaults.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        #[serde(tag = "name", rename_all = "kebab-case")]
+        pub enum Policy {
+            /// No forecast: a worker starts when somebody waits, and is kept for `idle_s`.
+            #[default]
+            Demand,
+            $($(#[$doc])* $variant($constants),)*
+        }
+
+        impl Policy {
+            /// The word it is chosen by.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self {
+                    Self::Demand => "demand",
+                    $(Self::$variant(_) => $name,)*
+                }
+            }
+
+            /// Every policy with its default constants.
+            #[must_use]
+            pub fn all() -> Vec<Self> {
+                vec![Self::Demand, $(Self::$variant(<$constants>::default()),)*]
+            }
+
+            fn constants(&self) -> Option<&dyn Constants> {
+                match self {
+                    Self::Demand => None,
+                    $(Self::$variant(constants) => Some(constants),)*
+                }
+            }
+
+            fn constants_mut(&mut self) -> Option<&mut dyn Constants> {
+                match self {
+                    Self::Demand => None,
+                    $(Self::$variant(constants) => Some(constants),)*
+                }
+            }
+        }
+    };
+}
+
+policies! {
+    /// As many workers, always.
+    Static(StaticPolicy) "static",
     /// Little's law on the rate of the last tick.
-    Reactive(ReactivePolicy),
+    Reactive(ReactivePolicy) "reactive",
     /// EWMA baseline and a CUSUM alarm on the deviation from it.
-    Cusum(CusumPolicy),
-    /// As `Cusum`, with the deviation in units of its own running mean.
-    AdaptiveCusum(AdaptiveCusumPolicy),
+    Cusum(CusumPolicy) "cusum",
+    /// The same on the deviation in units of its own running mean.
+    AdaptiveCusum(AdaptiveCusumPolicy) "adaptive-cusum",
     /// ARIMA(2,1,2), fitted at every tick.
-    Arima(ArimaPolicy),
+    Arima(ArimaPolicy) "arima",
     /// Exponential smoothing with a Markov chain's correction.
-    SmoothingMarkov(SmoothingMarkovPolicy),
-    /// Pre-warming and keep-alive windows from the observed idle times.
-    Histogram(HistogramPolicy),
+    SmoothingMarkov(SmoothingMarkovPolicy) "smoothing-markov",
+    /// Pre-warming and keep-alive windows from the idle times seen.
+    Histogram(HistogramPolicy) "histogram",
     /// Weighs what a wait costs against what a worker costs.
-    Auto(AutoPolicy),
+    Auto(AutoPolicy) "auto",
 }
 
 impl Policy {
-    /// The word in the configuration that selects it.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Demand => "demand",
-            Self::Static(_) => "static",
-            Self::Reactive(_) => "reactive",
-            Self::Cusum(_) => "cusum",
-            Self::AdaptiveCusum(_) => "adaptive-cusum",
-            Self::Arima(_) => "arima",
-            Self::SmoothingMarkov(_) => "smoothing-markov",
-            Self::Histogram(_) => "histogram",
-            Self::Auto(_) => "auto",
-        }
-    }
-
-    /// Every policy with its default constants.
-    #[must_use]
-    pub fn all() -> [Self; 9] {
-        [
-            Self::Demand,
-            Self::Static(StaticPolicy::default()),
-            Self::Reactive(ReactivePolicy::default()),
-            Self::Cusum(CusumPolicy::default()),
-            Self::AdaptiveCusum(AdaptiveCusumPolicy::default()),
-            Self::Arima(ArimaPolicy::default()),
-            Self::SmoothingMarkov(SmoothingMarkovPolicy::default()),
-            Self::Histogram(HistogramPolicy::default()),
-            Self::Auto(AutoPolicy::default()),
-        ]
-    }
-
-    fn constants(&self) -> Option<&dyn Constants> {
-        Some(match self {
-            Self::Demand => return None,
-            Self::Static(constants) => constants,
-            Self::Reactive(constants) => constants,
-            Self::Cusum(constants) => constants,
-            Self::AdaptiveCusum(constants) => constants,
-            Self::Arima(constants) => constants,
-            Self::SmoothingMarkov(constants) => constants,
-            Self::Histogram(constants) => constants,
-            Self::Auto(constants) => constants,
-        })
-    }
-
-    fn constants_mut(&mut self) -> Option<&mut dyn Constants> {
-        Some(match self {
-            Self::Demand => return None,
-            Self::Static(constants) => constants,
-            Self::Reactive(constants) => constants,
-            Self::Cusum(constants) => constants,
-            Self::AdaptiveCusum(constants) => constants,
-            Self::Arima(constants) => constants,
-            Self::SmoothingMarkov(constants) => constants,
-            Self::Histogram(constants) => constants,
-            Self::Auto(constants) => constants,
-        })
-    }
-
     /// Gives the constant `key` the value `value`.
     fn set(&mut self, key: &str, value: &ConstantSpec) -> Result<(), PolicyError> {
         let name = self.name();

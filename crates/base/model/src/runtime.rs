@@ -24,7 +24,8 @@ use crate::choices::Interface;
 use crate::environment::{Environment, Node};
 use crate::nearest::nearest;
 use crate::runtime_key::RuntimeSpec;
-pub use keys::{KeyValue, RuntimeKeys};
+use crate::spec::FunctionSpec;
+pub use keys::KeyValue;
 pub use needs::{NeededBy, NodeNeed, PythonNeed, RequirementFiles};
 
 /// What starts the workers of a runtime.
@@ -113,7 +114,7 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The first key that is missing or has a wrong value.
-    fn read(&mut self, _keys: &RuntimeKeys<'_>) -> Result<(), KeyProblem> {
+    fn read(&mut self, _keys: &FunctionSpec) -> Result<(), KeyProblem> {
         Ok(())
     }
 
@@ -217,16 +218,14 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         command.into_iter().collect()
     }
 
-    /// What a deployment tries, and the verb for it: `("handler 'app.f'", "imported")`.
-    fn tried(&self, _handler: &str) -> (String, &'static str) {
+    /// What a deployment tries of it.
+    fn trial(&self, _handler: &str) -> Trial {
         let command = shown(self.command().unwrap_or_default());
-        (format!("command '{command}'"), "started")
-    }
-
-    /// The progress message of the trial.
-    fn trying(&self, _handler: &str) -> String {
-        let command = shown(self.command().unwrap_or_default());
-        format!("starting it once: {command}")
+        Trial {
+            subject: format!("command '{command}'"),
+            done: "started",
+            progress: format!("starting it once: {command}"),
+        }
     }
 
     /// What to change when the handler's module is not in the code.
@@ -254,6 +253,17 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
             self.setting()
         )
     }
+}
+
+/// What a deployment tries, in words.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// `handler 'app.f'`.
+    pub subject: String,
+    /// What is done with it: `imported`.
+    pub done: &'static str,
+    /// What a deployment says while it tries.
+    pub progress: String,
 }
 
 /// The files of a version's code.

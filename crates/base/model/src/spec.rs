@@ -11,7 +11,6 @@ use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
 use crate::ids::FunctionName;
 use crate::policy::{Policy, PolicySpec};
-use crate::runtime::RuntimeKeys;
 
 /// The keys of one function, with Lambda's words. `path`, the folder of the code, is only for the client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -121,8 +120,7 @@ impl FunctionSpec {
             problem,
         };
         let (runtime, interface, handler) = self
-            .runtime_keys()
-            .check()
+            .runtime()
             .map_err(|(key, problem)| fail(key, problem))?;
         let memory_mb = in_range(self.memory_mb.unwrap_or(256), 16, 65_536)
             .map_err(|problem| fail("memory_mb", problem))?;
@@ -182,19 +180,6 @@ impl FunctionSpec {
             scale,
             owner,
         })
-    }
-
-    fn runtime_keys(&self) -> RuntimeKeys<'_> {
-        RuntimeKeys {
-            runtime: self.runtime.as_deref(),
-            command: self.command.as_deref(),
-            ready: self.ready.as_deref(),
-            image: self.image.as_deref(),
-            contract: self.contract.as_deref(),
-            template: self.template.as_deref(),
-            handler: self.handler.as_deref(),
-            interface: self.interface.as_deref(),
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use pilot_model::deployment::DeployError;
 use pilot_model::ports::StartError;
+use pilot_model::runtime::Trial;
 use pilot_model::spec::SpecError;
 use serde::Deserialize;
 
@@ -55,9 +56,10 @@ pub(crate) fn from_command(problem: String) -> DeployError {
 /// `subject` is what was started, `done` how (`imported`, `started`); `hint` says what to change, if the deployer knows more than the exception says.
 pub(crate) fn from_start(
     error: &StartError,
-    (subject, done): &(String, &str),
+    trial: &Trial,
     hint: impl FnOnce() -> Option<String>,
 ) -> DeployError {
+    let (subject, done) = (&trial.subject, trial.done);
     let hinted = |mut message: String| {
         if let Some(hint) = hint() {
             message.push_str("; ");
@@ -158,6 +160,14 @@ impl Raised {
 mod tests {
     use super::*;
 
+    fn trial(subject: &str, done: &'static str) -> Trial {
+        Trial {
+            subject: subject.to_owned(),
+            done,
+            progress: String::new(),
+        }
+    }
+
     fn told(error_message: &str, output: &str) -> (String, String) {
         let body = serde_json::json!({
             "errorType": "AssertionError",
@@ -168,11 +178,7 @@ mod tests {
             body: body.to_string(),
             output: output.to_owned(),
         };
-        match from_start(
-            &error,
-            &("handler 'app.handler'".to_owned(), "imported"),
-            || None,
-        ) {
+        match from_start(&error, &trial("handler 'app.handler'", "imported"), || None) {
             DeployError::Invalid {
                 message, detail, ..
             } => (message, detail),
@@ -215,11 +221,9 @@ mod tests {
             body: body.to_string(),
             output: "loading\n".to_owned(),
         };
-        match from_start(
-            &error,
-            &("handler 'index.handler'".to_owned(), "loaded"),
-            || Some("set handler".to_owned()),
-        ) {
+        match from_start(&error, &trial("handler 'index.handler'", "loaded"), || {
+            Some("set handler".to_owned())
+        }) {
             DeployError::Invalid {
                 message, detail, ..
             } => {
@@ -242,7 +246,7 @@ mod tests {
             problem: "gone".to_owned(),
             output: String::new(),
         };
-        let tried = ("image 'qr:1'".to_owned(), "started");
+        let tried = trial("image 'qr:1'", "started");
         assert_eq!(
             from_start(&error, &tried, || None).to_string(),
             "image 'qr:1' did not come up: gone"

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{KeyProblem, KeyValue, NodeNeed, PythonNeed, RuntimeKeys, RuntimeKind, RuntimeSpec};
+use super::{KeyProblem, KeyValue, NodeNeed, PythonNeed, RuntimeKind, RuntimeSpec, Trial};
 use crate::checks::{check_command, check_image, check_ready, one_of};
 use crate::choices::{Contract, Interface};
 use crate::environment::Node;
 use crate::runtime_key::Base;
+use crate::spec::FunctionSpec;
 
 /// A container of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -52,12 +53,12 @@ impl RuntimeKind for ContainerRuntime {
         &["command", "ready", "image", "contract", "handler"]
     }
 
-    fn read(&mut self, keys: &RuntimeKeys<'_>) -> Result<(), KeyProblem> {
-        self.command = check_command(keys.command)?;
-        self.ready = check_ready(keys.ready)?;
-        self.image =
-            check_image(keys.image.unwrap_or_default()).map_err(|problem| ("image", problem))?;
-        self.contract = one_of(keys.contract, Contract::Http, Contract::ALL)
+    fn read(&mut self, keys: &FunctionSpec) -> Result<(), KeyProblem> {
+        self.command = check_command(keys.command.as_deref())?;
+        self.ready = check_ready(keys.ready.as_deref())?;
+        self.image = check_image(keys.image.as_deref().unwrap_or_default())
+            .map_err(|problem| ("image", problem))?;
+        self.contract = one_of(keys.contract.as_deref(), Contract::Http, Contract::ALL)
             .map_err(|problem| ("contract", problem))?;
         if self.contract == Contract::Shim && self.command.is_none() {
             let missing = "is missing: contract = \"shim\" needs the command that is given each event, for example \
@@ -65,12 +66,12 @@ impl RuntimeKind for ContainerRuntime {
             return Err(("command", missing.to_owned()));
         }
         let serves = self.contract == Contract::Http;
-        let (key, of) = match (keys.ready, keys.handler) {
+        let (key, of) = match (&keys.ready, &keys.handler) {
             (Some(_), _) if !serves => ("ready", "\"http\""),
             (_, Some(_)) if serves => ("handler", "\"provided\" or \"shim\""),
             _ => return Ok(()),
         };
-        let default = match keys.contract {
+        let default = match &keys.contract {
             Some(_) => "",
             None => " (the default)",
         };
@@ -150,12 +151,12 @@ impl RuntimeKind for ContainerRuntime {
         vec![("contract", contract), ("command", command)]
     }
 
-    fn tried(&self, _handler: &str) -> (String, &'static str) {
-        (format!("image '{}'", self.image), "started")
-    }
-
-    fn trying(&self, _handler: &str) -> String {
-        format!("starting a container of {} once", self.image)
+    fn trial(&self, _handler: &str) -> Trial {
+        Trial {
+            subject: format!("image '{}'", self.image),
+            done: "started",
+            progress: format!("starting a container of {} once", self.image),
+        }
     }
 
     fn process(&self) -> String {

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{KeyProblem, KeyValue, RuntimeKeys, RuntimeKind, shown};
+use super::{KeyProblem, KeyValue, RuntimeKind, Trial, shown};
 use crate::checks::{check_command, check_ready};
 use crate::choices::Interface;
+use crate::spec::FunctionSpec;
 
 /// The function's own HTTP server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -29,9 +30,9 @@ impl RuntimeKind for HttpRuntime {
         &["command", "ready"]
     }
 
-    fn read(&mut self, keys: &RuntimeKeys<'_>) -> Result<(), KeyProblem> {
-        let command = check_command(keys.command)?;
-        self.ready = check_ready(keys.ready)?;
+    fn read(&mut self, keys: &FunctionSpec) -> Result<(), KeyProblem> {
+        let command = check_command(keys.command.as_deref())?;
+        self.ready = check_ready(keys.ready.as_deref())?;
         self.command = command.ok_or_else(|| {
             let missing = "is missing: runtime = \"http\" needs the command of the function's server, for example \
                            [\"node\", \"server.js\"]";
@@ -59,9 +60,13 @@ impl RuntimeKind for HttpRuntime {
         self.ready.as_deref()
     }
 
-    fn trying(&self, _handler: &str) -> String {
+    fn trial(&self, _handler: &str) -> Trial {
         let until = self.ready().unwrap_or("its port");
         let command = shown(&self.command);
-        format!("starting it once, until {until} answers: {command}")
+        Trial {
+            subject: format!("command '{command}'"),
+            done: "started",
+            progress: format!("starting it once, until {until} answers: {command}"),
+        }
     }
 }

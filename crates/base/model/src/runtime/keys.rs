@@ -6,27 +6,7 @@ use serde::Serialize;
 use super::{Runtime, either};
 use crate::checks::{KeyProblem, one_of};
 use crate::choices::Interface;
-
-/// The keys as typed.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RuntimeKeys<'a> {
-    /// `runtime`.
-    pub runtime: Option<&'a str>,
-    /// `command`.
-    pub command: Option<&'a [String]>,
-    /// `ready`.
-    pub ready: Option<&'a str>,
-    /// `image`.
-    pub image: Option<&'a str>,
-    /// `contract`.
-    pub contract: Option<&'a str>,
-    /// `template`.
-    pub template: Option<&'a str>,
-    /// `handler`.
-    pub handler: Option<&'a str>,
-    /// `interface`.
-    pub interface: Option<&'a str>,
-}
+use crate::spec::FunctionSpec;
 
 /// The value of a key in the canonical form of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -40,24 +20,24 @@ pub enum KeyValue {
     Words(Vec<String>),
 }
 
-impl RuntimeKeys<'_> {
+impl FunctionSpec {
     /// The runtime with its keys, its interface and the handler.
     ///
     /// # Errors
     /// The first key that is missing, belongs to another runtime or has a wrong value.
-    pub fn check(&self) -> Result<(Runtime, Interface, String), KeyProblem> {
-        let named = Runtime::named(self.runtime.unwrap_or("python"));
+    pub(crate) fn runtime(&self) -> Result<(Runtime, Interface, String), KeyProblem> {
+        let named = Runtime::named(self.runtime.as_deref().unwrap_or("python"));
         let mut runtime = named.map_err(|problem| ("runtime", problem))?;
         self.refuse_foreign(&runtime)?;
         runtime.read(self)?;
         let default = runtime.interface();
-        let interface = one_of(self.interface, default, Interface::ALL)
+        let interface = one_of(self.interface.as_deref(), default, Interface::ALL)
             .and_then(|interface| match interface == default {
                 true => Ok(interface),
                 false => runtime.allow(interface).map(|()| interface),
             })
             .map_err(|problem| ("interface", problem))?;
-        let handler = runtime.handler(self.handler, interface);
+        let handler = runtime.handler(self.handler.as_deref(), interface);
         let handler = handler.map_err(|problem| ("handler", problem))?;
         Ok((runtime, interface, handler))
     }

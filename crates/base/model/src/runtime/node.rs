@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CodeFiles, KeyValue, NeededBy, NodeNeed, PythonNeed, RequirementFiles, RuntimeKind,
-    RuntimeSpec, is_number,
+    RuntimeSpec, Trial, is_number,
 };
 use crate::checks::check_handler;
 use crate::choices::Interface;
@@ -99,12 +99,12 @@ impl RuntimeKind for NodeRuntime {
         Ok(())
     }
 
-    fn tried(&self, handler: &str) -> (String, &'static str) {
-        (format!("handler '{handler}'"), "loaded")
-    }
-
-    fn trying(&self, handler: &str) -> String {
-        format!("loading {handler} in its sandbox")
+    fn trial(&self, handler: &str) -> Trial {
+        Trial {
+            subject: format!("handler '{handler}'"),
+            done: "loaded",
+            progress: format!("loading {handler} in its sandbox"),
+        }
     }
 
     /// The worker looks for the file as Lambda does: `folder/file.nested.handler` is `nested.handler` of `folder/file`.

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{KeyProblem, KeyValue, RuntimeKeys, RuntimeKind};
+use super::{KeyProblem, KeyValue, RuntimeKind};
 use crate::checks::check_command;
+use crate::spec::FunctionSpec;
 
 /// Any executable that polls the Lambda Runtime API.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,8 +27,8 @@ impl RuntimeKind for ProvidedRuntime {
         &["command", "handler"]
     }
 
-    fn read(&mut self, keys: &RuntimeKeys<'_>) -> Result<(), KeyProblem> {
-        let command = check_command(keys.command)?;
+    fn read(&mut self, keys: &FunctionSpec) -> Result<(), KeyProblem> {
+        let command = check_command(keys.command.as_deref())?;
         self.command = command.unwrap_or_else(|| vec![BOOTSTRAP.to_owned()]);
         Ok(())
     }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CodeFiles, EngineKind, KeyValue, NeededBy, PythonNeed, RequirementFiles, RuntimeKind, is_number,
+    CodeFiles, EngineKind, KeyValue, NeededBy, PythonNeed, RequirementFiles, RuntimeKind, Trial,
+    is_number,
 };
 use crate::checks::check_handler;
 use crate::choices::Interface;
@@ -85,12 +86,12 @@ impl RuntimeKind for PythonRuntime {
         })
     }
 
-    fn tried(&self, handler: &str) -> (String, &'static str) {
-        (format!("handler '{handler}'"), "imported")
-    }
-
-    fn trying(&self, handler: &str) -> String {
-        format!("importing {handler} in its sandbox")
+    fn trial(&self, handler: &str) -> Trial {
+        Trial {
+            subject: format!("handler '{handler}'"),
+            done: "imported",
+            progress: format!("importing {handler} in its sandbox"),
+        }
     }
 
     fn missing_module(

@@ -225,12 +225,10 @@ impl Inner {
         let FunctionConfig {
             runtime, handler, ..
         } = &version.config;
-        say.stage("template", runtime.trying(handler));
-        self.platform.try_version(version).await.map_err(|error| {
-            errors::from_start(&error, &runtime.tried(handler), || {
-                hints::of(&error, version)
-            })
-        })
+        let trial = runtime.trial(handler);
+        say.stage("template", trial.progress.clone());
+        let tried = self.platform.try_version(version).await;
+        tried.map_err(|error| errors::from_start(&error, &trial, || hints::of(&error, version)))
     }
 
     /// Commits and activates the version. It runs to its end on its own thread, even if nobody waits for it.
