@@ -35,7 +35,8 @@ pub struct BusConfig {
     pub events_max: usize,
     /// Most output of functions, bytes, that the inbox and each queue may hold.
     pub output_bytes_max: usize,
-    /// How long events gather before they are passed on.
+    /// How long events gather before they are passed on. Each time up to four threads wake, which competes with requests on a small
+    /// machine.
     pub interval: Duration,
 }
 
@@ -44,7 +45,7 @@ impl Default for BusConfig {
         Self {
             events_max: 16 * 1024,
             output_bytes_max: 16 << 20,
-            interval: Duration::from_millis(25),
+            interval: Duration::from_millis(100),
         }
     }
 }

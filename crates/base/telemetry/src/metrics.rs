@@ -25,122 +25,78 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use crate::table::{self, Row};
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
-type Level = Gauge<u64, AtomicU64>;
+type Counters = Family<Labels, Counter>;
+type Levels = Family<Labels, Gauge<u64, AtomicU64>>;
 type Seconds = Counter<f64, AtomicU64>;
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+
+macro_rules! families {
+    ($($field:ident: $kind:ty = $row:ident $(with $make:expr)?,)*) => {
+        /// The families of the table. Clones share their series.
+        #[derive(Debug, Clone)]
+        struct Families {
+            $($field: $kind,)*
+        }
+
+        impl Families {
+            /// New ones, each registered under its row's name.
+            fn register(registry: &mut Registry) -> Self {
+                let families = Self {
+                    $($field: families!(@new $($make)?),)*
+                };
+                $(register(registry, &table::$row, families.$field.clone());)*
+                families
+            }
+        }
+    };
+    (@new) => { Default::default() };
+    (@new $make:expr) => { Family::new_with_constructor($make) };
+}
+
+families! {
+    invocations: Counters = INVOCATIONS,
+    coldstarts: Counters = COLDSTARTS,
+    errors: Counters = ERRORS,
+    timeouts: Counters = TIMEOUTS,
+    invoke_duration: Histograms = INVOKE_DURATION with durations,
+    init_duration: Histograms = INIT_DURATION with durations,
+    mem_usage: Histograms = MEM_USAGE with sizes,
+    cpu_usage: Histograms = CPU_USAGE with durations,
+    phase_duration: Histograms = PHASE_DURATION with durations,
+    worker_starts: Counters = WORKER_STARTS,
+    worker_start_duration: Histograms = WORKER_START_DURATION with durations,
+    worker_ends: Counters = WORKER_ENDS,
+    worker_lifetime: Family<Labels, Seconds> = WORKER_LIFETIME,
+    worker_cpu: Family<Labels, Seconds> = WORKER_CPU,
+    worker_memory_peak: Histograms = WORKER_MEMORY_PEAK with sizes,
+    workers: Levels = WORKERS,
+    queue_length: Levels = QUEUE_LENGTH,
+    worker_memory: Levels = WORKER_MEMORY,
+    template_memory: Levels = TEMPLATE_MEMORY,
+    templates: Levels = TEMPLATES,
+    runtimes: Levels = RUNTIMES,
+    runtime_uses: Counters = RUNTIME_USES,
+    runtime_duration: Histograms = RUNTIME_DURATION with durations,
+    events_dropped: Counters = EVENTS_DROPPED,
+    log_errors: Counter = LOG_ERRORS,
+}
 
 /// Every metric of the daemon.
 pub struct Metrics {
     registry: Registry,
-    invocations: Family<Labels, Counter>,
-    coldstarts: Family<Labels, Counter>,
-    errors: Family<Labels, Counter>,
-    timeouts: Family<Labels, Counter>,
-    invoke_duration: Histograms,
-    init_duration: Histograms,
-    mem_usage: Histograms,
-    cpu_usage: Histograms,
+    families: Families,
     phases: Phases,
-    worker_starts: Family<Labels, Counter>,
-    worker_start_duration: Histograms,
-    worker_ends: Family<Labels, Counter>,
-    worker_lifetime: Family<Labels, Seconds>,
-    worker_cpu: Family<Labels, Seconds>,
-    worker_memory_peak: Histograms,
-    workers: Family<Labels, Level>,
-    queue_length: Family<Labels, Level>,
-    worker_memory: Family<Labels, Level>,
-    template_memory: Family<Labels, Level>,
-    templates: Family<Labels, Level>,
-    runtimes: Family<Labels, Level>,
-    runtime_uses: Family<Labels, Counter>,
-    runtime_duration: Histograms,
-    events_dropped: Family<Labels, Counter>,
-    log_errors: Counter,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let phase_duration: Histograms = Family::new_with_constructor(durations);
-        let mut metrics = Self {
-            registry: Registry::default(),
-            invocations: Family::default(),
-            coldstarts: Family::default(),
-            errors: Family::default(),
-            timeouts: Family::default(),
-            invoke_duration: Family::new_with_constructor(durations),
-            init_duration: Family::new_with_constructor(durations),
-            mem_usage: Family::new_with_constructor(sizes),
-            cpu_usage: Family::new_with_constructor(durations),
-            phases: Phases::new(&phase_duration),
-            worker_starts: Family::default(),
-            worker_start_duration: Family::new_with_constructor(durations),
-            worker_ends: Family::default(),
-            worker_lifetime: Family::default(),
-            worker_cpu: Family::default(),
-            worker_memory_peak: Family::new_with_constructor(sizes),
-            workers: Family::default(),
-            queue_length: Family::default(),
-            worker_memory: Family::default(),
-            template_memory: Family::default(),
-            templates: Family::default(),
-            runtimes: Family::default(),
-            runtime_uses: Family::default(),
-            runtime_duration: Family::new_with_constructor(durations),
-            events_dropped: Family::default(),
-            log_errors: Counter::default(),
-        };
-        let registry = &mut metrics.registry;
-        register(registry, &table::INVOCATIONS, metrics.invocations.clone());
-        register(registry, &table::COLDSTARTS, metrics.coldstarts.clone());
-        register(registry, &table::ERRORS, metrics.errors.clone());
-        register(registry, &table::TIMEOUTS, metrics.timeouts.clone());
-        register(
+        let mut registry = Registry::default();
+        let families = Families::register(&mut registry);
+        Self {
+            phases: Phases::new(&families.phase_duration),
             registry,
-            &table::INVOKE_DURATION,
-            metrics.invoke_duration.clone(),
-        );
-        register(
-            registry,
-            &table::INIT_DURATION,
-            metrics.init_duration.clone(),
-        );
-        register(registry, &table::MEM_USAGE, metrics.mem_usage.clone());
-        register(registry, &table::CPU_USAGE, metrics.cpu_usage.clone());
-        register(registry, &table::PHASE_DURATION, phase_duration);
-        register(
-            registry,
-            &table::WORKER_STARTS,
-            metrics.worker_starts.clone(),
-        );
-        register(
-            registry,
-            &table::WORKER_START_DURATION,
-            metrics.worker_start_duration.clone(),
-        );
-        register(registry, &table::WORKERS, metrics.workers.clone());
-        register(registry, &table::QUEUE_LENGTH, metrics.queue_length.clone());
-        register(
-            registry,
-            &table::WORKER_MEMORY,
-            metrics.worker_memory.clone(),
-        );
-        register(
-            registry,
-            &table::TEMPLATE_MEMORY,
-            metrics.template_memory.clone(),
-        );
-        register(registry, &table::TEMPLATES, metrics.templates.clone());
-        metrics.register_runtimes();
-        metrics.register_ended_workers();
-        let registry = &mut metrics.registry;
-        register(
-            registry,
-            &table::EVENTS_DROPPED,
-            metrics.events_dropped.clone(),
-        );
-        register(registry, &table::LOG_ERRORS, metrics.log_errors.clone());
-        metrics
+            families,
+        }
     }
 }
 
@@ -157,85 +113,81 @@ impl Metrics {
     /// One function's series. The first call creates them with the value zero.
     #[must_use]
     pub fn function(&self, name: &FunctionName) -> FunctionMetrics {
-        let plain = &function_labels(name);
+        let all = &self.families;
+        let (plain, named) = (&function_labels(name), &name_label(name));
         let cold = |cause| {
-            self.coldstarts
-                .get_or_create_owned(&with(plain, "cause", cause))
+            let labels = with(plain, "cause", cause);
+            all.coldstarts.get_or_create_owned(&labels)
         };
         FunctionMetrics {
-            invocations: self.invocations.get_or_create_owned(plain),
+            invocations: all.invocations.get_or_create_owned(plain),
             cold_own: cold(CAUSE_OWN),
             cold_shared: cold(CAUSE_SHARED),
-            errors: self.errors.clone(),
-            timeouts: self.timeouts.get_or_create_owned(plain),
-            invoke_duration: self.invoke_duration.get_or_create_owned(plain),
-            init_duration: self.init_duration.get_or_create_owned(plain),
-            mem_usage: self.mem_usage.get_or_create_owned(plain),
-            cpu_usage: self.cpu_usage.get_or_create_owned(plain),
+            timeouts: all.timeouts.get_or_create_owned(plain),
+            invoke_duration: all.invoke_duration.get_or_create_owned(plain),
+            init_duration: all.init_duration.get_or_create_owned(plain),
+            mem_usage: all.mem_usage.get_or_create_owned(plain),
+            cpu_usage: all.cpu_usage.get_or_create_owned(plain),
+            worker_starts: all.worker_starts.get_or_create_owned(named),
+            worker_start_duration: all.worker_start_duration.get_or_create_owned(named),
             phases: self.phases.clone(),
-            worker_starts: self.worker_starts.get_or_create_owned(&name_label(name)),
-            worker_start_duration: self
-                .worker_start_duration
-                .get_or_create_owned(&name_label(name)),
-            worker_ends: self.worker_ends.clone(),
-            worker_lifetime: self.worker_lifetime.clone(),
-            worker_cpu: self.worker_cpu.clone(),
-            worker_memory_peak: self.worker_memory_peak.clone(),
-            runtime_uses: self.runtime_uses.clone(),
-            runtime_duration: self.runtime_duration.clone(),
+            all: all.clone(),
             name: name.clone(),
         }
     }
 
     /// Removes a function's series.
     pub fn forget(&self, name: &FunctionName) {
+        let all = &self.families;
         let plain = &function_labels(name);
         let named = &name_label(name);
-        self.invocations.remove(plain);
-        self.timeouts.remove(plain);
-        self.invoke_duration.remove(plain);
-        self.init_duration.remove(plain);
-        self.mem_usage.remove(plain);
-        self.cpu_usage.remove(plain);
+        all.invocations.remove(plain);
+        all.timeouts.remove(plain);
+        all.invoke_duration.remove(plain);
+        all.init_duration.remove(plain);
+        all.mem_usage.remove(plain);
+        all.cpu_usage.remove(plain);
         for cause in [CAUSE_OWN, CAUSE_SHARED] {
-            self.coldstarts.remove(&with(plain, "cause", cause));
+            all.coldstarts.remove(&with(plain, "cause", cause));
         }
         for outcome in ERROR_OUTCOMES {
-            self.errors
-                .remove(&with(plain, "outcome", outcome.as_str()));
+            all.errors.remove(&with(plain, "outcome", outcome.as_str()));
         }
-        self.worker_starts.remove(named);
-        self.worker_start_duration.remove(named);
+        all.worker_starts.remove(named);
+        all.worker_start_duration.remove(named);
         for (reason, _) in EndReason::ALL {
-            self.worker_ends.remove(&with(named, "reason", reason));
+            all.worker_ends.remove(&with(named, "reason", reason));
         }
-        self.worker_lifetime.remove(named);
+        all.worker_lifetime.remove(named);
         for mode in ["user", "system"] {
-            self.worker_cpu.remove(&with(named, "mode", mode));
+            all.worker_cpu.remove(&with(named, "mode", mode));
         }
-        self.worker_memory_peak.remove(named);
+        all.worker_memory_peak.remove(named);
         for (how, _) in RuntimeOrigin::ALL {
-            self.runtime_uses.remove(&with(named, "how", how));
+            all.runtime_uses.remove(&with(named, "how", how));
         }
         for (state, _) in states(&PoolStatus::default()) {
-            self.workers.remove(&with(named, "state", state));
+            all.workers.remove(&with(named, "state", state));
         }
-        self.queue_length.remove(named);
-        self.worker_memory.remove(named);
+        all.queue_length.remove(named);
+        all.worker_memory.remove(named);
     }
 
     /// Sets the gauges of one function's pool.
     pub fn set_pool(&self, name: &FunctionName, status: &PoolStatus) {
         let named = &name_label(name);
         for (state, count) in states(status) {
-            self.workers
+            self.families
+                .workers
                 .get_or_create(&with(named, "state", state))
                 .set(u64::from(count));
         }
-        self.queue_length
+        self.families
+            .queue_length
             .get_or_create(named)
             .set(u64::from(status.waiting));
-        self.worker_memory
+        self.families
+            .worker_memory
             .get_or_create(named)
             .set(status.memory_bytes);
     }
@@ -250,8 +202,11 @@ impl Metrics {
                 count += 1;
                 bytes += template.memory_bytes;
             }
-            self.templates.get_or_create(&labels).set(count);
-            self.template_memory.get_or_create(&labels).set(bytes);
+            self.families.templates.get_or_create(&labels).set(count);
+            self.families
+                .template_memory
+                .get_or_create(&labels)
+                .set(bytes);
         }
     }
 
@@ -265,47 +220,23 @@ impl Metrics {
             ("cleaning", counts.cleaning),
         ] {
             let labels = vec![("state", Cow::Borrowed(state))];
-            self.runtimes.get_or_create(&labels).set(u64::from(count));
+            self.families
+                .runtimes
+                .get_or_create(&labels)
+                .set(u64::from(count));
         }
-    }
-
-    fn register_ended_workers(&mut self) {
-        let registry = &mut self.registry;
-        register(registry, &table::WORKER_ENDS, self.worker_ends.clone());
-        register(
-            registry,
-            &table::WORKER_LIFETIME,
-            self.worker_lifetime.clone(),
-        );
-        register(registry, &table::WORKER_CPU, self.worker_cpu.clone());
-        register(
-            registry,
-            &table::WORKER_MEMORY_PEAK,
-            self.worker_memory_peak.clone(),
-        );
-    }
-
-    fn register_runtimes(&mut self) {
-        let registry = &mut self.registry;
-        register(registry, &table::RUNTIMES, self.runtimes.clone());
-        register(registry, &table::RUNTIME_USES, self.runtime_uses.clone());
-        register(
-            registry,
-            &table::RUNTIME_DURATION,
-            self.runtime_duration.clone(),
-        );
     }
 
     /// Counts the events that this subscriber lost.
     pub(crate) fn events_dropped(&self, subscriber: &'static str) -> Counter {
         let labels = vec![("subscriber", Cow::Borrowed(subscriber))];
-        self.events_dropped.get_or_create_owned(&labels)
+        self.families.events_dropped.get_or_create_owned(&labels)
     }
 
     /// Counts failed writes to log files.
     #[must_use]
     pub fn log_errors(&self) -> &Counter {
-        &self.log_errors
+        &self.families.log_errors
     }
 
     /// All metrics, in the OpenMetrics text format.
@@ -327,21 +258,16 @@ pub struct FunctionMetrics {
     invocations: Counter,
     cold_own: Counter,
     cold_shared: Counter,
-    errors: Family<Labels, Counter>,
     timeouts: Counter,
     invoke_duration: Histogram,
     init_duration: Histogram,
     mem_usage: Histogram,
     cpu_usage: Histogram,
-    phases: Phases,
     worker_starts: Counter,
     worker_start_duration: Histogram,
-    worker_ends: Family<Labels, Counter>,
-    worker_lifetime: Family<Labels, Seconds>,
-    worker_cpu: Family<Labels, Seconds>,
-    worker_memory_peak: Histograms,
-    runtime_uses: Family<Labels, Counter>,
-    runtime_duration: Histograms,
+    phases: Phases,
+    /// For what is rare, or has further labels.
+    all: Families,
 }
 
 impl FunctionMetrics {
@@ -375,7 +301,7 @@ impl FunctionMetrics {
             Outcome::Timeout => _ = self.timeouts.inc(),
             outcome => {
                 let labels = with(&function_labels(&self.name), "outcome", outcome.as_str());
-                self.errors.get_or_create(&labels).inc();
+                self.all.errors.get_or_create(&labels).inc();
             }
         }
         if let Some(took) = timeline.handler() {
@@ -398,18 +324,18 @@ impl FunctionMetrics {
     fn worker_ended(&self, record: &WorkerRecord) {
         let named = &name_label(&self.name);
         let labels = with(named, "reason", record.reason.as_str());
-        self.worker_ends.get_or_create(&labels).inc();
+        self.all.worker_ends.get_or_create(&labels).inc();
         let lived = record.lived.as_secs_f64();
-        self.worker_lifetime.get_or_create(named).inc_by(lived);
+        self.all.worker_lifetime.get_or_create(named).inc_by(lived);
         if let Some(cpu) = record.cpu {
             for (mode, time) in [("user", cpu.user), ("system", cpu.system)] {
                 let labels = with(named, "mode", mode);
-                let seconds = self.worker_cpu.get_or_create(&labels);
+                let seconds = self.all.worker_cpu.get_or_create(&labels);
                 seconds.inc_by(time.as_secs_f64());
             }
         }
         if let Some(bytes) = record.memory_bytes_max {
-            let peaks = self.worker_memory_peak.get_or_create(named);
+            let peaks = self.all.worker_memory_peak.get_or_create(named);
             peaks.observe(approximately(bytes));
         }
     }
@@ -417,9 +343,10 @@ impl FunctionMetrics {
     fn runtime_given(&self, origin: RuntimeOrigin, took: Duration) {
         let how = origin.as_str();
         let labels = with(&name_label(&self.name), "how", how);
-        self.runtime_uses.get_or_create(&labels).inc();
+        self.all.runtime_uses.get_or_create(&labels).inc();
         let labels = vec![("how", Cow::Borrowed(how))];
-        self.runtime_duration
+        self.all
+            .runtime_duration
             .get_or_create(&labels)
             .observe(took.as_secs_f64());
     }

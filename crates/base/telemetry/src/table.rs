@@ -94,33 +94,34 @@ table! {
         "Failed writes to functions' log files.",
 }
 
-/// The table as Markdown, for `docs/metrics.md`.
-#[must_use]
-pub fn markdown() -> String {
-    let mut text = String::from("| metric | kind | labels | meaning |\n|---|---|---|---|\n");
-    for row in TABLE {
-        let kind = match row.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        };
-        let labels: Vec<String> = row
-            .labels
-            .iter()
-            .map(|label| format!("`{label}`"))
-            .collect();
-        text.push_str(&format!(
-            "| `{}` | {kind} | {} | {} |\n",
-            row.name,
-            labels.join(", "),
-            row.help
-        ));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// The table as Markdown, for `docs/metrics.md`.
+    fn markdown() -> String {
+        let mut text = String::from("| metric | kind | labels | meaning |\n|---|---|---|---|\n");
+        for row in TABLE {
+            let kind = match row.kind {
+                Kind::Counter => "counter",
+                Kind::Gauge => "gauge",
+                Kind::Histogram => "histogram",
+            };
+            let labels: Vec<String> = row
+                .labels
+                .iter()
+                .map(|label| format!("`{label}`"))
+                .collect();
+            text.push_str(&format!(
+                "| `{}` | {kind} | {} | {} |\n",
+                row.name,
+                labels.join(", "),
+                row.help
+            ));
+        }
+        text
+    }
+
     #[test]
     fn docs_hold_exactly_this_table() {
         let docs = include_str!("../../../../docs/metrics.md");
@@ -134,7 +135,7 @@ mod tests {
             .collect();
         assert_eq!(
             table,
-            super::markdown(),
+            markdown(),
             "copy the right side into docs/metrics.md"
         );
     }

@@ -10,9 +10,6 @@ use super::{
     NetlinkError, Protocol,
 };
 
-/// Longest name of an interface, bytes (`IFNAMSIZ` without the NUL).
-pub const NAME_LEN_MAX: usize = 15;
-
 /// A pair of connected devices. Both ends have the same hardware address and do not use ARP: on such a link the kernel sends to
 /// the device's own address (arp_constructor() in net/ipv4/arp.c), which is also the peer's.
 #[derive(Debug, Clone)]
