@@ -18,7 +18,7 @@ use super::part::{Parts, Unfinished, disk};
 use super::site::{Say, Site, without_stage};
 use crate::blocking::blocking;
 use crate::hash::Fields;
-use crate::process::{self, Ended};
+use crate::process;
 
 mod commands;
 mod interpreter;
@@ -187,7 +187,9 @@ impl Site<'_> {
         })
         .await
         .map_err(|source| disk(&npm, source))?;
-        self.check_node(&ended, package, &work)?;
+        let tail = without_stage(&telling(&ended.tail), &work);
+        let failure = |tail: &str| failure(tail, &package.declared);
+        self.check(&ended, (PACKAGE_JSON, "package"), tail, failure)?;
         let modules = unfinished.folder().join(NODE_MODULES);
         let place = modules.clone();
         match blocking(move || tree::make_whole(&work, &modules)).await {
@@ -228,31 +230,6 @@ impl Site<'_> {
             }
         }
         Ok(())
-    }
-
-    fn check_node(
-        &self,
-        ended: &Ended,
-        package: &Package,
-        work: &Path,
-    ) -> Result<(), EnvironmentError> {
-        if ended.succeeded() {
-            return Ok(());
-        }
-        let tail = without_stage(&telling(&ended.tail), work);
-        Err(match ended.status {
-            None => EnvironmentError::TooLong {
-                file: PACKAGE_JSON,
-                time_max: self.config.install_time_max,
-                tail,
-            },
-            Some(_) => EnvironmentError::Failed {
-                failure: failure(&tail, &package.declared),
-                noun: "package",
-                file: PACKAGE_JSON,
-                tail,
-            },
-        })
     }
 }
 

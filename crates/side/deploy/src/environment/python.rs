@@ -21,7 +21,7 @@ use super::program::on_path;
 use super::site::{Say, Site, without_stage};
 use crate::data_dir::make_dir;
 use crate::hash::Fields;
-use crate::process::{self, Ended};
+use crate::process;
 
 mod installer;
 mod interpreter;
@@ -179,7 +179,9 @@ impl Site<'_> {
         })
         .await
         .map_err(|source| disk(&interpreter.executable, source))?;
-        self.check_python(&ended, required)?;
+        let tail = without_stage(&ended.tail, self.code);
+        let failure = |tail: &str| failure(tail, required);
+        self.check(&ended, (required.file, "requirement"), tail, failure)?;
         if let Installer::Pip(python) = &installer
             && *python != interpreter.executable
         {
@@ -191,26 +193,6 @@ impl Site<'_> {
             python_version: interpreter.version.clone(),
             requirements: required.lines.clone(),
             imports: imports(interpreter, &packages, required).await,
-        })
-    }
-
-    fn check_python(&self, ended: &Ended, required: &Requirements) -> Result<(), EnvironmentError> {
-        if ended.succeeded() {
-            return Ok(());
-        }
-        let tail = without_stage(&ended.tail, self.code);
-        Err(match ended.status {
-            None => EnvironmentError::TooLong {
-                file: required.file,
-                time_max: self.config.install_time_max,
-                tail,
-            },
-            Some(_) => EnvironmentError::Failed {
-                failure: failure(&tail, required),
-                noun: "requirement",
-                file: required.file,
-                tail,
-            },
         })
     }
 

@@ -57,18 +57,9 @@ impl Interpreter {
 }
 
 /// Finds Node.js on a PATH.
-#[derive(Debug)]
-pub(super) struct Interpreters {
-    programs: Programs<Interpreter>,
-}
+pub(super) type Interpreters = Programs<Interpreter>;
 
 impl Interpreters {
-    pub(super) fn new(path: OsString) -> Self {
-        Self {
-            programs: Programs::new(path),
-        }
-    }
-
     /// The first one on PATH that runs and has the wanted major version (`None`: any version that is recent enough).
     pub(super) async fn find(
         &self,
@@ -81,8 +72,8 @@ impl Interpreters {
                 ["node", "nodejs", "node-", "nodejs-"].map(|name| format!("{name}{major}")),
             );
         }
-        for candidate in names.iter().flat_map(|name| self.programs.candidates(name)) {
-            let Some(mut node) = self.programs.ask(&candidate, PROBE).await else {
+        for candidate in names.iter().flat_map(|name| self.candidates(name)) {
+            let Some(mut node) = self.ask(&candidate, PROBE).await else {
                 continue;
             };
             if fits(&node, major) {
@@ -96,7 +87,7 @@ impl Interpreters {
                 Some(major) => format!("Node.js {major}"),
                 None => format!("Node.js {OLDEST_MAJOR} or newer"),
             },
-            found: self.programs.found(is_node, PROBE, "Node.js").await,
+            found: self.found(is_node, PROBE, "Node.js").await,
             needed_by,
         })
     }

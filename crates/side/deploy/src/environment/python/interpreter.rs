@@ -1,6 +1,5 @@
 //! Python interpreters on this machine: which one is used, and its description of itself.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use pilot_model::runtime::NeededBy;
@@ -40,18 +39,9 @@ impl Described for Interpreter {
 }
 
 /// Finds interpreters on a PATH.
-#[derive(Debug)]
-pub(super) struct Interpreters {
-    programs: Programs<Interpreter>,
-}
+pub(super) type Interpreters = Programs<Interpreter>;
 
 impl Interpreters {
-    pub(super) fn new(path: OsString) -> Self {
-        Self {
-            programs: Programs::new(path),
-        }
-    }
-
     /// The first CPython on PATH that runs and has the wanted minor version (`3.11`; `None`: any version that is recent enough).
     pub(super) async fn find(
         &self,
@@ -62,8 +52,8 @@ impl Interpreters {
             Some(minor) => format!("python{minor}"),
             None => "python3".to_owned(),
         };
-        for candidate in self.programs.candidates(&wanted) {
-            let Some(interpreter) = self.programs.ask(&candidate, PROBE).await else {
+        for candidate in self.candidates(&wanted) {
+            let Some(interpreter) = self.ask(&candidate, PROBE).await else {
                 continue;
             };
             if fits(&interpreter, minor) {
@@ -71,7 +61,7 @@ impl Interpreters {
             }
         }
         Err(NotFound {
-            found: self.programs.found(is_python, PROBE, "Python").await,
+            found: self.found(is_python, PROBE, "Python").await,
             wanted,
             needed_by,
         })
