@@ -10,6 +10,7 @@ mod v2;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -152,6 +153,8 @@ impl Layout {
     }
 }
 
+/// Bytes of a list of some hundred processes.
+const LIST_LEN_USUAL: usize = 2048;
 const FOLDER_PREFIX: &str = "pilotlight-";
 
 /// Removes the folders of ended daemons next to `base`.
@@ -201,8 +204,8 @@ struct Files {
     folders: Vec<PathBuf>,
     /// The files to which a joining process writes.
     join: Vec<OwnedFd>,
-    /// Lists the processes.
-    processes: PathBuf,
+    /// Lists the processes. Open, because reading it is on the path of a cold request: 3 us instead of 15.
+    processes: File,
     /// Peak memory use.
     peak: PathBuf,
     /// Has a line `oom_kill N`.
@@ -219,8 +222,13 @@ impl Cgroup {
     /// Process ids of its processes, in the daemon's PID namespace.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
-        fs::read_to_string(&self.files.processes)
-            .unwrap_or_default()
+        let (mut text, mut len) = (vec![0; LIST_LEN_USUAL], 0);
+        // An error means that there are no more.
+        while let Ok(read @ 1..) = self.files.processes.read_at(&mut text[len..], len as u64) {
+            len += read;
+            text.resize(len + LIST_LEN_USUAL, 0);
+        }
+        String::from_utf8_lossy(&text[..len])
             .lines()
             .filter_map(|line| line.parse().ok())
             .collect()

@@ -68,6 +68,26 @@ pub(crate) struct Body {
     pub(crate) process: Child,
 }
 
+impl Body {
+    /// Memory of the sandbox's processes; nothing once the worker is killed or released.
+    pub(crate) fn memory(this: &Mutex<Option<Self>>) -> WorkerMemory {
+        let seen = {
+            let body = this.lock();
+            let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
+            cgroup.map(|cgroup| (cgroup.processes(), cgroup.peak_bytes()))
+        };
+        let Some((processes, peak)) = seen else {
+            return WorkerMemory::default();
+        };
+        // Not under the lock, which ending the worker needs: reading the memory of a process that forks waits until the fork is
+        // done, which may take many seconds if it waits for memory.
+        WorkerMemory {
+            pss: processes.into_iter().map(memory::pss_bytes).sum(),
+            peak,
+        }
+    }
+}
+
 /// Reads the CPU time of the main process in a sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct CpuClock {
@@ -330,20 +350,7 @@ impl Worker for ForkedWorker {
     }
 
     fn memory(&self) -> WorkerMemory {
-        let seen = {
-            let body = self.body.lock();
-            let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
-            cgroup.map(|cgroup| (cgroup.processes(), cgroup.peak_bytes()))
-        };
-        let Some((processes, peak)) = seen else {
-            return WorkerMemory::default();
-        };
-        // Not under the lock, which ending the worker needs: reading the memory of a process that forks waits until the fork is
-        // done, which may take many seconds if it waits for memory.
-        WorkerMemory {
-            pss: processes.into_iter().map(memory::pss_bytes).sum(),
-            peak,
-        }
+        Body::memory(&self.body)
     }
 
     fn cpu(&self) -> Option<CpuTime> {

@@ -4,7 +4,7 @@
 //! after a fork. It avoids a write lock that waits for an RCU grace period, 5-7 ms if no process was moved recently
 //! (cgroup_procs_write_start() in kernel/cgroup/cgroup.c).
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,7 @@ impl Folders {
             .map(|folder| open_to_write(&folder.join("tasks")))
             .collect::<io::Result<_>>()?;
         Ok(Files {
-            processes: memory.join("cgroup.procs"),
+            processes: File::open(memory.join("cgroup.procs"))?,
             peak: memory.join("memory.max_usage_in_bytes"),
             oom: memory.join("memory.oom_control"),
             name: name.to_owned(),

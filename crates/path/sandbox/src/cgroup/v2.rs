@@ -1,7 +1,7 @@
 //! Cgroup v2: one hierarchy (Documentation/admin-guide/cgroup-v2.rst). A group that enables controllers for its children may
 //! not contain processes, so the daemon moves into a leaf next to its workers' groups if necessary.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,7 @@ impl Folder {
         Self::write(&folder, limits)?;
         Ok(Files {
             join: vec![open_to_write(&folder.join("cgroup.procs"))?],
-            processes: folder.join("cgroup.procs"),
+            processes: File::open(folder.join("cgroup.procs"))?,
             peak: folder.join("memory.peak"),
             oom: folder.join("memory.events"),
             name: name.to_owned(),

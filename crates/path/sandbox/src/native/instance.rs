@@ -18,7 +18,6 @@ use tokio::time::Instant as Deadline;
 use super::runtime::{Grace, NativeRuntime, Released};
 use crate::cgroup::Cgroup;
 use crate::child::ChildEnd;
-use crate::memory;
 use crate::sandbox::Control;
 use crate::worker::{Body, CpuClock, Home, Output};
 
@@ -134,20 +133,7 @@ impl Instance for NativeInstance {
     }
 
     fn memory(&self) -> WorkerMemory {
-        let seen = {
-            let body = self.body.lock();
-            let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
-            cgroup.map(|cgroup| (cgroup.processes(), cgroup.peak_bytes()))
-        };
-        let Some((processes, peak)) = seen else {
-            return WorkerMemory::default();
-        };
-        // Not under the lock, which ending the worker needs: reading the memory of a process that forks waits until the fork is
-        // done, which may take many seconds if it waits for memory.
-        WorkerMemory {
-            pss: processes.into_iter().map(memory::pss_bytes).sum(),
-            peak,
-        }
+        Body::memory(&self.body)
     }
 
     fn cpu(&self) -> Option<CpuTime> {
