@@ -1,8 +1,9 @@
 """Measures the same rows on two builds, which take turns, and the floor of a fork in the same run.
 
-Each build has a daemon of its own for the whole run. In every round each row is measured on both, and the build that begins changes
-from round to round. A figure is the median over the rounds, with the interval of the ratio's mean. The load client is that of the
-newer build for both.
+Each build has a daemon of its own, started anew in every round: two daemons of one build differ by more than two builds do, because
+of where the kernel places their threads. In every round each row is measured on both, and the build that begins changes from round to
+round; the rows of warm requests are measured in short turns. A figure is the median over the rounds. The ratio is the geometric mean
+of the rounds' ratios, with its interval. The load client is that of the newer build for both.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import exp, log
 from pathlib import Path
 from statistics import median
 
@@ -48,7 +50,7 @@ class Effort:
     workers: int
 
 
-FULL = Effort(rounds=10, cold=40, seconds=1.5, bursts=8, uploads=3, workers=10)
+FULL = Effort(rounds=20, cold=30, seconds=0.25, bursts=3, uploads=1, workers=10)
 SMOKE = Effort(rounds=1, cold=3, seconds=0.2, bursts=1, uploads=1, workers=2)
 
 
@@ -67,17 +69,17 @@ def cold(side: Side, name: str) -> list[float]:
 
 
 def warm(side: Side) -> list[float]:
-    seen = side.load.function("warm", side.daemon.endpoint, "noop", seconds=side.effort.seconds, warm_up=200)
+    seen = side.load.function("warm", side.daemon.endpoint, "noop", seconds=side.effort.seconds, warm_up=100)
     return [seen.p(50), seen.p(99)]
 
 
 def many(side: Side) -> list[float]:
-    options = {"connections": 16, "seconds": side.effort.seconds, "warm_up": 200}
+    options = {"connections": 16, "seconds": side.effort.seconds, "warm_up": 100}
     return [side.load.function("warm", side.daemon.endpoint, "noop", **options).per_second]
 
 
 def burst(side: Side) -> list[float]:
-    options = {"connections": 50, "count": side.effort.bursts, "pause_ms": 200}
+    options = {"connections": 50, "count": side.effort.bursts, "pause_ms": 100}
     return [median(side.load.function("burst", side.daemon.endpoint, "packages", **options).rounds) / 1000]
 
 
@@ -137,14 +139,15 @@ class Row:
     measure: Callable[[Side], list[float]]
     figures: list[tuple[str, str]]
     better: str = "less"
+    turns: int = 1
 
 
 ROWS = [
     Row("cold, numpy and Pillow", lambda side: cold(side, "packages"), [("p50", "ms"), ("p99", "ms")]),
     Row("cold, no imports", lambda side: cold(side, "noop"), [("p50", "ms"), ("p99", "ms")]),
-    Row("warm, one connection", warm, [("p50", "µs"), ("p99", "µs")]),
-    Row("warm, 16 connections", many, [("throughput", "/s")], better="more"),
-    Row("50 at one instant, numpy and Pillow", burst, [("all answered", "ms")]),
+    Row("warm, one connection", warm, [("p50", "µs"), ("p99", "µs")], turns=8),
+    Row("warm, 16 connections", many, [("throughput", "/s")], better="more", turns=8),
+    Row("50 at one instant, numpy and Pillow", burst, [("all answered", "ms")], turns=3),
     Row("idle worker, numpy and Pillow", pss, [("PSS", "MB")]),
     Row("cold, 1 MB at 10 MB/s, start of 100 ms", upload, [("answer", "ms")]),
 ]
@@ -181,15 +184,24 @@ def main() -> int:
         homes = {name: Path(home) / name for name in ("before", "after")}
         for folder in homes.values():
             folder.mkdir()
-        with Daemon(before.resolve(), homes["before"]) as one, Daemon(run.binary, homes["after"]) as other:
-            sides = [("before", Side(one, load, effort)), ("after", Side(other, load, effort))]
-            for _, side in sides:
-                prepare(side.daemon, packages=not run.options.smoke)
-            for number in range(effort.rounds):
+        binaries = {"before": before.resolve(), "after": run.binary}
+        for name, binary in binaries.items():
+            with Daemon(binary, homes[name]) as daemon:
+                prepare(daemon, packages=not run.options.smoke)
+        for number in range(effort.rounds):
+            with Daemon(binaries["before"], homes["before"]) as one, Daemon(run.binary, homes["after"]) as other:
+                sides = [("before", Side(one, load, effort)), ("after", Side(other, load, effort))]
+                for _, side in sides:
+                    for function in ("noop", "packages", "hook"):
+                        side.daemon.invoke(function, {})
                 for row in ROWS:
-                    for name, side in sides if number % 2 == 0 else sides[::-1]:
-                        seen[row.name][name].append(row.measure(side))
-                print(f"… round {number + 1} of {effort.rounds}", file=sys.stderr, flush=True)
+                    turns: dict[str, list[list[float]]] = {"before": [], "after": []}
+                    for turn in range(number, number + (row.turns if not run.options.smoke else 1)):
+                        for name, side in sides if turn % 2 == 0 else sides[::-1]:
+                            turns[name].append(row.measure(side))
+                    for name, measured in turns.items():
+                        seen[row.name][name].append([median(values) for values in zip(*measured)])
+            print(f"… round {number + 1} of {effort.rounds}", file=sys.stderr, flush=True)
     if not run.options.smoke:
         floors += floor(2)
     report = judged(seen, floors)
@@ -198,15 +210,16 @@ def main() -> int:
 
 
 def judged(seen: dict[str, dict[str, list[list[float]]]], floors: list[str]) -> Report:
-    report = Report("builds", "before and after, taking turns", ["what", "before", "after", "after ÷ before, n"], notes=floors)
+    report = Report("builds", "before and after, taking turns", ["what", "before", "after", "after ÷ before (95 %), n"], notes=floors)
     for row in ROWS:
         for at, (figure, unit) in enumerate(row.figures):
             before = [values[at] for values in seen[row.name]["before"]]
             after = [values[at] for values in seen[row.name]["after"]]
-            ratios = Estimate.of([new / old for new, old in zip(after, before)])
-            ratio = median(after) / median(before)
+            # The mean of the logarithms: the mean of ratios of noisy figures is above 1 for two builds that are the same.
+            logs = Estimate.of([log(new / old) for new, old in zip(after, before)])
+            ratio, half = exp(logs.mean), logs.half or 0.0
             worse = ratio if row.better == "less" else 1 / ratio
-            told = f"{ratio:.3f} (mean {ratios.text(3)}), {len(after)}"
+            told = f"{ratio:.3f} ({ratio / exp(half):.3f} to {ratio * exp(half):.3f}), {len(after)}"
             what = f"{row.name}: {figure}"
             report.rows.append([what, f"{median(before):,.2f} {unit}", f"{median(after):,.2f} {unit}", told])
             if row.measure is upload:
