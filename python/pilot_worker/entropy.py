@@ -6,9 +6,10 @@ This covers only state that a fork really shares, and only in loaded modules:
 - The native loop fills the state of `random` and of numpy's global generator in each child (`before_native_forks`). If Python
   forks, this file does it.
 - Secrets are renewed in the child, because all children inherit the template's memory.
+- Generators that user code created at import are in `generators.py`. What the program seeded itself keeps its state, here too.
 
-Not covered, because they ask the kernel each time: `secrets`, `uuid.uuid4` and `numpy.random.default_rng()`. User code that
-creates generators at import must reseed them itself with `register_after_restore`.
+Not covered, because they ask the kernel each time: `secrets`, `uuid.uuid4` and the like. Libraries with generators in machine code
+(OpenSSL) notice the fork by the process id, which the daemon makes different from the template's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import os
 import random
 import struct
 import sys
+
+from . import generators
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,9 +36,9 @@ _is_random_reseeded_in_child = [False]
 def before_fork() -> None:
     """Called before a single fork."""
     before_forks()
-    mtrand = sys.modules.get("numpy.random.mtrand")
-    if mtrand is not None:
-        _reseed_numpy(mtrand)
+    legacy = _numpy_global()
+    if legacy is not None:
+        _reseed_numpy(legacy)
 
 
 def before_forks() -> None:
@@ -62,6 +65,8 @@ def before_native_forks() -> List[Tuple[int, int]]:
 def _random_region() -> Optional[Tuple[int, int]]:
     """The state of `random`'s generator, set to its end so that the next number uses new words. The address is found by
     searching for the content. If it is not found (another implementation), the generator is reseeded in its usual way."""
+    if generators.is_global_seeded():
+        return None
     generator = random._inst
     version, words, _gauss = generator.getstate()
     generator.setstate((version, (*words[:-1], _MT19937_WORDS), None))
@@ -75,7 +80,7 @@ def _random_region() -> Optional[Tuple[int, int]]:
 
 def _numpy_region() -> Optional[Tuple[int, int]]:
     """The same for numpy's legacy global generator. numpy provides the address."""
-    legacy: Any = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
+    legacy = _numpy_global()
     if legacy is None:
         return None
     try:
@@ -90,7 +95,8 @@ def _numpy_region() -> Optional[Tuple[int, int]]:
 
 def after_fork() -> None:
     """Called in the child of a single fork."""
-    random.seed()
+    if not generators.is_global_seeded():
+        random.seed()
 
 
 def in_child() -> None:
@@ -103,6 +109,7 @@ def in_child() -> None:
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)
+    generators.renew()
 
 
 def _reseed_uuid(uuid: Any) -> None:
@@ -114,10 +121,15 @@ def _reseed_uuid(uuid: Any) -> None:
         uuid._node = None  # a real hardware address is kept, because looking it up starts processes
 
 
-def _reseed_numpy(mtrand: object) -> None:
-    """The legacy global generator (`numpy.random.rand` and so on). The key is set directly: numpy's seed() is slower."""
-    legacy = getattr(mtrand, "_rand", None)
+def _numpy_global() -> Any:
+    """The generator behind `numpy.random.rand` and so on, unless there is none or the program has seeded it."""
+    legacy = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
+    return None if legacy is None or generators.is_numpy_global_seeded(legacy) else legacy
+
+
+def _reseed_numpy(legacy: Any) -> None:
+    """The key is set directly: numpy's seed() is slower."""
     frombuffer = getattr(sys.modules.get("numpy"), "frombuffer", None)
-    if legacy is None or frombuffer is None:
+    if frombuffer is None:
         return
     legacy.set_state(("MT19937", frombuffer(os.urandom(4 * _MT19937_WORDS), "uint32"), _MT19937_WORDS, 0, 0.0))

@@ -11,6 +11,8 @@ import os
 import sys
 import time
 
+from . import generators
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
@@ -58,7 +60,9 @@ class ImportTimer:
         outer_nested_ns, self._nested_ns = self._nested_ns, 0
         started_ns = time.perf_counter_ns()
         try:
-            return self._load(name, import_)
+            module = self._load(name, import_)
+            generators.loaded(name)
+            return module
         finally:
             inclusive_ns = time.perf_counter_ns() - started_ns
             self.spans.append((name, inclusive_ns, inclusive_ns - self._nested_ns))

@@ -17,7 +17,7 @@ import select
 import sys
 import time
 
-from . import entropy, errors, handler, hooks, imports, kernel, native, warmup, worker
+from . import entropy, errors, generators, handler, hooks, imports, kernel, native, warmup, worker
 from .channel import Channel
 from .control import Control, ForkRequest, RequestError, close_all
 from .spec import SpecError, TemplateSpec
@@ -52,7 +52,7 @@ class Template:
         try:
             if self.spec is not None:
                 imports.apply(self.spec)
-                with timer, imports.SingleThreaded():
+                with timer, imports.SingleThreaded(), generators.Watch():
                     report["failed"] = imports.import_declared(self.spec.imports)
                     if self.spec.handler is not None:
                         self.function = handler.load(self.spec)
@@ -62,6 +62,7 @@ class Template:
             report["error"] = json.loads(errors.body(error))
         self._threads = report["threads"] = _count_threads()
         report["imports"] = timer.slowest()
+        generators.collect()
         report["python"] = sys.version.split()[0]
         self._native = self._load_native()
         report["native"] = self._native is not None

@@ -74,18 +74,43 @@ def test_an_event_may_lie_in_the_socket_before_the_worker_is_up(functions: Funct
 
 
 RANDOMS = """
-import random, ssl, uuid, tempfile, multiprocessing.process
+import copy, random, ssl, uuid, tempfile, multiprocessing.process
 try:
     import numpy.random
 except ImportError:
     numpy = None
-own = random.Random(1)
-random.seed(1); ssl.RAND_bytes(1); uuid.uuid1(); tempfile.mktemp()
-if numpy: numpy.random.seed(1)
+own = random.Random()
+twin = copy.deepcopy(own)
+random.random(); ssl.RAND_bytes(1); uuid.uuid1(); tempfile.mktemp()
+if numpy:
+    generators = [numpy.random.default_rng(), numpy.random.Generator(numpy.random.SFC64()), numpy.random.RandomState()]
+    generators.append(generators[0].spawn(1)[0] if hasattr(generators[0], "spawn") else numpy.random.default_rng())
+    generators[2].standard_normal()  # keeps the second of a pair
+    numpy.random.standard_normal()
 def handler(event, context):
     return {"random": random.random(), "ssl": ssl.RAND_bytes(8).hex(), "uuid1": str(uuid.uuid1()), "uuid4": str(uuid.uuid4()),
             "tempfile": tempfile.mktemp(), "authkey": bytes(multiprocessing.process.current_process().authkey).hex(),
-            **({"numpy": numpy.random.random()} if numpy else {})}
+            "own": own.random(), "bits": own.getrandbits(64), **({"numpy": numpy.random.standard_normal(), "numpy seeds": str(
+            [one.standard_normal() for one in generators])} if numpy else {})}
+"""
+
+SEEDED = """
+import copy, random
+try:
+    import numpy.random
+except ImportError:
+    numpy = None
+random.seed(1)
+own, again, from_state = random.Random(1), random.Random(), random.Random()
+again.seed(2)
+from_state.setstate(own.getstate())
+class Own(random.Random): pass
+generators = [random, own, again, from_state, Own(3), random.Random("x")]
+if numpy:
+    numpy.random.seed(1)
+    generators += [numpy.random, numpy.random.default_rng(1), numpy.random.RandomState(1), numpy.random.default_rng(2**127 + 1)]
+def handler(event, context):
+    return [one.random() for one in generators]
 """
 
 
@@ -98,6 +123,27 @@ def test_siblings_share_no_randomness(functions: Functions) -> None:
     drawn = [worker.result({}) for worker in workers]
     for key in drawn[0]:
         assert len({values[key] for values in drawn}) == len(workers), key
+
+
+def test_what_a_program_seeds_stays_as_it_is(functions: Functions) -> None:
+    site = os.environ.get("PILOT_TEST_SITE_PACKAGES")
+    template = functions.template(SEEDED, sys_path=[str(functions.directory), *([site] if site else [])])
+    workers = [template.worker() for _ in range(2)]
+    for worker in workers:
+        worker.ready()
+    first, second = [worker.result({}) for worker in workers]
+    assert first == second
+
+
+def test_generators_of_a_declared_import_are_renewed_too(functions: Functions) -> None:
+    functions.write("import random\nOWN = random.Random()\n", "library.py")
+    environment = functions.template(handler=None, level="environment", imports=["library"])
+    functions.write("import library\ndef handler(event, context):\n    return library.OWN.random()\n")
+    function = environment.template(functions.spec())
+    workers = [function.worker(), function.worker(), environment.worker(functions.spec())]
+    for worker in workers:
+        worker.ready()
+    assert len({worker.result({}) for worker in workers}) == 3
 
 
 HOOKS = """
