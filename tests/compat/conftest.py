@@ -3,18 +3,13 @@ when the first test needs them."""
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +17,9 @@ from pathlib import Path
 import boto3
 import pytest
 from botocore.config import Config
+from pilot_daemon import Daemon
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 
 # The machine's AWS configuration must not reach the clients, and there must be no proxy.
 CLIENT_ENVIRONMENT = {
@@ -39,70 +34,6 @@ CLIENT_ENVIRONMENT = {
     "NO_PROXY": "127.0.0.1",
     "no_proxy": "127.0.0.1",
 }
-
-
-def binary() -> Path:
-    if given := os.environ.get("PILOT_BIN"):
-        return Path(given).resolve()
-    built = [path for kind in ("release", "debug") if (path := ROOT / "target" / kind / "pilot").exists()]
-    if not built:
-        pytest.exit("there is no pilot binary: run `cargo build -p pilot`, or set PILOT_BIN", returncode=3)
-    return max(built, key=lambda path: path.stat().st_mtime)
-
-
-class Daemon:
-    """`pilot serve`, which is ended by its process id."""
-
-    def __init__(self, home: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        self.endpoint = f"http://{self.address}"
-        self.log = home / "daemon.log"
-        command = [binary(), "serve", "--listen", self.address, "--data-dir", home / "data"]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
-        while not self.ready():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                pytest.exit(f"the daemon did not come up:\n{self.log.read_text()}", returncode=3)
-            time.sleep(0.02)
-
-    def ready(self) -> bool:
-        try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.endpoint}/readyz", timeout=2):
-                return True
-        except (urllib.error.URLError, OSError):
-            return False
-
-    def up(self, folder: Path) -> subprocess.CompletedProcess[str]:
-        """Runs `pilot up`. It may have to install packages first."""
-        return subprocess.run(
-            [binary(), "up", folder, "--endpoint", self.endpoint], capture_output=True, text=True, timeout=200
-        )
-
-    def request(self, method: str, path: str, body: object = None, **headers: str) -> http.client.HTTPResponse:
-        """One request on its own connection, up to the response's head. A body that is not bytes is sent as JSON."""
-        connection = http.client.HTTPConnection(self.address, timeout=30)
-        if body is not None and not isinstance(body, bytes):
-            body, headers = json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
-        connection.request(method, path, body, headers)
-        return connection.getresponse()
-
-    def retire(self, function: str) -> None:
-        """Ends the function's idle workers."""
-        response = self.request("POST", f"/_pilot/v1/functions/{function}/scale", {"workers": 0})
-        assert response.status == 200, response.read()
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(15)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ mod bench;
 mod cli;
 mod deploy;
 mod durability;
+mod fidelity;
 mod forecast;
 mod handler;
 mod invoke_api;

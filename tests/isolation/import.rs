@@ -87,7 +87,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
 fn for_others() -> Vec<Attempt> {
     let mut attempts = Vec::new();
     attempts.push(Attempt::new(
-        "at import: the /tmp of the template is not the workers'",
+        "at import: what a template writes to /tmp is not seen by other functions",
         |ground| {
             let code =
                 format!("{HOSTILE}\nopen('/tmp/of-the-template', 'w').write('{VICTIMS_SECRET}')\n");

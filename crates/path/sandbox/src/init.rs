@@ -4,6 +4,7 @@
 //!
 //! It runs in a process that was forked from the daemon's spawner: memory that it inherited is read and never freed.
 
+mod folders;
 mod sockets;
 
 use std::convert::Infallible;
@@ -20,7 +21,6 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::statvfs::statvfs;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{
     AccessFlags, Gid, Pid, Uid, access, chdir, setgroups, sethostname, setresgid, setresuid, write,
@@ -30,7 +30,8 @@ use pilot_sys::process::{self, Program, Side};
 use pilot_sys::{loopback, mount as trees, seqpacket, sysv};
 
 use crate::filter::Filters;
-use crate::message::{ExecSpec, InitReply, InitRequest, NAMESPACES};
+use crate::message::{ExecSpec, Folders, InitReply, InitRequest, NAMESPACES, Usage};
+use crate::process_ids;
 
 /// The capabilities of a template's process in the user namespace: for `setns` and for switching to a function's user. Its
 /// filter allows no other use of them.
@@ -64,12 +65,12 @@ pub(crate) fn run(
     control: Option<OwnedFd>,
     filters: &Filters,
     network: OwnNetwork,
-    tmp_bytes_max: u64,
+    usage: Usage,
 ) -> Infallible {
     let Some(control) = control else {
         process::exit_now(1)
     };
-    let status = match set_up(&control, network, tmp_bytes_max) {
+    let status = match set_up(&control, network, usage) {
         Ok(()) => {
             let mut init = Init {
                 control,
@@ -88,16 +89,17 @@ pub(crate) fn run(
     process::exit_now(status)
 }
 
-fn set_up(control: &OwnedFd, network: OwnNetwork, tmp_bytes_max: u64) -> Result<(), String> {
+fn set_up(control: &OwnedFd, network: OwnNetwork, usage: Usage) -> Result<(), String> {
     let what = |step: &'static str| move |error: Errno| format!("{step}: {error}");
     sethostname(HOST_NAME).map_err(what("set the host name"))?;
     if network == OwnNetwork::Yes {
         loopback::bring_up().map_err(|error| format!("bring loopback up: {error}"))?;
     }
-    mount_own(tmp_bytes_max)?;
+    folders::mount_own(usage.folders)?;
     let none: Option<&str> = None;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, none).map_err(what("mount /proc"))?;
+    begin_pids_at(usage.first_pid)?;
     let namespaces = NAMESPACES
         .iter()
         .map(|name| File::open(Path::new("/proc/self/ns").join(name)).map(OwnedFd::from))
@@ -107,23 +109,8 @@ fn set_up(control: &OwnedFd, network: OwnNetwork, tmp_bytes_max: u64) -> Result<
     reply(control.as_fd(), &InitReply::Ready, &borrowed).map_err(|error| error.to_string())
 }
 
-/// The folders that a function may write to. Their size is limited, and their contents count as the sandbox's memory.
-const WRITABLE: [(&str, u64); 2] = [("/tmp", 1), ("/dev/shm", 2)];
-
-fn mount_own(tmp_bytes_max: u64) -> Result<(), String> {
-    for (path, share) in WRITABLE {
-        let options = format!("mode=1777,size={},nr_inodes=65536", tmp_bytes_max / share);
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(
-            Some("tmpfs"),
-            path,
-            Some("tmpfs"),
-            flags,
-            Some(options.as_str()),
-        )
-        .map_err(|error| format!("mount {path}: {error}"))?;
-    }
-    Ok(())
+fn begin_pids_at(first: u32) -> Result<(), String> {
+    process_ids::begin_at(first).map_err(|error| format!("set the first process id: {error}"))
 }
 
 struct Init<'a> {
@@ -174,13 +161,9 @@ impl Init<'_> {
     fn take(&mut self, request: InitRequest, fds: Vec<OwnedFd>) {
         let mut fds = fds.into_iter();
         let Some(first) = fds.next() else { return };
-        if let InitRequest::Nest {
-            own_network,
-            tmp_bytes_max,
-        } = request
-        {
+        if let InitRequest::Nest { own_network, usage } = request {
             // The new init answers on its own control socket; if there is none, the daemon sees that it is closed.
-            let _ = self.nest(first, own_network, tmp_bytes_max);
+            let _ = self.nest(first, own_network, usage);
             return;
         }
         let socket;
@@ -213,11 +196,11 @@ impl Init<'_> {
                 let _ = self.reap();
                 return;
             }
-            InitRequest::Clean { tmp_bytes_max } => {
+            InitRequest::Clean { usage } => {
                 // They are killed now, and their end is not reported.
                 self.programs.clear();
                 self.resting.clear();
-                let answer = match clean(tmp_bytes_max) {
+                let answer = match clean(usage) {
                     Ok(()) => InitReply::Clean,
                     Err(leftover) => InitReply::Dirty { leftover },
                 };
@@ -236,7 +219,7 @@ impl Init<'_> {
         let _ = reply(first.as_fd(), &answer, &attached);
     }
 
-    fn nest(&self, control: OwnedFd, own_network: bool, tmp_bytes_max: u64) -> io::Result<()> {
+    fn nest(&self, control: OwnedFd, own_network: bool, usage: Usage) -> io::Result<()> {
         let (flags, network) = if own_network {
             (OWN_NAMESPACES | CloneFlags::CLONE_NEWNET, OwnNetwork::Yes)
         } else {
@@ -244,7 +227,7 @@ impl Init<'_> {
         };
         match process::fork_with(flags)? {
             Side::Child => process::child_main(vec![control], |mut kept| {
-                run(kept.pop(), self.filters, network, tmp_bytes_max)
+                run(kept.pop(), self.filters, network, usage)
             }),
             Side::Parent(_) => Ok(()),
         }
@@ -385,12 +368,15 @@ const LIMITS: [(Resource, u64); 3] = [
 ];
 
 /// Kills what still runs, removes IPC objects, and empties the writable folders.
-fn clean(tmp_bytes_max: u64) -> Result<(), String> {
+fn clean(usage: Usage) -> Result<(), String> {
     // Every process but this one. The worker's own process was reaped before the daemon sent the request; orphans are reaped
     // here.
     for _ in 0..CLEAN_ROUNDS_MAX {
         match kill(Pid::from_raw(-1), Signal::SIGKILL) {
-            Err(Errno::ESRCH) => return empty(tmp_bytes_max),
+            Err(Errno::ESRCH) => {
+                empty(usage.folders)?;
+                return begin_pids_at(usage.first_pid);
+            }
             Err(error) => return Err(format!("processes that cannot be killed: {error}")),
             Ok(()) => match waitpid(None, None) {
                 Ok(_) | Err(Errno::EINTR) => {}
@@ -407,19 +393,9 @@ fn clean(tmp_bytes_max: u64) -> Result<(), String> {
 
 const CLEAN_ROUNDS_MAX: usize = 10_000;
 
-fn empty(tmp_bytes_max: u64) -> Result<(), String> {
+fn empty(folders: Folders) -> Result<(), String> {
     sysv::remove_all().map_err(|error| format!("System V IPC objects: {error}"))?;
-    let used = WRITABLE.iter().any(|(path, _)| {
-        // The root folder itself uses one inode.
-        statvfs(*path).map_or(true, |fs| fs.files() - fs.files_free() > 1)
-    });
-    if used {
-        for (path, _) in WRITABLE {
-            umount2(path, MntFlags::MNT_DETACH).map_err(|error| format!("{path}: {error}"))?;
-        }
-        mount_own(tmp_bytes_max)?;
-    }
-    Ok(())
+    folders::empty(folders)
 }
 
 /// Attaches the spawner's copy of a mount. Running programs see it, too.

@@ -9,6 +9,7 @@ use nix::unistd::geteuid;
 use crate::cgroup::Hierarchy;
 use crate::network::probe::probe;
 use crate::network::resolver::Resolver;
+use crate::process_ids;
 
 /// Whether something is enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +88,17 @@ impl Isolation {
                     Err(problem) => Enforcement::Missing(format!(
                         "{problem}: memory_mb, cpu and process counts are not limited"
                     )),
+                },
+            ),
+            (
+                "process ids",
+                if process_ids::available() {
+                    Enforcement::Full
+                } else {
+                    missing(
+                        "the kernel has no ns_last_pid (CONFIG_CHECKPOINT_RESTORE): a worker may have its template's process id, \
+                         so libraries that detect a fork by it repeat their random numbers",
+                    )
                 },
             ),
         ];

@@ -26,6 +26,7 @@ mod message;
 mod native;
 mod network;
 mod places;
+mod process_ids;
 mod rootfs;
 mod runtime_files;
 mod sandbox;

@@ -70,8 +70,25 @@ pub(crate) struct MakeSandbox {
     pub(crate) nested: bool,
     /// Whether it has its own network namespace with loopback up; otherwise the host's.
     pub(crate) own_network: bool,
+    /// Its first use.
+    pub(crate) usage: Usage,
+}
+
+/// What each use of a sandbox begins with.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Usage {
+    pub(crate) folders: Folders,
+    /// Id of its first process; see [`crate::process_ids`].
+    pub(crate) first_pid: u32,
+}
+
+/// The folders that the sandbox's processes may write to.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Folders {
     /// Size limit of `/tmp`, bytes.
     pub(crate) tmp_bytes_max: u64,
+    /// Whether they show what the outer sandbox's template has written there.
+    pub(crate) over_template: bool,
 }
 
 /// Daemon → init. The first descriptor of each, except for [`InitRequest::Nest`], is the socket for the answer. So requests of
@@ -83,8 +100,8 @@ pub(crate) enum InitRequest {
     Nest {
         /// Whether it has its own network namespace with loopback up; otherwise this one's.
         own_network: bool,
-        /// Size limit of its `/tmp`, bytes.
-        tmp_bytes_max: u64,
+        /// Its first use.
+        usage: Usage,
     },
     /// Starts a program. Descriptors: its 0, 1, 2 …, then cgroup files. The answer [`InitReply::Started`] is followed by
     /// [`InitReply::Exited`].
@@ -118,8 +135,8 @@ pub(crate) enum InitRequest {
     Rest,
     /// Cleans the sandbox: kills processes, removes files and IPC objects of the previous use.
     Clean {
-        /// Size limit of `/tmp`, bytes.
-        tmp_bytes_max: u64,
+        /// The next use.
+        usage: Usage,
     },
 }
 

@@ -12,8 +12,10 @@ use crate::cgroup::Cgroup;
 use crate::channel::Channel;
 use crate::child::{Child, ChildEnd};
 use crate::message::{
-    ANSWER_TIME_MAX, ExecSpec, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK,
+    ANSWER_TIME_MAX, ExecSpec, Folders, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK,
 };
+use crate::process_ids::{FirstPid, ProcessIds};
+use crate::rootfs::RootSpec;
 use crate::spawner::Spawner;
 
 /// Namespaces, writable folders and limits, which a process can enter or be started in.
@@ -26,7 +28,21 @@ pub(crate) struct Sandbox {
     /// Whether it has its own network instead of the host's.
     own_network: bool,
     cgroup: Option<Cgroup>,
-    tmp_bytes_max: u64,
+    folders: Folders,
+    process_ids: ProcessIds,
+    /// Of the current use, or the next one.
+    first_pid: FirstPid,
+}
+
+/// What is decided when a sandbox with a root is made.
+#[derive(Debug)]
+pub(crate) struct SandboxSpec {
+    /// What its processes see as `/`.
+    pub(crate) root: RootSpec,
+    /// Whether it has its own network namespace with loopback up; otherwise the host's.
+    pub(crate) own_network: bool,
+    /// Size limit of `/tmp`, bytes.
+    pub(crate) tmp_bytes_max: u64,
 }
 
 /// The connection to a sandbox's init. Each request has its own socket for the answer.
@@ -40,17 +56,38 @@ impl Sandbox {
     /// (setns(2): only into descendants).
     pub(crate) async fn with_root(
         spawner: &Spawner,
-        request: MakeSandbox,
+        spec: SandboxSpec,
         nested_in: Option<&Self>,
         cgroup: Option<Cgroup>,
     ) -> Result<Self, StartError> {
-        let (tmp_bytes_max, own_network) = (request.tmp_bytes_max, request.own_network);
         let (control, theirs) = Channel::pair().map_err(refused("a socket"))?;
         let parent = nested_in.map(|sandbox| &sandbox.namespaces[0]);
+        let own_network = spec.own_network;
+        let folders = Folders {
+            tmp_bytes_max: spec.tmp_bytes_max,
+            over_template: false,
+        };
+        let process_ids = spawner.process_ids().clone();
+        let first_pid = process_ids.take()?;
+        let request = MakeSandbox {
+            root: spec.root,
+            nested: parent.is_some(),
+            own_network,
+            usage: first_pid.usage(folders),
+        };
         spawner
             .make(request, theirs, parent)
             .map_err(refused("ask the spawner"))?;
-        Self::come_up(control, own_network, cgroup, tmp_bytes_max).await
+        let namespaces = ready(&control).await?;
+        Ok(Self {
+            control: Arc::new(Control { channel: control }),
+            namespaces,
+            own_network,
+            cgroup,
+            folders,
+            process_ids,
+            first_pid,
+        })
     }
 
     /// Makes a sandbox inside this one, with the same root; everything else is its own, including the network if requested.
@@ -58,41 +95,29 @@ impl Sandbox {
         &self,
         network: NestNetwork,
         cgroup: Option<Cgroup>,
-        tmp_bytes_max: u64,
+        folders: Folders,
     ) -> Result<Self, StartError> {
         let (control, theirs) = Channel::pair().map_err(refused("a socket"))?;
         let own_network = network == NestNetwork::Own;
-        let request = InitRequest::Nest {
-            own_network,
-            tmp_bytes_max,
-        };
+        let first_pid = self.process_ids.take()?;
+        let usage = first_pid.usage(folders);
+        let request = InitRequest::Nest { own_network, usage };
         self.control
             .channel
             .send(&request, &[theirs.as_fd()])
             .await
             .map_err(refused("send to the sandbox's init"))?;
         drop(theirs);
-        let own_network = own_network || self.own_network;
-        Self::come_up(control, own_network, cgroup, tmp_bytes_max).await
-    }
-
-    async fn come_up(
-        control: Channel,
-        own_network: bool,
-        cgroup: Option<Cgroup>,
-        tmp_bytes_max: u64,
-    ) -> Result<Self, StartError> {
-        let (reply, namespaces) = answer(&control).await?;
-        match reply {
-            InitReply::Ready if namespaces.len() == NAMESPACES.len() => Ok(Self {
-                control: Arc::new(Control { channel: control }),
-                namespaces,
-                own_network,
-                cgroup,
-                tmp_bytes_max,
-            }),
-            other => Err(unexpected(&other)),
-        }
+        let namespaces = ready(&control).await?;
+        Ok(Self {
+            control: Arc::new(Control { channel: control }),
+            namespaces,
+            own_network: own_network || self.own_network,
+            cgroup,
+            folders,
+            process_ids: self.process_ids.clone(),
+            first_pid,
+        })
     }
 
     /// Starts a program in it. `fds[n]` becomes its descriptor `n`.
@@ -123,12 +148,13 @@ impl Sandbox {
     }
 
     /// Cleans it after a use whose process has ended. After an error it must be dropped.
-    pub(crate) async fn clean(&self) -> Result<(), StartError> {
-        let request = InitRequest::Clean {
-            tmp_bytes_max: self.tmp_bytes_max,
-        };
+    pub(crate) async fn clean(&mut self) -> Result<(), StartError> {
+        let first_pid = self.process_ids.take()?;
+        let usage = first_pid.usage(self.folders);
+        let request = InitRequest::Clean { usage };
         match self.control.ask(&request, &[]).await?.0.what {
             InitReply::Clean => {
+                self.first_pid = first_pid;
                 if let Some(cgroup) = &self.cgroup {
                     cgroup.reset();
                 }
@@ -301,6 +327,14 @@ async fn end_of_program(answers: Channel) -> ChildEnd {
         }
     }
     ChildEnd::Unknown
+}
+
+/// Waits until a new sandbox's init is ready, and returns the namespaces.
+async fn ready(control: &Channel) -> Result<Vec<OwnedFd>, StartError> {
+    match answer(control).await? {
+        (InitReply::Ready, namespaces) if namespaces.len() == NAMESPACES.len() => Ok(namespaces),
+        (other, _) => Err(unexpected(&other)),
+    }
 }
 
 async fn answer(control: &Channel) -> Result<(InitReply, Vec<OwnedFd>), StartError> {

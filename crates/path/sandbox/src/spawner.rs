@@ -20,11 +20,13 @@ use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
 use crate::message::{ANSWER_TIME_MAX, MakeLink, MakeSandbox, SpawnerRequest, TreeReply};
 use crate::network::host::HostNetwork;
+use crate::process_ids::ProcessIds;
 
 /// The daemon's end.
 #[derive(Debug)]
 pub struct Spawner {
     socket: OwnedFd,
+    process_ids: ProcessIds,
     /// Owns the packet filter's table. The spawner uses it; the rules stay as long as one of the two processes lives.
     _netfilter: Option<OwnedFd>,
 }
@@ -66,9 +68,15 @@ impl Spawner {
             }
             pilot_sys::process::Side::Parent(_) => Ok(Self {
                 socket: here,
+                process_ids: ProcessIds::default(),
                 _netfilter: netfilter,
             }),
         }
+    }
+
+    /// The ids of processes in its sandboxes.
+    pub(crate) fn process_ids(&self) -> &ProcessIds {
+        &self.process_ids
     }
 
     /// Requests a sandbox. The answer comes on the other end of `control`.

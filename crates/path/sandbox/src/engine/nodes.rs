@@ -18,12 +18,12 @@ use crate::cgroup::{Cgroup, Limits};
 use crate::channel::Channel;
 use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
-use crate::message::{ExecSpec, MakeSandbox};
+use crate::message::{ExecSpec, Folders};
 use crate::network::outbound::Link;
 use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 use crate::rootfs::RootSpec;
 use crate::runtime_files::PYTHON_WORKER_INSIDE;
-use crate::sandbox::{NestNetwork, Sandbox, SharedSandbox};
+use crate::sandbox::{NestNetwork, Sandbox, SandboxSpec, SharedSandbox};
 use crate::template::Template;
 use crate::variables;
 use crate::worker::Output;
@@ -229,7 +229,10 @@ impl TemplateTree {
             .nest(
                 NestNetwork::Shared,
                 cgroup,
-                self.machine.config.tmp_bytes_max,
+                Folders {
+                    tmp_bytes_max: self.machine.config.tmp_bytes_max,
+                    over_template: function.is_imported(),
+                },
             )
             .await
     }
@@ -247,9 +250,8 @@ impl TemplateTree {
             .push((version.code_dir.clone(), PathBuf::from(CODE_INSIDE)));
         root.shown.extend(node_folders(&version.environment));
         root.resolver = resolver;
-        let request = MakeSandbox {
+        let request = SandboxSpec {
             root,
-            nested: true,
             own_network,
             tmp_bytes_max: self.machine.config.tmp_bytes_max,
         };
@@ -306,13 +308,8 @@ impl TemplateTree {
             .find_or_build(&key, Base::usable, || async {
                 let parent = self.interpreter(environment, own_network).await?;
                 let user = self.machine.isolation.has_users().then_some(BASE_USER);
-                let request = MakeSandbox {
-                    nested: true,
-                    ..self.base_sandbox(
-                        self.root(environment, environment.packages_dir(), user),
-                        own_network,
-                    )
-                };
+                let root = self.root(environment, environment.packages_dir(), user);
+                let request = self.base_sandbox(root, own_network);
                 let cgroup = self.machine.cgroup(&self.base_limits())?;
                 let above = Some(parent.template.sandbox().as_ref());
                 let sandbox = Arc::new(
@@ -410,10 +407,9 @@ impl TemplateTree {
         }
     }
 
-    fn base_sandbox(&self, root: RootSpec, own_network: bool) -> MakeSandbox {
-        MakeSandbox {
+    fn base_sandbox(&self, root: RootSpec, own_network: bool) -> SandboxSpec {
+        SandboxSpec {
             root,
-            nested: false,
             own_network,
             tmp_bytes_max: self.machine.config.tmp_bytes_max,
         }

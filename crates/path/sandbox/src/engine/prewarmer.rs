@@ -128,7 +128,7 @@ async fn refill(tree: Weak<TemplateTree>, function: Weak<Function>) {
 
 /// The worker's process is ending, because its channel is closed. A sandbox that cannot be cleaned is dropped, which ends it.
 async fn recycle(function: Weak<Function>, body: Box<Body>) {
-    let Some(sandbox) = body.vacated().await else {
+    let Some(mut sandbox) = body.vacated().await else {
         return;
     };
     if sandbox.clean().await.is_err() {

@@ -8,10 +8,9 @@ use pilot_model::ports::StartError;
 use pilot_model::runtime_key::{Base, RuntimeKey};
 
 use crate::machine::Machine;
-use crate::message::MakeSandbox;
 use crate::rootfs::RootSpec;
 use crate::runtime_files::NODE_WORKER_INSIDE;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, SandboxSpec};
 
 /// The key of a base sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -56,14 +55,13 @@ impl BaseSandbox {
                 shown.push((folder.clone(), folder.clone()));
             }
         }
-        let request = MakeSandbox {
+        let request = SandboxSpec {
             root: RootSpec {
                 mount_point: machine.config.dir.join(Path::new("root")),
                 shown,
                 user: USER_SHOWN,
                 resolver: None,
             },
-            nested: false,
             own_network: !key.host_network,
             tmp_bytes_max: machine.config.tmp_bytes_max,
         };

@@ -22,7 +22,7 @@ use super::parts::NativeParts;
 use crate::cgroup::{Cgroup, Limits};
 use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
-use crate::message::ExecSpec;
+use crate::message::{ExecSpec, Folders};
 use crate::network::outbound::Link;
 use crate::places::CODE_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox};
@@ -104,8 +104,11 @@ impl NativeRuntime {
             Network::Host => NestNetwork::Shared,
             Network::None | Network::Outbound => NestNetwork::Own,
         };
-        let tmp_bytes_max = machine.config.tmp_bytes_max;
-        let sandbox = base.sandbox.nest(network, cgroup, tmp_bytes_max).await?;
+        let folders = Folders {
+            tmp_bytes_max: machine.config.tmp_bytes_max,
+            over_template: false,
+        };
+        let sandbox = base.sandbox.nest(network, cgroup, folders).await?;
         let link = match key.network() {
             Network::Outbound => Some(machine.outbound.connect(&machine.spawner, &sandbox).await?),
             Network::None | Network::Host => None,

@@ -177,7 +177,7 @@ fn help(
         Side::Child => {
             let control = control.try_clone().map_err(|error| error.to_string())?;
             process::child_main(vec![control], |mut kept| {
-                init::run(kept.pop(), filters, network, request.tmp_bytes_max)
+                init::run(kept.pop(), filters, network, request.usage)
             })
         }
     }

@@ -1,0 +1,132 @@
+//! A forked worker is as good as a fresh process: its process id, the files that were written at import, and generators that the
+//! program seeded. `tests/fidelity` has the tests with real packages.
+
+use std::collections::HashSet;
+use std::thread;
+
+use pilot_harness::Daemon;
+use serde_json::{Value, json};
+
+use crate::{answer, lab};
+
+/// The answers of calls that run at the same time, so that each has a worker of its own.
+#[track_caller]
+fn at_once(daemon: &Daemon, calls: usize, event: &Value) -> Vec<Value> {
+    thread::scope(|scope| {
+        let callers: Vec<_> = (0..calls)
+            .map(|_| scope.spawn(|| answer(daemon, "lab", event.clone())))
+            .collect();
+        callers
+            .into_iter()
+            .map(|caller| caller.join().unwrap())
+            .collect()
+    })
+}
+
+#[test]
+fn no_worker_has_the_process_id_of_its_template_or_of_a_running_worker() {
+    let code = "import os, time\nTEMPLATE = os.getpid()\ndef handler(event, context):\n    time.sleep(0.3)\n    return [TEMPLATE, os.getpid()]\n";
+    let daemon = lab(code, json!({"scale": {"max": 20}}));
+    // The sandboxes of the second round were used before.
+    for _ in 0..3 {
+        let seen = at_once(&daemon, 20, &json!({}));
+        let template = seen[0][0].to_string();
+        let workers: HashSet<String> = seen.iter().map(|pids| pids[1].to_string()).collect();
+        assert_eq!(workers.len(), 20, "{seen:?}");
+        assert!(!workers.contains(&template), "{seen:?}");
+        daemon.scale("lab", 0);
+    }
+}
+
+const FILES: &str = r#"
+import os, sqlite3, time
+with open("/tmp/model.bin", "wb") as file:
+    file.write(b"x" * 3_000_000)
+os.makedirs("/tmp/cache/deep")
+open("/tmp/cache/deep/note", "w").write("from import")
+open("/dev/shm/shared", "w").write("shm")
+database = sqlite3.connect("/tmp/words.db")
+database.execute("create table words (word text)")
+database.execute("insert into words values ('import')")
+database.commit()
+database.close()
+
+def handler(event, context):
+    space = os.statvfs("/tmp")
+    seen = {
+        "model": os.path.getsize("/tmp/model.bin"),
+        "note": open("/tmp/cache/deep/note").read(),
+        "shm": open("/dev/shm/shared").read(),
+        "listed": sorted(os.listdir("/tmp")),
+        "free": space.f_bavail * space.f_frsize,
+    }
+    with sqlite3.connect("/tmp/words.db") as database:
+        database.execute("insert into words values (?)", (event["word"],))
+        seen["words"] = [word for word, in database.execute("select word from words")]
+    open("/tmp/cache/deep/note", "w").write("changed")
+    os.rename("/tmp/model.bin", "/tmp/moved.bin")
+    open("/dev/shm/shared", "a").write("!")
+    time.sleep(event.get("sleep", 0))
+    return seen
+"#;
+
+#[test]
+fn every_worker_sees_the_files_that_its_template_wrote_and_no_change_of_another() {
+    for reuse in ["always", "once"] {
+        let daemon = lab(FILES, json!({"reuse": reuse, "scale": {"max": 4}}));
+        for round in 0..3 {
+            for seen in at_once(&daemon, 4, &json!({"word": "worker", "sleep": 0.2})) {
+                assert_eq!(seen["model"], 3_000_000, "round {round}");
+                assert_eq!(seen["note"], "from import", "round {round}");
+                assert_eq!(seen["shm"], "shm", "round {round}");
+                assert_eq!(seen["words"], json!(["import", "worker"]), "round {round}");
+                assert_eq!(
+                    seen["listed"],
+                    json!(["cache", "model.bin", "words.db"]),
+                    "round {round}"
+                );
+                let free = seen["free"].as_u64().unwrap();
+                assert!(free <= (512 << 20) - 3_000_000, "{free} bytes are free");
+            }
+            daemon.scale("lab", 0);
+        }
+    }
+}
+
+#[test]
+fn a_template_that_fills_its_tmp_leaves_its_workers_no_space_there() {
+    let code = r#"
+import os
+with open("/tmp/all", "wb") as file:
+    try:
+        while True:
+            file.write(b"x" * (1 << 20))
+    except OSError:
+        pass
+
+def handler(event, context):
+    try:
+        with open("/tmp/more", "wb") as file:
+            file.write(b"x" * (1 << 20))
+    except OSError as error:
+        return error.strerror
+    return "written"
+"#;
+    let daemon = lab(code, json!({"memory_mb": 1024}));
+    assert_eq!(answer(&daemon, "lab", json!({})), "No space left on device");
+}
+
+#[test]
+fn a_generator_that_the_program_seeded_keeps_its_state() {
+    let code = "import random, time\nrandom.seed(7)\nOWN = random.Random(8)\nOTHER = random.Random()\ndef handler(event, context):\n    time.sleep(0.2)\n    return [random.random(), OWN.random(), OTHER.random()]\n";
+    let daemon = lab(code, json!({"scale": {"max": 4}}));
+    let seen = at_once(&daemon, 4, &json!({}));
+    for at in 0..2 {
+        assert!(
+            seen.iter().all(|drawn| drawn[at] == seen[0][at]),
+            "{seen:?}"
+        );
+    }
+    let others: HashSet<String> = seen.iter().map(|drawn| drawn[2].to_string()).collect();
+    assert_eq!(others.len(), 4, "{seen:?}");
+}
