@@ -1,12 +1,13 @@
 # The usual commands. `make` lists them. The scripts do the work.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build lint bench
+.PHONY: help run test build lint bench fidelity
 
 help:
 	@echo 'make run     build the release, start the daemon on 127.0.0.1:8080, deploy the examples, call one; Ctrl-C stops it'
 	@echo '             PILOT_LISTEN=127.0.0.1:9090 make run: on another address'
 	@echo 'make test    install what the tests need, and run all of them'
+	@echo 'make fidelity  forked workers with real packages: 20 bursts of 200 workers'
 	@echo 'make lint    formatting, clippy, licences, ruff and mypy alone'
 	@echo 'make build   the release binary: target/release/pilot'
 	@echo 'make bench   Pilotlight beside uvicorn, gunicorn and a fresh interpreter, in one run'
@@ -26,3 +27,6 @@ build:
 bench:
 	cargo build --release --locked -p pilot
 	bench/peers/run --json target/peers.json
+
+fidelity:
+	@PILOT_FIDELITY_RUNS=20 scripts/test build fidelity

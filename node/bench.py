@@ -58,7 +58,7 @@ class Worker:
             "version": 1,
             "memory_mb": 256,
             "timeout_s": 30,
-            "arn": "arn:aws:lambda:local:0:function:hello",
+            "arn": "arn:aws:lambda:us-east-1:0:function:hello",
         }
         environment = {"PATH": "/usr/bin:/bin", "TZ": ":UTC", "AWS_LAMBDA_FUNCTION_NAME": "hello", "LEVEL": "info"}
         document = {

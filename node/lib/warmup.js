@@ -20,7 +20,7 @@ const FOLDER = path.join(path.dirname(__dirname), 'warmup');
 const ROUNDS = 8;
 const META = {
   id: '00000000-0000-0000-0000-000000000000',
-  arn: 'arn:aws:lambda:local:000000000000:function:warmup',
+  arn: 'arn:aws:lambda:us-east-1:000000000000:function:warmup',
   version: '1',
   deadline_ms: 0,
 };

@@ -15,7 +15,7 @@ const WORKER = path.join(__dirname, '..', 'worker.js');
 const NODE = process.env.PILOT_TEST_NODE ?? process.execPath;
 const REQUEST_ID = '8f6e0a52-0d5a-4f0e-9c6b-0f9a1c2d3e4f';
 const PATIENCE_MS = 15_000;
-const ARN = 'arn:aws:lambda:local:000000000000:function:test';
+const ARN = 'arn:aws:lambda:us-east-1:000000000000:function:test';
 // What Node needs to start, without the test runner's variables.
 const START_ENVIRONMENT = { PATH: process.env.PATH ?? '', LEFT_OVER: 'of the pre-warmed process' };
 

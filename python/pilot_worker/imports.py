@@ -116,6 +116,9 @@ def import_declared(names: List[str]) -> List[Dict[str, str]]:
 
 def _set_environment(environment: Dict[str, str]) -> None:
     current = os.environ
+    if environment.get("AWS_EXECUTION_ENV") == "AWS_Lambda_python":
+        # The daemon does not know the version of its default interpreter.
+        environment = {**environment, "AWS_EXECUTION_ENV": "AWS_Lambda_python{}.{}".format(*sys.version_info)}
     for name in [name for name in current if name not in environment]:
         del current[name]
     for name, value in environment.items():

@@ -23,7 +23,7 @@ _ROUNDS = 32
 
 _META = (
     b'{"id":"00000000-0000-0000-0000-000000000000",'
-    b'"arn":"arn:aws:lambda:local:000000000000:function:f","version":"1","deadline_ms":0}'
+    b'"arn":"arn:aws:lambda:us-east-1:000000000000:function:f","version":"1","deadline_ms":0}'
 )
 
 

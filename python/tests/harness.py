@@ -112,7 +112,7 @@ class Stream:
 def invoke_meta(**meta: Any) -> dict[str, Any]:
     return {
         "id": "8f6e0a52-0d5a-4f0e-9c6b-0f9a1c2d3e4f",
-        "arn": "arn:aws:lambda:local:000000000000:function:test",
+        "arn": "arn:aws:lambda:us-east-1:000000000000:function:test",
         "version": "1",
         "deadline_ms": int(time.time() * 1000) + 30_000,
         **meta,

@@ -43,7 +43,7 @@ def test_two_invokes(client):
 
 def test_lambda_function_arn_exists(client):
     """3. The context's ARN is that of a function, with its name. Region and account are those of the emulator, or of Pilotlight."""
-    assert body(client, "arn-exists") == "arn:aws:lambda:local:000000000000:function:arn-exists"
+    assert body(client, "arn-exists") == "arn:aws:lambda:us-east-1:000000000000:function:arn-exists"
 
 
 def test_lambda_function_arn_exists_with_defining_custom_name(client):

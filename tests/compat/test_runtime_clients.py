@@ -120,7 +120,7 @@ def test_it_is_told_of_invocation_and_function(function, ask):
     response = ask(function, "context", ClientContext=context)
     told = answer(response)
     assert told["request_id"] == response["ResponseMetadata"]["RequestId"]
-    assert told["arn"] == f"arn:aws:lambda:local:000000000000:function:{function}"
+    assert told["arn"] == f"arn:aws:lambda:us-east-1:000000000000:function:{function}"
     # timeout_s is 2, and the clients add less than that.
     assert before < told["deadline_ms"] < before + 60_000
     assert told["name"] == function

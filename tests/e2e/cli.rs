@@ -95,7 +95,10 @@ fn invoke_fails_when_the_function_does() {
 fn invoking_a_version_that_is_not_there_names_those_that_are() {
     let daemon = lab(ECHO, plain());
     daemon.upload_code("lab", &json!({"memory_mb": 128}), ECHO);
-    for target in ["lab:7", "arn:aws:lambda:local:000000000000:function:lab:7"] {
+    for target in [
+        "lab:7",
+        "arn:aws:lambda:us-east-1:000000000000:function:lab:7",
+    ] {
         let output = daemon.cli(&["invoke", target]);
         let printed = String::from_utf8_lossy(&output.stderr);
         assert!(

@@ -34,7 +34,7 @@ fn the_context_has_lambdas_attributes() {
     );
     assert_eq!(
         context["invoked_function_arn"],
-        "arn:aws:lambda:local:000000000000:function:lab"
+        "arn:aws:lambda:us-east-1:000000000000:function:lab"
     );
     assert!(
         context["log_group_name"].as_str().unwrap().contains("lab"),

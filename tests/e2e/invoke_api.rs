@@ -81,7 +81,7 @@ fn name_arn_partial_arn_and_version_all_mean_the_function() {
     let code = |word: &str| format!("def handler(event, context):\n    return '{word}'\n");
     let daemon = lab(&code("first"), plain());
     daemon.upload_code("lab", &plain(), &code("second"));
-    let arn = "arn:aws:lambda:local:000000000000:function:lab";
+    let arn = "arn:aws:lambda:us-east-1:000000000000:function:lab";
     for (name, word, executed) in [
         ("lab", "second", "2"),
         ("lab:$LATEST", "second", "2"),
@@ -95,7 +95,7 @@ fn name_arn_partial_arn_and_version_all_mean_the_function() {
         ("lab:2", "second", "2"),
         ("lab:1", "first", "1"),
         (
-            "arn:aws:lambda:local:000000000000:function:lab:1",
+            "arn:aws:lambda:us-east-1:000000000000:function:lab:1",
             "first",
             "1",
         ),
@@ -119,7 +119,7 @@ fn an_unknown_function_or_version_is_404_resource_not_found() {
     for name in [
         "nobody",
         "lab:9",
-        "arn:aws:lambda:local:000000000000:function:nobody",
+        "arn:aws:lambda:us-east-1:000000000000:function:nobody",
     ] {
         let response = daemon.invoke(name, &json!({}));
         let body = aws_error(&response, 404, "ResourceNotFoundException");
@@ -331,4 +331,50 @@ fn what_is_not_http_is_refused_and_nothing_else_minds() {
     half.send_raw(b"POST /2015-03-31/functions/lab/invocations HTTP/1.1\r\ncontent-le");
     assert_eq!(answer(&daemon, "lab", json!(1)), 1);
     half.hang_up();
+}
+
+#[test]
+fn a_function_sees_a_trace_its_region_and_its_runtimes_version() {
+    let code = "import os, sys\ndef handler(event, context):\n    names = ('_X_AMZN_TRACE_ID', 'AWS_REGION', 'AWS_DEFAULT_REGION', 'AWS_EXECUTION_ENV')\n    return [*map(os.environ.get, names), context.invoked_function_arn, 'AWS_Lambda_python%d.%d' % sys.version_info[:2]]\n";
+    for region in [None, Some("eu-central-1")] {
+        let own: serde_json::Map<String, Value> = region
+            .map(|region| ("AWS_REGION".to_owned(), json!(region)))
+            .into_iter()
+            .collect();
+        let daemon = lab(code, json!({"environment": own}));
+        let seen = answer(&daemon, "lab", json!({}));
+        let region = region.unwrap_or("us-east-1");
+        assert_eq!(seen[1], region);
+        assert_eq!(seen[2], region);
+        assert_eq!(seen[3], seen[5]);
+        assert_eq!(
+            seen[4],
+            format!("arn:aws:lambda:{region}:000000000000:function:lab")
+        );
+        // Root=1-SECONDS-24 digits;Parent=16 digits;Sampled=0
+        let trace = seen[0].as_str().unwrap();
+        let (root, rest) = trace.split_once(';').unwrap();
+        assert_eq!((root.len(), &root[..7]), (40, "Root=1-"), "{trace}");
+        assert_eq!((rest.len(), &rest[..7]), (33, "Parent="), "{trace}");
+        let again = answer(&daemon, "lab", json!({}));
+        assert_ne!(again[0], seen[0]);
+    }
+}
+
+#[test]
+fn parameters_that_would_be_ignored_are_refused() {
+    let daemon = lab(ECHO, plain());
+    let path = "/2015-03-31/functions/lab/invocations";
+    for (header, named) in [
+        ("X-Amz-Tenant-Id", "TenantId"),
+        ("X-Amz-Durable-Execution-Name", "DurableExecutionName"),
+    ] {
+        let request = Request::new("POST", path).header(header, "a").body("{}");
+        let refused = daemon.send(&request);
+        assert_eq!(refused.status, 501, "{}", refused.text());
+        assert!(refused.text().contains(named), "{}", refused.text());
+    }
+    let published = format!("{path}?Qualifier=%24LATEST.PUBLISHED");
+    let request = Request::new("POST", &published).body("{}");
+    daemon.send(&request).ok();
 }

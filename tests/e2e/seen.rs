@@ -328,3 +328,28 @@ fn the_daemons_log_is_json_on_request() {
         );
     }
 }
+
+#[test]
+fn a_timeout_and_a_crash_are_reported_whole() {
+    let code = "import os, time\ndef handler(event, context):\n    if event == 'crash':\n        os._exit(3)\n    time.sleep(60)\n";
+    let daemon = lab(code, json!({"timeout_s": 0.3}));
+    for (event, status) in [("sleep", "timeout"), ("crash", "crash")] {
+        let answer = daemon.invoke("lab", &json!(event));
+        let id = answer.header("x-amzn-requestid").unwrap().to_owned();
+        let log = eventually("it is reported", || {
+            let log = daemon.logs("lab");
+            log.contains(&format!("REPORT RequestId: {id}"))
+                .then_some(log)
+        });
+        assert!(log.contains(&format!("START RequestId: {id}")), "{log}");
+        let mut lines = log.lines();
+        let report = lines.find(|line| line.contains(&id) && line.starts_with("REPORT"));
+        let report = report.unwrap();
+        assert!(report.contains(&format!("Status: {status}")), "{report}");
+        assert!(report.contains("\tMax Memory Used: "), "{report}");
+        let duration = report.split("\tDuration: ").nth(1).unwrap();
+        let ms: f64 = duration.split(' ').next().unwrap().parse().unwrap();
+        assert!(ms > 0.0, "{report}");
+        assert!(status != "timeout" || ms >= 300.0, "{report}");
+    }
+}

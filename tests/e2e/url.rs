@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilot_harness::Request;
+use pilot_harness::{Request, eventually};
 use serde_json::{Value, json};
 
 use crate::{ECHO, lab, plain};
@@ -231,4 +231,26 @@ fn a_text_body_may_also_be_posted_as_base64_by_hand() {
         .header("content-type", "application/json")
         .body(body);
     assert_eq!(daemon.send(&request).ok().text(), "a picture");
+}
+
+#[test]
+fn what_a_function_raises_is_not_shown_to_callers_of_its_url() {
+    let daemon = lab(
+        "def handler(event, context):\n    raise ValueError('the password is 1234')\n",
+        plain(),
+    );
+    let answer = daemon.get("/fn/lab/");
+    assert_eq!(answer.status, 502);
+    assert_eq!(answer.json()["Message"], "Internal Server Error");
+    let text = answer.text();
+    assert!(
+        !text.contains("1234") && !text.contains("ValueError"),
+        "{text}"
+    );
+    eventually("it is in the log", || {
+        daemon
+            .logs("lab")
+            .contains("the password is 1234")
+            .then_some(())
+    });
 }

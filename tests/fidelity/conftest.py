@@ -13,10 +13,6 @@ from pilot_daemon import Daemon
 FUNCTIONS = Path(__file__).resolve().parent / "functions"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--runs", type=int, default=1, help="how often each burst is repeated")
-
-
 @pytest.fixture(scope="session")
 def daemon() -> Iterator[Daemon]:
     home = Path(tempfile.mkdtemp(prefix="pilot-fidelity-"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from pilot_daemon import Daemon
 
 WORKERS = 200
+RUNS = int(os.environ.get("PILOT_FIDELITY_RUNS", "1"))
 # Until then every worker of the burst has started.
 BURST_S = 6.0
 
@@ -24,12 +26,10 @@ def call(daemon: Daemon, event: object) -> dict[str, object]:
     return answer
 
 
-@pytest.mark.timeout(900)
-def test_workers_of_one_burst_share_no_value(
-    daemon: Daemon, deploy: Callable[[str], str], request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.timeout(1200)
+def test_workers_of_one_burst_share_no_value(daemon: Daemon, deploy: Callable[[str], str]) -> None:
     assert "forkable no" not in deploy("randomness")
-    for run in range(request.config.getoption("--runs")):
+    for run in range(RUNS):
         daemon.retire("randomness")
         event = {"until": time.time() + BURST_S, "slow": run == 0}
         with ThreadPoolExecutor(WORKERS) as callers:

@@ -208,7 +208,7 @@ fn an_extension_hears_of_invocations_and_of_the_end_and_has_the_time_to_end() {
     assert_eq!(invoke.said["eventType"], "INVOKE");
     assert_eq!(
         invoke.said["invokedFunctionArn"],
-        "arn:aws:lambda:local:000000000000:function:lab"
+        "arn:aws:lambda:us-east-1:000000000000:function:lab"
     );
     assert!(invoke.said["deadlineMs"].as_u64().unwrap() > now_ms());
 

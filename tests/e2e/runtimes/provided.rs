@@ -36,7 +36,7 @@ fn it_finds_the_headers_and_variables_of_lambda() {
     );
     assert_eq!(
         headers["lambda-runtime-invoked-function-arn"],
-        "arn:aws:lambda:local:000000000000:function:lab"
+        "arn:aws:lambda:us-east-1:000000000000:function:lab"
     );
     let deadline: u64 = headers["lambda-runtime-deadline-ms"]
         .as_str()

@@ -17,7 +17,7 @@ use crate::version::Version;
 pub struct InvocationHead {
     /// The request id.
     pub id: InvocationId,
-    /// `arn:aws:lambda:local:000000000000:function:NAME[:QUALIFIER]`, as invoked.
+    /// `arn:aws:lambda:us-east-1:000000000000:function:NAME[:QUALIFIER]`, as invoked.
     pub arn: String,
     /// The version's number.
     pub version: u32,
@@ -159,7 +159,8 @@ impl InvocationRecord {
     /// Lambda's REPORT line, without a line break. Only cold ones have an Init Duration.
     #[must_use]
     pub fn report_line(&self) -> String {
-        let handler = self.timeline.handler().unwrap_or_default();
+        let in_handler = self.worker.and_then(|_| self.timeline.in_handler());
+        let handler = in_handler.unwrap_or_default();
         let billed_ms =
             handler.as_secs() * 1_000 + u64::from(handler.subsec_nanos().div_ceil(1_000_000));
         let handler = Millis(handler);

@@ -139,4 +139,12 @@ impl Timeline {
     pub fn handler(&self) -> Option<Duration> {
         Some(self.returned?.since(self.started?))
     }
+
+    /// As [`Timeline::handler`]; for a handler that did not return, the time until the end.
+    #[must_use]
+    pub fn in_handler(&self) -> Option<Duration> {
+        let called = self.started.or(self.initialised).or(self.leased)?;
+        self.handler()
+            .or_else(|| Some(self.finished?.since(called)))
+    }
 }

@@ -22,7 +22,27 @@ pub struct Version {
     pub environment: Environment,
 }
 
+/// The region of functions that do not set `AWS_REGION`.
+pub const REGION: &str = "us-east-1";
+
 impl Version {
+    /// The function's ARN: `arn:aws:lambda:us-east-1:000000000000:function:NAME[:QUALIFIER]`. The region is the one that the function
+    /// sees.
+    #[must_use]
+    pub fn arn(&self, qualifier: Option<&str>) -> String {
+        let (region, name) = (self.region(), self.config.name.as_str());
+        let colon = if qualifier.is_some() { ":" } else { "" };
+        let qualifier = qualifier.unwrap_or_default();
+        format!("arn:aws:lambda:{region}:000000000000:function:{name}{colon}{qualifier}")
+    }
+
+    /// `AWS_REGION` in the function.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        let own = self.config.environment.get("AWS_REGION");
+        own.map_or(REGION, String::as_str)
+    }
+
     /// The settings of the kept runtime that its configuration requires, without the mounts that a host adds.
     ///
     /// # Errors

@@ -168,6 +168,10 @@ impl Worker for HttpWorker {
         self.site.life.memory()
     }
 
+    fn memory_peak(&self) -> Option<u64> {
+        self.site.life.memory_peak()
+    }
+
     fn cpu(&self) -> Option<CpuTime> {
         self.site.life.cpu()
     }

@@ -33,6 +33,11 @@ pub trait Instance: Send + Sync + Debug {
     /// Memory in use and its peak. Too slow for the path of an invocation.
     fn memory(&self) -> WorkerMemory;
 
+    /// See [`Worker::memory_peak`](pilot_model::ports::Worker::memory_peak).
+    fn memory_peak(&self) -> Option<u64> {
+        None
+    }
+
     /// See [`Worker::cpu`](pilot_model::ports::Worker::cpu).
     fn cpu(&self) -> Option<CpuTime> {
         None

@@ -78,6 +78,10 @@ impl Life {
         self.instance.memory()
     }
 
+    pub(crate) fn memory_peak(&self) -> Option<u64> {
+        self.instance.memory_peak()
+    }
+
     pub(crate) fn cpu(&self) -> Option<CpuTime> {
         self.instance.cpu()
     }

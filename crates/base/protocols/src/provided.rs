@@ -330,6 +330,10 @@ impl Worker for ProvidedWorker {
         self.site.life.memory()
     }
 
+    fn memory_peak(&self) -> Option<u64> {
+        self.site.life.memory_peak()
+    }
+
     fn cpu(&self) -> Option<CpuTime> {
         self.site.life.cpu()
     }

@@ -22,7 +22,7 @@ pub fn event_call(id: &str, event: &str) -> Call {
         stream: 1,
         head: Arc::new(InvocationHead {
             id: InvocationId::new(id),
-            arn: "arn:aws:lambda:local:000000000000:function:f".to_owned(),
+            arn: "arn:aws:lambda:us-east-1:000000000000:function:f".to_owned(),
             version: 3,
             deadline_unix_ms: 1_700_000_000_123,
             client_context: None,

@@ -9,6 +9,7 @@ use http::{HeaderValue, StatusCode};
 use pilot_invoke::InvokeError;
 use pilot_model::InvocationId;
 use pilot_model::ports::StartError;
+use pilot_model::version::REGION;
 use serde::{Deserialize, Serialize};
 
 use crate::headers;
@@ -207,10 +208,10 @@ impl RequestError {
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Invoke(InvokeError::FunctionNotFound { name }) => {
-                format!("Function not found: {ARN_PREFIX}{name}")
+                format!("Function not found: {}", arn(name))
             }
             Self::Invoke(InvokeError::VersionNotFound { name, qualifier }) => {
-                format!("Function not found: {ARN_PREFIX}{name}:{qualifier}")
+                format!("Function not found: {}:{qualifier}", arn(name))
             }
             Self::Invoke(InvokeError::TooManyRequests { .. }) => format!("Rate Exceeded. {self}"),
             Self::Invoke(InvokeError::PayloadTooLarge { bytes_max, .. }) => {
@@ -228,6 +229,11 @@ impl RequestError {
         }
         render(row, &self.message(), None, id)
     }
+}
+
+/// The ARN of a function that is not known, so that its region is not either.
+fn arn(name: &str) -> String {
+    format!("arn:aws:lambda:{REGION}:000000000000:function:{name}")
 }
 
 /// The table's name of an error, for responses whose status is already sent.
@@ -317,17 +323,21 @@ impl AnswerError {
 
     /// The response, with `X-Amz-Function-Error`.
     pub(crate) fn into_reply(self, id: &InvocationId) -> Reply {
+        // The client can be anybody: what the function raised is in its log and not here.
         let detail = match &self {
             Self::Function {
                 error_type,
                 error_message,
-            } => (error_type.as_str(), error_message.clone()),
-            other => (other.row().name, other.to_string()),
+            } if FAULTS.contains(&error_type.as_str()) => {
+                (error_type.as_str(), Some(error_message.clone()))
+            }
+            Self::Function { .. } => (self.row().name, None),
+            other => (other.row().name, Some(other.to_string())),
         };
         let mut reply = render(
             self.row(),
             "Internal Server Error",
-            Some((detail.0, &detail.1)),
+            Some((detail.0, detail.1.as_deref())),
             id,
         );
         reply.headers_mut().insert(
@@ -337,6 +347,15 @@ impl AnswerError {
         reply
     }
 }
+
+/// The errors that the daemon words (`pilot_invoke`'s `fault.rs`). They say nothing of the function's code.
+const FAULTS: [&str; 5] = [
+    "Sandbox.Timedout",
+    "Runtime.ServerError",
+    "Runtime.ExitError",
+    "Runtime.OutOfMemory",
+    "Runtime.ProtocolError",
+];
 
 /// `{"Type", "Message", "Reason"?, "errorType"?, "errorMessage"?}`: Lambda's error body, with the function's own error if that
 /// is the cause.
@@ -353,13 +372,18 @@ struct ErrorBody<'a> {
     error_message: Option<&'a str>,
 }
 
-fn render(row: Row, message: &str, detail: Option<(&str, &str)>, id: &InvocationId) -> Reply {
+fn render(
+    row: Row,
+    message: &str,
+    detail: Option<(&str, Option<&str>)>,
+    id: &InvocationId,
+) -> Reply {
     let body = ErrorBody {
         reason: row.reason,
         r#type: row.kind,
         message,
         error_type: detail.map(|(error_type, _)| error_type),
-        error_message: detail.map(|(_, error_message)| error_message),
+        error_message: detail.and_then(|(_, error_message)| error_message),
     };
     let json = serde_json::to_vec(&body).unwrap_or_default();
     let mut reply = Reply::new(ReplyBody::Full(Bytes::from(json)));
@@ -376,9 +400,6 @@ fn render(row: Row, message: &str, detail: Option<(&str, &str)>, id: &Invocation
     timing::write_id(into, id);
     reply
 }
-
-/// The prefix of every function's ARN: there is one region and one account.
-pub(crate) const ARN_PREFIX: &str = "arn:aws:lambda:local:000000000000:function:";
 
 #[cfg(test)]
 mod tests;

@@ -55,11 +55,11 @@ pub(crate) async fn call(
     }
     let request = Request {
         id: context.id.clone(),
+        arn: version.arn(named.qualifier.as_deref()),
         version,
         received: context.received,
         client_context: None,
-        trace: context.trace(),
-        arn: named.arn(),
+        trace: Some(context.trace()),
     };
     let payload = async {
         let body = context.read_body().await?;

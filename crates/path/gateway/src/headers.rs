@@ -36,6 +36,8 @@ names! {
     REQUEST_ID = "x-amzn-requestid",
     SECURITY_TOKEN = "x-amz-security-token",
     SERVER_TIMING = "server-timing",
+    TENANT_ID = "x-amz-tenant-id",
+    DURABLE_EXECUTION_NAME = "x-amz-durable-execution-name",
     TRACE_ID = "x-amzn-trace-id",
 }
 

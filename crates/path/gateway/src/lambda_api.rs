@@ -18,7 +18,7 @@ use pilot_model::ports::HttpHead;
 use pilot_model::{Interface, Version};
 use serde_json::value::RawValue;
 
-use crate::errors::{ARN_PREFIX, RequestError};
+use crate::errors::RequestError;
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
@@ -57,6 +57,7 @@ pub(crate) async fn invoke(
     let kind = InvocationType::of(&context.head.headers)?;
     let log = LogType::of(&context.head.headers)?;
     let client_context = client_context(&context.head.headers)?;
+    refuse_unsupported(&context.head.headers)?;
     // A function that is an HTTP server gets the event as the body of a `POST /`.
     if matches!(version.config.interface, Interface::Asgi | Interface::Wsgi) {
         return Err(RequestError::NotSupported {
@@ -69,11 +70,11 @@ pub(crate) async fn invoke(
     }
     let request = Request {
         id: context.id.clone(),
-        arn: named.arn(),
+        arn: version.arn(named.qualifier.as_deref()),
         version,
         received: context.received,
         client_context,
-        trace: context.trace(),
+        trace: Some(context.trace()),
     };
     let payload = async {
         let body = context.read_body().await?;
@@ -83,6 +84,28 @@ pub(crate) async fn invoke(
     Ok(match form {
         Form::Whole => reply(response, log, &context),
         Form::EventStream => streaming::reply(response, log, &context),
+    })
+}
+
+/// Refuses the parameters that would change what happens, where ignoring them would do something else.
+fn refuse_unsupported(headers: &HeaderMap) -> Result<(), RequestError> {
+    let unsupported = [
+        (
+            &headers::TENANT_ID,
+            "TenantId (tenant isolation)",
+            "deploy one function per tenant",
+        ),
+        (
+            &headers::DURABLE_EXECUTION_NAME,
+            "DurableExecutionName (durable functions)",
+            "leave it out",
+        ),
+    ];
+    let given = unsupported
+        .into_iter()
+        .find(|(name, ..)| headers.contains_key(*name));
+    given.map_or(Ok(()), |(_, feature, instead)| {
+        Err(RequestError::NotSupported { feature, instead })
     })
 }
 
@@ -270,21 +293,6 @@ fn too_large_message(limit: usize) -> String {
     format!("Response payload size exceeded maximum allowed payload size ({limit} bytes).")
 }
 
-impl Named {
-    /// The function's ARN, as invoked.
-    pub(crate) fn arn(&self) -> String {
-        let qualifier = self.qualifier.as_deref();
-        let mut arn = String::with_capacity(ARN_PREFIX.len() + self.name.len() + 12);
-        arn.push_str(ARN_PREFIX);
-        arn.push_str(&self.name);
-        if let Some(qualifier) = qualifier {
-            arn.push(':');
-            arn.push_str(qualifier);
-        }
-        arn
-    }
-}
-
 /// Lambda's name of the error for a result that is too large.
 const TOO_LARGE: &str = "Function.ResponseSizeTooLarge";
 /// Lambda's limit for the base64 text.
@@ -351,19 +359,6 @@ mod tests {
             log("All"),
             Err(RequestError::InvalidMember { .. })
         ));
-    }
-
-    #[test]
-    fn an_arn_has_the_qualifier_it_was_invoked_with() {
-        let arn = |segment| Named::parse(segment, None).unwrap().arn();
-        assert_eq!(
-            arn("invert"),
-            "arn:aws:lambda:local:000000000000:function:invert"
-        );
-        assert_eq!(
-            arn("invert:2"),
-            "arn:aws:lambda:local:000000000000:function:invert:2"
-        );
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! One request on the data path, as all routes need it.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -62,9 +63,19 @@ impl RequestContext<'_> {
         Some(Upload::new(body, Arc::clone(self.line.usage()), patience))
     }
 
-    /// The caller's trace header.
-    pub(crate) fn trace(&self) -> Option<String> {
-        let value = self.head.headers.get(headers::TRACE_ID)?;
-        Some(headers::text(value).into_owned())
+    /// The caller's trace header, or a new trace that is not sampled. Its numbers are those of the request id (AWS X-Ray, "Tracing
+    /// header").
+    pub(crate) fn trace(&self) -> String {
+        if let Some(value) = self.head.headers.get(headers::TRACE_ID) {
+            return headers::text(value).into_owned();
+        }
+        let seconds = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs());
+        let mut digits = String::with_capacity(32);
+        digits.extend(self.id.as_str().chars().filter(char::is_ascii_hexdigit));
+        let (root, parent) = (digits.get(..24), digits.get(16..32));
+        let (root, parent) = (root.unwrap_or_default(), parent.unwrap_or_default());
+        format!("Root=1-{seconds:08x}-{root};Parent={parent};Sampled=0")
     }
 }

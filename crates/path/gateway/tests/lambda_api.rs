@@ -59,7 +59,7 @@ async fn every_way_to_name_a_function_invokes_it() {
         "echo:1",
         "echo%3A1",
         "000000000000:function:echo",
-        "arn:aws:lambda:local:000000000000:function:echo",
+        "arn:aws:lambda:us-east-1:000000000000:function:echo",
         "arn%3Aaws%3Alambda%3Aus-east-1%3A123456789012%3Afunction%3Aecho%3A%24LATEST",
     ] {
         let path = format!("/2015-03-31/functions/{name}/invocations");
@@ -93,7 +93,7 @@ async fn the_function_gets_its_arn_client_context_and_trace() {
     let meta = told.json();
     assert_eq!(
         meta["arn"],
-        "arn:aws:lambda:local:000000000000:function:tell:1"
+        "arn:aws:lambda:us-east-1:000000000000:function:tell:1"
     );
     assert_eq!(meta["client_context"], r#"{"custom":{"k":"v"}}"#);
     assert_eq!(meta["trace"], "Root=1-2-3");
@@ -242,7 +242,7 @@ async fn a_missing_function_is_told_in_lambdas_words() {
     let daemon = Daemon::with(vec![]).await;
     let path = "/2015-03-31/functions/nope/invocations";
     let missing = daemon.ask("POST", path, "", b"{}").await.json();
-    let arn = "arn:aws:lambda:local:000000000000:function:nope";
+    let arn = "arn:aws:lambda:us-east-1:000000000000:function:nope";
     assert_eq!(
         missing,
         json!({"Type": "User", "Message": format!("Function not found: {arn}")})

@@ -191,7 +191,7 @@ impl Streaming {
         };
         let now = self.invocation.now();
         if let Some(lease) = self.lease.take() {
-            self.invocation.cpu = lease.cpu();
+            self.invocation.measure(&lease);
             lease.lose(now, failure.reason);
         }
         self.record = Some(self.invocation.end(now, failure.outcome, failure.output));
@@ -220,7 +220,7 @@ impl Streaming {
     fn over(&mut self, outcome: Outcome, done: Done) {
         let now = self.invocation.now();
         if let Some(lease) = self.lease.take() {
-            self.invocation.cpu = lease.cpu();
+            self.invocation.measure(&lease);
             lease.finish(now);
         }
         self.invocation.done(&done, now);

@@ -60,6 +60,8 @@ pub(crate) async fn exchange(
         Err(_) => {
             let mut printed = Bytes::new();
             if config.concurrency == 1 {
+                // Afterwards there is nothing to read.
+                invocation.measure(&lease);
                 lease.worker().kill();
                 if let Ok(Err(fault)) = timeout(LAST_WORDS, &mut answer).await {
                     printed = output_of(fault);
@@ -113,7 +115,7 @@ fn finish(
     done: Done,
 ) -> Response {
     let now = invocation.now();
-    invocation.cpu = lease.cpu();
+    invocation.measure(&lease);
     lease.finish(now);
     invocation.done(&done, now);
     invocation.answer(now, outcome, done.output, body)
@@ -121,7 +123,7 @@ fn finish(
 
 fn fail(mut invocation: Invocation, lease: Lease, failure: Failure) -> Response {
     let now = invocation.now();
-    invocation.cpu = lease.cpu();
+    invocation.measure(&lease);
     lease.lose(now, failure.reason);
     let body = ResponseBody::FunctionError(failure.body);
     invocation.answer(now, failure.outcome, failure.output, body)

@@ -101,6 +101,7 @@ impl Invocation {
     pub(crate) fn leased(&mut self, lease: &Lease) {
         self.worker = Some(lease.worker().id());
         self.start = lease.kind();
+        // What is known if the worker crashes, and its cgroup with it.
         self.memory_bytes_max = lease.memory_bytes_max();
         let admitted = self.timeline.admitted.unwrap_or(self.timeline.received);
         let given = lease.since().max(admitted);
@@ -116,6 +117,14 @@ impl Invocation {
         self.timeline.forked = Some(forked);
         self.timeline.sandboxed = Some(sandboxed);
         self.timeline.initialised = Some(initialised);
+    }
+
+    /// Reads what the worker used since the last call. What was read before stays if the worker is gone.
+    pub(crate) fn measure(&mut self, lease: &Lease) {
+        self.memory_bytes_max = lease.memory_bytes_max().or(self.memory_bytes_max);
+        if let Some(spent) = lease.cpu() {
+            *self.cpu.get_or_insert_default() += spent;
+        }
     }
 
     /// Takes the worker's stamps. They come from the function's own process, so the order is enforced.

@@ -16,9 +16,9 @@ pub struct Request {
     pub received: Instant,
     /// Lambda's client context, JSON, as received.
     pub client_context: Option<String>,
-    /// A trace header, as received.
+    /// A trace header, as received or made.
     pub trace: Option<String>,
-    /// `arn:aws:lambda:local:000000000000:function:NAME[:QUALIFIER]`, as invoked.
+    /// `arn:aws:lambda:us-east-1:000000000000:function:NAME[:QUALIFIER]`, as invoked.
     pub arn: String,
 }
 

@@ -59,10 +59,10 @@ impl PooledWorker {
         (cpu != CpuTime::default()).then_some(cpu)
     }
 
-    /// The highest memory use of the worker in the samples, bytes; `None` before the first sample.
+    /// The highest memory use of the worker in the samples, bytes. Before the first sample it is read. `None`: unknown.
     pub(crate) fn memory_bytes_max(&self) -> Option<u64> {
         match self.peak.load(Ordering::Relaxed) {
-            0 => None,
+            0 => self.worker.memory_peak(),
             peak => Some(peak),
         }
     }
@@ -145,7 +145,7 @@ impl Lease {
         self.fresh.then(|| self.pooled.worker.stamps())
     }
 
-    /// The highest memory use of the worker in the samples, bytes; `None` before the first sample.
+    /// The highest memory use of the worker so far, bytes, as last sampled. `None`: unknown.
     #[must_use]
     pub fn memory_bytes_max(&self) -> Option<u64> {
         self.pooled.memory_bytes_max()

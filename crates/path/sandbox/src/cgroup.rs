@@ -206,8 +206,8 @@ struct Files {
     join: Vec<OwnedFd>,
     /// Lists the processes. Open, because reading it is on the path of a cold request: 3 us instead of 15.
     processes: File,
-    /// Peak memory use.
-    peak: PathBuf,
+    /// Peak memory use; open for the same reason. `None`: the kernel does not record it.
+    peak: Option<File>,
     /// Has a line `oom_kill N`.
     oom: PathBuf,
 }
@@ -237,11 +237,9 @@ impl Cgroup {
     /// Peak memory use, bytes, if the kernel records it.
     #[must_use]
     pub fn peak_bytes(&self) -> Option<u64> {
-        fs::read_to_string(&self.files.peak)
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
+        let mut digits = [0; 24];
+        let len = self.files.peak.as_ref()?.read_at(&mut digits, 0).ok()?;
+        str::from_utf8(&digits[..len]).ok()?.trim().parse().ok()
     }
 
     /// How often the kernel killed one of its processes at the memory limit.
@@ -267,7 +265,9 @@ impl Cgroup {
 
     /// Starts a new use: resets the peak if the kernel supports it.
     pub fn reset(&self) {
-        let _ = fs::write(&self.files.peak, "0");
+        if let Some(peak) = &self.files.peak {
+            let _ = peak.write_at(b"0", 0);
+        }
     }
 }
 
@@ -281,6 +281,12 @@ impl Drop for Cgroup {
             .filter(|folder| !remove(folder));
         self.hierarchy.inner.leftover.lock().extend(busy);
     }
+}
+
+/// Opens the file of a peak, which newer kernels allow to reset by writing.
+fn open_peak(path: &Path) -> Option<File> {
+    let both = OpenOptions::new().read(true).write(true).open(path);
+    both.or_else(|_| File::open(path)).ok()
 }
 
 fn open_to_write(path: &Path) -> io::Result<OwnedFd> {

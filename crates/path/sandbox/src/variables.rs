@@ -27,10 +27,10 @@ pub(crate) fn of_lambda(version: &Version, runtime_dir: &str) -> BTreeMap<String
     let name = config.name.as_str();
     let mut variables = base();
     let own = [
-        ("AWS_DEFAULT_REGION", "us-east-1".to_owned()),
+        ("AWS_DEFAULT_REGION", version.region().to_owned()),
         (
             "AWS_EXECUTION_ENV",
-            format!("AWS_Lambda_{}", config.runtime),
+            format!("AWS_Lambda_{}", runtime_with_version(version)),
         ),
         (
             "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
@@ -44,7 +44,7 @@ pub(crate) fn of_lambda(version: &Version, runtime_dir: &str) -> BTreeMap<String
             "AWS_LAMBDA_LOG_STREAM_NAME",
             format!("{}/[{}]", name, version.number),
         ),
-        ("AWS_REGION", "us-east-1".to_owned()),
+        ("AWS_REGION", version.region().to_owned()),
         ("LAMBDA_RUNTIME_DIR", runtime_dir.to_owned()),
         ("LAMBDA_TASK_ROOT", CODE_INSIDE.to_owned()),
         ("_HANDLER", config.handler.clone()),
@@ -60,6 +60,18 @@ pub(crate) fn of_lambda(version: &Version, runtime_dir: &str) -> BTreeMap<String
     }
     variables.extend(config.environment.clone());
     variables
+}
+
+/// `nodejs20.x`. Without a version if only the worker knows it, which then adds it (python/pilot_worker/imports.py).
+fn runtime_with_version(version: &Version) -> String {
+    let runtime = version.config.runtime.full_name();
+    match (&version.environment.node, runtime.as_str()) {
+        (Some(node), "node") => {
+            let major = node.version.split('.').next().unwrap_or_default();
+            format!("nodejs{major}.x")
+        }
+        _ => runtime,
+    }
 }
 
 /// For a program that is not one of Pilotlight's workers: it finds interpreters, commands and packages only through these.
@@ -94,6 +106,8 @@ pub(crate) fn add_paths(version: &Version, variables: &mut BTreeMap<String, Stri
     path.extend(node.and_then(|node| folder(&node.executable)));
     path.extend(["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned));
     keep(variables, version, "PATH", path.join(":"));
+    // Otherwise a Python program keeps what it prints until its buffer is full.
+    keep(variables, version, "PYTHONUNBUFFERED", "1".to_owned());
 }
 
 /// For a function's own HTTP server (Knative's container runtime contract; Cloud Run's "container runtime contract").

@@ -69,6 +69,11 @@ pub(crate) struct Body {
 }
 
 impl Body {
+    /// As [`Worker::memory_peak`].
+    pub(crate) fn peak(this: &Mutex<Option<Self>>) -> Option<u64> {
+        this.lock().as_ref()?.sandbox.cgroup()?.peak_bytes()
+    }
+
     /// Memory of the sandbox's processes; nothing once the worker is killed or released.
     pub(crate) fn memory(this: &Mutex<Option<Self>>) -> WorkerMemory {
         let seen = {
@@ -351,6 +356,10 @@ impl Worker for ForkedWorker {
 
     fn memory(&self) -> WorkerMemory {
         Body::memory(&self.body)
+    }
+
+    fn memory_peak(&self) -> Option<u64> {
+        Body::peak(&self.body)
     }
 
     fn cpu(&self) -> Option<CpuTime> {

@@ -31,8 +31,8 @@ pub(crate) fn of_lambda(version: &Version, image: &Image, user: &User, port: u16
     let config = &version.config;
     let name = config.name.as_str();
     let mut variables = owned([
-        ("AWS_DEFAULT_REGION", "us-east-1".to_owned()),
-        ("AWS_REGION", "us-east-1".to_owned()),
+        ("AWS_DEFAULT_REGION", version.region().to_owned()),
+        ("AWS_REGION", version.region().to_owned()),
         ("LAMBDA_RUNTIME_DIR", "/var/runtime".to_owned()),
         ("LAMBDA_TASK_ROOT", "/var/task".to_owned()),
         ("TZ", ":UTC".to_owned()),

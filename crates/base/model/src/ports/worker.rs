@@ -72,6 +72,11 @@ pub trait Worker: Send + Sync + Debug {
     /// Memory in use and its peak; reads `/proc` and the cgroup, so not for the path.
     fn memory(&self) -> WorkerMemory;
 
+    /// The most memory that it has used, bytes. For the path: one system call. `None`: it is not recorded, or not cheap to read.
+    fn memory_peak(&self) -> Option<u64> {
+        None
+    }
+
     /// CPU time of its main process since its fork, without its child processes. For the path: two system calls of 0.4 µs each. A
     /// cgroup's counters take longer, and cgroup v2 adds them up at the read. `None`: it cannot be measured.
     fn cpu(&self) -> Option<CpuTime> {

@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn a_target_cannot_leave_its_place_in_the_path() {
         assert!(check_target("invert:2").is_ok());
-        assert!(check_target("arn:aws:lambda:local:000000000000:function:invert").is_ok());
+        assert!(check_target("arn:aws:lambda:us-east-1:000000000000:function:invert").is_ok());
         for wrong in ["", "a/b", "a?b", "a b", "ä"] {
             assert!(check_target(wrong).is_err(), "{wrong}");
         }
@@ -306,7 +306,7 @@ mod tests {
             ("function:invert", ("invert", None)),
             ("000000000000:function:invert:2", ("invert", Some("2"))),
             (
-                "arn:aws:lambda:local:000000000000:function:invert:$LATEST",
+                "arn:aws:lambda:us-east-1:000000000000:function:invert:$LATEST",
                 ("invert", Some("$LATEST")),
             ),
         ] {

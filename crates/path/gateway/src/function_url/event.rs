@@ -69,7 +69,7 @@ impl EventSource<'_> {
             request_context: RequestContext {
                 account_id: "anonymous",
                 api_id: self.name,
-                domain_name: without_port(&host),
+                domain_name: &host,
                 domain_prefix: self.name,
                 http: Http {
                     method: self.method,
@@ -233,13 +233,6 @@ fn parameters(query: &str) -> BTreeMap<String, String> {
 }
 
 /// A host without its port; an IPv6 address keeps its brackets.
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    }
-}
-
 fn protocol(version: Version) -> &'static str {
     if version == Version::HTTP_10 {
         "HTTP/1.0"

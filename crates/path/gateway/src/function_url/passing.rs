@@ -45,11 +45,11 @@ pub(super) async fn call(
     let (request, client) = passed(&mut context, place)?;
     let call = Request {
         id: context.id.clone(),
+        arn: version.arn(named.qualifier.as_deref()),
         version,
         received: context.received,
         client_context: None,
-        trace,
-        arn: named.arn(),
+        trace: Some(trace),
     };
     let response = invoker.pass(call, request).await?;
     let mut reply = match response.body {

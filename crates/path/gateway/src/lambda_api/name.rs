@@ -46,10 +46,14 @@ impl Named {
         }
         Ok(Self {
             name: name.to_owned(),
-            qualifier: qualifier.filter(|qualifier| qualifier != "$LATEST"),
+            qualifier: qualifier.filter(|qualifier| !LIVE.contains(&qualifier.as_str())),
         })
     }
 }
+
+/// Qualifiers of the version that is live. The second is Lambda's for functions on managed instances, where publishing makes a version
+/// live; here, deploying does.
+const LIVE: [&str; 2] = ["$LATEST", "$LATEST.PUBLISHED"];
 
 /// The function's name and the qualifier in `text`, which is a name or an ARN or a part of one.
 fn split(text: &str) -> Option<(&str, Option<&str>)> {
@@ -90,7 +94,7 @@ fn is_name(text: &str) -> bool {
 }
 
 fn is_qualifier(text: &str) -> bool {
-    text == "$LATEST" || ((1..=128).contains(&text.len()) && text.bytes().all(is_word))
+    LIVE.contains(&text) || ((1..=128).contains(&text.len()) && text.bytes().all(is_word))
 }
 
 fn is_word(byte: u8) -> bool {
@@ -122,12 +126,16 @@ mod tests {
             ("invert%3A2", Some("2")),
             ("invert:$LATEST", None),
             ("invert:%24LATEST", None),
+            ("invert:$LATEST.PUBLISHED", None),
             ("function:invert", None),
             ("000000000000:function:invert", None),
             ("000000000000:function:invert:prod", Some("prod")),
-            ("arn:aws:lambda:local:000000000000:function:invert", None),
             (
-                "arn:aws:lambda:local:000000000000:function:invert:3",
+                "arn:aws:lambda:us-east-1:000000000000:function:invert",
+                None,
+            ),
+            (
+                "arn:aws:lambda:us-east-1:000000000000:function:invert:3",
                 Some("3"),
             ),
             (
@@ -159,7 +167,7 @@ mod tests {
             "a+b",
             long.as_str(),
             "arn:aws:s3:::bucket",
-            "arn:aws:lambda:local:function:invert",
+            "arn:aws:lambda:us-east-1:function:invert",
             "1234:function:invert",
             ":function:invert",
         ] {

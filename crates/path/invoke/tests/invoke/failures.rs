@@ -7,7 +7,7 @@ use pilot_model::{EndReason, Outcome, StartKind};
 use pilot_testkit::Deed;
 use tokio::time::Instant;
 
-use crate::house::{House, function_error, ms, pass};
+use crate::fixture::{Fixture, function_error, ms, pass};
 
 fn import_error() -> StartError {
     StartError::Import {
@@ -24,14 +24,14 @@ fn sandbox_error() -> StartError {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_kills_that_worker_and_nothing_else() {
-    let house = House::new();
-    house.deploy(|config| config.timeout = ms(1000));
-    house.engine.serve(|_| Deed::after(ms(900)));
-    let other = house.begin();
+    let fixture = Fixture::new();
+    fixture.deploy(|config| config.timeout = ms(1000));
+    fixture.engine.serve(|_| Deed::after(ms(900)));
+    let other = fixture.begin();
     pass(ms(10)).await;
-    house.engine.serve(|_| Deed::Hang);
+    fixture.engine.serve(|_| Deed::Hang);
     let begun = Instant::now();
-    let answer = house.call().await.unwrap();
+    let answer = fixture.call().await.unwrap();
     assert!((ms(1000)..ms(1010)).contains(&begun.elapsed()));
     assert_eq!(answer.outcome, Outcome::Timeout);
     let tail = String::from_utf8(answer.log_tail().to_vec()).unwrap();
@@ -44,38 +44,38 @@ async fn a_timeout_kills_that_worker_and_nothing_else() {
     assert_eq!(error["errorType"], "Sandbox.Timedout");
     assert!(other.await.unwrap().is_ok());
     pass(ms(1)).await;
-    assert_eq!(house.engine.alive(), 1);
-    assert_eq!(house.sink.ended().len(), 1);
-    assert!(house.call().await.is_ok());
+    assert_eq!(fixture.engine.alive(), 1);
+    assert_eq!(fixture.sink.ended().len(), 1);
+    assert!(fixture.call().await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn beside_others_on_its_worker_a_timeout_ends_the_worker_only_after_them() {
-    let house = House::new();
-    house.deploy(|config| {
+    let fixture = Fixture::new();
+    fixture.deploy(|config| {
         config.timeout = ms(100);
         config.concurrency = 2;
         config.scale.max = 1;
     });
-    house.engine.serve(|call| match call.stream {
+    fixture.engine.serve(|call| match call.stream {
         1 => Deed::Hang,
         _ => Deed::after(ms(90)),
     });
-    let hanging = house.begin();
+    let hanging = fixture.begin();
     pass(ms(50)).await;
-    let other = house.begin();
+    let other = fixture.begin();
     assert_eq!(hanging.await.unwrap().unwrap().outcome, Outcome::Timeout);
-    assert_eq!(house.engine.alive(), 1);
+    assert_eq!(fixture.engine.alive(), 1);
     assert_eq!(other.await.unwrap().unwrap().outcome, Outcome::Ok);
     pass(ms(1)).await;
-    assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.sink.ended()[0], EndReason::Timeout);
+    assert_eq!(fixture.engine.alive(), 0);
+    assert_eq!(fixture.sink.ended()[0], EndReason::Timeout);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_exit_a_signal_and_memory_are_told_apart() {
-    let house = House::new();
-    house.deploy(|_| ());
+    let fixture = Fixture::new();
+    fixture.deploy(|_| ());
     let output = Bytes::from_static(b"last words");
     let cases = [
         (
@@ -104,14 +104,16 @@ async fn an_exit_a_signal_and_memory_are_told_apart() {
         ),
     ];
     for (fault, outcome, words) in cases {
-        house.engine.serve(move |_| Deed::Die(ms(1), fault.clone()));
+        fixture
+            .engine
+            .serve(move |_| Deed::Die(ms(1), fault.clone()));
         // The existing worker was made before this change of behaviour.
-        house
+        fixture
             .engine
             .workers()
             .iter()
             .for_each(|worker| worker.die());
-        let answer = house.call().await.unwrap();
+        let answer = fixture.call().await.unwrap();
         assert_eq!(answer.outcome, outcome);
         assert!(
             answer
@@ -121,74 +123,76 @@ async fn an_exit_a_signal_and_memory_are_told_apart() {
         );
         let message = function_error(Ok(answer))["errorMessage"].to_string();
         assert!(message.contains(words), "{message}");
-        house.engine.serve(|_| Deed::answer("{}"));
-        assert_eq!(house.call().await.unwrap().outcome, Outcome::Ok);
+        fixture.engine.serve(|_| Deed::answer("{}"));
+        assert_eq!(fixture.call().await.unwrap().outcome, Outcome::Ok);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_died_while_it_was_idle_costs_no_invocation() {
-    let house = House::new();
-    house.deploy(|_| ());
-    house.call().await.unwrap();
-    house.engine.workers()[0].die();
-    let answer = house.call().await.unwrap();
+    let fixture = Fixture::new();
+    fixture.deploy(|_| ());
+    fixture.call().await.unwrap();
+    fixture.engine.workers()[0].die();
+    let answer = fixture.call().await.unwrap();
     assert_eq!(
         (answer.outcome, answer.start),
         (Outcome::Ok, StartKind::Cold)
     );
-    assert_eq!(house.sink.ended()[0], EndReason::Crash);
+    assert_eq!(fixture.sink.ended()[0], EndReason::Crash);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_handler_raises_is_passed_on_and_the_worker_serves_on() {
-    let house = House::new();
-    house.deploy(|_| ());
+    let fixture = Fixture::new();
+    fixture.deploy(|_| ());
     let raised = Bytes::from_static(br#"{"errorType":"ValueError"}"#);
-    house
+    fixture
         .engine
         .serve(move |_| Deed::Raise(ms(0), raised.clone()));
-    let answer = house.call().await.unwrap();
+    let answer = fixture.call().await.unwrap();
     assert_eq!(answer.outcome, Outcome::FunctionError);
     assert_eq!(function_error(Ok(answer))["errorType"], "ValueError");
-    assert_eq!(house.call().await.unwrap().start, StartKind::Warm);
+    assert_eq!(fixture.call().await.unwrap().start, StartKind::Warm);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_import_error_is_the_answer_of_everyone_who_waits() {
-    let house = House::new();
-    house.engine.starts_take(ms(10), ms(0));
-    house.engine.fail_starts([import_error()]);
-    house.deploy(|_| ());
-    for answer in house.burst(5).await {
+    let fixture = Fixture::new();
+    fixture.engine.starts_take(ms(10), ms(0));
+    fixture.engine.fail_starts([import_error()]);
+    fixture.deploy(|_| ());
+    for answer in fixture.burst(5).await {
         let answer = answer.unwrap();
         assert_eq!(answer.outcome, Outcome::InitError);
         assert!(matches!(answer.body, ResponseBody::FunctionError(_)));
     }
-    assert!(house.call().await.is_ok());
+    assert!(fixture.call().await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_start_that_fails_otherwise_is_tried_again() {
-    let house = House::new();
-    house.engine.fail_starts([sandbox_error(), sandbox_error()]);
-    house.deploy(|_| ());
-    assert!(house.call().await.is_ok());
-    assert_eq!(house.engine.starts(), 3);
+    let fixture = Fixture::new();
+    fixture
+        .engine
+        .fail_starts([sandbox_error(), sandbox_error()]);
+    fixture.deploy(|_| ());
+    assert!(fixture.call().await.is_ok());
+    assert_eq!(fixture.engine.starts(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_start_that_keeps_failing_is_given_up() {
-    let house = House::new();
-    house
+    let fixture = Fixture::new();
+    fixture
         .engine
         .fail_starts(std::iter::repeat_n(sandbox_error(), 3));
-    house.deploy(|_| ());
-    let refused = house.call().await;
+    fixture.deploy(|_| ());
+    let refused = fixture.call().await;
     assert!(
         matches!(&refused, Err(InvokeError::StartFailed { error, .. }) if *error == sandbox_error()),
         "{refused:?}"
     );
-    assert_eq!(house.sink.records()[0].outcome, Outcome::InitError);
-    assert!(house.call().await.is_ok());
+    assert_eq!(fixture.sink.records()[0].outcome, Outcome::InitError);
+    assert!(fixture.call().await.is_ok());
 }

@@ -6,7 +6,7 @@ use pilot_model::forecast::{Forecaster, Target, Tick};
 use pilot_model::ports::Platform;
 use pilot_testkit::version_with;
 
-use crate::house::House;
+use crate::fixture::Fixture;
 
 /// Requires one worker for every invocation so far.
 #[derive(Debug, Default)]
@@ -43,24 +43,24 @@ async fn until(what: &str, done: impl Fn() -> bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_follows_its_forecaster_and_the_next_version_takes_over_what_it_has_learned() {
-    let house = House::predicted(|_| Some(Box::<Tally>::default()));
-    house.deploy(|_| {});
+    let fixture = Fixture::predicted(|_| Some(Box::<Tally>::default()));
+    fixture.deploy(|_| {});
     for _ in 0..3 {
-        house.call().await.unwrap();
+        fixture.call().await.unwrap();
     }
-    until("three idle workers", || house.workers().idle == 3).await;
+    until("three idle workers", || fixture.workers().idle == 3).await;
 
     let next = version_with("f", 2, |_| {});
-    house.invoker.activate(next);
+    fixture.invoker.activate(next);
     until("three workers of version 2", || {
-        house.workers().idle == 3 && house.engine.starts() >= 6
+        fixture.workers().idle == 3 && fixture.engine.starts() >= 6
     })
     .await;
 
     // Other settings need a new forecaster, which has observed nothing.
     let next = version_with("f", 3, |config| config.scale.max = 5);
-    house.invoker.activate(next);
-    until("no worker", || house.workers().idle == 0).await;
+    fixture.invoker.activate(next);
+    until("no worker", || fixture.workers().idle == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,16 +78,16 @@ async fn a_forecaster_that_panics_takes_nothing_with_it() {
             String::new()
         }
     }
-    let house = House::predicted(|scale| match scale.max {
+    let fixture = Fixture::predicted(|scale| match scale.max {
         7 => Some(Box::new(Broken)),
         _ => Some(Box::<Tally>::default()),
     });
-    house.deploy(|config| config.scale.max = 7);
-    house.call().await.unwrap();
-    house.invoker.activate(version_with("f", 2, |_| {}));
-    house.call().await.unwrap();
+    fixture.deploy(|config| config.scale.max = 7);
+    fixture.call().await.unwrap();
+    fixture.invoker.activate(version_with("f", 2, |_| {}));
+    fixture.call().await.unwrap();
     until("the other forecaster's worker", || {
-        house.workers().idle == 1
+        fixture.workers().idle == 1
     })
     .await;
 }

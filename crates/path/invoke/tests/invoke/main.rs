@@ -5,7 +5,7 @@
     reason = "tests: clippy knows #[test] functions as such, but not what they share"
 )]
 
-mod house;
+mod fixture;
 
 mod cold_and_warm;
 mod failures;

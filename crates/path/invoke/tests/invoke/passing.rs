@@ -17,7 +17,7 @@ use pilot_testkit::Served;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use crate::house::{House, function_error, ms, pass};
+use crate::fixture::{Fixture, function_error, ms, pass};
 
 pub(crate) fn server(config: &mut FunctionConfig) {
     config.interface = Interface::Http;
@@ -58,18 +58,18 @@ pub(crate) fn at_once(response: PassedResponse) -> Served {
 }
 
 /// Answers every request with the body that `body` returns.
-fn answering(house: &House, body: impl Fn() -> StreamedBody + Send + Sync + 'static) {
-    house
+fn answering(fixture: &Fixture, body: impl Fn() -> StreamedBody + Send + Sync + 'static) {
+    fixture
         .engine
         .serve_http(move |_| at_once(HttpResponse::new(body())));
-    house.deploy(server);
+    fixture.deploy(server);
 }
 
 /// A response whose body the test sends.
-fn streaming(house: &House) -> UnboundedSender<Part> {
+fn streaming(fixture: &Fixture) -> UnboundedSender<Part> {
     let (sender, body) = sent();
     let body = parking_lot::Mutex::new(Some(body));
-    answering(house, move || body.lock().take().unwrap());
+    answering(fixture, move || body.lock().take().unwrap());
     sender
 }
 
@@ -87,8 +87,8 @@ async fn next(body: &mut PassedBody) -> Option<Result<Bytes, InvokeError>> {
 
 #[tokio::test(start_paused = true)]
 async fn the_server_gets_the_request_and_its_response_comes_back() {
-    let house = House::new();
-    house.engine.serve_http(|request| {
+    let fixture = Fixture::new();
+    fixture.engine.serve_http(|request| {
         Box::pin(async move {
             let told = format!("{} {}", request.method(), request.uri());
             let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -101,10 +101,10 @@ async fn the_server_gets_the_request_and_its_response_comes_back() {
             Ok(response)
         })
     });
-    house.deploy(server);
+    fixture.deploy(server);
     let mut request = post(full("body"));
     *request.uri_mut() = "/a%20b?x=1".parse().unwrap();
-    let response = house.pass(request).await.unwrap();
+    let response = fixture.pass(request).await.unwrap();
     assert!(!response.is_complete());
     assert!(response.timeline.first_byte.is_some());
     let (head, body) = passed(response).into_parts();
@@ -114,16 +114,16 @@ async fn the_server_gets_the_request_and_its_response_comes_back() {
     );
     assert_eq!(body.size_hint().exact(), Some(15));
     assert_eq!(body.collect().await.unwrap().to_bytes(), "POST /a%20b?x=1");
-    let record = &house.sink.records()[0];
+    let record = &fixture.sink.records()[0];
     assert_eq!(record.outcome, Outcome::Ok);
     assert_eq!((record.bytes_in, record.bytes_out), (4, 15));
     assert!(record.timeline.handler().is_some());
-    assert_eq!(house.workers().idle, 1);
+    assert_eq!(fixture.workers().idle, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_response_without_a_body_gives_the_worker_back_at_once() {
-    let house = House::new();
+    let fixture = Fixture::new();
     for (method, status) in [
         (Method::GET, StatusCode::OK),
         (Method::HEAD, StatusCode::OK),
@@ -135,66 +135,66 @@ async fn a_response_without_a_body_gives_the_worker_back_at_once() {
         } else {
             "what nobody wants"
         };
-        house.engine.serve_http(move |_| {
+        fixture.engine.serve_http(move |_| {
             let mut response = HttpResponse::new(full(body));
             *response.status_mut() = status;
             at_once(response)
         });
-        house.deploy(server);
-        house
+        fixture.deploy(server);
+        fixture
             .engine
             .workers()
             .iter()
             .for_each(|worker| worker.die());
         let mut request = get();
         *request.method_mut() = method.clone();
-        let response = house.pass(request).await.unwrap();
+        let response = fixture.pass(request).await.unwrap();
         assert!(response.is_complete(), "{method} {status}");
-        assert_eq!(house.workers().idle, 1, "{method} {status}");
+        assert_eq!(fixture.workers().idle, 1, "{method} {status}");
         assert!(passed(response).body().is_end_stream());
     }
-    assert_eq!(house.sink.records().len(), 4);
+    assert_eq!(fixture.sink.records().len(), 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_holds_the_worker_until_its_end_and_trailers_come_behind_it() {
-    let house = House::new();
-    let parts = streaming(&house);
-    let mut body = passed(house.pass(get()).await.unwrap()).into_body();
+    let fixture = Fixture::new();
+    let parts = streaming(&fixture);
+    let mut body = passed(fixture.pass(get()).await.unwrap()).into_body();
     for text in ["a", "bc"] {
         parts.send(data(text)).unwrap();
         assert_eq!(next(&mut body).await.unwrap().unwrap(), text);
-        assert_eq!(house.workers().busy, 1);
+        assert_eq!(fixture.workers().busy, 1);
     }
     let trailers = http::HeaderMap::from_iter([("x-sum".parse().unwrap(), "3".parse().unwrap())]);
     parts.send(Ok(Frame::trailers(trailers.clone()))).unwrap();
     let last = body.frame().await.unwrap().unwrap();
     assert_eq!(last.into_trailers().unwrap(), trailers);
     assert!(body.frame().await.is_none());
-    assert_eq!(house.workers().idle, 1);
-    assert_eq!(house.sink.records()[0].bytes_out, 3);
+    assert_eq!(fixture.workers().idle, 1);
+    assert_eq!(fixture.sink.records()[0].bytes_out, 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_a_body_ends_the_exchange_and_not_the_worker() {
-    let house = House::new();
-    let parts = streaming(&house);
-    let mut body = passed(house.pass(get()).await.unwrap()).into_body();
+    let fixture = Fixture::new();
+    let parts = streaming(&fixture);
+    let mut body = passed(fixture.pass(get()).await.unwrap()).into_body();
     parts.send(data("a")).unwrap();
     next(&mut body).await.unwrap().unwrap();
     drop(body);
     assert!(parts.is_closed(), "the server is told");
-    assert_eq!((house.workers().idle, house.engine.alive()), (1, 1));
-    let record = &house.sink.records()[0];
+    assert_eq!((fixture.workers().idle, fixture.engine.alive()), (1, 1));
+    let record = &fixture.sink.records()[0];
     assert_eq!((record.outcome, record.bytes_out), (Outcome::Cancelled, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_hangs_up_before_the_head_ends_the_exchange_and_not_the_worker() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let (guard, dropped) = oneshot::channel::<()>();
     let guard = parking_lot::Mutex::new(Some(guard));
-    house.engine.serve_http(move |request| {
+    fixture.engine.serve_http(move |request| {
         let held = guard.lock().take().map(|guard| (guard, request));
         Box::pin(async move {
             if held.is_some() {
@@ -203,48 +203,48 @@ async fn a_client_that_hangs_up_before_the_head_ends_the_exchange_and_not_the_wo
             Ok(HttpResponse::new(full("second")))
         })
     });
-    house.deploy(|config| {
+    fixture.deploy(|config| {
         server(config);
         config.concurrency = 8;
         config.scale.max = 1;
     });
     let (upload, body) = sent();
-    let waiting = tokio::spawn(house.pass(post(body)));
+    let waiting = tokio::spawn(fixture.pass(post(body)));
     pass(ms(1)).await;
-    let beside = passed(house.pass(get()).await.unwrap());
-    assert_eq!(house.workers().busy, 1);
+    let beside = passed(fixture.pass(get()).await.unwrap());
+    assert_eq!(fixture.workers().busy, 1);
     waiting.abort();
     pass(ms(1)).await;
     assert!(dropped.await.is_err(), "the server is told");
     assert!(upload.is_closed());
     assert_eq!(beside.collect().await.unwrap().to_bytes(), "second");
-    assert_eq!((house.workers().idle, house.engine.starts()), (1, 1));
-    let outcomes: Vec<_> = house.sink.records().iter().map(|it| it.outcome).collect();
+    assert_eq!((fixture.workers().idle, fixture.engine.starts()), (1, 1));
+    let outcomes: Vec<_> = fixture.sink.records().iter().map(|it| it.outcome).collect();
     assert_eq!(outcomes, [Outcome::Cancelled, Outcome::Ok]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_head_within_the_timeout_is_a_server_that_is_stuck() {
-    let house = House::new();
-    house
+    let fixture = Fixture::new();
+    fixture
         .engine
         .serve_http(|_| Box::pin(std::future::pending()));
-    house.deploy(server);
+    fixture.deploy(server);
     let begun = tokio::time::Instant::now();
-    let answer = house.pass(get()).await.unwrap();
+    let answer = fixture.pass(get()).await.unwrap();
     assert!((ms(1000)..ms(1010)).contains(&begun.elapsed()));
     assert_eq!(answer.outcome, Outcome::Timeout);
     assert_eq!(function_error(Ok(answer))["errorType"], "Sandbox.Timedout");
     pass(ms(1)).await;
-    assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.sink.ended()[0], EndReason::Timeout);
+    assert_eq!(fixture.engine.alive(), 0);
+    assert_eq!(fixture.sink.ended()[0], EndReason::Timeout);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_lasts_too_long_is_cut_and_the_worker_serves_on() {
-    let house = House::new();
-    let parts = streaming(&house);
-    let mut body = passed(house.pass(get()).await.unwrap()).into_body();
+    let fixture = Fixture::new();
+    let parts = streaming(&fixture);
+    let mut body = passed(fixture.pass(get()).await.unwrap()).into_body();
     parts.send(data("a")).unwrap();
     next(&mut body).await.unwrap().unwrap();
     pass(ms(900)).await;
@@ -252,17 +252,17 @@ async fn a_body_that_lasts_too_long_is_cut_and_the_worker_serves_on() {
     assert_eq!(error, InvokeError::BodyTimedOut { after: ms(1000) });
     assert!(next(&mut body).await.is_none());
     assert!(parts.is_closed());
-    assert_eq!(house.sink.records()[0].outcome, Outcome::Timeout);
-    assert_eq!((house.workers().idle, house.engine.alive()), (1, 1));
+    assert_eq!(fixture.sink.records()[0].outcome, Outcome::Timeout);
+    assert_eq!((fixture.workers().idle, fixture.engine.alive()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_never_pauses_does_not_outrun_its_timeout() {
-    let house = House::new();
-    answering(&house, || {
+    let fixture = Fixture::new();
+    answering(&fixture, || {
         StreamedBody::new(StreamBody::new(stream::repeat_with(|| data("x"))))
     });
-    let mut body = passed(house.pass(get()).await.unwrap()).into_body();
+    let mut body = passed(fixture.pass(get()).await.unwrap()).into_body();
     assert!(next(&mut body).await.unwrap().is_ok());
     pass(ms(1001)).await;
     let error = next(&mut body).await.unwrap().unwrap_err();
@@ -299,12 +299,12 @@ async fn a_server_that_fails_before_its_head_is_an_error_that_names_the_function
         ),
     ];
     for (fault, outcome, kind, words) in cases {
-        let house = House::new();
-        house
+        let fixture = Fixture::new();
+        fixture
             .engine
             .serve_http(move |_| Box::pin(std::future::ready(Err(fault.clone()))));
-        house.deploy(server);
-        let answer = house.pass(get()).await.unwrap();
+        fixture.deploy(server);
+        let answer = fixture.pass(get()).await.unwrap();
         assert_eq!(answer.outcome, outcome);
         let error = function_error(Ok(answer));
         assert_eq!(error["errorType"], kind);
@@ -312,7 +312,7 @@ async fn a_server_that_fails_before_its_head_is_an_error_that_names_the_function
         assert!(message.contains("function 'f'"), "{message}");
         assert!(message.contains(words), "{message}");
         pass(ms(1)).await;
-        assert_eq!(house.engine.alive(), 0);
+        assert_eq!(fixture.engine.alive(), 0);
     }
 }
 
@@ -327,9 +327,9 @@ async fn a_server_that_breaks_its_body_off_serves_on_unless_it_is_gone() {
         (gone.into(), Outcome::Crash, 0),
     ];
     for (error, outcome, alive) in cases {
-        let house = House::new();
-        let parts = streaming(&house);
-        let mut body = passed(house.pass(get()).await.unwrap()).into_body();
+        let fixture = Fixture::new();
+        let parts = streaming(&fixture);
+        let mut body = passed(fixture.pass(get()).await.unwrap()).into_body();
         parts.send(data("a")).unwrap();
         parts.send(Err(error)).unwrap();
         assert!(next(&mut body).await.unwrap().is_ok());
@@ -337,20 +337,20 @@ async fn a_server_that_breaks_its_body_off_serves_on_unless_it_is_gone() {
         assert!(matches!(error, InvokeError::BodyBroken { .. }), "{error}");
         assert!(next(&mut body).await.is_none());
         pass(ms(1)).await;
-        assert_eq!(house.sink.records()[0].outcome, outcome);
-        assert_eq!(house.engine.alive(), alive);
+        assert_eq!(fixture.sink.records()[0].outcome, outcome);
+        assert_eq!(fixture.engine.alive(), alive);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_server_prints_meanwhile_is_the_exchanges() {
-    let house = House::new();
-    let parts = streaming(&house);
-    let mut body = passed(house.pass(get()).await.unwrap()).into_body();
-    house.engine.workers()[0].print("a line\nhalf a line");
+    let fixture = Fixture::new();
+    let parts = streaming(&fixture);
+    let mut body = passed(fixture.pass(get()).await.unwrap()).into_body();
+    fixture.engine.workers()[0].print("a line\nhalf a line");
     parts.send(Err("connection reset".into())).unwrap();
     assert!(next(&mut body).await.unwrap().is_err());
-    let output = house.sink.records()[0].output.clone();
+    let output = fixture.sink.records()[0].output.clone();
     let output = String::from_utf8(output.to_vec()).unwrap();
     let begins = "a line\nhalf a line\nRequestId: ";
     assert!(output.starts_with(begins), "{output}");
@@ -358,14 +358,14 @@ async fn what_the_server_prints_meanwhile_is_the_exchanges() {
 
 #[tokio::test(start_paused = true)]
 async fn a_switch_of_protocols_that_nobody_asked_for_is_the_functions_error() {
-    let house = House::new();
-    house.engine.serve_http(|_| {
+    let fixture = Fixture::new();
+    fixture.engine.serve_http(|_| {
         let mut response = HttpResponse::new(full(""));
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         at_once(response)
     });
-    house.deploy(server);
-    let error = function_error(house.pass(get()).await);
+    fixture.deploy(server);
+    let error = function_error(fixture.pass(get()).await);
     assert_eq!(error["errorType"], "Runtime.ServerError");
 }
 
@@ -384,15 +384,15 @@ impl Body for Asked {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_body_waits_unread_while_the_worker_starts() {
-    let house = House::new();
-    house.engine.starts_take(ms(20), ms(0));
-    house
+    let fixture = Fixture::new();
+    fixture.engine.starts_take(ms(20), ms(0));
+    fixture
         .engine
         .serve_http(|request| at_once(HttpResponse::new(request.into_body())));
-    house.deploy(server);
+    fixture.deploy(server);
     let asked = Arc::new(AtomicUsize::new(0));
     let body = StreamedBody::new(Asked(asked.clone(), full("body")));
-    let answer = tokio::spawn(house.pass(post(body)));
+    let answer = tokio::spawn(fixture.pass(post(body)));
     pass(ms(19)).await;
     assert_eq!(asked.load(Ordering::Relaxed), 0);
     let body = passed(answer.await.unwrap().unwrap()).into_body();
@@ -401,8 +401,8 @@ async fn a_request_body_waits_unread_while_the_worker_starts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_body_that_breaks_off_is_the_clients_fault() {
-    let house = House::new();
-    house.engine.serve_http(|request| {
+    let fixture = Fixture::new();
+    fixture.engine.serve_http(|request| {
         Box::pin(async move {
             match request.into_body().collect().await {
                 Ok(body) => panic!("whole: {body:?}"),
@@ -413,41 +413,41 @@ async fn a_request_body_that_breaks_off_is_the_clients_fault() {
             }
         })
     });
-    house.deploy(server);
+    fixture.deploy(server);
     let (upload, body) = sent();
     upload.send(data("half a")).unwrap();
     upload.send(Err("nothing came for 30 s".into())).unwrap();
-    let error = house.pass(post(body)).await.unwrap_err();
+    let error = fixture.pass(post(body)).await.unwrap_err();
     let problem = "nothing came for 30 s".to_owned();
     assert_eq!(error, InvokeError::UploadBroken { problem });
-    let record = &house.sink.records()[0];
+    let record = &fixture.sink.records()[0];
     assert_eq!((record.outcome, record.bytes_in), (Outcome::Cancelled, 6));
-    assert_eq!((house.workers().idle, house.engine.alive()), (1, 1));
+    assert_eq!((fixture.workers().idle, fixture.engine.alive()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_of_a_request_passes_once_its_exchange_is_over() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let (rest, reader) = oneshot::channel();
     let rest = parking_lot::Mutex::new(Some(rest));
-    house.engine.serve_http(move |request| {
+    fixture.engine.serve_http(move |request| {
         // The server answers early and continues to read.
         let rest = rest.lock().take().unwrap();
         let reading = tokio::spawn(request.into_body().collect());
         let _ = rest.send(reading);
         at_once(HttpResponse::new(full("early")))
     });
-    house.deploy(server);
+    fixture.deploy(server);
     let (upload, body) = sent();
     upload.send(data("first")).unwrap();
-    let response = passed(house.pass(post(body)).await.unwrap());
+    let response = passed(fixture.pass(post(body)).await.unwrap());
     pass(ms(1)).await;
     assert_eq!(response.collect().await.unwrap().to_bytes(), "early");
     let read = reader.await.unwrap().await.unwrap();
     let error = read.unwrap_err().to_string();
     assert!(error.contains("the exchange is over"), "{error}");
     assert!(upload.is_closed());
-    assert_eq!(house.sink.records()[0].bytes_in, 5);
+    assert_eq!(fixture.sink.records()[0].bytes_in, 5);
 }
 
 #[tokio::test(start_paused = true)]
@@ -470,29 +470,29 @@ async fn a_body_dropped_behind_its_declared_length_was_not_cancelled() {
             SizeHint::with_exact(self.1)
         }
     }
-    let house = House::new();
-    answering(&house, || {
+    let fixture = Fixture::new();
+    answering(&fixture, || {
         let (sender, body) = sent();
         sender.send(data("abc")).unwrap();
         StreamedBody::new(Known(body, 3))
     });
-    let mut body = passed(house.pass(get()).await.unwrap()).into_body();
+    let mut body = passed(fixture.pass(get()).await.unwrap()).into_body();
     assert_eq!(next(&mut body).await.unwrap().unwrap(), "abc");
     assert!(body.is_end_stream());
-    assert_eq!(house.workers().idle, 1);
+    assert_eq!(fixture.workers().idle, 1);
     drop(body);
-    assert_eq!(house.sink.records()[0].outcome, Outcome::Ok);
+    assert_eq!(fixture.sink.records()[0].outcome, Outcome::Ok);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_gibibyte_passes_both_ways_with_one_part_in_flight() {
     const PART: usize = 64 * 1024;
     const PARTS: usize = (1 << 30) / PART;
-    let house = House::new();
-    house
+    let fixture = Fixture::new();
+    fixture
         .engine
         .serve_http(|request| at_once(HttpResponse::new(request.into_body())));
-    house.deploy(|config| {
+    fixture.deploy(|config| {
         server(config);
         config.timeout = ms(60_000);
     });
@@ -504,7 +504,7 @@ async fn a_gibibyte_passes_both_ways_with_one_part_in_flight() {
         Ok(Frame::data(zeros.clone()))
     });
     let request = post(StreamedBody::new(StreamBody::new(parts)));
-    let mut body = passed(house.pass(request).await.unwrap()).into_body();
+    let mut body = passed(fixture.pass(request).await.unwrap()).into_body();
     let mut taken = 0;
     while let Some(part) = next(&mut body).await {
         assert_eq!(part.unwrap().len(), PART);
@@ -512,6 +512,6 @@ async fn a_gibibyte_passes_both_ways_with_one_part_in_flight() {
         assert_eq!(given.load(Ordering::Relaxed), taken);
     }
     assert_eq!(taken, PARTS);
-    let record = &house.sink.records()[0];
+    let record = &fixture.sink.records()[0];
     assert_eq!((record.bytes_in, record.bytes_out), (1 << 30, 1 << 30));
 }

@@ -5,7 +5,7 @@ use pilot_model::Outcome;
 use pilot_testkit::Deed;
 use tokio::time::Instant;
 
-use crate::house::{Answer, House, ms, pass};
+use crate::fixture::{Answer, Fixture, ms, pass};
 
 fn reason(answer: Answer) -> ThrottleReason {
     match answer {
@@ -16,20 +16,20 @@ fn reason(answer: Answer) -> ThrottleReason {
 
 #[tokio::test(start_paused = true)]
 async fn one_more_than_the_queue_holds_is_refused_at_once() {
-    let house = House::with(Limits {
+    let fixture = Fixture::with(Limits {
         queue_max: 2,
         ..Limits::default()
     });
-    house.engine.serve(|_| Deed::after(ms(100)));
-    house.deploy(|config| config.scale.max = 1);
-    let running = house.begin();
+    fixture.engine.serve(|_| Deed::after(ms(100)));
+    fixture.deploy(|config| config.scale.max = 1);
+    let running = fixture.begin();
     pass(ms(1)).await;
-    let waiting = [house.begin(), house.begin()];
+    let waiting = [fixture.begin(), fixture.begin()];
     pass(ms(1)).await;
     let begun = Instant::now();
-    assert_eq!(reason(house.call().await), ThrottleReason::QueueFull);
+    assert_eq!(reason(fixture.call().await), ThrottleReason::QueueFull);
     assert!(begun.elapsed() < ms(1));
-    assert_eq!(house.sink.records()[0].outcome, Outcome::Throttled);
+    assert_eq!(fixture.sink.records()[0].outcome, Outcome::Throttled);
     assert!(running.await.unwrap().is_ok());
     for waiting in waiting {
         assert!(waiting.await.unwrap().is_ok());
@@ -38,19 +38,19 @@ async fn one_more_than_the_queue_holds_is_refused_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_longer_than_the_functions_timeout() {
-    let house = House::new();
-    house.engine.serve(|_| Deed::after(ms(180)));
-    house.deploy(|config| {
+    let fixture = Fixture::new();
+    fixture.engine.serve(|_| Deed::after(ms(180)));
+    fixture.deploy(|config| {
         config.timeout = ms(200);
         config.scale.max = 1;
     });
-    let running = [house.begin(), house.begin()];
+    let running = [fixture.begin(), fixture.begin()];
     pass(ms(1)).await;
     let begun = Instant::now();
-    let late = house.call().await;
+    let late = fixture.call().await;
     assert_eq!(reason(late), ThrottleReason::QueueTimeout);
     assert!((ms(200)..ms(205)).contains(&begun.elapsed()));
-    assert_eq!(house.workers().waiting, 0);
+    assert_eq!(fixture.workers().waiting, 0);
     for running in running {
         assert!(running.await.unwrap().is_ok());
     }
@@ -58,37 +58,37 @@ async fn nobody_waits_longer_than_the_functions_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_a_worker_does_not_shorten_the_functions_own_time() {
-    let house = House::new();
-    house.engine.starts_take(ms(150), ms(0));
-    house.engine.serve(|_| Deed::after(ms(150)));
-    house.deploy(|config| config.timeout = ms(200));
-    assert_eq!(house.call().await.unwrap().outcome, Outcome::Ok);
+    let fixture = Fixture::new();
+    fixture.engine.starts_take(ms(150), ms(0));
+    fixture.engine.serve(|_| Deed::after(ms(150)));
+    fixture.deploy(|config| config.timeout = ms(200));
+    assert_eq!(fixture.call().await.unwrap().outcome, Outcome::Ok);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_start_may_take_longer_than_the_functions_timeout_but_not_for_ever() {
-    let house = House::with(Limits {
+    let fixture = Fixture::with(Limits {
         start_wait_max: ms(5_000),
         ..Limits::default()
     });
-    house.deploy(|config| config.timeout = ms(200));
-    house.engine.starts_take(ms(3_000), ms(0));
-    assert_eq!(house.call().await.unwrap().outcome, Outcome::Ok);
-    house.engine.workers()[0].die();
-    house.engine.starts_take(ms(60_000), ms(0));
+    fixture.deploy(|config| config.timeout = ms(200));
+    fixture.engine.starts_take(ms(3_000), ms(0));
+    assert_eq!(fixture.call().await.unwrap().outcome, Outcome::Ok);
+    fixture.engine.workers()[0].die();
+    fixture.engine.starts_take(ms(60_000), ms(0));
     let begun = Instant::now();
-    assert_eq!(reason(house.call().await), ThrottleReason::QueueTimeout);
+    assert_eq!(reason(fixture.call().await), ThrottleReason::QueueTimeout);
     assert!((ms(5_000)..ms(5_010)).contains(&begun.elapsed()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_payload_over_the_limit_is_not_admitted() {
-    let house = House::with(Limits {
+    let fixture = Fixture::with(Limits {
         payload_bytes_max: 1,
         ..Limits::default()
     });
-    house.deploy(|_| ());
-    let refused = house.call().await;
+    fixture.deploy(|_| ());
+    let refused = fixture.call().await;
     assert!(matches!(
         refused,
         Err(InvokeError::PayloadTooLarge {
@@ -96,5 +96,5 @@ async fn a_payload_over_the_limit_is_not_admitted() {
             bytes_max: 1
         })
     ));
-    assert_eq!(house.engine.starts(), 0);
+    assert_eq!(fixture.engine.starts(), 0);
 }

@@ -6,7 +6,7 @@ use pilot_model::ports::{HttpHead, WorkerFault};
 use pilot_model::{Interface, Outcome};
 use pilot_testkit::{Deal, Deed};
 
-use crate::house::{House, ms, pass};
+use crate::fixture::{Fixture, ms, pass};
 
 fn head(headers: &[(&str, &str)]) -> HttpHead {
     HttpHead {
@@ -18,16 +18,16 @@ fn head(headers: &[(&str, &str)]) -> HttpHead {
     }
 }
 
-fn deploy(house: &House, head: HttpHead, first: &'static str, rest: Vec<(u64, Deal)>) {
+fn deploy(fixture: &Fixture, head: HttpHead, first: &'static str, rest: Vec<(u64, Deal)>) {
     let rest: Vec<_> = rest.into_iter().map(|(at, deal)| (ms(at), deal)).collect();
-    house.engine.serve(move |_| {
+    fixture.engine.serve(move |_| {
         Deed::Http(
             head.clone(),
             Bytes::from_static(first.as_bytes()),
             rest.clone(),
         )
     });
-    house.deploy(|config| config.interface = Interface::Asgi);
+    fixture.deploy(|config| config.interface = Interface::Asgi);
 }
 
 fn chunk(text: &'static str) -> Deal {
@@ -47,23 +47,23 @@ fn body(response: Response) -> HttpBody {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_in_one_piece_is_there_at_once() {
-    let house = House::new();
-    deploy(&house, head(&[]), "hello", vec![]);
-    let response = house.http("GET").await.unwrap();
+    let fixture = Fixture::new();
+    deploy(&fixture, head(&[]), "hello", vec![]);
+    let response = fixture.http("GET").await.unwrap();
     assert!(!response.log_tail().is_empty());
     let mut body = body(response);
     assert_eq!(body.complete().unwrap(), "hello");
     assert_eq!(body.next().await.unwrap().unwrap(), "hello");
     assert!(body.next().await.is_none());
-    assert_eq!(house.workers().idle, 1);
+    assert_eq!(fixture.workers().idle, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_application_gets_the_request_as_it_came() {
-    let house = House::new();
-    deploy(&house, head(&[]), "", vec![]);
-    house.http("GET").await.unwrap();
-    let call = &house.engine.workers()[0].calls()[0];
+    let fixture = Fixture::new();
+    deploy(&fixture, head(&[]), "", vec![]);
+    fixture.http("GET").await.unwrap();
+    let call = &fixture.engine.workers()[0].calls()[0];
     assert_eq!(call.head.http, Some(pilot_testkit::http_head()));
     assert_eq!(call.payload, "body");
     assert!(call.head.deadline_unix_ms > 0);
@@ -72,122 +72,132 @@ async fn the_application_gets_the_request_as_it_came() {
 
 #[tokio::test(start_paused = true)]
 async fn a_streamed_body_holds_the_worker_until_its_end() {
-    let house = House::new();
+    let fixture = Fixture::new();
     deploy(
-        &house,
+        &fixture,
         head(&[]),
         "a",
         vec![(5, chunk("b")), (0, chunk("")), (5, end("c"))],
     );
-    let mut body = body(house.http("GET").await.unwrap());
+    let mut body = body(fixture.http("GET").await.unwrap());
     assert!(body.complete().is_none());
     let mut text = Vec::new();
     while let Some(part) = body.next().await {
-        assert_eq!(house.workers().busy, u32::from(text.len() < 2));
+        assert_eq!(fixture.workers().busy, u32::from(text.len() < 2));
         text.extend_from_slice(&part.unwrap());
     }
     assert_eq!(text, b"abc");
-    let records = house.sink.records();
+    let records = fixture.sink.records();
     assert_eq!((records[0].outcome, records[0].bytes_out), (Outcome::Ok, 3));
-    assert_eq!(house.workers().idle, 1);
-    assert!(house.http("GET").await.is_ok());
+    assert_eq!(fixture.workers().idle, 1);
+    assert!(fixture.http("GET").await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropped_in_the_middle_the_worker_is_ended_and_the_record_says_so() {
-    let house = House::new();
-    deploy(&house, head(&[]), "a", vec![(5, chunk("b")), (5, end("c"))]);
-    let mut body = body(house.http("GET").await.unwrap());
+    let fixture = Fixture::new();
+    deploy(
+        &fixture,
+        head(&[]),
+        "a",
+        vec![(5, chunk("b")), (5, end("c"))],
+    );
+    let mut body = body(fixture.http("GET").await.unwrap());
     body.next().await.unwrap().unwrap();
     drop(body);
     pass(ms(1)).await;
-    assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.sink.records()[0].outcome, Outcome::Cancelled);
-    assert_eq!(house.workers().busy, 0);
+    assert_eq!(fixture.engine.alive(), 0);
+    assert_eq!(fixture.sink.records()[0].outcome, Outcome::Cancelled);
+    assert_eq!(fixture.workers().busy, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropped_once_the_declared_length_is_there_the_worker_serves_on() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let head = head(&[("Content-Length", "2")]);
-    deploy(&house, head, "a", vec![(5, chunk("b")), (50, end(""))]);
-    let mut body = body(house.http("GET").await.unwrap());
+    deploy(&fixture, head, "a", vec![(5, chunk("b")), (50, end(""))]);
+    let mut body = body(fixture.http("GET").await.unwrap());
     body.next().await.unwrap().unwrap();
     body.next().await.unwrap().unwrap();
     drop(body);
-    assert_eq!(house.workers().busy, 1);
+    assert_eq!(fixture.workers().busy, 1);
     pass(ms(60)).await;
-    assert_eq!(house.workers().idle, 1);
-    assert_eq!(house.sink.records()[0].outcome, Outcome::Ok);
+    assert_eq!(fixture.workers().idle, 1);
+    assert_eq!(fixture.sink.records()[0].outcome, Outcome::Ok);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_unread_body_of_a_head_request_does_not_cost_the_worker() {
-    let house = House::new();
+    let fixture = Fixture::new();
     deploy(
-        &house,
+        &fixture,
         head(&[("content-length", "9")]),
         "",
         vec![(1, chunk("b")), (1, end(""))],
     );
-    drop(house.http("HEAD").await.unwrap());
+    drop(fixture.http("HEAD").await.unwrap());
     pass(ms(10)).await;
-    assert_eq!(house.workers().idle, 1);
-    assert_eq!(house.sink.records()[0].outcome, Outcome::Ok);
+    assert_eq!(fixture.workers().idle, 1);
+    assert_eq!(fixture.sink.records()[0].outcome, Outcome::Ok);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_timeout_covers_the_whole_stream() {
-    let house = House::new();
+    let fixture = Fixture::new();
     deploy(
-        &house,
+        &fixture,
         head(&[]),
         "a",
         vec![(900, chunk("b")), (900, end("c"))],
     );
-    let mut body = body(house.http("GET").await.unwrap());
+    let mut body = body(fixture.http("GET").await.unwrap());
     body.next().await.unwrap().unwrap();
     body.next().await.unwrap().unwrap();
     let error = body.next().await.unwrap().unwrap_err();
     assert_eq!(error, InvokeError::BodyTimedOut { after: ms(1000) });
     assert!(body.next().await.is_none());
-    assert_eq!(house.sink.records()[0].outcome, Outcome::Timeout);
+    assert_eq!(fixture.sink.records()[0].outcome, Outcome::Timeout);
     pass(ms(1)).await;
-    assert_eq!(house.engine.alive(), 0);
+    assert_eq!(fixture.engine.alive(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_ends_in_the_middle_breaks_the_body_off() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let fault = WorkerFault::Exited {
         code: 3,
         output: Bytes::new(),
     };
-    deploy(&house, head(&[]), "a", vec![(1, Deal::Die(fault.clone()))]);
-    let mut body = body(house.http("GET").await.unwrap());
+    deploy(
+        &fixture,
+        head(&[]),
+        "a",
+        vec![(1, Deal::Die(fault.clone()))],
+    );
+    let mut body = body(fixture.http("GET").await.unwrap());
     body.next().await.unwrap().unwrap();
     let error = body.next().await.unwrap().unwrap_err();
     assert_eq!(error, InvokeError::BodyBroken { fault });
-    assert_eq!(house.sink.records()[0].outcome, Outcome::Crash);
+    assert_eq!(fixture.sink.records()[0].outcome, Outcome::Crash);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_application_that_raises_in_the_middle_breaks_the_body_off_and_serves_on() {
-    let house = House::new();
+    let fixture = Fixture::new();
     let raised = Bytes::from_static(br#"{"errorType":"ValueError","errorMessage":"late"}"#);
     deploy(
-        &house,
+        &fixture,
         head(&[]),
         "a",
         vec![(1, Deal::Raise(raised.clone()))],
     );
-    let mut body = body(house.http("GET").await.unwrap());
+    let mut body = body(fixture.http("GET").await.unwrap());
     body.next().await.unwrap().unwrap();
     let error = body.next().await.unwrap().unwrap_err();
     assert_eq!(error, InvokeError::BodyRaised { body: raised });
     assert!(body.next().await.is_none());
-    let records = house.sink.records();
+    let records = fixture.sink.records();
     assert_eq!(records[0].outcome, Outcome::FunctionError);
     assert_eq!(records[0].output, "[ERROR]\n");
-    assert_eq!((house.workers().idle, house.engine.alive()), (1, 1));
+    assert_eq!((fixture.workers().idle, fixture.engine.alive()), (1, 1));
 }

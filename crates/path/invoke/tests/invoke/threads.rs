@@ -6,24 +6,24 @@ use pilot_model::Outcome;
 use pilot_model::ports::Platform;
 use pilot_testkit::{Deed, version_with};
 
-use crate::house::House;
+use crate::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn after_a_storm_with_hang_ups_every_count_is_right() {
     const CLIENTS: usize = 16;
     const CALLS: usize = 100;
-    let house = House::new();
-    house
+    let fixture = Fixture::new();
+    fixture
         .engine
         .starts_take(Duration::from_micros(300), Duration::from_micros(50));
-    house.engine.serve(|call| match call.stream % 3 {
+    fixture.engine.serve(|call| match call.stream % 3 {
         0 => Deed::answer("{}"),
         _ => Deed::after(Duration::from_micros(200)),
     });
-    house.deploy(|config| config.scale.max = 6);
+    fixture.deploy(|config| config.scale.max = 6);
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
-            let calls: Vec<_> = (0..CALLS).map(|_| house.call()).collect();
+            let calls: Vec<_> = (0..CALLS).map(|_| fixture.call()).collect();
             tokio::spawn(async move {
                 for (at, call) in calls.into_iter().enumerate() {
                     let patience = match (client + at) % 5 {
@@ -38,7 +38,7 @@ async fn after_a_storm_with_hang_ups_every_count_is_right() {
     for client in clients {
         client.await.unwrap();
     }
-    let records = house.sink.records();
+    let records = fixture.sink.records();
     assert_eq!(records.len(), CLIENTS * CALLS);
     let outcome = |wanted| {
         records
@@ -51,11 +51,11 @@ async fn after_a_storm_with_hang_ups_every_count_is_right() {
         outcome(Outcome::Cancelled) + outcome(Outcome::Ok),
         CLIENTS * CALLS
     );
-    let status = house.workers();
+    let status = fixture.workers();
     assert_eq!((status.busy, status.waiting), (0, 0));
     assert!(status.idle + status.starting <= 6);
-    house.invoker.activate(version_with("f", 2, |_| ()));
-    house.invoker.drain(Duration::from_secs(5)).await;
-    let idle = house.workers().idle;
+    fixture.invoker.activate(version_with("f", 2, |_| ()));
+    fixture.invoker.drain(Duration::from_secs(5)).await;
+    let idle = fixture.workers().idle;
     assert_eq!(idle, 0);
 }

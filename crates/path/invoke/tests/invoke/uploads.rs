@@ -7,13 +7,13 @@ use pilot_invoke::{InvokeError, Payload};
 use pilot_model::StartKind;
 use tokio::time::{Instant, sleep};
 
-use crate::house::{Answer, House, request};
+use crate::fixture::{Answer, Fixture, request};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// Invokes the live version of `f`; the payload takes `upload` to arrive.
-fn slow_call(house: &House, upload: Duration) -> impl Future<Output = Answer> + Send + use<> {
-    let invoker = house.invoker.clone();
+fn slow_call(fixture: &Fixture, upload: Duration) -> impl Future<Output = Answer> + Send + use<> {
+    let invoker = fixture.invoker.clone();
     let version = invoker.find("f", None).unwrap();
     let request = request(&invoker, version);
     async move {
@@ -28,33 +28,33 @@ fn slow_call(house: &House, upload: Duration) -> impl Future<Output = Answer> + 
 #[tokio::test(start_paused = true)]
 async fn a_worker_starts_while_the_payload_arrives() {
     for (upload, start) in [(80, 100), (100, 80)] {
-        let house = House::new();
-        house.engine.starts_take(start * MS, Duration::ZERO);
-        house.deploy(|_| {});
+        let fixture = Fixture::new();
+        fixture.engine.starts_take(start * MS, Duration::ZERO);
+        fixture.deploy(|_| {});
         let begun = Instant::now();
-        let answer = slow_call(&house, upload * MS).await.unwrap();
+        let answer = slow_call(&fixture, upload * MS).await.unwrap();
         assert_eq!(begun.elapsed(), 100 * MS, "upload {upload}, start {start}");
         assert_eq!(answer.start, StartKind::Cold);
         assert!(answer.timeline.initialised.is_some());
         let phases: Duration = answer.timeline.phases().map(|(_, took)| took).sum();
         assert_eq!(Some(phases), answer.timeline.total());
-        assert_eq!(house.engine.starts(), 1);
+        assert_eq!(fixture.engine.starts(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_timeline_shows_what_the_payload_took_beyond_the_start() {
-    let house = House::new();
-    house.engine.starts_take(30 * MS, Duration::ZERO);
-    house.deploy(|_| {});
-    let answer = slow_call(&house, 100 * MS).await.unwrap();
+    let fixture = Fixture::new();
+    fixture.engine.starts_take(30 * MS, Duration::ZERO);
+    fixture.deploy(|_| {});
+    let answer = slow_call(&fixture, 100 * MS).await.unwrap();
     let inputs: Vec<_> = answer
         .timeline
         .phases()
         .filter(|(name, _)| *name == "inputs")
         .collect();
     assert_eq!(inputs, [("inputs", 70 * MS)]);
-    let warm = slow_call(&house, 20 * MS).await.unwrap();
+    let warm = slow_call(&fixture, 20 * MS).await.unwrap();
     assert_eq!(warm.start, StartKind::Warm);
     let inputs: Vec<_> = warm
         .timeline
@@ -66,33 +66,33 @@ async fn the_timeline_shows_what_the_payload_took_beyond_the_start() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_sender_holds_no_worker() {
-    let house = House::new();
-    house.deploy(|config| config.scale.max = 1);
-    let slow = tokio::spawn(slow_call(&house, 1000 * MS));
+    let fixture = Fixture::new();
+    fixture.deploy(|config| config.scale.max = 1);
+    let slow = tokio::spawn(slow_call(&fixture, 1000 * MS));
     sleep(10 * MS).await;
     for _ in 0..5 {
         let begun = Instant::now();
-        assert!(house.call().await.is_ok());
+        assert!(fixture.call().await.is_ok());
         assert!(begun.elapsed() < 10 * MS);
     }
     assert!(slow.await.unwrap().is_ok());
-    assert_eq!(house.engine.starts(), 1);
+    assert_eq!(fixture.engine.starts(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_payload_that_breaks_off_is_an_error_and_leaves_nothing() {
-    let house = House::new();
-    house.deploy(|_| {});
-    let version = house.invoker.find("f", None).unwrap();
-    let request = request(&house.invoker, version);
+    let fixture = Fixture::new();
+    fixture.deploy(|_| {});
+    let version = fixture.invoker.find("f", None).unwrap();
+    let request = request(&fixture.invoker, version);
     let payload = async {
         sleep(50 * MS).await;
         Err(InvokeError::ShuttingDown)
     };
-    let answer = house.invoker.invoke(request, payload).await;
+    let answer = fixture.invoker.invoke(request, payload).await;
     assert!(matches!(answer, Err(InvokeError::ShuttingDown)));
-    assert!(house.sink.records().is_empty());
+    assert!(fixture.sink.records().is_empty());
     // The worker that was started for it serves the next request.
-    assert_eq!(house.call().await.unwrap().start, StartKind::Warm);
-    assert_eq!(house.engine.starts(), 1);
+    assert_eq!(fixture.call().await.unwrap().start, StartKind::Warm);
+    assert_eq!(fixture.engine.starts(), 1);
 }

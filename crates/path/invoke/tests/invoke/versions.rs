@@ -9,37 +9,37 @@ use pilot_model::{EndReason, Outcome};
 use pilot_testkit::{Deed, version, version_with};
 use tokio::time::Instant;
 
-use crate::house::{House, ms, pass};
+use crate::fixture::{Fixture, ms, pass};
 
 #[tokio::test(start_paused = true)]
 async fn those_running_finish_on_the_old_version_which_is_then_given_up() {
-    let house = House::new();
-    house.engine.serve(|_| Deed::after(ms(50)));
-    let old = house.deploy(|config| config.scale.max = 1);
-    let running = house.begin();
+    let fixture = Fixture::new();
+    fixture.engine.serve(|_| Deed::after(ms(50)));
+    let old = fixture.deploy(|config| config.scale.max = 1);
+    let running = fixture.begin();
     pass(ms(1)).await;
-    let waiting = house.begin();
+    let waiting = fixture.begin();
     pass(ms(1)).await;
-    house.invoker.activate(version("f", 2));
-    let new = house.call().await.unwrap();
+    fixture.invoker.activate(version("f", 2));
+    let new = fixture.call().await.unwrap();
     assert_eq!(new.version.number, 2);
     for call in [running, waiting] {
         let answer = call.await.unwrap().unwrap();
         assert_eq!((answer.version.number, answer.outcome), (1, Outcome::Ok));
     }
     pass(ms(1)).await;
-    assert_eq!(house.engine.alive(), 1);
-    assert_eq!(house.engine.forgotten(), std::slice::from_ref(&old.id));
-    assert_eq!(house.sink.ended()[0], EndReason::Retired);
+    assert_eq!(fixture.engine.alive(), 1);
+    assert_eq!(fixture.engine.forgotten(), std::slice::from_ref(&old.id));
+    assert_eq!(fixture.sink.ended()[0], EndReason::Retired);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_version_is_found_by_number_by_id_and_as_latest() {
-    let house = House::new();
-    let old = house.deploy(|_| ());
-    house.invoker.activate(version("f", 2));
+    let fixture = Fixture::new();
+    let old = fixture.deploy(|_| ());
+    fixture.invoker.activate(version("f", 2));
     let number = |qualifier| {
-        house
+        fixture
             .invoker
             .find("f", qualifier)
             .map(|version| version.number)
@@ -53,119 +53,125 @@ async fn a_version_is_found_by_number_by_id_and_as_latest() {
         Err(InvokeError::VersionNotFound { .. })
     ));
     assert!(matches!(
-        house.invoker.find("g", None),
+        fixture.invoker.find("g", None),
         Err(InvokeError::FunctionNotFound { .. })
     ));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_older_version_is_served_on_request_and_keeps_nothing() {
-    let house = House::new();
-    let old = house.deploy(|config| config.scale.min = 1);
+    let fixture = Fixture::new();
+    let old = fixture.deploy(|config| config.scale.min = 1);
     pass(ms(1)).await;
-    house.invoker.activate(version("f", 2));
+    fixture.invoker.activate(version("f", 2));
     pass(ms(1)).await;
-    assert_eq!(house.engine.alive(), 0);
-    let answer = house.call_version(old).await.unwrap();
+    assert_eq!(fixture.engine.alive(), 0);
+    let answer = fixture.call_version(old).await.unwrap();
     assert_eq!(answer.version.number, 1);
     pass(ms(1)).await;
-    assert_eq!(house.engine.alive(), 0);
+    assert_eq!(fixture.engine.alive(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn going_back_makes_the_old_version_live_again() {
-    let house = House::new();
-    let old = house.deploy(|config| config.scale.min = 1);
-    house.invoker.activate(version("f", 2));
-    house.invoker.activate(Arc::clone(&old));
-    assert_eq!(house.call().await.unwrap().version.number, 1);
+    let fixture = Fixture::new();
+    let old = fixture.deploy(|config| config.scale.min = 1);
+    fixture.invoker.activate(version("f", 2));
+    fixture.invoker.activate(Arc::clone(&old));
+    assert_eq!(fixture.call().await.unwrap().version.number, 1);
     pass(ms(5)).await;
-    assert_eq!(house.workers().idle, 1);
+    assert_eq!(fixture.workers().idle, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_so_many_older_versions_are_kept() {
-    let house = House::with(Limits {
+    let fixture = Fixture::with(Limits {
         older_versions_max: 2,
         ..Limits::default()
     });
     for number in 1..=4 {
-        house.invoker.activate(version("f", number));
+        fixture.invoker.activate(version("f", number));
     }
-    assert!(house.invoker.find("f", Some("1")).is_err());
-    assert!(house.invoker.find("f", Some("2")).is_ok());
+    assert!(fixture.invoker.find("f", Some("1")).is_err());
+    assert!(fixture.invoker.find("f", Some("2")).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_template_shared_with_the_live_version_is_not_given_up() {
-    let house = House::new();
-    let old = house.deploy(|_| ());
-    house.call().await.unwrap();
+    let fixture = Fixture::new();
+    let old = fixture.deploy(|_| ());
+    fixture.call().await.unwrap();
     let mut again = pilot_model::Version::clone(&old);
     again.number = 2;
-    house.invoker.activate(Arc::new(again));
+    fixture.invoker.activate(Arc::new(again));
     pass(ms(10)).await;
-    assert!(house.engine.forgotten().is_empty());
+    assert!(fixture.engine.forgotten().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_removed_function_is_not_found_but_what_runs_finishes() {
-    let house = House::new();
-    house.engine.serve(|_| Deed::after(ms(50)));
-    let version = house.deploy(|_| ());
-    let running = house.begin();
+    let fixture = Fixture::new();
+    fixture.engine.serve(|_| Deed::after(ms(50)));
+    let version = fixture.deploy(|_| ());
+    let running = fixture.begin();
     pass(ms(1)).await;
-    house.invoker.remove(&"f".parse().unwrap());
-    assert!(house.invoker.status(&"f".parse().unwrap()).is_none());
+    fixture.invoker.remove(&"f".parse().unwrap());
+    assert!(fixture.invoker.status(&"f".parse().unwrap()).is_none());
     assert!(matches!(
-        house.call_version(Arc::clone(&version)).await,
+        fixture.call_version(Arc::clone(&version)).await,
         Err(InvokeError::FunctionNotFound { .. })
     ));
     assert!(running.await.unwrap().is_ok());
     pass(ms(1)).await;
-    assert_eq!(house.engine.alive(), 0);
-    assert_eq!(house.engine.forgotten(), std::slice::from_ref(&version.id));
+    assert_eq!(fixture.engine.alive(), 0);
+    assert_eq!(
+        fixture.engine.forgotten(),
+        std::slice::from_ref(&version.id)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn drain_waits_for_what_runs_and_then_ends_every_worker() {
-    let house = House::new();
-    house.engine.serve(|_| Deed::after(ms(50)));
-    house.deploy(|config| config.scale.spare = 1);
-    let running = house.begin();
+    let fixture = Fixture::new();
+    fixture.engine.serve(|_| Deed::after(ms(50)));
+    fixture.deploy(|config| config.scale.spare = 1);
+    let running = fixture.begin();
     pass(ms(10)).await;
     let begun = Instant::now();
-    house.invoker.drain(Duration::from_secs(10)).await;
+    fixture.invoker.drain(Duration::from_secs(10)).await;
     assert!(begun.elapsed() < ms(60));
     assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Ok);
-    assert_eq!(house.engine.alive(), 0);
-    assert!(matches!(house.call().await, Err(InvokeError::ShuttingDown)));
+    assert_eq!(fixture.engine.alive(), 0);
+    assert!(matches!(
+        fixture.call().await,
+        Err(InvokeError::ShuttingDown)
+    ));
 }
 
 #[tokio::test(start_paused = true)]
 async fn drain_waits_no_longer_than_its_grace() {
-    let house = House::new();
-    house.engine.serve(|_| Deed::Hang);
+    let fixture = Fixture::new();
+    fixture.engine.serve(|_| Deed::Hang);
     let version = version_with("f", 1, |config| config.timeout = Duration::from_secs(100));
-    house.invoker.activate(version);
-    let running = house.begin();
+    fixture.invoker.activate(version);
+    let running = fixture.begin();
     pass(ms(10)).await;
     let begun = Instant::now();
-    house.invoker.drain(ms(500)).await;
+    fixture.invoker.drain(ms(500)).await;
     assert!(begun.elapsed() < ms(510));
     assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Crash);
-    assert_eq!(house.engine.alive(), 0);
+    assert_eq!(fixture.engine.alive(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_invoker_ends_its_tasks_and_workers() {
-    let house = House::new();
-    house.engine.starts_take(ms(100), ms(0));
-    house.deploy(|config| config.scale.min = 2);
+    let fixture = Fixture::new();
+    fixture.engine.starts_take(ms(100), ms(0));
+    fixture.deploy(|config| config.scale.min = 2);
     pass(ms(10)).await;
-    let House {
+    let Fixture {
         invoker, engine, ..
-    } = house;
+    } = fixture;
     assert_eq!(engine.starts(), 2);
     drop(invoker);
     pass(ms(200)).await;

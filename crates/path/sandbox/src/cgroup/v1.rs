@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{CPU_PERIOD_US, Files, Limits, open_to_write, weight_in_processes};
+use super::{CPU_PERIOD_US, Files, Limits, open_peak, open_to_write, weight_in_processes};
 
 /// This daemon's folder in each hierarchy (memory, cpu, pids); fewer if controllers share one.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Folders {
             .collect::<io::Result<_>>()?;
         Ok(Files {
             processes: File::open(memory.join("cgroup.procs"))?,
-            peak: memory.join("memory.max_usage_in_bytes"),
+            peak: open_peak(&memory.join("memory.max_usage_in_bytes")),
             oom: memory.join("memory.oom_control"),
             name: name.to_owned(),
             folders,

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{CPU_PERIOD_US, Files, Limits, open_to_write, weight_in_processes};
+use super::{CPU_PERIOD_US, Files, Limits, open_peak, open_to_write, weight_in_processes};
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
@@ -61,7 +61,7 @@ impl Folder {
         Ok(Files {
             join: vec![open_to_write(&folder.join("cgroup.procs"))?],
             processes: File::open(folder.join("cgroup.procs"))?,
-            peak: folder.join("memory.peak"),
+            peak: open_peak(&folder.join("memory.peak")),
             oom: folder.join("memory.events"),
             name: name.to_owned(),
             folders: vec![folder],

@@ -70,7 +70,7 @@ pub(crate) fn function_info(version: &Version) -> FunctionInfo {
         version: version.number.to_string(),
         memory_mb: config.memory_bytes >> 20,
         timeout_s: config.timeout.as_secs_f64(),
-        arn: format!("arn:aws:lambda:local:000000000000:function:{}", config.name),
+        arn: version.arn(None),
     }
 }
 

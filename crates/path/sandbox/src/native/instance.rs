@@ -136,6 +136,10 @@ impl Instance for NativeInstance {
         Body::memory(&self.body)
     }
 
+    fn memory_peak(&self) -> Option<u64> {
+        Body::peak(&self.body)
+    }
+
     fn cpu(&self) -> Option<CpuTime> {
         self.cpu.read(&self.body)
     }

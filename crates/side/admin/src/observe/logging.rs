@@ -56,7 +56,7 @@ impl Logging {
 fn write_invocation(lines: &mut Vec<u8>, record: &InvocationRecord) {
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let began = record.timeline.started.is_some() || !record.output.is_empty();
+    let began = record.worker.is_some() || !record.output.is_empty();
     if began {
         let _ = writeln!(
             text,

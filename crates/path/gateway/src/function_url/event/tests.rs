@@ -59,7 +59,7 @@ fn an_event_has_every_key_of_payload_format_two() {
             "requestContext": {
                 "accountId": "anonymous",
                 "apiId": "web",
-                "domainName": "shop.local",
+                "domainName": "shop.local:8080",
                 "domainPrefix": "web",
                 "http": {
                     "method": "POST",
@@ -146,14 +146,6 @@ fn dates_are_right_at_the_turns() {
     assert_eq!(clf_time(951_782_399_000), "28/Feb/2000:23:59:59 +0000");
     assert_eq!(clf_time(951_782_400_000), "29/Feb/2000:00:00:00 +0000");
     assert_eq!(clf_time(4_107_542_400_000), "01/Mar/2100:00:00:00 +0000");
-}
-
-#[test]
-fn a_domain_name_has_no_port() {
-    assert_eq!(without_port("shop.local"), "shop.local");
-    assert_eq!(without_port("shop.local:80"), "shop.local");
-    assert_eq!(without_port("[::1]:80"), "[::1]");
-    assert_eq!(without_port("[::1]"), "[::1]");
 }
 
 proptest! {

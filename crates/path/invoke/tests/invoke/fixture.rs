@@ -14,13 +14,13 @@ use tokio::task::JoinHandle;
 
 pub(crate) type Answer = Result<Response, InvokeError>;
 
-pub(crate) struct House {
+pub(crate) struct Fixture {
     pub(crate) invoker: Arc<Invoker>,
     pub(crate) engine: Arc<FakeEngine>,
     pub(crate) sink: Arc<RecordingSink>,
 }
 
-impl House {
+impl Fixture {
     pub(crate) fn new() -> Self {
         Self::with(Limits::default())
     }
@@ -118,7 +118,7 @@ fn event() -> Ready<Result<Payload, InvokeError>> {
 
 pub(crate) fn request(invoker: &Invoker, version: Arc<Version>) -> Request {
     let arn = format!(
-        "arn:aws:lambda:local:000000000000:function:{}",
+        "arn:aws:lambda:us-east-1:000000000000:function:{}",
         version.config.name
     );
     Request {
