@@ -37,9 +37,10 @@ _FDS_MAX = 16
 _CHILDREN_MAX = 8192
 _REGIONS_MAX = 4
 
-# The descriptor of a child's channel. It is fixed, so that the template can create the object for it. It is above all
-# descriptors that a template has open.
-CHANNEL_FD = 99
+# The descriptor of a child's channel. The template chooses it, so that it can create the object for it. It is this number, or a
+# higher one if user code has opened many descriptors: above all that the template has open and receives with a request.
+_CHANNEL_FD = 99
+_CHANNEL_DISTANCE = 2 * _FDS_MAX
 
 
 class _Child(ctypes.Structure):
@@ -115,7 +116,7 @@ class ForkServer:
         server.message_max = MESSAGE_LEN_MAX
         server.children = ctypes.addressof(self._children)
         server.in_own_pid_namespace = 1
-        server.channel_at = CHANNEL_FD
+        server.channel_at = self.channel_fd = _channel_fd()
         self._server = server
         self._address = ctypes.addressof(server)
         self._before_fork = ctypes.pythonapi.PyOS_BeforeFork
@@ -172,3 +173,11 @@ class ForkServer:
     def entered_pid_namespace(self, is_own: bool) -> None:
         """The caller has changed the PID namespace of future children."""
         self._server.in_own_pid_namespace = 1 if is_own else 0
+
+
+def _channel_fd() -> int:
+    try:
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    except OSError:
+        return _CHANNEL_FD
+    return max(_CHANNEL_FD, highest + _CHANNEL_DISTANCE)

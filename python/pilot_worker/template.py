@@ -198,9 +198,9 @@ class Template:
             return None
         if self.function is not None:
             # A socket object needs an open descriptor. Which descriptor it is now does not matter.
-            os.dup2(self._control.fileno(), native.CHANNEL_FD)
-            self.prepared = worker.Prepared(Channel(native.CHANNEL_FD), self.function)
-            os.close(native.CHANNEL_FD)
+            os.dup2(self._control.fileno(), server.channel_fd)
+            self.prepared = worker.Prepared(Channel(server.channel_fd), self.function)
+            os.close(server.channel_fd)
             warmup.run(self.function)
             if self.prepared.can_say_ready_at_once():
                 server.say_ready()
