@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from . import generators
+from . import generators, opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,10 +58,12 @@ class ImportTimer:
     def _timed(self, name: str, import_: Any) -> ModuleType:
         assert self._load is not None
         outer_nested_ns, self._nested_ns = self._nested_ns, 0
+        opened.importing()
         started_ns = time.perf_counter_ns()
         try:
             module = self._load(name, import_)
             generators.loaded(name)
+            opened.imported(name)
             return module
         finally:
             inclusive_ns = time.perf_counter_ns() - started_ns

@@ -1,4 +1,5 @@
-"""System calls that the standard library of some Python since 3.9 does not have: setns, prctl, capset, seccomp.
+"""System calls that the standard library of some Python since 3.9 does not have: setns, prctl, capset, seccomp, eventfd and
+others.
 
 One function per call. A function raises OSError if the call fails. `fork.py` decides which calls are made, and in which order.
 """
@@ -7,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Tuple
+    from typing import Callable, List, Tuple
 
 CLONE_NEWPID = 0x20000000
 
@@ -57,6 +60,16 @@ _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 _libc.capget.argtypes = _libc.capset.argtypes = (ctypes.POINTER(_CapHeader), ctypes.POINTER(_CapWord))
 _libc.syscall.argtypes = (ctypes.c_long, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_void_p)
 _libc.syscall.restype = ctypes.c_long
+
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.tee.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint)
+_libc.tee.restype = ctypes.c_ssize_t
+
+_EPOLL_CTL_ADD = 1
+_MAP_SHARED = 1
+_MAP_FIXED = 16
+_SPLICE_F_NONBLOCK = 2
 
 # Created once, in the first template, so that nothing has to be created after a fork.
 _cap_header = _CapHeader(_CAPABILITY_VERSION_3, 0)
@@ -132,6 +145,71 @@ def bounding_capabilities() -> List[int]:
         except OSError:
             break
     return held
+
+
+class EpollEvent(ctypes.Structure):
+    """`struct epoll_event`, which is packed on x86-64 only."""
+
+    _pack_ = 1 if os.uname().machine == "x86_64" else 8
+    _fields_ = [("events", ctypes.c_uint32), ("data", ctypes.c_uint64)]
+
+
+def epoll_add(epoll: int, fd: int, event: EpollEvent) -> None:
+    _checked(_libc.epoll_ctl(epoll, _EPOLL_CTL_ADD, fd, ctypes.byref(event)), "epoll_ctl")
+
+
+def eventfd_maker(count: int, flags: int) -> Callable[[], int]:
+    text = count.to_bytes(8, sys.byteorder)
+
+    def make() -> int:
+        fd = _checked(_libc.eventfd(0, flags), "eventfd")
+        if count:
+            os.write(fd, text)
+        return fd
+
+    return make
+
+
+def timerfd_maker(clock: int, flags: int, value: Tuple[int, int], interval: Tuple[int, int]) -> Callable[[], int]:
+    """The times are (s, ns), the first one from now; (0, 0) is a timer that is not set."""
+    setting = ctypes.create_string_buffer(struct.pack("=4q", *interval, *value))
+
+    def make() -> int:
+        fd = _checked(_libc.timerfd_create(clock, flags), "timerfd_create")
+        if value != (0, 0):
+            _checked(_libc.timerfd_settime(fd, 0, setting, None), "timerfd_settime")
+        return fd
+
+    return make
+
+
+def signalfd_maker(mask: int, flags: int) -> Callable[[], int]:
+    text = ctypes.create_string_buffer(mask.to_bytes(8, sys.byteorder), 128)  # the C library's sigset_t
+    return lambda: _checked(_libc.signalfd(-1, text, flags), "signalfd")
+
+
+def inotify_maker(flags: int) -> Callable[[], int]:
+    return lambda: _checked(_libc.inotify_init1(flags), "inotify_init1")
+
+
+def tee(fd: int, length: int) -> bytes:
+    """At most `length` bytes that wait in a pipe. They stay there."""
+    if length == 0:
+        return b""
+    reading, writing = os.pipe()
+    try:
+        copied = _checked(_libc.tee(fd, writing, length, _SPLICE_F_NONBLOCK), "tee")
+        return os.read(reading, copied) if copied else b""
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def map_shared(address: int, length: int, protection: int, fd: int, offset: int) -> None:
+    """mmap(2) in the place of what is mapped at this address."""
+    mapped = _libc.mmap(address, length, protection, _MAP_SHARED | _MAP_FIXED, fd, offset)
+    if mapped != address:
+        _checked(-1, "mmap")
 
 
 def checked_errno(result: int, call: str) -> int:

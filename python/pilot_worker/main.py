@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import fork, hooks, kernel, output, worker
+from . import descriptors, fork, hooks, kernel, output, worker
 from .channel import Channel
 from .spec import TemplateSpec
 from .template import Template
@@ -80,6 +80,8 @@ def _become_template(parent: Template, request: ForkRequest) -> Template:
     except fork.SandboxError as error:
         template.refuse(error)
         os._exit(1)
+    if descriptors.has_work():
+        descriptors.in_child(is_template=True)
     return template
 
 

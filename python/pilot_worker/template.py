@@ -17,7 +17,7 @@ import select
 import sys
 import time
 
-from . import entropy, errors, generators, handler, hooks, imports, kernel, native, warmup, worker
+from . import descriptors, entropy, errors, generators, handler, hooks, imports, kernel, native, opened, warmup, worker
 from .channel import Channel
 from .control import Control, ForkRequest, RequestError, close_all
 from .spec import SpecError, TemplateSpec
@@ -49,19 +49,22 @@ class Template:
         """Imports what the specification says and reports `ready`. False: the handler failed, and the process must exit."""
         report: Dict[str, Any] = {"op": "ready", "threads": 1, "imports": [], "failed": []}
         timer = imports.ImportTimer()
+        descriptors.begin()
         try:
             if self.spec is not None:
                 imports.apply(self.spec)
-                with timer, imports.SingleThreaded(), generators.Watch():
-                    report["failed"] = imports.import_declared(self.spec.imports)
-                    if self.spec.handler is not None:
-                        self.function = handler.load(self.spec)
-                if self.function is not None:
-                    hooks.run_before_snapshot()
+                with opened.Watch():
+                    with timer, imports.SingleThreaded(), generators.Watch():
+                        report["failed"] = imports.import_declared(self.spec.imports)
+                        if self.spec.handler is not None:
+                            self.function = handler.load(self.spec)
+                    if self.function is not None:
+                        hooks.run_before_snapshot()
         except BaseException as error:  # user code at import: everything that it raises is reported as its error
             report["error"] = json.loads(errors.body(error))
         self._threads = report["threads"] = _count_threads()
         report["imports"] = timer.slowest()
+        report["findings"] = descriptors.settle(self._threads)
         generators.collect()
         report["python"] = sys.version.split()[0]
         self._native = self._load_native()
@@ -85,7 +88,9 @@ class Template:
 
     def _serve_native(self, server: native.ForkServer) -> Optional[ForkRequest]:
         """The native loop. This method handles the messages that the loop passes on. Its workers do not return here."""
-        become = _not_a_worker if self.prepared is None else self.prepared.run
+        become = _not_a_worker
+        if self.prepared is not None:
+            become = self.prepared.run_with_descriptors if descriptors.has_work() else self.prepared.run
         while True:
             result = server.serve(become)
             if result != native.MESSAGE:
@@ -205,6 +210,8 @@ class Template:
             if self.prepared.can_say_ready_at_once():
                 server.say_ready()
                 self.prepared.has_said_ready = True
+            else:
+                warmup.rehearse(lambda channel: worker.ready(channel, worker.Stamps(0, 0)))
         return server
 
     def _watch_children(self) -> None:

@@ -9,7 +9,23 @@ import atexit
 import os
 import time
 
-from . import asgi, atfork, entropy, errors, events, fork, handler, hooks, imports, output, threads, warmup, wire, wsgi
+from . import (
+    asgi,
+    atfork,
+    descriptors,
+    entropy,
+    errors,
+    events,
+    fork,
+    handler,
+    hooks,
+    imports,
+    output,
+    threads,
+    warmup,
+    wire,
+    wsgi,
+)
 from .channel import Channel, ChannelClosed
 
 TYPE_CHECKING = False
@@ -49,8 +65,18 @@ class Prepared:
             channel.when_idle = lambda: warmup.run(function, 1)
 
     def can_say_ready_at_once(self) -> bool:
-        """Whether a worker is initialised as soon as it is forked: it has no hooks and no lifespan."""
-        return self.call is not None and not hooks.has_after_restore()
+        """Whether a worker is initialised as soon as it is forked: it has no hooks, no lifespan and no descriptors to make."""
+        return self.call is not None and not hooks.has_after_restore() and not descriptors.has_work()
+
+    def run_with_descriptors(self, forked_ns: int, sandboxed_ns: int, problem: str) -> NoReturn:
+        """Instead of `run`, if there are descriptors to make. It is a method of its own, because even a test in `run` costs the
+        workers that have none a few page faults."""
+        try:
+            if not problem:
+                descriptors.in_child()
+        except BaseException as error:  # a system call failed: reported instead of READY
+            fail(self.channel, error)
+        self.run(forked_ns, sandboxed_ns, problem)
 
     def run(self, forked_ns: int, sandboxed_ns: int, problem: str) -> NoReturn:
         """Runs in a worker: serves, and ends the process. `problem` says why the isolation failed, if it did."""
@@ -82,6 +108,8 @@ def run(channel: Channel, function: Optional[handler.Function], spec: Optional[T
     try:
         atfork.now_a_worker()
         entropy.in_child()
+        if descriptors.has_work():
+            descriptors.in_child()
         if function is None:
             assert spec is not None, "checked when the request was read"
             imports.apply(spec)

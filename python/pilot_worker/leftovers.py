@@ -1,0 +1,102 @@
+"""What a fork does not carry and is not a descriptor: threads, processes, timers, locked memory, devices. It is reported at the
+deployment. Interval timers are set again in each worker."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+
+from . import opened
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Tuple
+
+    Say = Callable[[str, str, str], None]
+
+_TIMERS = {"ITIMER_REAL": signal.ITIMER_REAL, "ITIMER_VIRTUAL": signal.ITIMER_VIRTUAL, "ITIMER_PROF": signal.ITIMER_PROF}
+_IN_A_WORKER = "an after_restore hook"
+
+
+class _State:
+    def __init__(self) -> None:
+        self.timers: Dict[int, Tuple[float, float]] = {}
+
+
+_state = _State()
+
+
+def threads(say: Say) -> None:
+    """Only called if there are any."""
+    known = {thread.native_id: thread.name for thread in sys.modules["threading"].enumerate()}
+    counts: Dict[Tuple[str, str], int] = {}
+    for name in sorted(_listed("/proc/self/task"), key=int):
+        number = int(name)
+        if number != os.getpid():
+            key = (opened.threads.get(number, ""), known.get(number) or _text(f"/proc/self/task/{name}/comm").strip())
+            counts[key] = counts.get(key, 0) + 1
+    for (where, name), count in counts.items():
+        what = f"started the thread {name}" if count == 1 else f"started {count} threads named {name}"
+        say(where, f"{what} at import", "a process with threads is not forked: each worker imports the module itself")
+
+
+def find(say: Say, links: List[str]) -> None:
+    """In a template with one thread, after the imports. `links` are the targets of the user's descriptors."""
+    _processes(say)
+    _timers(say)
+    count = len(re.findall(r"^ID:", _text("/proc/self/timers"), re.MULTILINE))
+    if count:
+        say("", f"created {count} POSIX timers at import", f"they do not run in workers: create them in {_IN_A_WORKER}")
+    locked = re.search(r"^VmLck:\s*([1-9]\d*) kB", _text("/proc/self/status"), re.MULTILINE)
+    if locked:
+        say("", f"locked {locked.group(1)} kB of memory at import", f"it is not locked in workers: lock it in {_IN_A_WORKER}")
+    devices = sorted({link for link in links if link.startswith("/dev/nvidia")})
+    if devices:
+        say("", f"opened a CUDA context at import ({devices[0]})", f"it does not work in a worker: create it in {_IN_A_WORKER}")
+
+
+def has_work() -> bool:
+    return bool(_state.timers)
+
+
+def in_child() -> None:
+    for which, (first, interval) in _state.timers.items():
+        signal.setitimer(which, first, interval)
+
+
+def _processes(say: Say) -> None:
+    children = [int(word) for word in _text(f"/proc/self/task/{os.getpid()}/children").split()]
+    for number in children:
+        state = _text(f"/proc/{number}/stat").rpartition(")")[2].split()
+        command = _text(f"/proc/{number}/cmdline").replace("\0", " ").strip()
+        if not state or state[0] == "Z" or "multiprocessing.resource_tracker" in command:
+            continue  # ended; or the tracker, which is made to be used by children
+        what = f"started the process {command or number} at import"
+        say(opened.processes.get(number, ""), what, "it runs once; to a worker it reads as ended, and its pipes are closed")
+
+
+def _timers(say: Say) -> None:
+    """A timer would fire in the template, where nothing may run. It is stopped there, and starts in each worker."""
+    for name, which in _TIMERS.items():
+        first, interval = signal.getitimer(which)
+        if first:
+            signal.setitimer(which, 0)
+            _state.timers[which] = (first, interval)
+            say("", f"set the timer {name} at import", f"each worker starts it with the {first:.1f} s that remained")
+
+
+def _listed(path: str) -> List[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""  # the kernel does not have it, or the process has ended
