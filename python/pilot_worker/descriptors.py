@@ -44,6 +44,14 @@ if TYPE_CHECKING:
 
     Identity = Tuple[int, int]
 
+_HARMLESS_DEVICES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/nvidia",
+)  # CUDA: `leftovers.py`
 _HARMLESS = frozenset(("[pidfd]", "[bpf-map]", "[bpf-prog]"))
 
 
@@ -133,6 +141,9 @@ class _Plan:
         self._pipes([row for row in alive if row.link.startswith("pipe:")])
         self._files([group for group in files if not unnamed.covers(group[0].identity)])
         self._others([row for row in alive if row.link.startswith("anon_inode:")])
+        for row in alive:
+            if (stat.S_ISCHR(row.mode) or stat.S_ISBLK(row.mode)) and not row.link.startswith(_HARMLESS_DEVICES):
+                self._say([row], f"opened {row.link} at import", "workers share it: open it in an after_restore hook")
 
     def _sockets(self, rows: List[Descriptor]) -> None:
         by_inode: Dict[int, List[Descriptor]] = {}

@@ -107,14 +107,14 @@ class Epoll:
 
     def __init__(self, row: Descriptor) -> None:
         self.number, self.is_inheritable, self.identity = row.number, row.is_inheritable(), row.identity
-        self.registered: List[Tuple[int, int, Optional[kernel.EpollEvent]]] = []
+        self.registered: List[Tuple[int, int, Optional[int]]] = []
         for number, events, data, inode in _REGISTRATION.findall(row.details):
             # If the descriptor is closed, or now another, it cannot be registered again.
             status = identity(int(number))
             if status is not None and (not inode or status[1] == int(inode, 16)):
-                event = kernel.EpollEvent(int(events, 16), int(data, 16))
-                is_plain = event.data & 0xFFFFFFFF == int(number)  # as Python and libuv do; what is above it is not used
-                self.registered.append((int(number), event.events, None if is_plain else event))
+                value = int(data, 16)
+                is_plain = value & 0xFFFFFFFF == int(number)  # as Python and libuv do; what is above it is not used
+                self.registered.append((int(number), int(events, 16), None if is_plain else value))
 
 
 def make_epolls(epolls: List[Epoll]) -> None:
@@ -126,12 +126,12 @@ def make_epolls(epolls: List[Epoll]) -> None:
             os.dup2(epoll.fileno(), one.number, one.is_inheritable)
             made.append((epoll, one))
     for epoll, one in made:
-        for number, events, event in one.registered:
+        for number, events, data in one.registered:
             try:
-                if event is None:
+                if data is None:
                     epoll.register(number, events)
                 else:
-                    kernel.epoll_add(epoll.fileno(), number, event)
+                    kernel.epoll_add(epoll.fileno(), number, events, data)
             except OSError:
                 pass  # the program's own function after the fork has closed it
         epoll.close()

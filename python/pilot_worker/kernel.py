@@ -147,15 +147,14 @@ def bounding_capabilities() -> List[int]:
     return held
 
 
-class EpollEvent(ctypes.Structure):
-    """`struct epoll_event`, which is packed on x86-64 only."""
-
-    _pack_ = 1 if os.uname().machine == "x86_64" else 8
-    _fields_ = [("events", ctypes.c_uint32), ("data", ctypes.c_uint64)]
+# `struct epoll_event`, which is packed on x86-64 only.
+_EPOLL_EVENT = struct.Struct("=IQ" if os.uname().machine == "x86_64" else "IQ")
 
 
-def epoll_add(epoll: int, fd: int, event: EpollEvent) -> None:
-    _checked(_libc.epoll_ctl(epoll, _EPOLL_CTL_ADD, fd, ctypes.byref(event)), "epoll_ctl")
+def epoll_add(epoll: int, fd: int, events: int, data: int) -> None:
+    """Unlike `select.epoll.register`, with any data."""
+    event = ctypes.create_string_buffer(_EPOLL_EVENT.pack(events, data))
+    _checked(_libc.epoll_ctl(epoll, _EPOLL_CTL_ADD, fd, event), "epoll_ctl")
 
 
 def eventfd_maker(count: int, flags: int) -> Callable[[], int]:

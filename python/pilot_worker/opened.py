@@ -39,7 +39,7 @@ class _State:
 
 
 _state = _State()
-_replaced: List[Tuple[Any, str, Any, bool]] = []
+_replaced: List[Tuple[Any, str, Any, Any, bool]] = []
 
 
 class Watch:
@@ -60,7 +60,9 @@ class Watch:
     ) -> None:
         _state.lowest_free = -1
         while _replaced:
-            owner, name, original, is_own = _replaced.pop()
+            owner, name, original, replacement, is_own = _replaced.pop()
+            if vars(owner).get(name) is not replacement:
+                continue  # the program has replaced it, too: its function stays, and calls ours, which calls the original
             if is_own:
                 setattr(owner, name, original)
             else:
@@ -106,7 +108,7 @@ def _shown(file: str) -> str:
 
 
 def _replace(owner: Any, name: str, replacement: Any) -> None:
-    _replaced.append((owner, name, getattr(owner, name), name in vars(owner)))
+    _replaced.append((owner, name, getattr(owner, name), replacement, name in vars(owner)))
     setattr(owner, name, replacement)
 
 
@@ -127,6 +129,7 @@ def _after(original: Callable[..., Any], note: Callable[[Any], None]) -> Callabl
         value = getattr(original, name, None)
         if value is not None:
             setattr(method, name, value)
+    method.__wrapped__ = original  # type: ignore[attr-defined]  # for inspect.signature
     return method
 
 

@@ -135,7 +135,8 @@ def settle(groups: List[List[Descriptor]], say: Say) -> None:
         copy.size = opened[0][0].size if opened else max(ends)
         span = max([copy.size, *ends])
         if span > min(EACH_MAX, room) or not _take(copy, mapped, opened):
-            say("", f"has {span >> 20} MiB of shared memory without a name since its import", "all workers share it")
+            size = f"{span >> 20} MiB" if span >> 20 else f"{span >> 10} KiB"
+            say("", f"has {size} of shared memory without a name since its import", "all workers share it")
             continue
         room -= span
         _state.copies.append(copy)

@@ -139,6 +139,24 @@ def test_watching_leaves_no_trace(functions: Functions) -> None:
     assert worker.result({}) == [False] * 4 + ["builtin_function_or_method", True, True]
 
 
+def test_what_a_program_replaces_itself_stays(functions: Functions) -> None:
+    template = functions.template(
+        "import inspect, socket\noriginal = socket.socket.connect\nsignature = str(inspect.signature(socket.create_connection))\n"
+        "calls = []\n"
+        "def connect(self, address):\n    calls.append(address[1])\n    return original(self, address)\n"
+        "socket.socket.connect = connect\n"
+        "def handler(event, context):\n"
+        "    try:\n        socket.create_connection(('127.0.0.1', 1))\n    except ConnectionRefusedError:\n        return calls\n"
+    )
+    assert ready(template, 1)[0].result({}) == [1]
+
+
+def test_a_connection_that_fails_at_import_has_the_stack_of_the_program(functions: Functions) -> None:
+    error = functions.refused("import socket\nsocket.create_connection(('127.0.0.1', 1))\n")
+    assert error["errorType"] == "ConnectionRefusedError"
+    assert not any("opened.py" in line for line in error["stackTrace"])
+
+
 # -- connections ------------------------------------------------------------------------------------------------------
 
 HTTP_CLIENT = """
@@ -417,6 +435,9 @@ poll = select.epoll()
 poll.register(r, select.EPOLLIN)
 outer = select.epoll()
 outer.register(poll.fileno(), select.EPOLLIN)
+raw = libc.epoll_create1(0)
+libc.epoll_ctl(raw, 1, r, struct.pack("=IQ" if os.uname().machine == "x86_64" else "IQ", 1, 0x1234567890))
+waiting = ctypes.create_string_buffer(16)
 def handler(event, context):
     if event == "count":
         count = struct.unpack("Q", os.read(counter, 8))[0]
@@ -430,6 +451,8 @@ def handler(event, context):
         return [3500 < left <= 3600, struct.unpack("Q", os.read(soon, 8))[0]]
     before = outer.poll(0)
     os.write(w, b"x")
+    libc.epoll_wait(raw, waiting, 1, 0)
+    before.append((0x1234567890).to_bytes(8, "little") in waiting.raw)
     return [before, outer.poll(0) == [(poll.fileno(), 1)], poll.poll(0) == [(r, 1)], os.read(r, 10).decode()]
 """
 
@@ -440,7 +463,7 @@ def test_eventfds_timerfds_and_epolls_are_made_again(functions: Functions) -> No
     for worker in ready(template):
         assert worker.result("count") == 3
         assert worker.result("timers") == [True, 1]
-        assert worker.result("poll") == [[], True, True, "x"]
+        assert worker.result("poll") == [[True], True, True, "x"]
 
 
 SIGNALFD = """
