@@ -493,7 +493,7 @@ def test_signalfds_are_made_again_and_inotify_starts_empty(functions: Functions)
 
 FILES = """
 import os
-open("lines", "w").write("".join(f"{n:07}\\n" for n in range(1000)))
+open("lines", "wb").write(b"".join(b"%07d\\n" % n for n in range(1000)))
 raw = open("lines", "rb", buffering=0)
 raw.read(8)
 twin = os.dup(raw.fileno())
@@ -720,7 +720,7 @@ def test_a_worker_of_another_user_makes_them_too(functions: Functions) -> None:
     for folder in functions.directory.parents:
         if folder.stat().st_uid == 0 and folder != folder.parent and "pytest" in str(folder):
             folder.chmod(0o755)
-    template = functions.template(FILES.replace('open("lines", "w")', 'open("lines", "w+")'), uid=65534, gid=65534)
+    template = functions.template(FILES, uid=65534, gid=65534)
     assert findings(template) == []
     for worker in ready(template, 2):
         assert worker.result("read") == ["0000001\n", "0000002\n"]
