@@ -8,8 +8,8 @@ This covers only state that a fork really shares, and only in loaded modules:
 - Secrets are renewed in the child, because all children inherit the template's memory.
 - Generators that user code created at import are in `generators.py`. What the program seeded itself keeps its state, here too.
 
-Not covered, because they ask the kernel each time: `secrets`, `uuid.uuid4` and the like. Libraries with generators in machine code
-(OpenSSL) notice the fork by the process id, which the daemon makes different from the template's.
+Not covered, because they ask the kernel each time: `secrets`, `uuid.uuid4` and the like. Libraries with generators in machine
+code (OpenSSL) notice the fork by the process id, which the daemon makes different from the template's.
 """
 
 from __future__ import annotations

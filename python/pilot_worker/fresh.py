@@ -20,6 +20,9 @@ STATUS = os.O_APPEND | os.O_NONBLOCK | os.O_SYNC | os.O_DSYNC | os.O_DIRECT | os
 
 _REGISTRATION = re.compile(r"tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-9a-f]+)(?:\s+pos:\S+\s+ino:([0-9a-f]+))?")
 
+# What a worker sees there is an overlay over the template's files (crates/path/sandbox/src/init/folders.rs).
+_OWN_FOLDERS = ("/tmp/", "/dev/shm/")
+
 # CPython specialises bytecode after about eight runs, and inlined calls in it after eight more.
 ROUNDS = 32
 
@@ -200,11 +203,18 @@ def _is_duplicate(first: Descriptor, second: Descriptor) -> bool:
 
 def file_maker(row: Descriptor) -> Callable[[], List[int]]:
     path = f"/proc/self/fd/{row.number}"
+    # A worker has a copy of what the template wrote there. The inherited descriptor belongs to the original.
+    own_path = row.link if row.link.startswith(_OWN_FOLDERS) and row.links else ""
     flags = row.flags & (ACCESS | STATUS) | os.O_CLOEXEC | os.O_NOCTTY
     position = row.position
 
     def make() -> List[int]:
-        number = os.open(path, flags)
+        try:
+            number = os.open(own_path or path, flags)
+        except OSError:
+            if not own_path:
+                raise
+            number = os.open(path, flags)
         if position:
             os.lseek(number, position, os.SEEK_SET)
         return [number]

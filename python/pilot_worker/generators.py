@@ -1,14 +1,14 @@
 """Gives random number generators that were created at import a new state in every worker.
 
-A module such as `rng = numpy.random.default_rng()` or `random.Random()` runs once, in the template. Without this file all workers
-would produce the same numbers. A generator that took its seed from the system takes a new seed in each worker. A generator that
+A module such as `rng = numpy.random.default_rng()` or `random.Random()` runs once, in the template. Without this file all
+workers would produce the same numbers. A generator that took its seed from the system takes a new seed in each worker. One that
 the program seeded itself (`random.Random(42)`, `random.seed(42)`) keeps its state, as it would in separate processes.
 
 A template watches the seeding while it imports (`Watch`), because a generator does not remember where its seed came from:
 
 - `random.Random.seed` is replaced by a function that notes the instances that are seeded without an argument.
-- numpy takes every seed of its own from `numpy.random.bit_generator.randbits`. It is replaced by a function that notes the numbers.
-  A `SeedSequence` remembers its number, so each generator can be recognised later.
+- numpy takes every seed of its own from `numpy.random.bit_generator.randbits`. It is replaced by a function that notes the
+  numbers. A `SeedSequence` remembers its number, so each generator can be recognised later.
 
 A worker pays only for the generators that there are: about 20 us each.
 """
@@ -94,7 +94,7 @@ class Watch:
         random.Random.seed = seed  # type: ignore[method-assign]
         random.Random.setstate = setstate  # type: ignore[method-assign]
         for name in kept:
-            setattr(random, name, getattr(random._inst, name))  # type: ignore[attr-defined]
+            setattr(random, name, getattr(random._inst, name))
 
 
 def loaded(name: str) -> None:
@@ -128,9 +128,9 @@ def collect() -> None:
             known.add(id(one))
             if _is_unseeded(one._bit_generator, entropy):
                 _with_pairs.append(one)
-        if isinstance(one, bit_generator) and id(one) not in known and _is_unseeded(one, entropy):
-            if legacy_global is None or one is not legacy_global._bit_generator:
-                _bit_generators.append(one)
+        is_global = legacy_global is not None and one is legacy_global._bit_generator  # `entropy.py` renews it
+        if isinstance(one, bit_generator) and not is_global and id(one) not in known and _is_unseeded(one, entropy):
+            _bit_generators.append(one)
 
 
 def is_numpy_global_seeded(legacy: Any) -> bool:

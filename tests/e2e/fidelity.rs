@@ -130,3 +130,39 @@ fn a_generator_that_the_program_seeded_keeps_its_state() {
     let others: HashSet<String> = seen.iter().map(|drawn| drawn[2].to_string()).collect();
     assert_eq!(others.len(), 4, "{seen:?}");
 }
+
+#[test]
+fn what_was_open_at_import_is_each_workers_own_and_the_deployment_names_it() {
+    let code = r#"
+import os, socket, sqlite3, time
+database = sqlite3.connect("/tmp/words.db", isolation_level=None)
+database.execute("create table words (word text)")
+journal = open("/tmp/journal", "a+")
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+
+def handler(event, context):
+    database.execute("insert into words values (?)", (event["word"],))
+    journal.write(event["word"])
+    journal.flush()
+    time.sleep(0.2)
+    try:
+        answer = client.recv(10)
+    except OSError as error:
+        answer = error
+    with open("/tmp/journal") as file:
+        written = file.read()
+    words = [word for word, in database.execute("select word from words")]
+    return {"words": words, "journal": written, "client": repr(answer)}
+"#;
+    let daemon = lab(code, json!({"reuse": "once", "scale": {"max": 4}}));
+    for seen in at_once(&daemon, 4, &json!({"word": "mine"})) {
+        assert_eq!(seen["words"], json!(["mine"]));
+        assert_eq!(seen["journal"], "mine");
+        assert_eq!(seen["client"], "b''");
+    }
+    let report = daemon.get("/_pilot/v1/functions/lab").ok().json();
+    let findings = report["template"]["findings"].to_string();
+    assert!(findings.contains("app.py:"), "{findings}");
+    assert!(findings.contains("127.0.0.1"), "{findings}");
+}

@@ -33,7 +33,7 @@ def test_workers_of_one_burst_share_no_value(daemon: Daemon, deploy: Callable[[s
         daemon.retire("randomness")
         event = {"until": time.time() + BURST_S, "slow": run == 0}
         with ThreadPoolExecutor(WORKERS) as callers:
-            answers = list(callers.map(lambda _: call(daemon, event), range(WORKERS)))
+            answers = list(callers.map(call, [daemon] * WORKERS, [event] * WORKERS))
         assert len({answer["pid"] for answer in answers}) == WORKERS
         for source in answers[0]["values"]:
             seen = Counter(json.dumps(answer["values"][source]) for answer in answers)

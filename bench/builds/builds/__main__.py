@@ -210,7 +210,9 @@ def main() -> int:
 
 
 def judged(seen: dict[str, dict[str, list[list[float]]]], floors: list[str]) -> Report:
-    report = Report("builds", "before and after, taking turns", ["what", "before", "after", "after ÷ before (95 %), n"], notes=floors)
+    report = Report(
+        "builds", "before and after, taking turns", ["what", "before", "after", "after ÷ before (95 %), n"], notes=floors
+    )
     for row in ROWS:
         for at, (figure, unit) in enumerate(row.figures):
             before = [values[at] for values in seen[row.name]["before"]]

@@ -132,6 +132,9 @@ pub struct TemplateReport {
     /// Declared packages that could not be imported in the template; the handler may still import them.
     #[serde(default)]
     pub failed_imports: Vec<FailedImport>,
+    /// What the imports left open or running that a fork cannot carry.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
     /// Memory of the function's template, PSS, bytes.
     pub memory_bytes: u64,
     /// Whether workers are forked from the function's own template.
@@ -142,6 +145,18 @@ pub struct TemplateReport {
     #[serde(rename = "took_s", with = "crate::seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub took: Duration,
+}
+
+/// Something that the imports left open or running and that a fork cannot carry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Finding {
+    /// File and line: `app.py:12`. May be empty.
+    pub r#where: String,
+    /// What it is: `opened TCP 10.0.0.5:6379 at import`.
+    pub what: String,
+    /// What each worker gets or does instead.
+    pub instead: String,
 }
 
 /// One import.

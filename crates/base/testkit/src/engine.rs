@@ -150,6 +150,7 @@ impl Engine for FakeEngine {
                     python: "3.11.7".to_owned(),
                     imports: Vec::new(),
                     failed_imports: Vec::new(),
+                    findings: Vec::new(),
                     memory_bytes: 1 << 20,
                     forkable: true,
                     reason: None,

@@ -324,6 +324,7 @@ impl RuntimeHost for FakeHost {
             python: String::new(),
             imports: Vec::new(),
             failed_imports: Vec::new(),
+            findings: Vec::new(),
             memory_bytes: self.inner.script.lock().memory_bytes,
             forkable: false,
             reason: None,

@@ -157,6 +157,9 @@ pub struct TemplateReady {
     /// Declared packages that could not be imported.
     #[serde(default)]
     pub failed: Vec<FailedImport>,
+    /// What the imports left that a fork cannot carry. From user code.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
     /// The interpreter's version.
     #[serde(default)]
     pub python: String,
@@ -166,6 +169,17 @@ pub struct TemplateReady {
     /// Lambda's error body, if the handler could not be imported.
     #[serde(default)]
     pub error: Option<serde_json::Value>,
+}
+
+/// Something that the imports left and that a fork cannot carry.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Finding {
+    /// File and line; may be empty.
+    pub r#where: String,
+    /// What it is.
+    pub what: String,
+    /// What each worker gets or does instead.
+    pub instead: String,
 }
 
 /// One import and its time.

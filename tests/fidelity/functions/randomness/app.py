@@ -28,7 +28,9 @@ OWN = random.Random()
 GENERATOR = numpy.random.default_rng()
 LEGACY = numpy.random.RandomState()
 NAMES = faker.Faker()
-LIBPQ_CRYPTO = ctypes.CDLL(glob.glob(os.path.join(os.path.dirname(psycopg2.__file__), "..", "psycopg2_binary.libs", "libcrypto*"))[0])
+LIBPQ_CRYPTO = ctypes.CDLL(
+    glob.glob(os.path.join(os.path.dirname(psycopg2.__file__), "..", "psycopg2_binary.libs", "libcrypto*"))[0]
+)
 
 
 def libpq_random() -> str:

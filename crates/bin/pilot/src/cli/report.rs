@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pilot_model::Runtime;
 use pilot_model::deployment::DeployReport;
-use pilot_model::deployment::TemplateReport;
+use pilot_model::deployment::{Finding, TemplateReport};
 
 use super::output::{self, DIM, GOOD, STRONG, WARN};
 use super::phases;
@@ -100,6 +100,15 @@ fn template(report: &TemplateReport) -> String {
             failed.module, failed.error
         );
     }
+    for found in &report.findings {
+        let place = if found.r#where.is_empty() { "" } else { " " };
+        let Finding {
+            r#where,
+            what,
+            instead,
+        } = found;
+        let _ = writeln!(text, "  at import    {where}{place}{what}: {instead}");
+    }
     let slowest: Vec<(&str, f64)> = report
         .imports
         .iter()
@@ -141,6 +150,7 @@ pub(super) mod tests {
                 import("app", 0.2),
             ],
             failed_imports: Vec::new(),
+            findings: Vec::new(),
             memory_bytes: 50_541_363,
             forkable: true,
             reason: None,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant as WallInstant;
 
 use parking_lot::Mutex;
-use pilot_model::deployment::{FailedImport, ImportTime, TemplateReport};
+use pilot_model::deployment::{FailedImport, Finding, ImportTime, TemplateReport};
 use pilot_model::ports::{StartError, TemplateMemory};
 use pilot_model::{Environment, Network, Python, TemplateMode, Version};
 use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
@@ -529,9 +529,29 @@ fn report(
                 error: import.error.clone(),
             })
             .collect(),
+        findings: ready
+            .findings
+            .iter()
+            .take(FINDINGS_MAX)
+            .map(|found| Finding {
+                r#where: printable(&found.r#where),
+                what: printable(&found.what),
+                instead: printable(&found.instead),
+            })
+            .collect(),
         memory_bytes: memory_of(sandbox),
         forkable: has_template,
         reason,
         took: begun.elapsed(),
     }
 }
+
+/// A text of a template, which user code may have written: one line, and not too long.
+fn printable(text: &str) -> String {
+    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    line.take(FINDING_CHARS_MAX).collect()
+}
+
+/// Most findings of a report, and their length (PROTOCOL.md, section 2).
+const FINDINGS_MAX: usize = 50;
+const FINDING_CHARS_MAX: usize = 200;

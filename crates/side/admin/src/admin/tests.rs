@@ -94,6 +94,7 @@ fn template() -> TemplateReport {
         python: "3.11.7".to_owned(),
         imports: vec![],
         failed_imports: vec![],
+        findings: Vec::new(),
         memory_bytes: 1,
         forkable: true,
         reason: None,
