@@ -28,8 +28,8 @@ class ResponseStream extends Writable {
   #stream;
   #startedNs;
   #contentType = DEFAULT_CONTENT_TYPE;
-  /** @type {Prelude} */
-  #prelude = {};
+  /** @type {Prelude | undefined} */
+  #prelude;
   #isHeadSent = false;
   /** `end` has been called, so the current write is the last one. */
   #isEnding = false;
@@ -158,7 +158,7 @@ class ResponseStream extends Writable {
 
   /** @param {string} more */
   #headMeta(more) {
-    const { statusCode = 200, headers = {}, cookies = [] } = this.#prelude;
+    const { statusCode = 200, headers = {}, cookies = [] } = this.#prelude ?? {};
     const pairs = Object.entries(headers ?? {}).flatMap(([name, value]) => {
       const values = Array.isArray(value) ? value : [value];
       return values.map((one) => [name.toLowerCase(), String(one)]);
@@ -167,7 +167,8 @@ class ResponseStream extends Writable {
       pairs.unshift(['content-type', this.#contentType]);
     }
     pairs.push(...(cookies ?? []).map((cookie) => ['set-cookie', String(cookie)]));
-    return `{"status":${statusCode},"headers":${JSON.stringify(pairs)},"started_ns":${this.#startedNs}${more}}`;
+    const prelude = this.#prelude === undefined ? '' : '"prelude":true,';
+    return `{"status":${statusCode},"headers":${JSON.stringify(pairs)},${prelude}"started_ns":${this.#startedNs}${more}}`;
   }
 
   /** @param {string} what */

@@ -1,6 +1,6 @@
 //! `runtime = "node"`: handlers in Node.js, specialised from a running process.
 
-use pilot_harness::{Project, eventually, needs_root};
+use pilot_harness::{Project, Request, eventually, needs_root};
 use serde_json::{Value, json};
 
 use super::node_lab;
@@ -208,4 +208,31 @@ fn its_function_url_streams() {
     assert_eq!(response.status, 201, "{}", response.text());
     assert_eq!(response.header("x-made"), Some("here"));
     assert_eq!(response.text(), "one two three");
+}
+
+#[test]
+fn a_streamed_payload_begins_with_what_the_function_has_set() {
+    needs_root!();
+    let daemon = node_lab(
+        "exports.handler = awslambda.streamifyResponse(async (event, stream) => {\n  if (event.set) stream = awslambda.HttpResponseStream.from(stream, { statusCode: 201, headers: { 'x-made': 'here' }, cookies: ['a=1', 'b=2'] });\n  stream.write('one ');\n  await new Promise((done) => setTimeout(done, 50));\n  if (event.fail) throw new Error('too late');\n  stream.write('two');\n  stream.end();\n});\n",
+        "",
+    );
+    let streamed = |event: &Value| {
+        let path = "/2021-11-15/functions/lab/response-streaming-invocations";
+        let request = Request::new("POST", path).body(event.to_string());
+        daemon.send(&request).ok().text()
+    };
+    let set = streamed(&json!({"set": true}));
+    let prelude = r#"{"statusCode":201,"headers":{"content-type":"application/octet-stream","x-made":"here"},"cookies":["a=1","b=2"]}"#;
+    assert!(
+        set.contains(&format!("{prelude}\0\0\0\0\0\0\0\0")),
+        "{set:?}"
+    );
+    assert!(set.contains("one ") && set.contains("two"), "{set:?}");
+    assert!(!streamed(&json!({})).contains("statusCode"));
+    // Without a stream, what fails after its first byte is an error of the function.
+    let failed = failure(&daemon, "lab", json!({"fail": true}));
+    assert_eq!(failed["errorMessage"], "too late");
+    let whole = daemon.invoke("lab", &json!({})).ok();
+    assert_eq!(whole.text(), "one two");
 }

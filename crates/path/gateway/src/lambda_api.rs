@@ -11,14 +11,14 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use pilot_invoke::{Payload, Request, Response, ResponseBody};
+use pilot_invoke::{HttpBody, InvokeError, Payload, Request, Response, ResponseBody};
 use pilot_model::ports::HttpHead;
 use pilot_model::{Interface, Version};
 use serde_json::value::RawValue;
 
-use crate::errors::RequestError;
+use crate::errors::{self, RequestError};
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
@@ -82,7 +82,7 @@ pub(crate) async fn invoke(
     };
     let response = gate.invoker.invoke(request, payload).await?;
     Ok(match form {
-        Form::Whole => reply(response, log, &context),
+        Form::Whole => reply(response, log, &context).await,
         Form::EventStream => streaming::reply(response, log, &context),
     })
 }
@@ -211,7 +211,7 @@ fn dry_run(context: &RequestContext<'_>, version: &Version) -> Reply {
     reply
 }
 
-fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -> Reply {
+async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -> Reply {
     let mut into = HeaderMap::with_capacity(HEADERS_LEN);
     into.insert(
         headers::CONTENT_TYPE,
@@ -219,22 +219,24 @@ fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -> Repl
     );
     write_common(&mut into, &response, context);
     let limit = context.gate.config.result_bytes_max;
-    // While a response is streamed, there is no log yet, and no other place for it.
-    let tail = (log == LogType::Tail && response.is_complete()).then(|| response.log_tail());
+    let mut tail = response.is_complete().then(|| response.log_tail());
     let (body, failed) = match response.body {
-        ResponseBody::Result(result) if result.len() > limit => {
-            (ReplyBody::Full(too_large(limit)), true)
-        }
-        ResponseBody::Result(result) => (ReplyBody::Full(result), false),
-        ResponseBody::FunctionError(error) => (ReplyBody::Full(error), true),
-        ResponseBody::Http { head, body } => {
-            into.insert(headers::CONTENT_TYPE, media_type(&head));
-            (ReplyBody::application(body), false)
+        ResponseBody::Result(result) if result.len() > limit => (too_large(limit), true),
+        ResponseBody::Result(result) => (result, false),
+        ResponseBody::FunctionError(error) => (error, true),
+        ResponseBody::Http { head, mut body } => {
+            let (whole, failed) = match collect(&mut body, limit).await {
+                Ok(whole) => {
+                    into.insert(headers::CONTENT_TYPE, media_type(&head));
+                    (whole, false)
+                }
+                Err(error) => (error, true),
+            };
+            tail = Some(body.log_tail());
+            (whole, failed)
         }
         // Calls never have such a response.
-        ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => {
-            (ReplyBody::Full(Bytes::from_static(b"null")), true)
-        }
+        ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => (Bytes::from_static(b"null"), true),
     };
     if failed {
         into.insert(
@@ -242,14 +244,34 @@ fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -> Repl
             HeaderValue::from_static("Unhandled"),
         );
     }
-    if let Some(tail) = tail
+    if let Some(tail) = tail.filter(|_| log == LogType::Tail)
         && let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(log_result(&tail)))
     {
         into.insert(headers::LOG_RESULT, value);
     }
-    let mut reply = Reply::new(body);
+    let mut reply = Reply::new(ReplyBody::Full(body));
     *reply.headers_mut() = into;
     reply
+}
+
+/// A streamed response in one piece, for callers that want no stream. So what fails after its first byte is still an error of the
+/// function.
+///
+/// # Errors
+/// Lambda's error body.
+async fn collect(body: &mut HttpBody, limit: usize) -> Result<Bytes, Bytes> {
+    let mut whole = BytesMut::new();
+    while let Some(part) = body.next().await {
+        let part = part.map_err(|error| match error {
+            InvokeError::BodyRaised { body } => body,
+            other => error_body(errors::name(&other), &other.to_string()),
+        })?;
+        if whole.len() + part.len() > limit {
+            return Err(too_large(limit));
+        }
+        whole.extend_from_slice(&part);
+    }
+    Ok(whole.freeze())
 }
 
 /// Writes the headers of both forms.
@@ -282,9 +304,13 @@ fn log_result(tail: &Bytes) -> String {
 
 /// Lambda's function error for a result that is too large.
 fn too_large(limit: usize) -> Bytes {
+    error_body(TOO_LARGE, &too_large_message(limit))
+}
+
+fn error_body(error_type: &str, message: &str) -> Bytes {
     let error = serde_json::json!({
-        "errorType": TOO_LARGE,
-        "errorMessage": too_large_message(limit),
+        "errorType": error_type,
+        "errorMessage": message,
     });
     Bytes::from(error.to_string())
 }

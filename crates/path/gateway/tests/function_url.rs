@@ -32,6 +32,7 @@ fn head(status: u16, headers: &[(&str, &str)]) -> HttpHead {
     HttpHead {
         status,
         headers: headers.collect(),
+        is_prelude: false,
     }
 }
 

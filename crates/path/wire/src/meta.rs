@@ -128,6 +128,9 @@ pub struct HeadMeta {
     pub status: u16,
     /// Names and values.
     pub headers: Vec<(String, String)>,
+    /// An event function has set status and headers: they belong to a streamed payload.
+    #[serde(default)]
+    pub prelude: bool,
     /// The application was called.
     pub started_ns: u64,
     /// The response is complete with this frame: no `CHUNK`, no `END`.

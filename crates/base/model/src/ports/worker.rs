@@ -148,6 +148,8 @@ pub struct HttpHead {
     pub status: u16,
     /// Names and values, as sent.
     pub headers: Vec<(String, String)>,
+    /// An event function has set them (Lambda's http-integration-response), so they are part of its streamed payload.
+    pub is_prelude: bool,
 }
 
 /// A part of a streamed answer.

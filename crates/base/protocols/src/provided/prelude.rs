@@ -131,6 +131,7 @@ fn parse(json: &[u8]) -> Result<HttpHead, PreludeError> {
     Ok(HttpHead {
         status: written.status_code,
         headers,
+        is_prelude: true,
     })
 }
 

@@ -93,6 +93,7 @@ impl Streamed {
                 let head = HttpHead {
                     status: 200,
                     headers: vec![("content-type".to_owned(), content_type)],
+                    is_prelude: false,
                 };
                 Beginning::Head(head, piece)
             }

@@ -2,11 +2,14 @@
 //! last event says that the response is complete, or contains the error, so the connection stays intact. A response that is not
 //! streamed is one piece.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use http::{HeaderMap, HeaderValue};
 use pilot_invoke::{HttpBody, InvokeError, Response, ResponseBody};
+use pilot_model::ports::HttpHead;
 use serde::{Deserialize, Serialize};
 
 use super::{LogType, TOO_LARGE, log_result, too_large_message, write_common};
@@ -24,12 +27,18 @@ pub(super) fn reply(response: Response, log: LogType, context: &RequestContext<'
     let tail = (log == LogType::Tail).then(|| response.log_tail());
     let limit = context.gate.config.result_bytes_max;
     let (payload, mut complete) = match response.body {
-        ResponseBody::Http { body, .. } if body.complete().is_none() => {
-            let mut reply = Reply::new(ReplyBody::stream(events(body, log)));
-            *reply.headers_mut() = into;
-            return reply;
+        ResponseBody::Http { head, body } => {
+            let prelude = prelude(&head);
+            let Some(whole) = body.complete() else {
+                let mut reply = Reply::new(ReplyBody::stream(events(body, prelude, log)));
+                *reply.headers_mut() = into;
+                return reply;
+            };
+            (
+                Some([prelude, whole.clone()].concat().into()),
+                Complete::default(),
+            )
         }
-        ResponseBody::Http { body, .. } => (body.complete().cloned(), Complete::default()),
         ResponseBody::Result(result) if result.len() > limit => {
             (None, Complete::failed(TOO_LARGE, too_large_message(limit)))
         }
@@ -50,9 +59,47 @@ pub(super) fn reply(response: Response, log: LogType, context: &RequestContext<'
     reply
 }
 
+/// Status, headers and cookies that the function has set, as Lambda puts them before the body: JSON and eight NUL bytes. Empty if the
+/// function has set none.
+fn prelude(head: &HttpHead) -> Bytes {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Prelude<'a> {
+        status_code: u16,
+        headers: BTreeMap<&'a str, String>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        cookies: Vec<&'a str>,
+    }
+    if !head.is_prelude {
+        return Bytes::new();
+    }
+    let mut prelude = Prelude {
+        status_code: head.status,
+        headers: BTreeMap::new(),
+        cookies: Vec::new(),
+    };
+    for (name, value) in &head.headers {
+        if name.eq_ignore_ascii_case(headers::SET_COOKIE.as_str()) {
+            prelude.cookies.push(value);
+            continue;
+        }
+        let all = prelude.headers.entry(name).or_default();
+        let comma = if all.is_empty() { "" } else { ", " };
+        all.push_str(comma);
+        all.push_str(value);
+    }
+    let mut bytes = serde_json::to_vec(&prelude).unwrap_or_default();
+    bytes.extend_from_slice(&[0; 8]);
+    Bytes::from(bytes)
+}
+
 /// The events of a streamed response.
-fn events(body: HttpBody, log: LogType) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
-    let begin = Some((body, Bytes::new()));
+fn events(
+    body: HttpBody,
+    prelude: Bytes,
+    log: LogType,
+) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
+    let begin = Some((body, prelude));
     unfold(begin, move |state| async move {
         let (mut body, mut left) = state?;
         if left.is_empty() {

@@ -15,6 +15,7 @@ fn head(headers: &[(&str, &str)]) -> HttpHead {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
+        is_prelude: false,
     }
 }
 

@@ -206,6 +206,7 @@ pub(super) fn answer(
             let head = HttpHead {
                 status: meta.status,
                 headers: meta.headers,
+                is_prelude: meta.prelude,
             };
             let done = meta.finished_ns.map(|finished_ns| Done {
                 started: Instant(meta.started_ns),
