@@ -149,12 +149,15 @@ class _Plan:
         by_inode: Dict[int, List[Descriptor]] = {}
         for row in rows:
             by_inode.setdefault(row.identity[1], []).append(row)
-        paired: List[Tuple[sockets.Socket, List[Descriptor]]] = []
+        found: List[Tuple[sockets.Socket, List[Descriptor]]] = []
         for inode, group in sorted(by_inode.items()):
             try:
-                one = sockets.Socket(group[0].number, inode)
+                found.append((sockets.Socket(group[0].number, inode), group))
             except OSError:
                 continue
+        paired: List[Tuple[sockets.Socket, List[Descriptor]]] = []
+        # All are known before one is replaced, since closing a listening socket resets connections to it.
+        for one, group in found:
             if one.kind == sockets.PAIRED:
                 paired.append((one, group))
             elif one.kind == sockets.LISTENS:

@@ -163,6 +163,12 @@ def handler(event, context):
     }
     let report = daemon.get("/_pilot/v1/functions/lab").ok().json();
     let findings = report["template"]["findings"].to_string();
-    assert!(findings.contains("app.py:"), "{findings}");
-    assert!(findings.contains("127.0.0.1"), "{findings}");
+    for found in [
+        "app.py:6",
+        "listened on TCP 127.0.0.1",
+        "app.py:7",
+        "opened TCP 127.0.0.1",
+    ] {
+        assert!(findings.contains(found), "no {found} in {findings}");
+    }
 }
