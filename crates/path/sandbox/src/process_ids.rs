@@ -16,15 +16,19 @@ use pilot_model::ports::StartError;
 use crate::message::{Folders, Usage};
 
 /// The ids that can be given: above those that the kernel leaves out when it wraps around (`RESERVED_PIDS` in kernel/pid.c), and
-/// below the smallest default of `kernel.pid_max`.
+/// below the smallest default of `kernel.pid_max`. A lower `kernel.pid_max` lowers the end.
 const RANGE: std::ops::Range<u32> = 301..32_700;
+
+/// Ids that are left for the processes which the first one starts.
+const ROOM_ABOVE: u32 = 68;
 
 /// Where an init sets the last id that was used in its namespace (pid_namespaces(7)).
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 
 /// Gives ids. Clones are the same one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct ProcessIds {
+    range: std::ops::Range<u32>,
     state: Arc<Mutex<State>>,
 }
 
@@ -43,18 +47,32 @@ pub(crate) struct FirstPid {
 }
 
 impl ProcessIds {
+    /// Those of this machine.
+    pub(crate) fn probe() -> Self {
+        let most = fs::read_to_string("/proc/sys/kernel/pid_max").ok();
+        let most = most.and_then(|text| text.trim().parse::<u32>().ok());
+        let end = most.map_or(RANGE.end, |most| {
+            most.saturating_sub(ROOM_ABOVE).min(RANGE.end)
+        });
+        Self {
+            range: RANGE.start..end.max(RANGE.start + 1),
+            state: Arc::default(),
+        }
+    }
+
     /// An id that nobody has.
     ///
     /// # Errors
     /// All of them are given.
     pub(crate) fn take(&self) -> Result<FirstPid, StartError> {
         let mut state = self.state.lock();
-        let after = state.last.saturating_add(1).max(RANGE.start);
-        let mut free = (after..RANGE.end).chain(RANGE.start..after.min(RANGE.end));
+        let range = self.range.clone();
+        let after = state.last.saturating_add(1).max(range.start);
+        let mut free = (after..range.end).chain(range.start..after.min(range.end));
         let number = free
             .find(|number| !state.given.contains(number))
             .ok_or_else(|| StartError::Sandbox {
-                problem: format!("all of {} process ids are in use", RANGE.len()),
+                problem: format!("all of {} process ids are in use", range.len()),
             })?;
         state.given.insert(number);
         state.last = number;
@@ -102,7 +120,7 @@ mod tests {
 
     #[test]
     fn no_two_have_one_id_and_an_id_is_not_given_again_at_once() {
-        let ids = ProcessIds::default();
+        let ids = ProcessIds::probe();
         let first = ids.take().unwrap();
         let second = ids.take().unwrap();
         assert_ne!(first.number, second.number);
@@ -113,8 +131,8 @@ mod tests {
 
     #[test]
     fn all_are_given_before_there_is_none_left_and_those_given_back_can_be_had_again() {
-        let ids = ProcessIds::default();
-        let mut held: Vec<_> = RANGE.map(|_| ids.take().unwrap()).collect();
+        let ids = ProcessIds::probe();
+        let mut held: Vec<_> = ids.range.clone().map(|_| ids.take().unwrap()).collect();
         assert!(ids.take().is_err());
         let free = held.swap_remove(77).number;
         assert_eq!(ids.take().unwrap().number, free);

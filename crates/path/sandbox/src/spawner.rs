@@ -68,7 +68,7 @@ impl Spawner {
             }
             pilot_sys::process::Side::Parent(_) => Ok(Self {
                 socket: here,
-                process_ids: ProcessIds::default(),
+                process_ids: ProcessIds::probe(),
                 _netfilter: netfilter,
             }),
         }
