@@ -229,7 +229,9 @@ fn an_extension_hears_of_invocations_and_of_the_end_and_has_the_time_to_end() {
     watch.hears("the end of its process", |heard| {
         heard.by == invoke.by && heard.said.is_null()
     });
-    assert_eq!(invoked(&daemon).1["done"], json!([]), "another sandbox");
+    // Its own id may be there: the extension hears of an invocation when the function does.
+    let done = invoked(&daemon).1["done"].to_string();
+    assert!(!done.contains(&id), "{id} is of another sandbox: {done}");
 }
 
 #[test]
