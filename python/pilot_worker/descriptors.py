@@ -34,8 +34,8 @@ from .fresh import (
     numbers,
     one_maker,
     pair_maker,
-    rehearse,
-    rehearse_epolls,
+    warm_up,
+    warm_up_epolls,
 )
 
 TYPE_CHECKING = False
@@ -107,8 +107,8 @@ def _settle(report: findings.Report) -> None:
     _state.has_work = bool(plan.fresh or plan.epolls or unnamed.has_work() or leftovers.has_work())
     _state.inherited = {row.number: found for row in rows if (found := identity(row.number)) is not None}
     _state.findings = report.rows()
-    rehearse(plan.fresh)
-    rehearse_epolls(plan.epolls)
+    warm_up(plan.fresh)
+    warm_up_epolls(plan.epolls)
 
 
 def in_child(is_template: bool = False) -> None:

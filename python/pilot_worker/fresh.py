@@ -75,7 +75,7 @@ class Fresh:
     def carry_out(self) -> None:
         self._make_in_place_of(self.groups)
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """In the template: does the same with duplicates. A worker then copies fewer pages (`warmup.py`)."""
         spare = [[(os.dup(number), False, found) for number, _, found in group[:1]] for group in self.groups]
         for _ in range(ROUNDS):
@@ -140,8 +140,8 @@ def make_epolls(epolls: List[Epoll]) -> None:
         epoll.close()
 
 
-def rehearse_epolls(epolls: List[Epoll]) -> None:
-    """As `Fresh.rehearse`."""
+def warm_up_epolls(epolls: List[Epoll]) -> None:
+    """As `Fresh.warm_up`."""
     if epolls:
         one = epolls[0]
         number = one.number
@@ -152,12 +152,12 @@ def rehearse_epolls(epolls: List[Epoll]) -> None:
         one.number = number
 
 
-def rehearse(plan: List[Fresh]) -> None:
-    """Rehearses one of each kind."""
+def warm_up(plan: List[Fresh]) -> None:
+    """Warms up one of each kind."""
     kinds = {fresh.kind: fresh for fresh in plan if not fresh.has_effects}
     for fresh in kinds.values():
         try:
-            fresh.rehearse()
+            fresh.warm_up()
         except OSError:
             pass  # the limit of open files
 

@@ -211,7 +211,7 @@ class Template:
                 server.say_ready()
                 self.prepared.has_said_ready = True
             else:
-                warmup.rehearse(lambda channel: worker.ready(channel, worker.Stamps(0, 0)))
+                warmup.warm_up(lambda channel: worker.ready(channel, worker.Stamps(0, 0)))
         return server
 
     def _watch_children(self) -> None:

@@ -142,7 +142,7 @@ def settle(groups: List[List[Descriptor]], say: Say) -> None:
         _state.copies.append(copy)
         _state.covered.add(file)
     if _state.copies:
-        _rehearse()
+        _warm_up()
 
 
 def in_child() -> None:
@@ -150,8 +150,8 @@ def in_child() -> None:
         copy.make()
 
 
-def _rehearse() -> None:
-    """In the template, as `Fresh.rehearse`: with a page of its own."""
+def _warm_up() -> None:
+    """In the template, as `Fresh.warm_up`: with a page of its own."""
     with mmap.mmap(-1, _PAGE) as page:
         copy = _Copy()
         copy.size = _PAGE

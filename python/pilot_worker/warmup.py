@@ -45,7 +45,7 @@ def run(function: Function, rounds: int = _ROUNDS) -> None:
     output.request_id.set("")
 
 
-def rehearse(send: Callable[[Channel], None]) -> None:
+def warm_up(send: Callable[[Channel], None]) -> None:
     """The same for a frame that a worker sends before its first invocation."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     channel = Channel(theirs.detach())
