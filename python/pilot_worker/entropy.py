@@ -24,13 +24,20 @@ from . import generators
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Optional, Tuple
+    from typing import Any, Callable, List, Optional, Tuple
 
 _RANDOM_NODE_BIT = 1 << 40  # uuid sets this bit in a random node, RFC 4122 section 4.5
 _MT19937_WORDS = 624
 
 # Set if the native loop cannot fill the state of `random`, so that a child must reseed it.
 _is_random_reseeded_in_child = [False]
+
+
+class _State:
+    renew: Optional[Callable[[], None]] = None  # what a child calls; None spares it the pages of `generators.py`
+
+
+_state = _State()
 
 
 def before_fork() -> None:
@@ -43,6 +50,7 @@ def before_fork() -> None:
 
 def before_forks() -> None:
     """Called before any number of forks: removes state that is created again on demand."""
+    _state.renew = generators.renew if generators.has_work() else None
     modules = sys.modules
     uuid = modules.get("uuid")
     if uuid is not None:
@@ -109,7 +117,8 @@ def in_child() -> None:
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)
-    generators.renew()
+    if _state.renew is not None:
+        _state.renew()
 
 
 def _reseed_uuid(uuid: Any) -> None:

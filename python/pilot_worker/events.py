@@ -31,11 +31,18 @@ class Trace:
     def __init__(self, concurrency: int) -> None:
         self._is_used = concurrency == 1
         self._is_set = False
+        # What os.environ does when it is set, in 0.4 us instead of 1.3: it has the variables as bytes.
+        self._variables: Any = getattr(os.environ, "_data", None)
 
     def set(self, trace: Optional[str]) -> None:
         if trace is not None and self._is_used:
-            os.environ["_X_AMZN_TRACE_ID"] = trace
             self._is_set = True
+            variables = self._variables
+            if variables is None or "\0" in trace:
+                os.environ["_X_AMZN_TRACE_ID"] = trace
+                return
+            variables[b"_X_AMZN_TRACE_ID"] = text = trace.encode("utf-8", "surrogateescape")
+            os.putenv(b"_X_AMZN_TRACE_ID", text)
         elif self._is_set:
             os.environ.pop("_X_AMZN_TRACE_ID", None)
             self._is_set = False

@@ -144,6 +144,11 @@ def _is_unseeded(bit_generator: Any, entropy: Any) -> bool:
     return isinstance(seed, int) and seed in entropy
 
 
+def has_work() -> bool:
+    """Whether there is anything for a worker to renew."""
+    return bool(_unseeded or _bit_generators)
+
+
 def renew() -> None:
     """In a worker: seeds each of them again from the system."""
     for reference in list(_unseeded.values()):

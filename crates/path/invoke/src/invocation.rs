@@ -101,8 +101,6 @@ impl Invocation {
     pub(crate) fn leased(&mut self, lease: &Lease) {
         self.worker = Some(lease.worker().id());
         self.start = lease.kind();
-        // What is known if the worker crashes, and its cgroup with it.
-        self.memory_bytes_max = lease.memory_bytes_max();
         let admitted = self.timeline.admitted.unwrap_or(self.timeline.received);
         let given = lease.since().max(admitted);
         let Some(stamps) = lease.start() else {

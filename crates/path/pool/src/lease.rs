@@ -61,8 +61,12 @@ impl PooledWorker {
 
     /// The highest memory use of the worker in the samples, bytes. Before the first sample it is read. `None`: unknown.
     pub(crate) fn memory_bytes_max(&self) -> Option<u64> {
+        if self.peak.load(Ordering::Relaxed) == 0 {
+            let peak = self.worker.memory_peak().unwrap_or(0);
+            self.peak.fetch_max(peak, Ordering::Relaxed);
+        }
         match self.peak.load(Ordering::Relaxed) {
-            0 => self.worker.memory_peak(),
+            0 => None,
             peak => Some(peak),
         }
     }

@@ -6,7 +6,7 @@ mod output;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub(crate) struct ForkedWorker {
     out_of_memory: AtomicBool,
     /// Taken when the worker is killed, or released for reuse.
     body: Mutex<Option<Body>>,
+    /// Peak of its memory when it was killed, bytes.
+    last_peak: AtomicU64,
     /// Takes its sandbox back.
     home: Arc<dyn Home>,
     cpu: CpuClock,
@@ -198,6 +200,7 @@ impl ForkedWorker {
                     killed: AtomicBool::new(false),
                     out_of_memory: AtomicBool::new(false),
                     body: Mutex::new(Some(body)),
+                    last_peak: AtomicU64::new(0),
                     home,
                     cpu: CpuClock::default(),
                 })
@@ -243,7 +246,7 @@ impl ForkedWorker {
     /// The process has ended or is unusable. Determines why, for the callers of the running exchanges, and ends the rest of the
     /// sandbox.
     async fn fault(&self, what: CallError, output: Bytes) -> WorkerFault {
-        let body = self.body.lock().take();
+        let body = self.take_body();
         self.killed.store(true, Ordering::Relaxed);
         self.home.lost();
         let oom_kills = |body: &Body| body.sandbox.cgroup().map_or(0, Cgroup::oom_kills);
@@ -271,6 +274,13 @@ impl ForkedWorker {
                 output,
             },
         }
+    }
+
+    /// For the end of the sandbox. Its peak of memory is remembered.
+    fn take_body(&self) -> Option<Body> {
+        let peak = Body::peak(&self.body).unwrap_or(0);
+        self.last_peak.fetch_max(peak, Ordering::Relaxed);
+        self.body.lock().take()
     }
 }
 
@@ -342,7 +352,7 @@ impl Worker for ForkedWorker {
     fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
         // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
-        drop(self.body.lock().take());
+        drop(self.take_body());
         self.home.lost();
     }
 
@@ -359,7 +369,8 @@ impl Worker for ForkedWorker {
     }
 
     fn memory_peak(&self) -> Option<u64> {
-        Body::peak(&self.body)
+        let last = self.last_peak.load(Ordering::Relaxed);
+        Body::peak(&self.body).or_else(|| (last > 0).then_some(last))
     }
 
     fn cpu(&self) -> Option<CpuTime> {
