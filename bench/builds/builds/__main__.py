@@ -50,7 +50,7 @@ class Effort:
     workers: int
 
 
-FULL = Effort(rounds=14, cold=30, seconds=0.25, bursts=3, uploads=1, workers=10)
+FULL = Effort(rounds=10, cold=30, seconds=0.25, bursts=3, uploads=1, workers=10)
 SMOKE = Effort(rounds=1, cold=3, seconds=0.2, bursts=1, uploads=1, workers=2)
 
 
