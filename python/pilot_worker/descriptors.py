@@ -353,7 +353,8 @@ def _close_http_connections() -> None:
         return
     for one in gc.get_objects():
         try:
-            if isinstance(one, kind) and one.sock is not None and one.sock.fileno() in _state.dead:
+            # isinstance() would ask `__class__`, which runs code of lazy objects.
+            if issubclass(type(one), kind) and one.sock is not None and one.sock.fileno() in _state.dead:
                 one.close()
         except Exception:  # an object with surprises: it finds the dead socket itself
             pass

@@ -124,12 +124,13 @@ def collect() -> None:
     known = {id(one) for one in _bit_generators}
     legacy_global = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
     for one in gc.get_objects():
-        if isinstance(one, numpy_random.RandomState) and one is not legacy_global and id(one) not in known:
+        kind = type(one)  # isinstance() would ask `__class__`, which runs code of lazy objects
+        if issubclass(kind, numpy_random.RandomState) and one is not legacy_global and id(one) not in known:
             known.add(id(one))
             if _is_unseeded(one._bit_generator, entropy):
                 _with_pairs.append(one)
         is_global = legacy_global is not None and one is legacy_global._bit_generator  # `entropy.py` renews it
-        if isinstance(one, bit_generator) and not is_global and id(one) not in known and _is_unseeded(one, entropy):
+        if issubclass(kind, bit_generator) and not is_global and id(one) not in known and _is_unseeded(one, entropy):
             _bit_generators.append(one)
 
 

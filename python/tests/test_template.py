@@ -135,6 +135,34 @@ def test_what_a_program_seeds_stays_as_it_is(functions: Functions) -> None:
     assert first == second
 
 
+LAZY = """
+import http.client, socket
+try:
+    import numpy.random
+except ImportError:
+    numpy = None
+asked = []
+class Lazy:
+    @property
+    def __class__(self):
+        asked.append(1)
+        raise RuntimeError("not configured yet")
+lazy = Lazy()
+server = socket.create_server(("127.0.0.1", 0))
+connection = http.client.HTTPConnection(*server.getsockname())
+connection.connect()
+def handler(event, context):
+    return asked
+"""
+
+
+def test_lazy_objects_are_not_asked_what_they_are(functions: Functions) -> None:
+    site = os.environ.get("PILOT_TEST_SITE_PACKAGES")
+    worker = functions.template(LAZY, sys_path=[str(functions.directory), *([site] if site else [])]).worker()
+    worker.ready()
+    assert worker.result({}) == []
+
+
 def test_generators_of_a_declared_import_are_renewed_too(functions: Functions) -> None:
     functions.write("import random\nOWN = random.Random()\n", "library.py")
     environment = functions.template(handler=None, level="environment", imports=["library"])
