@@ -4,6 +4,7 @@
 //! Used for events, which are one JSON document, and for applications, whose worker gets a request in one frame. Bodies for a
 //! function's own server are streamed instead (`upload`).
 
+use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -70,11 +71,11 @@ impl BodyReader {
     /// Reads it to its end.
     ///
     /// # Errors
-    /// [`RequestError::TooLarge`] as soon as that is known, [`RequestError::BodiesFull`], [`RequestError::Body`] if the body is
-    /// interrupted or stalls.
+    /// [`RequestError::TooLarge`] as soon as that is known, [`RequestError::BodiesFull`], [`RequestError::Malformed`] if it is not
+    /// what the head says, [`RequestError::Body`] if it stalls.
     pub(crate) async fn read<B>(&self, body: B) -> Result<Bytes, RequestError>
     where
-        B: Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
+        B: Body<Data = Bytes, Error: Error> + Unpin,
     {
         let mut source = Source {
             body,
@@ -146,7 +147,7 @@ struct Source<B> {
 
 impl<B> Source<B>
 where
-    B: Body<Data = Bytes, Error: std::fmt::Display> + Unpin,
+    B: Body<Data = Bytes, Error: Error> + Unpin,
 {
     /// The next piece of data; `None` at the end. Trailers are skipped.
     async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
@@ -165,9 +166,7 @@ where
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    return Poll::Ready(Err(RequestError::Body {
-                        problem: error.to_string(),
-                    }));
+                    return Poll::Ready(Err(malformed(&error)));
                 }
                 Poll::Pending => break,
             }
@@ -181,6 +180,18 @@ where
                 problem: format!("no data for {} s", patience.as_secs_f32()),
             })
         })
+    }
+}
+
+/// The error of a body that hyper could not read: a malformed chunk, or an end before the announced length. If the connection
+/// failed, nobody reads the response.
+pub(crate) fn malformed(error: &dyn Error) -> RequestError {
+    let cause = error.source().map(|cause| format!(": {cause}"));
+    RequestError::Malformed {
+        problem: format!(
+            "the request's body is malformed: {error}{}",
+            cause.unwrap_or_default()
+        ),
     }
 }
 

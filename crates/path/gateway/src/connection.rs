@@ -1,5 +1,7 @@
 //! One connection, from its first byte to its close: hyper's HTTP/1.1 over our socket, a tunnel if it is upgraded, and its drain.
 
+mod client_stream;
+mod interim;
 pub(crate) mod line;
 mod socket;
 

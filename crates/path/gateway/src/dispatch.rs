@@ -1,8 +1,9 @@
 //! One request, from its head to its reply: the dispatch to the routes. It runs inside the connection's task, because handing a
 //! request to another thread costs more than serving it.
 
+use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use pilot_model::InvocationId;
 
@@ -10,6 +11,7 @@ use crate::connection::line::Line;
 use crate::errors::RequestError;
 use crate::function_url::{self, Place};
 use crate::gate::Gate;
+use crate::headers;
 use crate::lambda_api::{self, Form};
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
@@ -17,6 +19,18 @@ use crate::route::{Route, route};
 
 /// Answers one request.
 pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
+    let mut reply = reply(gate, request, line).await;
+    let usage = line.usage();
+    usage.response_begins();
+    if usage.is_half_closed() {
+        // No other request can come.
+        let close = HeaderValue::from_static("close");
+        reply.headers_mut().insert(headers::CONNECTION, close);
+    }
+    reply
+}
+
+async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
     let received = gate.invoker.now();
     let usage = line.usage();
     usage.request_began(request.version(), !request.body().is_end_stream());
@@ -26,6 +40,9 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
         let mut reply = Reply::new(ReplyBody::empty());
         *reply.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         return reply;
+    }
+    if let Err(error) = check_host(&head) {
+        return error.into_reply(&new_id());
     }
     let uri = std::mem::take(&mut head.uri);
     let target = route(uri.path());
@@ -68,6 +85,20 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
         }),
     };
     result.unwrap_or_else(|error| error.into_reply(&id))
+}
+
+/// A request of HTTP/1.1 has one `Host` (RFC 9112 §3.2). With several, a proxy and the function could choose different ones.
+fn check_host(head: &Parts) -> Result<(), RequestError> {
+    let mut hosts = head.headers.get_all(headers::HOST).iter();
+    let problem = match (hosts.next(), hosts.next()) {
+        (Some(_), None) => return Ok(()),
+        (None, _) if head.version < Version::HTTP_11 => return Ok(()),
+        (None, _) => "the request has no Host header, which HTTP/1.1 requires",
+        (Some(_), Some(_)) => "the request has more than one Host header",
+    };
+    Err(RequestError::Malformed {
+        problem: problem.to_owned(),
+    })
 }
 
 /// A random UUID from a local generator that the kernel seeds. Ids must be unique, but not secret.

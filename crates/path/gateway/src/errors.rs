@@ -72,6 +72,12 @@ pub(crate) enum RequestError {
         /// The limit, bytes.
         limit: usize,
     },
+    /// The request is not valid HTTP in a way that hyper does not refuse.
+    #[error("{problem}")]
+    Malformed {
+        /// What is wrong.
+        problem: String,
+    },
     /// The body did not arrive.
     #[error("the request's body did not arrive: {problem}")]
     Body {
@@ -192,6 +198,7 @@ impl RequestError {
             Self::InvalidContent { .. } => {
                 Row::user(S::BAD_REQUEST, "InvalidRequestContentException")
             }
+            Self::Malformed { .. } => Row::user(S::BAD_REQUEST, "BadRequestException"),
             Self::TooLarge { .. } => Row::user(S::PAYLOAD_TOO_LARGE, "RequestTooLargeException"),
             Self::Body { .. } => Row::user(S::REQUEST_TIMEOUT, "RequestTimeoutException"),
             Self::BodiesFull => Row::user(S::TOO_MANY_REQUESTS, "TooManyRequestsException")

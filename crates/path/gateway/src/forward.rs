@@ -54,6 +54,11 @@ pub(crate) fn prepare(
     introduce(headers, peer, trust, prefix)
 }
 
+/// Whether the client waits for `100 Continue` before it sends its body.
+pub(crate) fn expects_continue(headers: &HeaderMap) -> bool {
+    has_token(headers, &headers::EXPECT, "100-continue")
+}
+
 /// Prepares the headers for the function's own server. An upgrade and `TE: trailers` are added again, because the gateway requests
 /// them on its own connection.
 pub(crate) fn pass_on(
@@ -65,7 +70,6 @@ pub(crate) fn pass_on(
     let upgrade = wanted_upgrade(headers);
     let trailers = has_token(headers, &headers::TE, "trailers");
     strip(headers, &headers::NOT_PASSED);
-    // The gateway itself sends `100 Continue`, when the server reads the body.
     headers.remove(headers::EXPECT);
     introduce(headers, peer, trust, prefix);
     if trailers {

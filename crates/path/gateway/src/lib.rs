@@ -12,6 +12,7 @@ mod connection;
 mod dispatch;
 mod errors;
 mod event_stream;
+mod expectation;
 mod forward;
 mod function_url;
 mod gate;

@@ -10,6 +10,7 @@ use pilot_model::{Instant, InvocationId};
 
 use crate::connection::line::Line;
 use crate::errors::RequestError;
+use crate::expectation::Expectation;
 use crate::gate::Gate;
 use crate::headers;
 use crate::token::TokenError;
@@ -56,11 +57,12 @@ impl RequestContext<'_> {
         Ok(body)
     }
 
-    /// The unread body, as a stream; `None` if there is none.
-    pub(crate) fn upload(&mut self) -> Option<Upload<Incoming>> {
+    /// The unread body, as a stream; `None` if there is none. It is read when `expects` permits it.
+    pub(crate) fn upload(&mut self, expects: Option<Expectation>) -> Option<Upload<Incoming>> {
         let body = self.body.take().filter(|body| !body.is_end_stream())?;
         let patience = self.gate.config.body_timeout;
-        Some(Upload::new(body, Arc::clone(self.line.usage()), patience))
+        let usage = Arc::clone(self.line.usage());
+        Some(Upload::new(body, usage, patience, expects))
     }
 
     /// The caller's trace header, or a new trace that is not sampled. Its numbers are those of the request id (AWS X-Ray, "Tracing

@@ -1,12 +1,13 @@
 //! A request's body that is streamed to the function's server. The server sets the pace: until it asks for the first part, nothing
-//! is read from the client, and no `100 Continue` is sent.
+//! is read from the client, and no `100 Continue` is sent. If the client waits for that, the server decides (`expectation`).
 //!
 //! Only the time between two parts is limited. At most one part is in memory.
 
+use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +15,9 @@ use http_body::{Body, Frame, SizeHint};
 use pilot_model::ports::BodyError;
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::body::malformed;
 use crate::connection::line::Usage;
+use crate::expectation::Expectation;
 
 /// A streamed request body.
 #[derive(Debug)]
@@ -27,16 +30,24 @@ pub(crate) struct Upload<B> {
     timer: Option<Pin<Box<Sleep>>>,
     /// The server waits, and the timer runs.
     waits: bool,
+    /// The client waits for permission to send, which is the server's to give.
+    expects: Option<Expectation>,
 }
 
 impl<B> Upload<B> {
-    pub(crate) fn new(body: B, usage: Arc<Usage>, patience: Duration) -> Self {
+    pub(crate) fn new(
+        body: B,
+        usage: Arc<Usage>,
+        patience: Duration,
+        expects: Option<Expectation>,
+    ) -> Self {
         Self {
             body,
             usage,
             patience,
             timer: None,
             waits: false,
+            expects,
         }
     }
 
@@ -53,7 +64,7 @@ impl<B> Upload<B> {
 
 impl<B> Body for Upload<B>
 where
-    B: Body<Data = Bytes, Error: Into<BodyError>> + Unpin,
+    B: Body<Data = Bytes, Error: Error> + Unpin,
 {
     type Data = Bytes;
     type Error = BodyError;
@@ -62,13 +73,22 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(expects) = &mut self.expects {
+            ready!(expects.poll(cx));
+            self.expects = None;
+        }
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(part) => {
                 self.waits = false;
                 if part.is_none() || self.body.is_end_stream() {
                     self.usage.body_was_read();
                 }
-                Poll::Ready(part.map(|part| part.map_err(Into::into)))
+                Poll::Ready(part.map(|part| {
+                    part.map_err(|error| {
+                        self.usage.body_is_malformed();
+                        malformed(&error).to_string().into()
+                    })
+                }))
             }
             Poll::Pending => self.poll_patience(cx).map(|()| {
                 let after = self.patience.as_secs_f32();

@@ -5,8 +5,12 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::BodyExt;
 use pilot_gateway::GatewayConfig;
-use support::{Client, Daemon, Setup, control, soon, text};
+use pilot_model::ports::PassedRequest;
+use pilot_testkit::Deed;
+use support::{Client, Daemon, Function, Setup, control, soon, text, upstream};
 use tokio::sync::{Notify, mpsc};
 
 #[tokio::test]
@@ -45,6 +49,9 @@ async fn malformed_requests_are_refused_and_the_connection_closed() {
         ("GET / HTTP/1.1\r\nx\x01: 1\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n", 400),
         ("CONNECT example.org:80 HTTP/1.1\r\nhost: x\r\n\r\n", 405),
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: x\r\nhost: x\r\n\r\n", 400),
+        ("GET / HTTP/1.0\r\n\r\n", 200),
         (huge.as_str(), 431),
         (many.as_str(), 431),
     ];
@@ -161,6 +168,85 @@ async fn a_client_that_hangs_up_cancels_its_request() {
     soon(begun.notified()).await;
     drop(client);
     assert_eq!(soon(dropped.recv()).await, Some(()));
+}
+
+#[tokio::test]
+async fn a_client_that_has_closed_its_direction_is_answered_and_asked_whether_it_waits() {
+    let ended = Arc::new(Notify::new());
+    let end = ended.clone();
+    let control = control(move |request| {
+        let ended = ended.clone();
+        Box::pin(async move {
+            if request.uri().path() == "/slow" {
+                ended.notified().await;
+            }
+            text("done")
+        })
+    });
+    let daemon = Daemon::start(Setup {
+        control,
+        ..Setup::default()
+    })
+    .await;
+    let quick = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    for request in [quick, &[quick, quick].concat(), "GET / HTTP/1.0\r\n\r\n"] {
+        let mut client = daemon.client().await;
+        client.send(request).await;
+        client.finish().await;
+        let answers = client.closed().await;
+        let answers = String::from_utf8(answers).unwrap();
+        let wanted = request.matches("GET").count();
+        assert_eq!(answers.matches(" 200 OK").count(), wanted, "{answers}");
+        assert!(answers.ends_with("done"), "{answers}");
+    }
+    let mut client = daemon.client().await;
+    client.send("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    client.finish().await;
+    assert_eq!(client.answer().await.status, 100);
+    end.notify_one();
+    let last = client.answer().await;
+    assert_eq!(
+        (last.text(), last.header("connection")),
+        ("done", Some("close"))
+    );
+    assert_eq!(client.closed().await, b"");
+}
+
+#[tokio::test]
+async fn a_malformed_body_is_a_400() {
+    let echo = Function::event("echo", |call| {
+        Deed::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
+    });
+    let server = Function::server("web", async |request: PassedRequest| {
+        let body = request.into_body().collect().await;
+        match body {
+            Ok(body) => Ok(upstream::response(body.to_bytes())),
+            Err(error) => Err(upstream::fault(&*error)),
+        }
+    });
+    let daemon = Daemon::with(vec![echo, server]).await;
+    for path in [
+        "/2015-03-31/functions/echo/invocations",
+        "/fn/echo/",
+        "/fn/web/",
+    ] {
+        for (framing, body) in [
+            ("transfer-encoding: chunked", "5\r\nhello\r\nzz\r\n"),
+            ("transfer-encoding: chunked", "5\r\nhelloXX\r\n0\r\n\r\n"),
+            ("transfer-encoding: chunked", "ffffffffffffffffff\r\nhello"),
+            ("transfer-encoding: chunked", "5\r\nhel"),
+            ("content-length: 20", "hello"),
+        ] {
+            let mut client = daemon.client().await;
+            let request = format!("POST {path} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n{body}");
+            client.send(request.as_str()).await;
+            client.finish().await;
+            let answer = client.answer().await;
+            assert_eq!(answer.status, 400, "{path} {framing} {body}");
+            let message = answer.text().to_owned();
+            assert!(message.contains("malformed"), "{message}");
+        }
+    }
 }
 
 /// A daemon with a route `/held` that reports its beginning, and ends when the test says so.

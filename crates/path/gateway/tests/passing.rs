@@ -217,6 +217,75 @@ async fn a_request_body_reaches_the_server_part_by_part() {
 }
 
 #[tokio::test]
+async fn a_server_may_refuse_a_body_before_it_is_sent_and_permits_it_with_100_continue() {
+    let addr = upstream::listen(async |mut stream: tokio::net::TcpStream| {
+        let head = upstream::head(&mut stream).await.to_lowercase();
+        assert!(head.contains("\r\nexpect: 100-continue\r\n"), "{head}");
+        let answer: &[u8] = if head.starts_with("post /no") {
+            b"HTTP/1.1 417 Expectation Failed\r\ncontent-length: 0\r\n\r\n"
+        } else {
+            if head.starts_with("post /yes") {
+                stream
+                    .write_all(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    .await
+                    .unwrap();
+            }
+            let mut body = [0; 5];
+            stream.read_exact(&mut body).await.unwrap();
+            assert_eq!(&body, b"hello");
+            b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+        };
+        stream.write_all(answer).await.unwrap();
+    })
+    .await;
+    let function = Function::server("web", move |request| upstream::pass(addr, request));
+    let daemon = Daemon::with(vec![function]).await;
+    let begin = |path: &str| {
+        format!(
+            "POST /fn/web{path} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n"
+        )
+    };
+    let mut refused = daemon.client().await;
+    refused.send(begin("/no")).await;
+    assert_eq!(refused.answer().await.status, 417);
+    // A server that does not know the header gets the body after a while.
+    for path in ["/yes", "/silent"] {
+        let mut client = daemon.client().await;
+        client.send(begin(path)).await;
+        assert_eq!(client.answer().await.status, 100, "{path}");
+        client.send("hello").await;
+        assert_eq!(client.answer().await.text(), "ok", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn interim_responses_pass_without_their_connections_headers() {
+    let addr = upstream::saying(
+        "HTTP/1.1 100 Continue\r\n\r\n\
+         HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n\
+         HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+    )
+    .await;
+    let function = Function::server("web", move |request| upstream::pass(addr, request));
+    let daemon = Daemon::with(vec![function]).await;
+    let mut client = daemon.client().await;
+    let request = "GET /fn/web/ HTTP/1.1\r\nhost: x\r\n\r\n";
+    // Pipelined: those of the second request come after the first response.
+    client.send([request, request].concat()).await;
+    for _ in 0..2 {
+        let hints = client.answer().await;
+        let link = [("link".to_owned(), "</a.css>".to_owned())];
+        assert_eq!((hints.status, &hints.headers[..]), (103, &link[..]));
+        assert_eq!(client.answer().await.status, 102);
+        assert_eq!(client.answer().await.text(), "ok");
+    }
+    // HTTP/1.0 does not know them.
+    let mut old = daemon.client().await;
+    old.send("GET /fn/web/ HTTP/1.0\r\n\r\n").await;
+    assert_eq!(old.answer().await.status, 200);
+}
+
+#[tokio::test]
 async fn a_body_passes_whatever_the_method_and_with_one_length_only() {
     let addr = upstream::listen(async |mut stream: tokio::net::TcpStream| {
         let head = upstream::head(&mut stream).await.to_lowercase();

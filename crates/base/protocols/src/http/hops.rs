@@ -1,6 +1,8 @@
 //! Headers that are valid for a single connection (RFC 9110, 7.6.1) and are not forwarded.
 
-use http::header::{CONNECTION, HeaderMap, HeaderName, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING,
+};
 
 /// Removes them from a response.
 pub(super) fn strip(headers: &mut HeaderMap) {
@@ -13,6 +15,10 @@ pub(super) fn strip(headers: &mut HeaderMap) {
         .collect();
     for name in named {
         headers.remove(name);
+    }
+    if headers.contains_key(TRANSFER_ENCODING) {
+        // The body has the length that its chunks have (RFC 9112 §6.3), and the client must not see another one.
+        headers.remove(CONTENT_LENGTH);
     }
     for name in [
         CONNECTION,
@@ -39,7 +45,6 @@ mod tests {
             ("connection", "close, X-Hop"),
             ("x-hop", "1"),
             ("keep-alive", "timeout=5"),
-            ("transfer-encoding", "chunked"),
             ("content-length", "3"),
             ("x-end", "2"),
         ] {
@@ -49,5 +54,8 @@ mod tests {
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["content-length", "x-end"]);
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        strip(&mut headers);
+        assert_eq!(headers.keys().collect::<Vec<_>>(), ["x-end"]);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Version;
 
+use super::interim::Interim;
 use crate::tunnel::Tunnel;
 
 /// The state of a connection. Shared by the code that serves requests and the code that closes the socket. Both run in the
@@ -17,6 +18,11 @@ pub(crate) struct Usage {
     ends_by_closing: AtomicBool,
     broke_off: AtomicBool,
     upgraded: AtomicBool,
+    /// A request's head was read, and its response has not begun.
+    in_request: AtomicBool,
+    half_closed: AtomicBool,
+    body_malformed: AtomicBool,
+    interim: Interim,
 }
 
 impl Usage {
@@ -24,6 +30,7 @@ impl Usage {
     pub(crate) fn request_began(&self, version: Version, has_body: bool) {
         self.used.store(true, Ordering::Relaxed);
         self.body_unread.store(has_body, Ordering::Relaxed);
+        self.in_request.store(true, Ordering::Relaxed);
         self.ends_by_closing
             .store(version < Version::HTTP_11, Ordering::Relaxed);
     }
@@ -31,6 +38,52 @@ impl Usage {
     /// The request's body was read to the end.
     pub(crate) fn body_was_read(&self) {
         self.body_unread.store(false, Ordering::Relaxed);
+    }
+
+    /// The head of the response is made.
+    pub(crate) fn response_begins(&self) {
+        self.in_request.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the whole request was read, and its response has not begun.
+    pub(super) fn awaits_response(&self) -> bool {
+        self.in_request.load(Ordering::Relaxed)
+            && !self.body_unread.load(Ordering::Relaxed)
+            && !self.is_upgraded()
+    }
+
+    /// The client has closed its direction of the connection and waits for the response.
+    pub(super) fn client_half_closed(&self) {
+        self.half_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has done so. Then its connection ends with this response.
+    pub(crate) fn is_half_closed(&self) -> bool {
+        self.half_closed.load(Ordering::Relaxed)
+    }
+
+    /// The request's body is not what its head says.
+    pub(crate) fn body_is_malformed(&self) {
+        self.body_malformed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the request's body is not what its head says.
+    pub(crate) fn has_malformed_body(&self) -> bool {
+        self.body_malformed.load(Ordering::Relaxed)
+    }
+
+    /// The interim responses to the current request.
+    pub(crate) fn interim(&self) -> &Interim {
+        &self.interim
+    }
+
+    /// Whether the client understands interim responses, which HTTP/1.0 does not have, and the final one has not begun.
+    pub(crate) fn takes_interim(&self) -> bool {
+        self.in_request.load(Ordering::Relaxed) && !self.ends_by_closing.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Relaxed)
     }
 
     /// The body of a response was interrupted.
@@ -51,8 +104,7 @@ impl Usage {
     /// request, which hyper rejects.
     pub(super) fn must_linger(&self) -> bool {
         // The server at the other end reads the bytes of a tunnel.
-        !self.upgraded.load(Ordering::Relaxed)
-            && (self.body_unread.load(Ordering::Relaxed) || !self.is_used())
+        !self.is_upgraded() && (self.body_unread.load(Ordering::Relaxed) || !self.is_used())
     }
 }
 

@@ -1,9 +1,10 @@
-//! A TCP stream for hyper, with three features that hyper does not have:
+//! A client's connection for hyper, with four features that hyper does not have:
 //! - The connection of a client that does not read its response is closed after a while. Until then it holds memory, and for a
 //!   streamed response a worker.
 //! - A connection that closes while the client still sends lingers for a moment, as with nginx's `lingering_close`. If the kernel
 //!   has unread bytes in its buffer, it answers a close with RST, and the client may lose the response (tcp(7), RFC 9112 §9.6).
 //! - An interrupted HTTP/1.0 response ends with RST, because an orderly close would mean that it is complete (RFC 9112 §6.3).
+//! - Interim responses are written before the final one (`interim`).
 
 use std::future::Future;
 use std::io;
@@ -14,15 +15,16 @@ use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
+use super::client_stream::ClientStream;
 use super::line::Usage;
 
 /// See the module.
 pub(super) struct Socket {
-    io: TokioIo<TcpStream>,
+    io: TokioIo<ClientStream>,
     usage: Arc<Usage>,
     write_timeout: Duration,
     /// Runs while a write waits.
@@ -40,7 +42,7 @@ impl Socket {
     /// `write_timeout`: the longest that one write may wait for the client.
     pub(super) fn new(stream: TcpStream, usage: Arc<Usage>, write_timeout: Duration) -> Self {
         Self {
-            io: TokioIo::new(stream),
+            io: TokioIo::new(ClientStream::new(stream, Arc::clone(&usage))),
             usage,
             write_timeout,
             stalled: None,
@@ -69,6 +71,15 @@ impl Socket {
         )))
     }
 
+    /// Writes the interim responses that wait.
+    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.usage.interim().is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let written = self.usage.interim().poll_write_to(cx, self.io.inner_mut());
+        self.patient(cx, written)
+    }
+
     /// Discards incoming bytes until the client closes the connection, or a limit of time or bytes is reached.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let linger = self.linger.get_or_insert_with(|| Linger {
@@ -78,7 +89,7 @@ impl Socket {
         let mut scratch = [0; 4096];
         while linger.bytes_left > 0 {
             let mut buffer = ReadBuf::new(&mut scratch);
-            match Pin::new(self.io.inner_mut()).poll_read(cx, &mut buffer) {
+            match self.io.inner_mut().poll_read_all(cx, &mut buffer) {
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     linger.bytes_left = linger.bytes_left.saturating_sub(buffer.filled().len());
                 }
@@ -106,6 +117,8 @@ impl Write for Socket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_interim(cx))?;
+        self.usage.interim().hyper_writes(true);
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
         self.patient(cx, written)
     }
@@ -115,6 +128,8 @@ impl Write for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_interim(cx))?;
+        self.usage.interim().hyper_writes(true);
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
         self.patient(cx, written)
     }
@@ -124,6 +139,9 @@ impl Write for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper flushes when it has written everything.
+        self.usage.interim().hyper_writes(false);
+        ready!(self.poll_interim(cx))?;
         Pin::new(&mut self.io).poll_flush(cx)
     }
 
@@ -141,8 +159,7 @@ impl Write for Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if self.usage.must_reset() {
-            // Fails only if the socket is already closed.
-            let _ = self.io.inner().set_zero_linger();
+            self.io.inner().reset_on_drop();
         }
     }
 }

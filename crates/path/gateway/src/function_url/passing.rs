@@ -15,12 +15,13 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::upgrade::OnUpgrade;
-use pilot_invoke::{PassedBody, Request, ResponseBody};
+use pilot_invoke::{InvokeError, PassedBody, Request, ResponseBody};
 use pilot_model::ports::{PassedRequest, StreamedBody};
 
 use super::Place;
 use crate::connection::line::Line;
 use crate::errors::{AnswerError, RequestError};
+use crate::expectation::{Expectation, Permission};
 use crate::forward::{self, Upgrades};
 use crate::headers;
 use crate::lambda_api::Named;
@@ -51,7 +52,15 @@ pub(super) async fn call(
         client_context: None,
         trace: Some(trace),
     };
-    let response = invoker.pass(call, request).await?;
+    let response = invoker
+        .pass(call, request)
+        .await
+        .map_err(|error| match error {
+            InvokeError::UploadBroken { problem } if context.line.usage().has_malformed_body() => {
+                RequestError::Malformed { problem }
+            }
+            other => other.into(),
+        })?;
     let mut reply = match response.body {
         ResponseBody::Passed(passed) => answered(passed, wants_head),
         ResponseBody::Upgraded(upgraded) => match client {
@@ -80,7 +89,13 @@ fn passed(
     place: Place<'_>,
 ) -> Result<(PassedRequest, Option<OnUpgrade>), RequestError> {
     let uri = uri(place)?;
-    let body = context.upload().map_or_else(no_body, StreamedBody::new);
+    // HTTP/1.0 has neither interim responses nor expectations.
+    let takes_interim = context.line.usage().takes_interim();
+    let expects = takes_interim && forward::expects_continue(&context.head.headers);
+    let permission = expects.then(Arc::<Permission>::default);
+    let upload = context.upload(permission.clone().map(Expectation::new));
+    let permission = permission.filter(|_| upload.is_some());
+    let body = upload.map_or_else(no_body, StreamedBody::new);
     let trust = context.gate.config.trust_forwarded;
     let peer = context.line.peer();
     let head = &mut context.head;
@@ -91,6 +106,10 @@ fn passed(
         headers.remove(headers::UPGRADE);
     }
     let upgrades = forward::pass_on(&mut headers, peer, trust, place.root);
+    if permission.is_some() {
+        let awaited = HeaderValue::from_static("100-continue");
+        headers.insert(headers::EXPECT, awaited);
+    }
     say_length(&mut headers, body.size_hint().exact());
     if let Ok(id) = HeaderValue::from_str(context.id.as_str()) {
         headers.insert(headers::REQUEST_ID, id);
@@ -99,6 +118,14 @@ fn passed(
     *request.method_mut() = head.method.clone();
     *request.uri_mut() = uri;
     *request.headers_mut() = headers;
+    if takes_interim {
+        let usage = Arc::clone(context.line.usage());
+        hyper::ext::on_informational(&mut request, move |interim| match &permission {
+            Some(permission) if interim.status() == StatusCode::CONTINUE => permission.give(),
+            None if interim.status() == StatusCode::CONTINUE => {}
+            _ => usage.interim().push(interim.status(), interim.headers()),
+        });
+    }
     let client = client.filter(|_| upgrades == Upgrades::Pass);
     Ok((request, client))
 }

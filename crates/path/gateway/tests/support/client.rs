@@ -82,7 +82,7 @@ impl Client {
             headers,
             body: Vec::new(),
         };
-        if method == "HEAD" || matches!(status, 100 | 204 | 304) {
+        if method == "HEAD" || matches!(status, 100..200 | 204 | 304) {
             return Some(answer);
         }
         if let Some(length) = answer.header("content-length") {
