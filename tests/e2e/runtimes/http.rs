@@ -43,6 +43,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             while (data := self.rfile.readline()): self.wfile.write(data.upper()); self.wfile.flush()
             self.close_connection = True
             return
+        if self.path == "/both":
+            self.send_response(200); self.send_header("Content-Length", "3"); self.send_header("Transfer-Encoding", "chunked"); self.end_headers()
+            return self.wfile.write(b"5\r\nhello\r\n0\r\n\r\n")
         if self.path == "/teapot": return self.answer(418, b"short and stout", X_Kind="teapot")
         if self.path == "/exit": os._exit(4)
         if self.path.startswith("/say?"): print("asked for " + self.path.split("=")[1], flush=True)
@@ -187,13 +190,103 @@ fn a_caller_that_hangs_up_closes_its_connection_to_the_server_which_serves_on() 
 }
 
 #[test]
-fn what_it_prints_is_in_its_log() {
+fn chunks_win_over_a_length() {
     needs_root!();
     let daemon = server_lab(SERVER, "");
-    daemon.get("/fn/lab/say?word=xyzzy").ok();
-    eventually("it is logged", || {
-        daemon.logs("lab").contains("asked for xyzzy").then_some(())
+    let both = daemon.get("/fn/lab/both").ok();
+    assert_eq!(
+        (both.text().as_str(), both.header("content-length")),
+        ("hello", None)
+    );
+}
+
+/// Prints at its start, on request, between requests and at its end.
+const PRINTER: &str = r#"
+import http.server, os, signal, sys, threading, time
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_): pass
+    def do_GET(self):
+        print("handling " + self.path, flush=True)
+        if self.path == "/wait":
+            while not os.path.exists("/tmp/go"): time.sleep(0.01)
+        if self.path == "/go": open("/tmp/go", "w").close()
+        if self.path == "/later": threading.Timer(0.3, print, ["between requests"], {"flush": True}).start()
+        if self.path == "/half": print("half a line", end="", flush=True)
+        if self.path == "/flood": sys.stdout.write("x" * 99 + "\n"); sys.stdout.write(("y" * 99 + "\n") * 20000); sys.stdout.flush()
+        if self.path == "/exit": print("last word", end="", flush=True); os._exit(3)
+        self.send_response(200); self.end_headers()
+
+def stop(*_):
+    print("asked to end", flush=True)
+    time.sleep(0.2)
+    print("ended", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+print("at the start", flush=True)
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"#;
+
+#[test]
+fn what_it_prints_is_in_its_log_as_it_is_printed() {
+    needs_root!();
+    let daemon = server_lab(PRINTER, "concurrency = 4");
+    let logged = |text: &str| {
+        eventually(&format!("{text:?} is logged"), || {
+            let log = daemon.logs("lab");
+            log.contains(text).then_some(log)
+        })
+    };
+    let mut waiting = daemon.connect();
+    waiting.send(&Request::new("GET", "/fn/lab/wait"));
+    let log = logged("handling /wait\n");
+    let first = log.find("at the start\n").expect("its start is logged");
+    let start = log.find("START RequestId").expect("START comes first");
+    assert!(start < log.find("handling /wait").unwrap(), "{log}");
+    assert!(first < log.find("handling /wait").unwrap(), "{log}");
+    assert!(!log.contains("END RequestId"), "{log}");
+    daemon.get("/fn/lab/go").ok();
+    waiting.receive("GET").ok();
+    // Between two requests, at once.
+    daemon.get("/fn/lab/later").ok();
+    logged("between requests\n");
+    // A line without its end is not joined with the next one.
+    daemon.get("/fn/lab/half").ok();
+    logged("half a line\nEND RequestId");
+    // The end of a server that is scaled away.
+    daemon.scale("lab", 0);
+    let log = logged("asked to end\nended\n");
+    assert_eq!(log.matches("START RequestId").count(), 4, "{log}");
+    assert_eq!(log.matches("REPORT RequestId").count(), 4, "{log}");
+    // The end of one that crashes.
+    let crash = daemon.get("/fn/lab/exit");
+    assert_eq!(crash.status, 502);
+    let log = logged("last word\n");
+    let (_, end) = log.rsplit_once("last word\n").unwrap();
+    assert!(
+        end.contains("Runtime exited with error: exit status 3"),
+        "{end}"
+    );
+    // A flood neither blocks the server nor hides the end of its request.
+    daemon.get("/fn/lab/flood").ok();
+    logged("yyyyy\nEND RequestId");
+}
+
+#[test]
+fn the_tail_of_an_invocation_has_what_the_server_printed() {
+    needs_root!();
+    let code = PRINTER.replace("do_GET", "do_POST");
+    let daemon = server_lab(&code, "");
+    let (response, tail) = daemon.invoke_tail("lab", &json!({}));
+    response.ok();
+    assert!(tail.starts_with("START RequestId"), "{tail}");
+    assert!(tail.contains("handling /\nEND RequestId"), "{tail}");
+    let log = eventually("it is logged", || {
+        let log = daemon.logs("lab");
+        log.contains("REPORT").then_some(log)
     });
+    assert_eq!(log.matches("handling /\n").count(), 1, "{log}");
+    assert_eq!(log.matches("START RequestId").count(), 1, "{log}");
 }
 
 #[test]

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::choices::words;
+use crate::ids::InvocationId;
 use crate::invocation::{CpuTime, InvocationRecord};
 use crate::status::RuntimeCounts;
 use crate::version::Version;
@@ -13,6 +15,20 @@ use crate::version::Version;
 /// An event of the path.
 #[derive(Debug, Clone)]
 pub enum Event {
+    /// An invocation of a function that is an HTTP server begins. Its output is not part of its record: see [`Event::Printed`].
+    Began {
+        /// The request id.
+        id: InvocationId,
+        /// Of which version.
+        version: Arc<Version>,
+    },
+    /// A function's HTTP server printed something, within an invocation or between two.
+    Printed {
+        /// Of which version.
+        version: Arc<Version>,
+        /// Whole lines, as far as the server ends them.
+        output: Bytes,
+    },
     /// An invocation ended.
     Invoked(Arc<InvocationRecord>),
     /// A worker is ready.
@@ -59,7 +75,9 @@ impl Event {
     pub fn output_bytes(&self) -> usize {
         match self {
             Self::Invoked(record) => record.output.len(),
-            Self::WorkerStarted { .. }
+            Self::Printed { output, .. } => output.len(),
+            Self::Began { .. }
+            | Self::WorkerStarted { .. }
             | Self::WorkerEnded(_)
             | Self::RuntimeGiven { .. }
             | Self::RuntimesCounted(_) => 0,

@@ -153,6 +153,9 @@ pub struct InvocationRecord {
     pub bytes_out: u64,
     /// What it printed, bounded.
     pub output: Bytes,
+    /// For a function that is an HTTP server: its beginning, and this many bytes at the front of `output`, were events of their
+    /// own ([`Event::Began`](crate::Event::Began), [`Event::Printed`](crate::Event::Printed)).
+    pub output_published: Option<usize>,
 }
 
 impl InvocationRecord {

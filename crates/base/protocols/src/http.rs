@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use self::passed::PassedBody;
 use self::site::{Site, Unanswered};
-use crate::life::Life;
+use crate::life::{Life, OutputUse};
 use crate::{Awaited, Held, Instance, Reach, Retire, Start};
 
 /// A worker that is an HTTP server. Dropping it retires it at once.
@@ -53,7 +53,7 @@ impl HttpWorker {
         instance: Arc<dyn Instance>,
     ) -> Result<Self, StartError> {
         let site = Arc::new(Site {
-            life: Life::new(instance),
+            life: Life::new(instance, OutputUse::Followed),
             reach,
             port,
             host: HeaderValue::from_str(&format!("localhost:{port}"))
@@ -143,6 +143,10 @@ impl Worker for HttpWorker {
 
     fn take_output(&self) -> bytes::Bytes {
         self.site.life.take_output()
+    }
+
+    fn printed(&self) -> BoxFuture<'static, bool> {
+        self.site.life.printed()
     }
 
     fn is_alive(&self) -> bool {

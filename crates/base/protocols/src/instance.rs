@@ -30,6 +30,9 @@ pub trait Instance: Send + Sync + Debug {
     /// block, and must include everything written before the answer arrived.
     fn take_output(&self) -> Bytes;
 
+    /// See [`Worker::printed`](pilot_model::ports::Worker::printed). Also resolves after the instance was let go.
+    fn printed(&self) -> BoxFuture<'static, bool>;
+
     /// Memory in use and its peak. Too slow for the path of an invocation.
     fn memory(&self) -> WorkerMemory;
 

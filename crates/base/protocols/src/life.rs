@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::CpuTime;
 use pilot_model::ports::{WorkerFault, WorkerMemory};
+use pilot_model::{BoxFuture, CpuTime};
 use tokio::sync::SetOnce;
 use tokio::time::timeout;
 
@@ -20,12 +20,23 @@ pub(crate) struct Life {
     end: SetOnce<End>,
     /// It was killed or retired.
     let_go: AtomicBool,
+    output: OutputUse,
+}
+
+/// Where the output of an instance goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutputUse {
+    /// Into answers and faults.
+    Answers,
+    /// To whoever follows it.
+    Followed,
 }
 
 impl Life {
-    pub(crate) fn new(instance: Arc<dyn Instance>) -> Self {
+    pub(crate) fn new(instance: Arc<dyn Instance>, output: OutputUse) -> Self {
         Self {
             instance,
+            output,
             end: SetOnce::new(),
             let_go: AtomicBool::new(false),
         }
@@ -74,6 +85,18 @@ impl Life {
         self.instance.take_output()
     }
 
+    pub(crate) fn printed(&self) -> BoxFuture<'static, bool> {
+        self.instance.printed()
+    }
+
+    /// What a fault tells.
+    fn last_output(&self) -> Bytes {
+        match self.output {
+            OutputUse::Answers => self.take_output(),
+            OutputUse::Followed => Bytes::new(),
+        }
+    }
+
     pub(crate) fn memory(&self) -> WorkerMemory {
         self.instance.memory()
     }
@@ -88,7 +111,7 @@ impl Life {
 
     /// The fault of a worker that has ended.
     pub(crate) fn fault_of(&self, end: End) -> WorkerFault {
-        let output = self.take_output();
+        let output = self.last_output();
         match end {
             End::Exited(code) => WorkerFault::Exited { code, output },
             End::Signalled(signal) => WorkerFault::Signalled { signal, output },
@@ -107,7 +130,7 @@ impl Life {
     pub(crate) fn fault(&self, problem: impl Into<String>) -> WorkerFault {
         WorkerFault::Protocol {
             problem: problem.into(),
-            output: self.take_output(),
+            output: self.last_output(),
         }
     }
 }

@@ -51,7 +51,7 @@ use self::stream::{Beginning, Piece, Streamed};
 use self::times::Times;
 use self::worksite::Worksite;
 use crate::error_body::{error_body, truncated};
-use crate::life::Life;
+use crate::life::{Life, OutputUse};
 use crate::start::output_text;
 use crate::{Awaited, Held, Instance, Retire, Start};
 
@@ -80,7 +80,7 @@ impl ProvidedWorker {
         let site = Arc::new(Worksite {
             id: start.id,
             version: Arc::clone(&start.version),
-            life: Life::new(instance),
+            life: Life::new(instance, OutputUse::Answers),
             queue: InvocationQueue::new(start.version.config.concurrency),
             extensions: Extensions::default(),
         });

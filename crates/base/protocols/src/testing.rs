@@ -77,6 +77,10 @@ impl Instance for FakeInstance {
         std::mem::take(&mut *self.output.lock()).into()
     }
 
+    fn printed(&self) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(!self.output.lock().is_empty()))
+    }
+
     fn memory(&self) -> WorkerMemory {
         WorkerMemory::default()
     }

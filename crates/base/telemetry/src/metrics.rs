@@ -278,7 +278,7 @@ impl FunctionMetrics {
             Event::WorkerStarted { took, .. } => self.worker_started(*took),
             Event::WorkerEnded(record) => self.worker_ended(record),
             Event::RuntimeGiven { origin, took, .. } => self.runtime_given(*origin, *took),
-            Event::RuntimesCounted(_) => {}
+            Event::Began { .. } | Event::Printed { .. } | Event::RuntimesCounted(_) => {}
         }
     }
 

@@ -46,6 +46,7 @@ pub(crate) async fn exchange(
     let stream = lease.begin();
     if config.interface == Interface::Http {
         lease.outlives_exchange();
+        invocation.begins();
     }
     let call = Call {
         stream,
@@ -116,17 +117,19 @@ fn finish(
 ) -> Response {
     let now = invocation.now();
     invocation.measure(&lease);
+    let output = invocation.output(&lease, done.output.clone());
     lease.finish(now);
     invocation.done(&done, now);
-    invocation.answer(now, outcome, done.output, body)
+    invocation.answer(now, outcome, output, body)
 }
 
 fn fail(mut invocation: Invocation, lease: Lease, failure: Failure) -> Response {
     let now = invocation.now();
     invocation.measure(&lease);
+    let output = invocation.output(&lease, failure.output);
     lease.lose(now, failure.reason);
     let body = ResponseBody::FunctionError(failure.body);
-    invocation.answer(now, failure.outcome, failure.output, body)
+    invocation.answer(now, failure.outcome, output, body)
 }
 
 /// The head of a streamed answer: the body owns the rest.

@@ -12,6 +12,7 @@ use pilot_model::{
 use pilot_pool::{Lease, Pools};
 use tokio::sync::Notify;
 
+use crate::fault::joined;
 use crate::request::Request;
 use crate::response::{Response, ResponseBody};
 
@@ -61,6 +62,8 @@ pub(crate) struct Invocation {
     worker: Option<WorkerId>,
     memory_bytes_max: Option<u64>,
     pub(crate) cpu: Option<CpuTime>,
+    /// See [`InvocationRecord::output_published`].
+    pub(crate) output_published: Option<usize>,
     ended: bool,
 }
 
@@ -84,6 +87,7 @@ impl Invocation {
             worker: None,
             memory_bytes_max: None,
             cpu: None,
+            output_published: None,
             ended: false,
         }
     }
@@ -125,6 +129,16 @@ impl Invocation {
         }
     }
 
+    /// The exchange with an HTTP server begins. What it prints is published from here on.
+    pub(crate) fn begins(&mut self) {
+        self.timeline.started = Some(self.now());
+        self.output_published = Some(0);
+        self.context.sink.publish(Event::Began {
+            id: self.id.clone(),
+            version: Arc::clone(&self.version),
+        });
+    }
+
     /// Takes the worker's stamps. They come from the function's own process, so the order is enforced.
     pub(crate) fn done(&mut self, done: &Done, now: Instant) {
         let before = self.timeline.initialised.or(self.timeline.leased);
@@ -133,6 +147,21 @@ impl Invocation {
         self.timeline.started = Some(started);
         self.timeline.returned = Some(done.returned.clamp(started, now));
         self.timeline.first_byte = Some(done.first_byte.clamp(started, now));
+    }
+
+    /// The output for the record: of an HTTP server what it has printed, followed by `output`.
+    pub(crate) fn output(&mut self, lease: &Lease, output: Bytes) -> Bytes {
+        if self.output_published.is_none() {
+            return output;
+        }
+        let printed = lease.flush_output();
+        let whole = match (printed.is_empty(), output.is_empty()) {
+            (true, _) => output.clone(),
+            (false, true) => printed,
+            (false, false) => joined(&printed, &output),
+        };
+        self.output_published = Some(whole.len() - output.len());
+        whole
     }
 
     /// It has ended: publishes the record.
@@ -156,6 +185,7 @@ impl Invocation {
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
             output,
+            output_published: self.output_published,
         });
         self.context
             .sink

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{StartStamps, Worker};
 use pilot_model::{CpuTime, EndReason, Instant, StartKind};
@@ -14,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use crate::pool::{Pool, Refusal};
+use crate::printing::Printing;
 use pilot_rules::{Ending, Key, WaiterId};
 
 /// A worker with what the pool notes about it.
@@ -27,18 +29,21 @@ pub(crate) struct PooledWorker {
     /// It was started or called since the last sample, so its memory may have changed.
     pub(crate) stirred: AtomicBool,
     streams: AtomicU32,
+    /// Of a worker that is an HTTP server.
+    pub(crate) printing: Option<Printing>,
     /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,
 }
 
 impl PooledWorker {
-    pub(crate) fn new(worker: Arc<dyn Worker>) -> Self {
+    pub(crate) fn new(worker: Arc<dyn Worker>, printing: Option<Printing>) -> Self {
         Self {
             worker,
             pss: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             stirred: AtomicBool::new(true),
             streams: AtomicU32::new(0),
+            printing,
             cpu: Mutex::default(),
         }
     }
@@ -161,6 +166,13 @@ impl Lease {
     pub fn cpu(&self) -> Option<CpuTime> {
         let alone = self.pool.version().config.concurrency == 1;
         alone.then(|| self.pooled.spent())?
+    }
+
+    /// Publishes what the worker has printed so far, if it is an HTTP server. Returns the end of it, at most 4 KiB.
+    #[must_use]
+    pub fn flush_output(&self) -> Bytes {
+        let printing = self.pooled.printing.as_ref();
+        printing.map_or_else(Bytes::new, |printing| printing.flush(&*self.pooled.worker))
     }
 
     /// The exchange is over; the worker can be used again.

@@ -15,6 +15,7 @@ mod lease;
 mod memory;
 mod pool;
 mod pools;
+mod printing;
 mod tasks;
 
 pub use engine_table::EngineTable;

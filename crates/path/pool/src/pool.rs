@@ -11,12 +11,13 @@ use parking_lot::Mutex;
 use pilot_model::forecast::Target;
 use pilot_model::ports::{StartError, Worker};
 use pilot_model::status::{ForecastStatus, PoolStatus};
-use pilot_model::{Event, Instant, ScaleConfig, StartKind, Version, WorkerRecord};
+use pilot_model::{Event, Instant, Interface, ScaleConfig, StartKind, Version, WorkerRecord};
 use tokio::sync::oneshot;
 
 use crate::forecasting::Forecast;
 use crate::lease::{Announcement, Lease, PooledWorker, WaitingRequest};
 use crate::pools::{BackgroundJob, PoolsInner};
+use crate::printing::Printing;
 use pilot_rules::{Action, Arrival, Ending, Key, PoolState, Settings, StartFault, WaiterId};
 
 type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
@@ -362,8 +363,9 @@ impl Pool {
         match result {
             Ok(worker) => {
                 let stamps = worker.stamps();
+                let pooled = self.pooled(worker);
                 let mut state = self.state.lock();
-                state.ready(now, key, Arc::new(PooledWorker::new(worker)), &mut todo);
+                state.ready(now, key, pooled, &mut todo);
                 self.act(state, now, todo, None);
                 self.shared.sink.publish(Event::WorkerStarted {
                     version: Arc::clone(&self.version),
@@ -383,6 +385,23 @@ impl Pool {
                 self.act(state, now, todo, Some(&error));
             }
         }
+    }
+
+    /// A new worker. If it is an HTTP server, its output is followed from now on.
+    fn pooled(&self, worker: Arc<dyn Worker>) -> Arc<PooledWorker> {
+        let is_server = self.version.config.interface == Interface::Http;
+        let printing = is_server
+            .then(|| Printing::new(Arc::clone(&self.version), Arc::clone(&self.shared.sink)));
+        let pooled = Arc::new(PooledWorker::new(worker, printing));
+        if is_server {
+            let followed = Arc::clone(&pooled);
+            self.shared.tasks.spawn(async move {
+                if let Some(printing) = &followed.printing {
+                    printing.follow(&*followed.worker).await;
+                }
+            });
+        }
+        pooled
     }
 
     fn change(

@@ -108,6 +108,10 @@ impl Instance for ContainerInstance {
         self.usage.output.take()
     }
 
+    fn printed(&self) -> BoxFuture<'static, bool> {
+        self.usage.output.printed()
+    }
+
     fn memory(&self) -> WorkerMemory {
         self.container.memory()
     }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::Instant;
+use pilot_model::{BoxFuture, Instant};
 use tokio::net::unix::pipe::Receiver;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::parts::now;
@@ -28,6 +29,10 @@ struct OutputBuffer {
     len_max: usize,
     /// Guards what was kept. Also serialises readers, so that the order is the pipe's.
     kept: Mutex<Kept>,
+    /// Something was printed, or nothing will be.
+    printed: Notify,
+    /// Output was taken.
+    taken: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +40,10 @@ struct Kept {
     bytes: Vec<u8>,
     dropped: u64,
     first_byte: Option<Instant>,
+    /// All writers are closed.
+    ended: bool,
+    /// Somebody takes the output while it is written. Then nothing is dropped: a full buffer holds the writer up.
+    followed: bool,
 }
 
 /// The complete output of a pipe.
@@ -69,6 +78,8 @@ impl Output {
             pipe: here,
             len_max,
             kept: Mutex::default(),
+            printed: Notify::new(),
+            taken: Notify::new(),
         });
         let reader = tokio::spawn(Arc::clone(&buffer).read(watched)).abort_handle();
         Ok((Self { buffer, reader }, there))
@@ -84,7 +95,29 @@ impl Output {
             kept.bytes.extend_from_slice(note.as_bytes());
             kept.dropped = 0;
         }
-        std::mem::take(&mut kept.bytes).into()
+        let output = std::mem::take(&mut kept.bytes);
+        self.buffer.taken.notify_one();
+        output.into()
+    }
+
+    /// Resolves when there is something to take; false once all writers are closed.
+    pub(crate) fn printed(&self) -> BoxFuture<'static, bool> {
+        let buffer = Arc::clone(&self.buffer);
+        buffer.kept.lock().followed = true;
+        Box::pin(async move {
+            loop {
+                {
+                    let kept = buffer.kept.lock();
+                    if !kept.bytes.is_empty() || kept.dropped > 0 {
+                        return true;
+                    }
+                    if kept.ended {
+                        return false;
+                    }
+                }
+                buffer.printed.notified().await;
+            }
+        })
     }
 
     /// Everything, without that line, for output that is not a log. Call it when all writers have ended.
@@ -95,6 +128,8 @@ impl Output {
             bytes,
             dropped,
             first_byte,
+            ended: _,
+            followed: _,
         } = std::mem::take(&mut *kept);
         Whole {
             bytes,
@@ -112,10 +147,20 @@ impl Drop for Output {
 
 impl OutputBuffer {
     async fn read(self: Arc<Self>, watched: Receiver) {
+        self.read_to_end(watched).await;
+        self.kept.lock().ended = true;
+        self.printed.notify_one();
+    }
+
+    async fn read_to_end(&self, watched: Receiver) {
         while watched.readable().await.is_ok() {
             let more = self.drain(&mut self.kept.lock());
+            self.printed.notify_one();
             if more == More::Never {
                 return;
+            }
+            while self.kept.lock().is_full(self.len_max) {
+                self.taken.notified().await;
             }
             // Reading through tokio clears its readiness; what arrived meanwhile is kept.
             let mut kept = self.kept.lock();
@@ -132,6 +177,9 @@ impl OutputBuffer {
         let mut chunk = [0; CHUNK_LEN];
         // The limit interrupts a writer that never stops.
         for _ in 0..CHUNKS_MAX {
+            if kept.is_full(self.len_max) {
+                break;
+            }
             match (&self.pipe).read(&mut chunk) {
                 Ok(0) => return More::Never,
                 Ok(len) => kept.keep(&chunk[..len], self.len_max),
@@ -144,9 +192,18 @@ impl OutputBuffer {
 }
 
 impl Kept {
+    /// Whether the reader must wait until output is taken.
+    fn is_full(&self, len_max: usize) -> bool {
+        self.followed && self.bytes.len() >= len_max
+    }
+
     fn keep(&mut self, chunk: &[u8], len_max: usize) {
         self.first_byte.get_or_insert_with(now);
-        let room = len_max - self.bytes.len().min(len_max);
+        let room = match self.followed {
+            // At most one chunk more.
+            true => chunk.len(),
+            false => len_max - self.bytes.len().min(len_max),
+        };
         let (kept, dropped) = chunk.split_at(chunk.len().min(room));
         self.bytes.extend_from_slice(kept);
         self.dropped += dropped.len() as u64;

@@ -45,10 +45,16 @@ pub trait Worker: Send + Sync + Debug {
         })))
     }
 
-    /// The output since the last call, bounded. Called at the end of each passed request, whose answer does not contain it. Must
+    /// The output since the last call, bounded, of a worker that is an HTTP server: what it prints belongs to no single call. Must
     /// not wait.
     fn take_output(&self) -> Bytes {
         Bytes::new()
+    }
+
+    /// Resolves when [`Worker::take_output`] has something to return. False: it will print nothing more, or what it prints is part
+    /// of its answers.
+    fn printed(&self) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(false))
     }
 
     /// False once it is known that it has ended. Called on the path before each lease: reads a flag, no system call.

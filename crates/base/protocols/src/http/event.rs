@@ -40,7 +40,7 @@ pub(super) async fn call(site: &Arc<Site>, event: Bytes) -> Result<Answer, Worke
         started,
         returned: first_byte,
         first_byte,
-        output: site.life.take_output(),
+        output: Bytes::new(),
     };
     match read {
         Ok(Ok(body)) if status.is_success() => Ok(Answer::Result(as_json(body), done())),

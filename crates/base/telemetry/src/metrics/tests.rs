@@ -57,6 +57,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
         bytes_in: 0,
         bytes_out: 0,
         output: Bytes::new(),
+        output_published: None,
     }
 }
 

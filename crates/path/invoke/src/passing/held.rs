@@ -9,7 +9,6 @@ use pilot_model::{EndReason, InvocationRecord, Outcome};
 use pilot_pool::Lease;
 
 use super::upload::Watch;
-use crate::fault::joined;
 use crate::invocation::Invocation;
 
 /// What an exchange holds. If it is dropped before [`Held::end`], the exchange was cancelled; its worker can still be used.
@@ -38,7 +37,7 @@ impl Held {
         mut invocation: Invocation,
         upload: Option<Arc<Watch>>,
     ) -> Self {
-        invocation.timeline.started = Some(invocation.now());
+        invocation.begins();
         Self {
             lease: Some(lease),
             upload,
@@ -86,7 +85,7 @@ impl Held {
     ) -> Option<Arc<InvocationRecord>> {
         let lease = self.lease.take()?;
         let now = self.invocation.now();
-        let printed = lease.worker().take_output();
+        let output = self.invocation.output(&lease, output);
         self.invocation.cpu = lease.cpu();
         match then {
             Then::ServesOn => lease.finish(now),
@@ -96,11 +95,6 @@ impl Held {
             self.invocation.bytes_in += upload.close();
         }
         self.invocation.timeline.returned = Some(now);
-        let output = match (printed.is_empty(), output.is_empty()) {
-            (true, _) => output,
-            (false, true) => printed,
-            (false, false) => joined(&printed, &output),
-        };
         Some(self.invocation.end(now, outcome, output))
     }
 }

@@ -73,6 +73,10 @@ impl Worker for KeyedWorker {
         self.inner.take_output()
     }
 
+    fn printed(&self) -> BoxFuture<'static, bool> {
+        self.inner.printed()
+    }
+
     fn is_alive(&self) -> bool {
         self.inner.is_alive()
     }

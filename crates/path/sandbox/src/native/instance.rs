@@ -11,7 +11,7 @@ use pilot_model::ports::WorkerMemory;
 use pilot_model::{BoxFuture, CpuTime};
 use pilot_protocols::{End, Instance, Reach, Retire};
 use tokio::net::TcpStream;
-use tokio::sync::SetOnce;
+use tokio::sync::{Notify, SetOnce};
 use tokio::task::AbortHandle;
 use tokio::time::Instant as Deadline;
 
@@ -31,6 +31,10 @@ pub(super) struct NativeInstance {
     /// Taken when it is killed or released.
     body: Arc<Mutex<Option<Body>>>,
     output: Arc<Mutex<Output>>,
+    /// Something was printed, or nothing will be.
+    printed: Arc<Notify>,
+    /// Output was taken.
+    taken: Arc<Notify>,
     reader: AbortHandle,
     cpu: CpuClock,
 }
@@ -44,10 +48,21 @@ impl NativeInstance {
     ) -> Self {
         let pipe = output.pipe_shared();
         let output = Arc::new(Mutex::new(output));
-        let read = Arc::clone(&output);
+        let (printed, taken) = (Arc::<Notify>::default(), Arc::<Notify>::default());
+        let (read, prints, room) = (
+            Arc::clone(&output),
+            Arc::clone(&printed),
+            Arc::clone(&taken),
+        );
         let reader = tokio::spawn(async move {
-            // Reads all the time, so that the program never blocks on a full pipe.
-            while pipe.readable().await.is_ok() && read.lock().drain_ready() {}
+            // Reads all the time, so that the program never blocks on a full pipe, unless what it prints is taken all the time.
+            while pipe.readable().await.is_ok() && read.lock().drain_ready() {
+                prints.notify_one();
+                while read.lock().is_full() {
+                    room.notified().await;
+                }
+            }
+            prints.notify_one();
         });
         Self {
             runtime,
@@ -56,6 +71,8 @@ impl NativeInstance {
             over: AtomicBool::new(false),
             body: Arc::new(Mutex::new(Some(body))),
             output,
+            printed,
+            taken,
             reader: reader.abort_handle(),
             cpu: CpuClock::default(),
         }
@@ -129,7 +146,28 @@ impl Instance for NativeInstance {
     }
 
     fn take_output(&self) -> Bytes {
-        self.output.lock().take()
+        let output = self.output.lock().take();
+        self.taken.notify_one();
+        output
+    }
+
+    fn printed(&self) -> BoxFuture<'static, bool> {
+        let (output, printed) = (Arc::clone(&self.output), Arc::clone(&self.printed));
+        output.lock().follow();
+        Box::pin(async move {
+            loop {
+                {
+                    let output = output.lock();
+                    if !output.is_empty() {
+                        return true;
+                    }
+                    if output.is_ended() {
+                        return false;
+                    }
+                }
+                printed.notified().await;
+            }
+        })
     }
 
     fn memory(&self) -> WorkerMemory {

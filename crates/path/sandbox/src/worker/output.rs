@@ -25,6 +25,8 @@ pub(crate) struct Output {
     dropped: u64,
     /// All writers are closed.
     ended: bool,
+    /// Somebody takes the output while it is written. Then nothing is dropped: a full buffer holds the writer up.
+    followed: bool,
 }
 
 impl Output {
@@ -38,6 +40,7 @@ impl Output {
                 kept: Vec::new(),
                 dropped: 0,
                 ended: false,
+                followed: false,
             },
             there,
         ))
@@ -47,7 +50,7 @@ impl Output {
     /// that everything written before an answer is included.
     pub(crate) fn drain_now(&mut self) {
         let mut chunk = [0; 8192];
-        while !self.ended {
+        while !self.ended && !self.is_full() {
             match read(&*self.pipe, &mut chunk) {
                 Ok(0) => self.ended = true,
                 Ok(len) => self.keep(&chunk[..len]),
@@ -58,7 +61,11 @@ impl Output {
     }
 
     fn keep(&mut self, chunk: &[u8]) {
-        let room = OUTPUT_LEN_MAX - self.kept.len().min(OUTPUT_LEN_MAX);
+        let room = match self.followed {
+            // At most one chunk more.
+            true => chunk.len(),
+            false => OUTPUT_LEN_MAX - self.kept.len().min(OUTPUT_LEN_MAX),
+        };
         let (kept, dropped) = chunk.split_at(chunk.len().min(room));
         self.kept.extend_from_slice(kept);
         self.dropped += dropped.len() as u64;
@@ -76,10 +83,20 @@ impl Output {
         self.drain_ready();
     }
 
+    /// Somebody takes the output while it is written.
+    pub(crate) fn follow(&mut self) {
+        self.followed = true;
+    }
+
+    /// Whether the reader must wait until output is taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.followed && self.kept.len() >= OUTPUT_LEN_MAX
+    }
+
     /// Reads through tokio, which clears its readiness. Returns false once all writers are closed.
     pub(crate) fn drain_ready(&mut self) -> bool {
         let mut chunk = [0; 8192];
-        while !self.ended {
+        while !self.ended && !self.is_full() {
             match self.pipe.try_read(&mut chunk) {
                 Ok(0) => self.ended = true,
                 Ok(len) => self.keep(&chunk[..len]),
@@ -87,6 +104,16 @@ impl Output {
             }
         }
         !self.ended
+    }
+
+    /// Whether [`Output::take`] has something to return.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.dropped == 0
+    }
+
+    /// Whether all writers are closed.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended
     }
 
     /// The pipe, for tasks that wait for its readiness without holding the output.

@@ -44,6 +44,7 @@ impl Subscriber for Counting {
                 Event::WorkerStarted { version, .. } | Event::RuntimeGiven { version, .. } => {
                     version
                 }
+                Event::Began { .. } | Event::Printed { .. } => continue,
                 Event::RuntimesCounted(counts) => {
                     self.metrics.set_runtimes(counts);
                     continue;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use pilot_model::{Event, FunctionName, InvocationRecord, Outcome};
+use pilot_model::{Event, FunctionName, InvocationId, InvocationRecord, Outcome, Version};
 use pilot_telemetry::{Metrics, Subscriber};
 
 use crate::logs::LogStore;
@@ -20,12 +20,19 @@ impl Subscriber for Logging {
     fn batch(&mut self, events: &[Event]) {
         let mut functions: HashMap<&FunctionName, Vec<u8>> = HashMap::new();
         for event in events {
-            let Event::Invoked(record) = event else {
-                continue;
+            let version = match event {
+                Event::Began { version, .. } | Event::Printed { version, .. } => version,
+                Event::Invoked(record) => &record.version,
+                _ => continue,
             };
-            let name = &record.version.config.name;
+            let name = &version.config.name;
             let lines = functions.entry(name).or_default();
-            write_invocation(lines, record);
+            match event {
+                Event::Began { id, version } => write_start(lines, id, version),
+                Event::Printed { output, .. } => write_output(lines, output),
+                Event::Invoked(record) => write_invocation(lines, record),
+                _ => {}
+            }
             if lines.len() > LINES_BYTES_MAX {
                 self.write(name, lines);
                 lines.clear();
@@ -52,24 +59,19 @@ impl Logging {
     }
 }
 
-/// An invocation as Lambda logs it: START, what was printed, END, REPORT.
+/// An invocation as Lambda logs it: START, what was printed, END, REPORT. Of an HTTP server, the first two are events of their own.
 fn write_invocation(lines: &mut Vec<u8>, record: &InvocationRecord) {
     let mut text = String::new();
-    // Writing to a String cannot fail.
     let began = record.worker.is_some() || !record.output.is_empty();
-    if began {
-        let _ = writeln!(
-            text,
-            "START RequestId: {} Version: {}",
-            record.id, record.version.number
-        );
-        lines.extend_from_slice(text.as_bytes());
-        lines.extend_from_slice(&record.output);
-        if record.output.last().is_some_and(|byte| *byte != b'\n') {
-            lines.push(b'\n');
+    match record.output_published {
+        Some(published) => write_output(lines, record.output.get(published..).unwrap_or_default()),
+        None if began => {
+            write_start(lines, &record.id, &record.version);
+            write_output(lines, &record.output);
         }
-        text.clear();
+        None => {}
     }
+    // Writing to a String cannot fail.
     if record.outcome == Outcome::Timeout {
         let timeout_s = record.version.config.timeout.as_secs_f64();
         let _ = writeln!(
@@ -83,6 +85,18 @@ fn write_invocation(lines: &mut Vec<u8>, record: &InvocationRecord) {
     }
     let _ = writeln!(text, "{}", record.report_line());
     lines.extend_from_slice(text.as_bytes());
+}
+
+fn write_start(lines: &mut Vec<u8>, id: &InvocationId, version: &Version) {
+    let line = format!("START RequestId: {id} Version: {}\n", version.number);
+    lines.extend_from_slice(line.as_bytes());
+}
+
+fn write_output(lines: &mut Vec<u8>, output: &[u8]) {
+    lines.extend_from_slice(output);
+    if output.last().is_some_and(|byte| *byte != b'\n') {
+        lines.push(b'\n');
+    }
 }
 
 /// Beyond this the lines of a function are written in the middle of a batch.

@@ -44,7 +44,10 @@ async fn a_2xx_is_a_result_and_always_json() {
             panic!("{answer:?}");
         };
         assert_eq!(body, expected);
-        assert_eq!(done.output, "line");
+        assert_eq!(
+            (done.output, rig.worker.take_output()),
+            (Bytes::new(), Bytes::from_static(b"line"))
+        );
         assert!(done.started <= done.first_byte);
     }
     assert_eq!(rig.reach.connects(), 1);

@@ -251,9 +251,12 @@ async fn a_server_that_goes_before_it_answers_is_a_fault() {
     let fault = response.await.unwrap().unwrap_err();
     let expected = WorkerFault::Exited {
         code: 101,
-        output: Bytes::from_static(b"panic"),
+        output: Bytes::new(),
     };
     assert_eq!(fault, expected);
+    // Whoever follows the output gets it.
+    assert!(rig.worker.printed().await);
+    assert_eq!(rig.worker.take_output(), "panic");
     assert!(!rig.worker.is_alive());
     drop(server);
 }
