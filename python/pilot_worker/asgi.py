@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from typing import Any, Dict, Optional, Tuple
 
+    from . import upload
     from .aio import AsyncChannel
     from .handler import Function
 
@@ -40,6 +41,8 @@ class AsgiCall:
         meta = decode_meta(stream, meta_bytes)
         output.request_id.set(meta["id"])
         exchange = _Exchange(stream, self._channel, body)
+        if "inputs" in meta:
+            exchange.take_rest(meta)
         try:
             if kind != wire.HTTP:
                 raise errors.Fault("Runtime.BadRequest", f"an ASGI application cannot answer a frame of kind {kind}")
@@ -102,18 +105,33 @@ class AsgiCall:
 class _Exchange(HttpAnswer):
     """`receive` and `send` of one request."""
 
-    __slots__ = ("_channel", "_body", "_over")
+    __slots__ = ("_channel", "_body", "_over", "_rest")
 
     def __init__(self, stream: int, channel: AsyncChannel, body: bytes) -> None:
         super().__init__(stream)
         self._channel = channel
         self._body: Optional[bytes] = body
         self._over: Optional[asyncio.Event] = None
+        self._rest: Optional[upload.AsyncReader] = None
+
+    def take_rest(self, meta: Dict[str, Any]) -> None:
+        """The request's body is larger than the frame, and is still being sent."""
+        from . import upload
+
+        rest = upload.take(meta["inputs"])
+        if rest is not None:
+            self._rest = upload.AsyncReader(rest)
 
     async def receive(self) -> Dict[str, Any]:
         if self._body is not None:
             body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
+            return {"type": "http.request", "body": body, "more_body": self._rest is not None}
+        if self._rest is not None and not self._rest.is_over:
+            try:
+                body = await self._rest.read()
+            except OSError:
+                return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": body, "more_body": not self._rest.is_over}
         if not self.is_complete:
             import asyncio
 
@@ -147,6 +165,8 @@ class _Exchange(HttpAnswer):
     def close(self) -> None:
         if self._over is not None:
             self._over.set()
+        if self._rest is not None:
+            self._rest.close()
 
 
 class Lifespan:

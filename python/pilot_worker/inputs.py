@@ -31,7 +31,7 @@ class Input:
 
     def __init__(self, name: str, kind: str, size: int, descriptor: int) -> None:
         self.name = name
-        self.kind = kind  # "memory" or "socket"
+        self.kind = kind  # "memory", "socket" or "body"
         self.size = size  # of memory, bytes; otherwise 0
         self._descriptor = descriptor
 
@@ -55,8 +55,14 @@ class Input:
         """The descriptor. It stays this object's."""
         return self._descriptor
 
+    def detach(self) -> int:
+        """The descriptor, which is the caller's from now on."""
+        descriptor, self._descriptor = self._descriptor, -1
+        return descriptor
+
     def __del__(self) -> None:
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     def __repr__(self) -> str:
         return f"Input(name={self.name!r}, kind={self.kind!r}, size={self.size})"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from .channel import Channel
     from .handler import Function
+    from .inputs import Input
 
 
 class WsgiCall:
@@ -69,6 +70,11 @@ class WsgiCall:
 
         client = meta.get("client") or ["", 0]
         scheme = meta.get("scheme", "http")
+        rest = None
+        if "inputs" in meta:
+            from . import upload
+
+            rest = upload.take(meta["inputs"])
         environ: Dict[str, Any] = {
             "REQUEST_METHOD": meta["method"],
             "SCRIPT_NAME": unquote_to_bytes(meta.get("root_path", "")).decode("latin-1"),
@@ -78,10 +84,9 @@ class WsgiCall:
             "SERVER_PROTOCOL": "HTTP/1.1",
             "REMOTE_ADDR": client[0],
             "REMOTE_PORT": str(client[1]),
-            "CONTENT_LENGTH": str(len(body)),
             "wsgi.version": (1, 0),
             "wsgi.url_scheme": scheme,
-            "wsgi.input": io.BytesIO(body),
+            "wsgi.input": io.BytesIO(body) if rest is None else _buffered(body, rest),
             "wsgi.input_terminated": True,
             "wsgi.errors": sys.stderr,
             "wsgi.multithread": self._is_concurrent,
@@ -89,9 +94,11 @@ class WsgiCall:
             "wsgi.run_once": False,
             "aws.context": LambdaContext(self._info, meta),
         }
+        if rest is None:
+            environ["CONTENT_LENGTH"] = str(len(body))
         for name, value in meta.get("headers", ()):
             key = name.upper().replace("-", "_")
-            if key == "CONTENT_TYPE":
+            if key == "CONTENT_TYPE" or (key == "CONTENT_LENGTH" and rest is not None):
                 environ[key] = value
             elif key != "CONTENT_LENGTH":
                 key = "HTTP_" + key
@@ -101,6 +108,12 @@ class WsgiCall:
         environ["SERVER_NAME"] = host or port
         environ["SERVER_PORT"] = port if host and port.isdigit() else {"https": "443"}.get(scheme, "80")
         return environ
+
+
+def _buffered(beginning: bytes, rest: Input) -> io.BufferedReader:
+    from . import upload
+
+    return io.BufferedReader(upload.Reader(beginning, rest), 64 * 1024)
 
 
 class _StartResponse:

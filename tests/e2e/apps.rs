@@ -162,6 +162,111 @@ fn an_asgi_application_that_answers_nothing_is_an_error() {
     );
 }
 
+/// Says how much of the request's body came, and its checksum; refuses `/no` unread.
+const UPLOADED_ASGI: &str = r#"
+import zlib
+async def app(scope, receive, send):
+    assert scope["type"] == "http"
+    if scope["path"].endswith("/no"):
+        await send({"type": "http.response.start", "status": 413})
+        return await send({"type": "http.response.body", "body": b"too much"})
+    check, size, more = 1, 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return print("the client is gone", flush=True)
+        check = zlib.adler32(message["body"], check); size += len(message["body"]); more = message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-length", dict(scope["headers"]).get(b"content-length", b"none"))]})
+    await send({"type": "http.response.body", "body": f"{size} {check}".encode()})
+"#;
+
+const UPLOADED_WSGI: &str = r#"
+import zlib
+def app(environ, start_response):
+    if environ["PATH_INFO"] == "/no":
+        start_response("413 Too Large", [])
+        return [b"too much"]
+    check, size = 1, 0
+    try:
+        while data := environ["wsgi.input"].read(100_000):
+            check = zlib.adler32(data, check); size += len(data)
+    except OSError as error:
+        print("the client is gone:", error, flush=True)
+        raise
+    start_response("200 OK", [("X-Length", environ.get("CONTENT_LENGTH", "none"))])
+    return [f"{size} {check}".encode()]
+"#;
+
+/// 20 MB in which no two places look alike.
+fn large_body() -> Vec<u8> {
+    (0..5_000_000_u32).flat_map(u32::to_le_bytes).collect()
+}
+
+/// Its length and its Adler-32 (RFC 1950).
+fn digest(body: &[u8]) -> String {
+    let (a, b) = body.iter().fold((1_u32, 0_u32), |(a, b), byte| {
+        let a = (a + u32::from(*byte)) % 65521;
+        (a, (b + a) % 65521)
+    });
+    format!("{} {}", body.len(), (b << 16) | a)
+}
+
+fn chunked(path: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n");
+    let mut request = head.into_bytes();
+    for chunk in body.chunks(100_000) {
+        request.extend(format!("{:x}\r\n", chunk.len()).as_bytes());
+        request.extend(chunk);
+        request.extend(b"\r\n");
+    }
+    request.extend(b"0\r\n\r\n");
+    request
+}
+
+#[test]
+fn bodies_of_any_size_reach_an_application_while_they_are_sent() {
+    let body = large_body();
+    let wanted = digest(&body);
+    for (interface, code) in [("asgi", UPLOADED_ASGI), ("wsgi", UPLOADED_WSGI)] {
+        for concurrency in [1, 4] {
+            let daemon = lab(
+                code,
+                json!({"interface": interface, "concurrency": concurrency}),
+            );
+            let post = |path: &str| Request::new("POST", path).body(body.clone());
+            let told = daemon.send(&post("/fn/lab/")).ok();
+            assert_eq!(told.text(), wanted, "{interface}");
+            assert_eq!(told.header("x-length"), Some("20000000"));
+            // Without a length.
+            let mut connection = daemon.connect();
+            connection.send_raw(&chunked("/fn/lab/", &body));
+            let told = connection.receive("POST").ok();
+            assert_eq!(told.text(), wanted, "{interface}");
+            assert_eq!(told.header("x-length"), Some("none"));
+            // Answered unread: the worker serves on.
+            let refused = daemon.send(&post("/fn/lab/no"));
+            assert_eq!((refused.status, refused.text().as_str()), (413, "too much"));
+            // A client that leaves in the middle.
+            let mut leaver = daemon.connect();
+            leaver
+                .send_raw(b"POST /fn/lab/ HTTP/1.1\r\nhost: x\r\ncontent-length: 20000000\r\n\r\n");
+            leaver.send_raw(&body[..9_000_000]);
+            leaver.hang_up();
+            eventually("the application hears of it", || {
+                daemon
+                    .logs("lab")
+                    .contains("the client is gone")
+                    .then_some(())
+            });
+            // The largest that is kept, and the next.
+            for len in [6 << 20, (6 << 20) + 1] {
+                let request = Request::new("POST", "/fn/lab/").body(&body[..len]);
+                assert_eq!(daemon.send(&request).ok().text(), digest(&body[..len]));
+            }
+        }
+    }
+}
+
 #[test]
 fn a_half_answer_of_an_asgi_application_never_looks_whole() {
     let daemon = asgi();

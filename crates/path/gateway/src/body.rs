@@ -77,6 +77,22 @@ impl BodyReader {
     where
         B: Body<Data = Bytes, Error: Error> + Unpin,
     {
+        match self.read_front(body).await? {
+            (whole, None) => Ok(whole),
+            (_, Some(_)) => Err(RequestError::TooLarge {
+                limit: self.bytes_max,
+            }),
+        }
+    }
+
+    /// Reads it to its end, or returns the rest of a body that is too large, as soon as that is known.
+    ///
+    /// # Errors
+    /// As [`BodyReader::read`], without the first.
+    pub(crate) async fn read_front<B>(&self, body: B) -> Result<(Bytes, Option<B>), RequestError>
+    where
+        B: Body<Data = Bytes, Error: Error> + Unpin,
+    {
         let mut source = Source {
             body,
             patience: self.patience,
@@ -84,19 +100,25 @@ impl BodyReader {
         };
         let mut hold = Hold::default();
         if source.body.is_end_stream() {
-            return Ok(Bytes::new());
+            return Ok((Bytes::new(), None));
         }
         let announced = usize::try_from(source.body.size_hint().lower()).unwrap_or(usize::MAX);
+        if announced > self.bytes_max {
+            return Ok((Bytes::new(), Some(source.body)));
+        }
         self.admit(announced, &mut hold)?;
         let Some(first) = source.next().await? else {
-            return Ok(Bytes::new());
+            return Ok((Bytes::new(), None));
         };
         self.admit(first.len(), &mut hold)?;
+        if first.len() > self.bytes_max {
+            return Ok((hold.keep(first), Some(source.body)));
+        }
         if source.body.is_end_stream() {
-            return Ok(hold.keep(first));
+            return Ok((hold.keep(first), None));
         }
         let Some(second) = source.next().await? else {
-            return Ok(hold.keep(first));
+            return Ok((hold.keep(first), None));
         };
         let mut bytes = BytesMut::with_capacity(announced.max(first.len() + second.len()));
         bytes.extend_from_slice(&first);
@@ -104,18 +126,16 @@ impl BodyReader {
         while let Some(piece) = next {
             self.admit(bytes.len() + piece.len(), &mut hold)?;
             bytes.extend_from_slice(&piece);
+            if bytes.len() > self.bytes_max {
+                return Ok((hold.keep(bytes.freeze()), Some(source.body)));
+            }
             next = source.next().await?;
         }
-        Ok(hold.keep(bytes.freeze()))
+        Ok((hold.keep(bytes.freeze()), None))
     }
 
-    /// Checks that a body with `len` bytes so far may continue, and reserves its memory.
+    /// Reserves the memory of a body with `len` bytes so far.
     fn admit(&self, len: usize, hold: &mut Hold) -> Result<(), RequestError> {
-        if len > self.bytes_max {
-            return Err(RequestError::TooLarge {
-                limit: self.bytes_max,
-            });
-        }
         if len <= FREE_BYTES {
             return Ok(());
         }

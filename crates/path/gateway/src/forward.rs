@@ -38,18 +38,20 @@ pub(crate) enum Upgrades {
 }
 
 /// Prepares the headers for a function that gets the whole request at once. `body_len` is the length of the body as read, because
-/// a chunked request does not have it in its headers.
+/// a chunked request does not have it in its headers. `None`: the body is streamed, and its announced length, if any, stays.
 pub(crate) fn prepare(
     headers: &mut HeaderMap,
     peer: SocketAddr,
     trust: TrustForwarded,
     prefix: &str,
-    body_len: usize,
+    body_len: Option<usize>,
 ) -> Origin {
     strip(headers, &headers::HOP_BY_HOP);
     headers.remove(headers::EXPECT);
-    if body_len > 0 || headers.contains_key(headers::CONTENT_LENGTH) {
-        headers.insert(headers::CONTENT_LENGTH, HeaderValue::from(body_len));
+    if let Some(len) =
+        body_len.filter(|len| *len > 0 || headers.contains_key(headers::CONTENT_LENGTH))
+    {
+        headers.insert(headers::CONTENT_LENGTH, HeaderValue::from(len));
     }
     introduce(headers, peer, trust, prefix)
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use pilot_invoke::{Payload, Request, Response, ResponseBody};
 use pilot_model::Interface;
 use pilot_model::calendar::unix_ms;
+use pilot_model::ports::StreamedBody;
 
 use crate::application;
 use crate::errors::{AnswerError, RequestError};
@@ -62,11 +63,12 @@ pub(crate) async fn call(
         trace: Some(context.trace()),
     };
     let payload = async {
-        let body = context.read_body().await?;
         Ok::<_, RequestError>(if interface == Interface::Event {
+            let body = context.read_body().await?;
             event_payload(&mut context, place, &named.name, &body)
         } else {
-            application_payload(&mut context, place, body)
+            let (body, rest) = context.read_front().await?;
+            application_payload(&mut context, place, body, rest)
         })
     };
     let response = gate.invoker.invoke(request, payload).await?;
@@ -79,7 +81,7 @@ fn event_payload(
     name: &str,
     body: &[u8],
 ) -> Payload {
-    let origin = prepare(context, place, body.len());
+    let origin = prepare(context, place, Some(body.len()));
     let source = EventSource {
         id: context.id.as_str(),
         name,
@@ -95,16 +97,27 @@ fn event_payload(
     Payload::event(source.build())
 }
 
-fn application_payload(context: &mut RequestContext<'_>, place: Place<'_>, body: Bytes) -> Payload {
-    let origin = prepare(context, place, body.len());
+fn application_payload(
+    context: &mut RequestContext<'_>,
+    place: Place<'_>,
+    body: Bytes,
+    rest: Option<StreamedBody>,
+) -> Payload {
+    let whole_len = rest.is_none().then_some(body.len());
+    let origin = prepare(context, place, whole_len);
     let head = application::request(&context.head, place.root, place.path, place.query, origin);
     Payload {
         http: Some(head),
         body,
+        rest,
     }
 }
 
-fn prepare(context: &mut RequestContext<'_>, place: Place<'_>, body_len: usize) -> forward::Origin {
+fn prepare(
+    context: &mut RequestContext<'_>,
+    place: Place<'_>,
+    body_len: Option<usize>,
+) -> forward::Origin {
     let trust = context.gate.config.trust_forwarded;
     forward::prepare(
         &mut context.head.headers,

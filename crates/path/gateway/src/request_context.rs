@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::request::Parts;
 use hyper::body::{Body as _, Incoming};
+use pilot_model::ports::StreamedBody;
 use pilot_model::{Instant, InvocationId};
 
 use crate::connection::line::Line;
@@ -55,6 +56,24 @@ impl RequestContext<'_> {
         let body = self.gate.bodies.read(body).await?;
         self.line.usage().body_was_read();
         Ok(body)
+    }
+
+    /// Reads the body up to the limit of its size. Returns the rest of a larger one, unread.
+    ///
+    /// # Errors
+    /// See [`BodyReader::read_front`](crate::body::BodyReader::read_front).
+    pub(crate) async fn read_front(
+        &mut self,
+    ) -> Result<(Bytes, Option<StreamedBody>), RequestError> {
+        let Some(body) = self.body.take() else {
+            return Ok((Bytes::new(), None));
+        };
+        let (front, rest) = self.gate.bodies.read_front(body).await?;
+        self.body = rest;
+        if self.body.is_none() {
+            self.line.usage().body_was_read();
+        }
+        Ok((front, self.upload(None).map(StreamedBody::new)))
     }
 
     /// The unread body, as a stream; `None` if there is none. It is read when `expects` permits it.

@@ -19,6 +19,7 @@ use crate::fault::Failure;
 use crate::invocation::Invocation;
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
+use crate::upload::Upload;
 
 /// How long to wait for the output of a killed worker.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -48,11 +49,27 @@ pub(crate) async fn exchange(
         lease.outlives_exchange();
         invocation.begins();
     }
+    let mut inputs = Vec::new();
+    if let Some(rest) = payload.rest {
+        match Upload::start(rest) {
+            Ok((upload, input)) => {
+                invocation.upload = Some(upload);
+                inputs.push(input);
+            }
+            Err(error) => {
+                let problem = format!("pass on the request's body: {error}");
+                let output = Bytes::new();
+                let fault = WorkerFault::Protocol { problem, output };
+                let failure = Failure::fault(&request.id, &fault);
+                return fail(invocation, lease, failure);
+            }
+        }
+    }
     let call = Call {
         stream,
         head: Arc::new(head),
         payload: payload.body,
-        inputs: Vec::new(),
+        inputs,
     };
     let deadline = Deadline::now() + patience;
     let mut answer = lease.worker().call(call);

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use crate::fault::joined;
 use crate::request::Request;
 use crate::response::{Response, ResponseBody};
+use crate::upload::Upload;
 
 /// What every invocation needs.
 #[derive(Debug)]
@@ -62,6 +63,8 @@ pub(crate) struct Invocation {
     worker: Option<WorkerId>,
     memory_bytes_max: Option<u64>,
     pub(crate) cpu: Option<CpuTime>,
+    /// The rest of the request's body, until the end.
+    pub(crate) upload: Option<Upload>,
     /// See [`InvocationRecord::output_published`].
     pub(crate) output_published: Option<usize>,
     ended: bool,
@@ -87,6 +90,7 @@ impl Invocation {
             worker: None,
             memory_bytes_max: None,
             cpu: None,
+            upload: None,
             output_published: None,
             ended: false,
         }
@@ -172,6 +176,9 @@ impl Invocation {
         output: Bytes,
     ) -> Arc<InvocationRecord> {
         self.ended = true;
+        if let Some(upload) = self.upload.take() {
+            self.bytes_in += upload.passed();
+        }
         self.timeline.finished = Some(now);
         let record = Arc::new(InvocationRecord {
             id: self.id.clone(),

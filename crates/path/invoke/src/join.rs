@@ -47,7 +47,7 @@ pub(crate) async fn join<E: From<InvokeError>>(
         }
     };
     let bytes = payload.body.len();
-    if bytes > limits.payload_bytes_max {
+    if payload.rest.is_none() && bytes > limits.payload_bytes_max {
         return Err(E::from(InvokeError::PayloadTooLarge {
             bytes,
             bytes_max: limits.payload_bytes_max,

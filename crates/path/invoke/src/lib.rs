@@ -17,6 +17,7 @@ mod passing;
 mod request;
 mod response;
 mod tail;
+mod upload;
 
 pub use body::HttpBody;
 pub use error::{InvokeError, ThrottleReason};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pilot_model::ports::StreamedBody;
 use pilot_model::{HttpRequestHead, Instant, InvocationId, Version};
 
 /// One request to one version. The version comes from [`Invoker::find`](crate::Invoker::find).
@@ -27,8 +28,10 @@ pub struct Request {
 pub struct Payload {
     /// For an ASGI or WSGI application: the HTTP request. `None`: the body is an event, JSON, for `handler(event, context)`.
     pub http: Option<HttpRequestHead>,
-    /// The event, or the request's whole body. Its content is not checked here.
+    /// The event, or the request's body. Its content is not checked here.
     pub body: Bytes,
+    /// What follows `body`, of a request that is too large to be kept. Only for applications.
+    pub rest: Option<StreamedBody>,
 }
 
 impl Payload {
@@ -38,6 +41,7 @@ impl Payload {
         Self {
             http: None,
             body: json,
+            rest: None,
         }
     }
 }

@@ -89,6 +89,7 @@ impl<'a> InputMeta<'a> {
         let (kind, len) = match input.kind {
             InputKind::Memory { len } => ("memory", Some(len)),
             InputKind::Socket => ("socket", None),
+            InputKind::Body => ("body", None),
         };
         Self {
             name: &input.name,

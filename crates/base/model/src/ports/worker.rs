@@ -127,6 +127,8 @@ pub enum InputKind {
     },
     /// A connected stream socket.
     Socket,
+    /// A stream socket with the rest of the request's body, in parts (`crates/path/wire/PROTOCOL.md`, "Inputs").
+    Body,
 }
 
 /// The result of an exchange.

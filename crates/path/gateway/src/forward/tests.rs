@@ -13,7 +13,13 @@ fn prepared(
     for (name, value) in pairs {
         headers.append(*name, HeaderValue::from_static(value));
     }
-    let origin = prepare(&mut headers, peer.parse().unwrap(), trust, "/fn/web", 3);
+    let origin = prepare(
+        &mut headers,
+        peer.parse().unwrap(),
+        trust,
+        "/fn/web",
+        Some(3),
+    );
     (headers, origin)
 }
 

@@ -99,6 +99,7 @@ impl Fixture {
         let mut head = pilot_testkit::http_head();
         head.method = method.to_owned();
         let payload = Payload {
+            rest: None,
             http: Some(head),
             body: Bytes::from_static(b"body"),
         };
