@@ -42,6 +42,8 @@ class AsgiCall:
         output.request_id.set(meta["id"])
         exchange = _Exchange(stream, self._channel, body)
         if "inputs" in meta:
+            if await self._talk(stream, meta):
+                return
             exchange.take_rest(meta)
         try:
             if kind != wire.HTTP:
@@ -59,6 +61,30 @@ class AsgiCall:
                 rest = self._channel.send(frames)
                 if rest is not None:
                     await rest
+
+    async def _talk(self, stream: int, meta: Dict[str, Any]) -> bool:
+        """Serves a WebSocket. False: the request is not a handshake."""
+        from . import websocket
+
+        messages = websocket.take(meta["inputs"])
+        if messages is None:
+            return False
+        exchange = websocket.Exchange(stream, self._channel, messages)
+        try:
+            await self._application(websocket.scope(self._scope(meta)), exchange.receive, exchange.send)
+            if not exchange.is_head_sent:
+                raise errors.Fault("Runtime.IncompleteResponse", "the application neither accepted nor rejected the WebSocket")
+            await exchange.end()
+        except (SystemExit, ChannelClosed):
+            raise
+        except BaseException as error:  # every error of the application
+            exchange.close()
+            frames = exchange.error(error, meta["id"])
+            output.flush()
+            rest = self._channel.send(frames) if frames else None
+            if rest is not None:
+                await rest
+        return True
 
     def _scope(self, meta: Dict[str, Any]) -> Dict[str, Any]:
         root_path = meta.get("root_path", "")

@@ -1,4 +1,4 @@
-"""The body of a large request, which the client still sends (PROTOCOL.md, section 1, "Inputs"). Imported only for such a request."""
+"""The body of a large request, which the client still sends (PROTOCOL.md, section 1, "Inputs"). Imported only then."""
 
 from __future__ import annotations
 

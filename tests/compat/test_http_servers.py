@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 HERE = Path(__file__).resolve().parent
@@ -71,3 +72,23 @@ def test_a_web_socket_of_ws_talks_through(server_deployed, daemon):
         large = bytes(range(256)) * 1000
         socket.send(large)
         assert socket.recv(timeout=20) == large
+
+
+def test_web_sockets_of_starlette_talk_and_large_bodies_stream(deployed, daemon):
+    deployed(HERE / "servers" / "starlette")
+    url = f"ws://{daemon.address}/fn/starlette"
+    with (
+        connect(f"{url}/rooms/one?by=me", subprotocols=["chat"], proxy=None) as one,
+        connect(f"{url}/rooms/two", proxy=None) as two,
+    ):
+        assert (one.subprotocol, two.subprotocol) == ("chat", None)
+        for socket, room, by in [(one, "one", "me"), (two, "two", None)] * 20:
+            socket.send("hello")
+            assert json.loads(socket.recv(timeout=10)) == {"said": "hello", "to": room, "by": by}
+        one.ping().wait(10)
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"{url}/refused", proxy=None)
+    assert (refused.value.response.status_code, refused.value.response.body) == (401, b"members only")
+    response = daemon.request("POST", "/fn/starlette/upload", bytes(12_000_000))
+    assert (response.status, response.read()) == (200, b"12000000")
+    assert sorted(daemon.request("GET", "/fn/starlette/left").read().split(b",")) == [b"one", b"two"]

@@ -2,6 +2,7 @@
 
 use pilot_harness::{Daemon, Project, Request, eventually};
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::{self, Message, protocol::CloseFrame};
 
 use crate::{answer, daemon, lab};
 
@@ -264,6 +265,143 @@ fn bodies_of_any_size_reach_an_application_while_they_are_sent() {
                 assert_eq!(daemon.send(&request).ok().text(), digest(&body[..len]));
             }
         }
+    }
+}
+
+/// Does what its path says.
+const TALKER: &str = r#"
+import asyncio, os
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200})
+        return await send({"type": "http.response.body", "body": str(os.getpid()).encode()})
+    assert scope["type"] == "websocket" and scope["scheme"] == "ws", scope
+    assert await receive() == {"type": "websocket.connect"}
+    path = scope["path"].removeprefix("/fn/lab")
+    if path == "/reject": return await send({"type": "websocket.close"})
+    if path == "/denied":
+        await send({"type": "websocket.http.response.start", "status": 401, "headers": [(b"x-why", b"who are you")]})
+        return await send({"type": "websocket.http.response.body", "body": b"no"})
+    if path == "/silent": return
+    await send({"type": "websocket.accept", "subprotocol": scope["subprotocols"][-1] if scope["subprotocols"] else None, "headers": [(b"x-mine", b"1")]})
+    if path == "/fail": raise ValueError("broken")
+    if path == "/return": return
+    if path == "/close": return await send({"type": "websocket.close", "code": 4001, "reason": "enough"})
+    if path == "/flood":
+        for number in range(2000): await send({"type": "websocket.send", "bytes": number.to_bytes(4, "little") * 1000})
+        return await send({"type": "websocket.close"})
+    if path == "/slow": await asyncio.sleep(1.5)
+    while True:
+        message = await receive()
+        if message["type"] == "websocket.disconnect":
+            return print("left with", message["code"], message["reason"], flush=True)
+        if message.get("text") is not None: await send({"type": "websocket.send", "text": message["text"].upper()})
+        else: await send({"type": "websocket.send", "bytes": message["bytes"][::-1]})
+"#;
+
+type Talk = tungstenite::WebSocket<std::net::TcpStream>;
+type Refused = tungstenite::http::Response<Option<Vec<u8>>>;
+
+/// Opens a WebSocket, or returns the response that rejects it.
+fn talk(daemon: &Daemon, path: &str, protocols: &str) -> Result<(Talk, Refused), Refused> {
+    use tungstenite::client::IntoClientRequest as _;
+    let mut request = format!("ws://{}/fn/lab{path}", daemon.address())
+        .into_client_request()
+        .unwrap();
+    if !protocols.is_empty() {
+        let headers = request.headers_mut();
+        headers.insert("sec-websocket-protocol", protocols.parse().unwrap());
+    }
+    let stream = std::net::TcpStream::connect(daemon.address()).unwrap();
+    stream
+        .set_read_timeout(Some(std::time::Duration::from_secs(20)))
+        .unwrap();
+    match tungstenite::client(request, stream) {
+        Ok(opened) => Ok(opened),
+        Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response))) => {
+            Err(*response)
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn close_code(talk: &mut Talk) -> (u16, String) {
+    loop {
+        match talk.read().unwrap() {
+            Message::Close(Some(frame)) => {
+                return (frame.code.into(), frame.reason.to_string());
+            }
+            Message::Close(None) => return (1005, String::new()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn an_asgi_application_talks_over_web_sockets() {
+    for concurrency in [1, 8] {
+        let daemon = lab(
+            TALKER,
+            json!({"interface": "asgi", "concurrency": concurrency, "timeout_s": 1}),
+        );
+        let pid = daemon.get("/fn/lab/").ok().text();
+        let (mut echo, response) = talk(&daemon, "/echo?x=1", "chat, superchat").unwrap();
+        let head = |name: &str| response.headers().get(name).unwrap().to_str().unwrap();
+        assert_eq!(head("sec-websocket-protocol"), "superchat");
+        assert_eq!(head("x-mine"), "1");
+        echo.send(Message::text("héllo")).unwrap();
+        assert_eq!(echo.read().unwrap(), Message::text("HÉLLO"));
+        let large: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+        echo.send(Message::binary(large.clone())).unwrap();
+        let reversed: Vec<u8> = large.into_iter().rev().collect();
+        assert_eq!(echo.read().unwrap(), Message::binary(reversed));
+        echo.send(Message::text("")).unwrap();
+        assert_eq!(echo.read().unwrap(), Message::text(""));
+        echo.close(Some(CloseFrame {
+            code: 4000.into(),
+            reason: "bye".into(),
+        }))
+        .unwrap();
+        assert_eq!(close_code(&mut echo), (4000, "bye".to_owned()));
+        eventually("the application hears of it", || {
+            let log = daemon.logs("lab");
+            log.contains("left with 4000 bye").then_some(())
+        });
+        // The application's ends.
+        for (path, code, reason) in [
+            ("/close", 4001, "enough"),
+            ("/return", 1000, ""),
+            ("/fail", 1011, ""),
+        ] {
+            let (mut ended, _) = talk(&daemon, path, "").unwrap();
+            assert_eq!(close_code(&mut ended), (code, reason.to_owned()), "{path}");
+        }
+        let rejected = |path: &str| talk(&daemon, path, "").err().unwrap();
+        assert_eq!(rejected("/reject").status(), 403);
+        assert_eq!(rejected("/denied").status(), 401);
+        assert_eq!(rejected("/denied").headers()["x-why"], "who are you");
+        assert_eq!(rejected("/silent").status(), 502);
+        // Its timeout does not count after the handshake.
+        let (mut slow, _) = talk(&daemon, "/slow", "").unwrap();
+        slow.send(Message::text("late")).unwrap();
+        assert_eq!(slow.read().unwrap(), Message::text("LATE"));
+        // A client that is gone.
+        drop(slow);
+        eventually("the application hears of it", || {
+            daemon.logs("lab").contains("left with 1006").then_some(())
+        });
+        let (mut flood, _) = talk(&daemon, "/flood", "").unwrap();
+        for number in 0..2000_u32 {
+            let wanted = number.to_le_bytes().repeat(1000);
+            assert_eq!(flood.read().unwrap(), Message::binary(wanted));
+        }
+        assert_eq!(close_code(&mut flood).0, 1000);
+        let last = daemon.get("/fn/lab/").ok().text();
+        assert_eq!(last, pid, "one worker served all");
+        // Not a handshake.
+        let mut bad = daemon.connect();
+        bad.send_raw(b"GET /fn/lab/ HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 8\r\n\r\n");
+        assert_eq!(bad.receive("GET").status, 400);
     }
 }
 

@@ -86,7 +86,14 @@ def go() -> Path:
     program.parent.mkdir(parents=True, exist_ok=True)
     command = ["build", "-trimpath", "-buildvcs=false", "-tags=lambda.norpc", "-ldflags=-s -w", "-o", program, "."]
     # No toolchain is downloaded. A toolchain that is too old reports an error.
-    run(tool("go", Path("/usr/local/go/bin/go")), *command, cwd=HERE / "go", CGO_ENABLED="0", GOTOOLCHAIN="local", GOFLAGS="-mod=readonly")
+    run(
+        tool("go", Path("/usr/local/go/bin/go")),
+        *command,
+        cwd=HERE / "go",
+        CGO_ENABLED="0",
+        GOTOOLCHAIN="local",
+        GOFLAGS="-mod=readonly",
+    )
     return program
 
 

@@ -40,8 +40,8 @@ pub(crate) async fn serve(
 ) {
     let line = Line::new(peer);
     serve_http(&gate, stream, &line, phase).await;
-    if let Some(tunnel) = line.take_tunnel() {
-        tunnel.run(gate.config.tunnel_idle).await;
+    if let Some(upgraded) = line.take_upgraded() {
+        upgraded.run(gate.config.tunnel_idle).await;
     }
 }
 

@@ -61,6 +61,12 @@ pub(crate) fn expects_continue(headers: &HeaderMap) -> bool {
     has_token(headers, &headers::EXPECT, "100-continue")
 }
 
+/// Whether the request is a WebSocket handshake.
+pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
+    has_token(headers, &headers::UPGRADE, "websocket")
+        && has_token(headers, &headers::CONNECTION, "upgrade")
+}
+
 /// Prepares the headers for the function's own server. An upgrade and `TE: trailers` are added again, because the gateway requests
 /// them on its own connection.
 pub(crate) fn pass_on(

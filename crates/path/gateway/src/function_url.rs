@@ -21,6 +21,7 @@ use crate::lambda_api::Named;
 use crate::reply::Reply;
 use crate::request_context::RequestContext;
 use crate::timing;
+use crate::websocket::Handshake;
 use event::EventSource;
 
 /// The parts of a request's URL, all raw, as sent.
@@ -62,18 +63,29 @@ pub(crate) async fn call(
         client_context: None,
         trace: Some(context.trace()),
     };
+    let websocket = match interface {
+        Interface::Asgi => Handshake::of(&mut context.head)?,
+        _ => None,
+    };
+    let (handshake, messages) = websocket.unzip();
     let payload = async {
         Ok::<_, RequestError>(if interface == Interface::Event {
             let body = context.read_body().await?;
             event_payload(&mut context, place, &named.name, &body)
         } else {
             let (body, rest) = context.read_front().await?;
-            application_payload(&mut context, place, body, rest)
+            Payload {
+                websocket: messages,
+                ..application_payload(&mut context, place, body, rest)
+            }
         })
     };
     let response = gate.invoker.invoke(request, payload).await?;
-    reply(response, &context).await
+    reply(response, handshake, &context).await
 }
+
+/// The status by which an application accepts a WebSocket.
+const SWITCHING: u16 = 101;
 
 fn event_payload(
     context: &mut RequestContext<'_>,
@@ -110,6 +122,7 @@ fn application_payload(
         http: Some(head),
         body,
         rest,
+        websocket: None,
     }
 }
 
@@ -128,7 +141,11 @@ fn prepare(
     )
 }
 
-async fn reply(response: Response, context: &RequestContext<'_>) -> Result<Reply, RequestError> {
+async fn reply(
+    response: Response,
+    handshake: Option<Handshake>,
+    context: &RequestContext<'_>,
+) -> Result<Reply, RequestError> {
     let limit = context.gate.config.result_bytes_max;
     let answer = match response.body {
         ResponseBody::Result(output) if output.len() > limit => {
@@ -136,6 +153,14 @@ async fn reply(response: Response, context: &RequestContext<'_>) -> Result<Reply
         }
         ResponseBody::Result(output) => answer::parse(output),
         ResponseBody::FunctionError(error) => Err(AnswerError::raised(&error)),
+        ResponseBody::Http { head, body } if head.status == SWITCHING => match handshake {
+            Some(handshake) => {
+                let (reply, websocket) = handshake.accepted(&head, body);
+                context.line.becomes(websocket);
+                Ok(reply)
+            }
+            None => Err(AnswerError::unfit()),
+        },
         ResponseBody::Http { head, body } => {
             application::reply(&context.head.method, head, body).await?
         }

@@ -38,6 +38,9 @@ names! {
     SERVER_TIMING = "server-timing",
     TENANT_ID = "x-amz-tenant-id",
     DURABLE_EXECUTION_NAME = "x-amz-durable-execution-name",
+    WEBSOCKET_ACCEPT = "sec-websocket-accept",
+    WEBSOCKET_KEY = "sec-websocket-key",
+    WEBSOCKET_VERSION = "sec-websocket-version",
     TRACE_ID = "x-amzn-trace-id",
 }
 

@@ -24,7 +24,9 @@ mod route;
 mod timing;
 mod token;
 mod tunnel;
+mod upgraded;
 mod upload;
+mod websocket;
 
 use std::future::Future;
 use std::sync::Arc;

@@ -100,6 +100,14 @@ impl HttpBody {
         }
     }
 
+    /// Counts bytes that passed beside the body: the messages of a WebSocket.
+    pub fn passed(&mut self, bytes_in: u64, bytes_out: u64) {
+        if let Some(rest) = &mut self.rest {
+            rest.invocation.bytes_in += bytes_in;
+            rest.invocation.bytes_out += bytes_out;
+        }
+    }
+
     /// As [`Response::log_tail`](crate::Response::log_tail), for a streamed body: empty until its end.
     #[must_use]
     pub fn log_tail(&self) -> Bytes {
@@ -133,7 +141,8 @@ pub(crate) struct Streaming {
     lease: Option<Lease>,
     invocation: Invocation,
     stream: u32,
-    deadline: Deadline,
+    /// `None`: a WebSocket, which lasts as long as it likes.
+    deadline: Option<Deadline>,
     record: Option<Arc<InvocationRecord>>,
 }
 
@@ -148,7 +157,7 @@ impl Streaming {
         invocation: Invocation,
         lease: Lease,
         stream: u32,
-        deadline: Deadline,
+        deadline: Option<Deadline>,
     ) -> Self {
         Self {
             lease: Some(lease),
@@ -173,7 +182,11 @@ impl Streaming {
                 },
             });
         };
-        let part = timeout_at(self.deadline, lease.worker().next(self.stream)).await;
+        let next = lease.worker().next(self.stream);
+        let part = match self.deadline {
+            Some(deadline) => timeout_at(deadline, next).await,
+            None => Ok(next.await),
+        };
         let id = &self.invocation.id;
         let (failure, error) = match part {
             Ok(Ok(part)) => return self.took(part),

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use pilot_model::calendar::unix_ms;
-use pilot_model::ports::{Answer, Call, Done, HttpHead, WorkerFault};
+use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, InputKind, WorkerFault};
 use pilot_model::{Interface, InvocationHead, Outcome};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
@@ -65,6 +65,12 @@ pub(crate) async fn exchange(
             }
         }
     }
+    let is_websocket = payload.websocket.is_some();
+    inputs.extend(payload.websocket.map(|messages| Input {
+        name: "websocket".to_owned(),
+        kind: InputKind::WebSocket,
+        descriptor: Arc::new(messages),
+    }));
     let call = Call {
         stream,
         head: Arc::new(head),
@@ -113,6 +119,7 @@ pub(crate) async fn exchange(
             done: None,
         }) => {
             invocation.timeline.first_byte = Some(now);
+            let deadline = (!is_websocket).then_some(deadline);
             let streaming = Streaming::new(invocation, lease, stream, deadline);
             return stream_on(streaming, head, first, ignores_body);
         }

@@ -1,5 +1,6 @@
 //! The input of an invocation: one request to one version, from the gateway, and its payload.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -32,6 +33,8 @@ pub struct Payload {
     pub body: Bytes,
     /// What follows `body`, of a request that is too large to be kept. Only for applications.
     pub rest: Option<StreamedBody>,
+    /// The worker's end of a WebSocket's messages, for an ASGI application. The timeout then ends with the head of the answer.
+    pub websocket: Option<OwnedFd>,
 }
 
 impl Payload {
@@ -42,6 +45,7 @@ impl Payload {
             http: None,
             body: json,
             rest: None,
+            websocket: None,
         }
     }
 }

@@ -90,6 +90,7 @@ impl<'a> InputMeta<'a> {
             InputKind::Memory { len } => ("memory", Some(len)),
             InputKind::Socket => ("socket", None),
             InputKind::Body => ("body", None),
+            InputKind::WebSocket => ("websocket", None),
         };
         Self {
             name: &input.name,

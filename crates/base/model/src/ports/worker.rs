@@ -129,6 +129,8 @@ pub enum InputKind {
     Socket,
     /// A stream socket with the rest of the request's body, in parts (`crates/path/wire/PROTOCOL.md`, "Inputs").
     Body,
+    /// A stream socket with the messages of a WebSocket (the same place).
+    WebSocket,
 }
 
 /// The result of an exchange.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::Version;
 
 use super::interim::Interim;
-use crate::tunnel::Tunnel;
+use crate::upgraded::Upgraded;
 
 /// The state of a connection. Shared by the code that serves requests and the code that closes the socket. Both run in the
 /// connection's task, so the atomics are never contended.
@@ -113,9 +113,8 @@ impl Usage {
 pub(crate) struct Line {
     peer: SocketAddr,
     usage: Arc<Usage>,
-    /// The tunnel that the connection becomes after its response. Not in `usage`, which is shared with the socket that the tunnel
-    /// holds.
-    tunnel: Mutex<Option<Tunnel>>,
+    /// What the connection becomes after its response. Not in `usage`, which is shared with the socket that this holds.
+    upgraded: Mutex<Option<Upgraded>>,
 }
 
 impl Line {
@@ -123,7 +122,7 @@ impl Line {
         Self {
             peer,
             usage: Arc::default(),
-            tunnel: Mutex::default(),
+            upgraded: Mutex::default(),
         }
     }
 
@@ -136,18 +135,18 @@ impl Line {
         &self.usage
     }
 
-    /// After the current response, the connection becomes a tunnel.
-    pub(crate) fn becomes(&self, tunnel: Tunnel) {
+    /// What the connection becomes after the current response.
+    pub(crate) fn becomes(&self, upgraded: impl Into<Upgraded>) {
         self.usage.upgraded.store(true, Ordering::Relaxed);
-        *self.slot() = Some(tunnel);
+        *self.slot() = Some(upgraded.into());
     }
 
-    pub(super) fn take_tunnel(&self) -> Option<Tunnel> {
+    pub(super) fn take_upgraded(&self) -> Option<Upgraded> {
         self.slot().take()
     }
 
-    fn slot(&self) -> MutexGuard<'_, Option<Tunnel>> {
-        // The lock cannot be poisoned: only a tunnel is moved in or out while it is held.
-        self.tunnel.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, Option<Upgraded>> {
+        // The lock cannot be poisoned: only a value is moved in or out while it is held.
+        self.upgraded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

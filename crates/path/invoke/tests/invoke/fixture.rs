@@ -100,6 +100,7 @@ impl Fixture {
         head.method = method.to_owned();
         let payload = Payload {
             rest: None,
+            websocket: None,
             http: Some(head),
             body: Bytes::from_static(b"body"),
         };

@@ -80,7 +80,7 @@ impl Connection {
         expect_stream(&frame, call.stream)?;
         let output = &mut self.reader.output;
         let answer = answer(frame, self.first_byte, || output.take())?;
-        if !matches!(answer, Answer::Http { done: None, .. }) {
+        if !may_be_joined(&answer) {
             return Ok(answer);
         }
         // HEAD and END of a short answer may arrive together.
@@ -243,6 +243,15 @@ pub(super) fn part(
         _ => Err(out_of_turn(&frame)),
     }
 }
+
+/// Whether the answer is a head that is sent together with the part that follows it. The head of a WebSocket is sent for itself,
+/// because what follows is the end of its messages.
+pub(super) fn may_be_joined(answer: &Answer) -> bool {
+    matches!(answer, Answer::Http { head, done: None, .. } if head.status != SWITCHING)
+}
+
+/// Switching Protocols (RFC 9110 §15.2.2).
+const SWITCHING: u16 = 101;
 
 /// Joins the head of a streamed answer with the part that arrived with it. Nothing of the answer has been sent yet, so an
 /// exception of the application replaces it.

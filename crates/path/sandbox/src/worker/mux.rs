@@ -87,7 +87,7 @@ impl Mux {
         let arrived = self.next_frame(&mut stream).await?;
         stream.first_byte = arrived.at;
         let mut answer = call::answer(arrived.frame, arrived.at, || arrived.output)?;
-        if matches!(answer, Answer::Http { done: None, .. })
+        if call::may_be_joined(&answer)
             && let Ok(next) = stream.frames.try_recv()
         {
             let next = call::part(next.frame, stream.first_byte, || next.output)?;

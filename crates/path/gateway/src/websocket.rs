@@ -1,0 +1,362 @@
+//! WebSockets of ASGI applications (RFC 6455): the handshake, and the messages between the client and the worker's socket. The
+//! application accepts or rejects the handshake with its response; the invocation lasts until the application returns.
+//!
+//! Functions that are HTTP servers speak the protocol themselves: see `tunnel`.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes};
+use futures_util::{SinkExt as _, StreamExt as _, stream};
+use http::request::Parts;
+use http::{HeaderValue, Method, StatusCode};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use pilot_invoke::{HttpBody, InvokeError};
+use pilot_model::ports::HttpHead;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{sleep, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
+
+use crate::errors::RequestError;
+use crate::forward;
+use crate::headers;
+use crate::reply::{Reply, ReplyBody};
+
+/// A client's handshake.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    client: OnUpgrade,
+    /// The value of `Sec-WebSocket-Accept`.
+    accept: String,
+    ours: StdUnixStream,
+}
+
+/// An accepted WebSocket.
+#[derive(Debug)]
+pub(crate) struct WebSocket {
+    client: OnUpgrade,
+    worker: StdUnixStream,
+    /// The rest of the application's answer: its end is the end of the invocation.
+    body: HttpBody,
+}
+
+impl Handshake {
+    /// The handshake of a request, and the worker's end of its messages. `None`: the request is not a handshake.
+    ///
+    /// # Errors
+    /// [`RequestError::Malformed`] if it is not a valid one (RFC 6455 §4.2.1), or there are no descriptors left.
+    pub(crate) fn of(head: &mut Parts) -> Result<Option<(Self, OwnedFd)>, RequestError> {
+        if !forward::wants_websocket(&head.headers) {
+            return Ok(None);
+        }
+        let malformed = |problem: &str| RequestError::Malformed {
+            problem: format!("the WebSocket handshake is malformed: {problem}"),
+        };
+        if head.method != Method::GET {
+            return Err(malformed("its method is not GET"));
+        }
+        let version = head.headers.get(headers::WEBSOCKET_VERSION);
+        if version.is_none_or(|version| version != "13") {
+            return Err(malformed("Sec-WebSocket-Version is not 13"));
+        }
+        let Some(key) = head.headers.get(headers::WEBSOCKET_KEY) else {
+            return Err(malformed("it has no Sec-WebSocket-Key"));
+        };
+        let accept = derive_accept_key(key.as_bytes());
+        let Some(client) = head.extensions.remove::<OnUpgrade>() else {
+            return Err(malformed("HTTP/1.0 has no upgrades"));
+        };
+        let pair = || {
+            let (ours, theirs) = StdUnixStream::pair()?;
+            ours.set_nonblocking(true)?;
+            Ok((ours, theirs.into()))
+        };
+        let (ours, theirs) = pair().map_err(|error: io::Error| malformed(&error.to_string()))?;
+        let handshake = Self {
+            client,
+            accept,
+            ours,
+        };
+        Ok(Some((handshake, theirs)))
+    }
+
+    /// The application has accepted with this head.
+    pub(crate) fn accepted(self, head: &HttpHead, body: HttpBody) -> (Reply, WebSocket) {
+        let mut reply = Reply::new(ReplyBody::empty());
+        *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let into = reply.headers_mut();
+        for (name, text) in head.headers.iter().take(headers::COUNT_MAX) {
+            let parsed = name.parse().ok().zip(headers::application_value(text));
+            if let Some((name, value)) = parsed.filter(|(name, _)| !headers::is_ours(name)) {
+                into.append(name, value);
+            }
+        }
+        into.insert(headers::CONNECTION, HeaderValue::from_static("upgrade"));
+        into.insert(headers::UPGRADE, HeaderValue::from_static("websocket"));
+        if let Ok(accept) = HeaderValue::from_str(&self.accept) {
+            into.insert(headers::WEBSOCKET_ACCEPT, accept);
+        }
+        let websocket = WebSocket {
+            client: self.client,
+            worker: self.ours,
+            body,
+        };
+        (reply, websocket)
+    }
+}
+
+impl WebSocket {
+    /// Passes messages until both sides have closed. Dropping the future ends the worker.
+    pub(crate) async fn run(self, idle_max: Duration) {
+        let mut body = self.body;
+        let (Ok(client), Ok(worker)) = (self.client.await, UnixStream::from_std(self.worker))
+        else {
+            return;
+        };
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(MESSAGE_LEN_MAX))
+            .max_frame_size(Some(MESSAGE_LEN_MAX));
+        let client = TokioIo::new(client);
+        let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
+        let (mut to_client, from_client) = client.split();
+        let (from_worker, to_worker) = worker.into_split();
+        let traffic = Traffic::default();
+        {
+            let application = async {
+                let (said, ended) = tokio::join!(
+                    outbound(from_worker, &mut to_client, &traffic),
+                    to_end(&mut body)
+                );
+                if said == Said::Nothing {
+                    let code = match ended {
+                        Ok(()) => CloseCode::Normal,
+                        Err(_) => CloseCode::Error,
+                    };
+                    close(&mut to_client, code).await;
+                }
+            };
+            let mut application = std::pin::pin!(application);
+            let mut client = std::pin::pin!(inbound(from_client, to_worker, &traffic));
+            tokio::select! {
+                () = &mut application => drop(timeout(CLOSE_TIME_MAX, client).await),
+                // The application hears of it, and ends in its own time.
+                () = &mut client => drop(timeout(END_TIME_MAX, application).await),
+                () = traffic.silence(idle_max) => {}
+            }
+        }
+        let (bytes_in, bytes_out) = traffic.bytes();
+        body.passed(bytes_in, bytes_out);
+        // Ends a client that the application has not.
+        drop(timeout(CLOSE_TIME_MAX, to_client.close()).await);
+    }
+}
+
+type Client = WebSocketStream<TokioIo<Upgraded>>;
+
+/// Whether the application has closed the WebSocket.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Close,
+    Nothing,
+}
+
+/// From the worker to the client, until the worker closes.
+async fn outbound(
+    mut worker: OwnedReadHalf,
+    client: &mut stream::SplitSink<Client, Message>,
+    traffic: &Traffic,
+) -> Said {
+    while let Ok(Some(message)) = read(&mut worker).await {
+        traffic
+            .out
+            .fetch_add(message.len() as u64, Ordering::Relaxed);
+        let closes = message.is_close();
+        if client.send(message).await.is_err() {
+            // It has hung up, which the other direction notices. The application must not block.
+            while let Ok(Some(_)) = read(&mut worker).await {}
+            return Said::Close;
+        }
+        if closes {
+            return Said::Close;
+        }
+    }
+    Said::Nothing
+}
+
+/// From the client to the worker, until the client closes. The worker's end then reads as closed.
+async fn inbound(
+    mut client: stream::SplitStream<Client>,
+    mut worker: OwnedWriteHalf,
+    traffic: &Traffic,
+) {
+    while let Some(message) = client.next().await {
+        let (kind, bytes) = match message {
+            Ok(Message::Text(text)) => (TEXT, Bytes::from(text)),
+            Ok(Message::Binary(bytes)) => (BINARY, bytes),
+            Ok(Message::Close(frame)) => (CLOSE, close_bytes(frame)),
+            // tungstenite answers pings.
+            Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => {
+                traffic.alive.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            Err(tungstenite::Error::Capacity(_)) => (CLOSE, code_bytes(CloseCode::Size)),
+            Err(tungstenite::Error::Utf8(_)) => (CLOSE, code_bytes(CloseCode::Invalid)),
+            Err(tungstenite::Error::Protocol(
+                tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
+            ))
+            | Err(tungstenite::Error::Io(_)) => return,
+            Err(_) => (CLOSE, code_bytes(CloseCode::Protocol)),
+        };
+        traffic.inn.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let Ok(len) = u32::try_from(bytes.len()) else {
+            return;
+        };
+        let mut header = [0; HEADER_LEN];
+        header[..4].copy_from_slice(&len.to_le_bytes());
+        header[4] = kind;
+        let written = async {
+            worker.write_all(&header).await?;
+            worker.write_all(&bytes).await
+        };
+        if written.await.is_err() || kind == CLOSE {
+            return;
+        }
+    }
+}
+
+/// The next message of the worker; `None` at the end. What it says is not trusted.
+async fn read(worker: &mut OwnedReadHalf) -> io::Result<Option<Message>> {
+    let mut header = [0; HEADER_LEN];
+    match worker.read_exact(&mut header).await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    };
+    let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    if len > MESSAGE_LEN_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    // Allocated as the bytes arrive.
+    let mut bytes = Vec::new();
+    worker.take(len as u64).read_to_end(&mut bytes).await?;
+    if bytes.len() < len {
+        return Ok(None);
+    }
+    let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
+    Ok(Some(match header[4] {
+        TEXT => Message::Text(Utf8Bytes::try_from(bytes).map_err(invalid)?),
+        BINARY => Message::Binary(bytes.into()),
+        CLOSE => Message::Close(close_frame(&bytes)),
+        _ => return Err(io::ErrorKind::InvalidData.into()),
+    }))
+}
+
+/// Waits until the application has returned.
+async fn to_end(body: &mut HttpBody) -> Result<(), InvokeError> {
+    while let Some(part) = body.next().await {
+        part?;
+    }
+    Ok(())
+}
+
+async fn close(client: &mut stream::SplitSink<Client, Message>, code: CloseCode) {
+    let frame = CloseFrame {
+        code,
+        reason: Utf8Bytes::from_static(""),
+    };
+    // Fails only if the client is gone.
+    let _ = client.send(Message::Close(Some(frame))).await;
+}
+
+/// The payload of a close frame (RFC 6455 §5.5.1). A code that must not be sent becomes 1000.
+fn close_frame(bytes: &[u8]) -> Option<CloseFrame> {
+    let (code, reason) = bytes.split_at_checked(2)?;
+    let code = CloseCode::from(u16::from_be_bytes([code[0], code[1]]));
+    let mut reason = String::from_utf8_lossy(reason).into_owned();
+    reason.truncate(reason.floor_char_boundary(REASON_LEN_MAX));
+    Some(CloseFrame {
+        code: if code.is_allowed() {
+            code
+        } else {
+            CloseCode::Normal
+        },
+        reason: reason.into(),
+    })
+}
+
+fn close_bytes(frame: Option<CloseFrame>) -> Bytes {
+    let Some(frame) = frame else {
+        return Bytes::new();
+    };
+    let mut bytes = Vec::with_capacity(2 + frame.reason.len());
+    bytes.put_u16(frame.code.into());
+    bytes.put_slice(frame.reason.as_bytes());
+    bytes.into()
+}
+
+fn code_bytes(code: CloseCode) -> Bytes {
+    close_bytes(Some(CloseFrame {
+        code,
+        reason: Utf8Bytes::from_static(""),
+    }))
+}
+
+/// What has passed.
+#[derive(Debug, Default)]
+struct Traffic {
+    inn: AtomicU64,
+    out: AtomicU64,
+    /// Pings and pongs.
+    alive: AtomicU64,
+}
+
+impl Traffic {
+    fn bytes(&self) -> (u64, u64) {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (read(&self.inn), read(&self.out))
+    }
+
+    /// Resolves after `idle_max` without traffic, with the precision of a third of it.
+    async fn silence(&self, idle_max: Duration) {
+        let mut silent = 0;
+        let mut known = (self.bytes(), 0);
+        while silent < TICKS {
+            sleep(idle_max / TICKS).await;
+            let now = (self.bytes(), self.alive.load(Ordering::Relaxed));
+            silent = if now == known { silent + 1 } else { 0 };
+            known = now;
+        }
+    }
+}
+
+/// Of a message on the worker's socket: its length (u32, little-endian) and its opcode.
+const HEADER_LEN: usize = 5;
+
+/// Opcodes (RFC 6455 §5.2).
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+
+/// Longest message in both directions, as in uvicorn.
+const MESSAGE_LEN_MAX: usize = 16 << 20;
+
+/// Longest reason in a close frame: a control frame has at most 125 bytes (RFC 6455 §5.5).
+const REASON_LEN_MAX: usize = 123;
+
+/// How long a client may take to answer a close.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long an application may run after its client has left.
+const END_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How often the traffic is looked at within the longest time without any.
+const TICKS: u32 = 3;
