@@ -97,6 +97,10 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             ));
         }
         attempts.push(Attempt::new(
+            format!("{worker}: no descriptor can be sent to the daemon"),
+            move |ground| ground.holds(worker, "send_descriptor", json!([])),
+        ));
+        attempts.push(Attempt::new(
             format!("{worker}: no user namespace through clone3"),
             move |ground| ground.holds(worker, "clone3", json!([])),
         ));

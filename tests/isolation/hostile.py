@@ -397,6 +397,28 @@ def try_descriptors():
     return [bool(bad), [bad, said]]
 
 
+def try_send_descriptor():
+    """The daemon would have to close what it is sent, and the close of a lingering socket blocks."""
+    sent = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            there = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue
+        with there:
+            if there.family != socket.AF_UNIX:
+                continue
+            try:
+                # Without a byte, a stream socket sends nothing at all. The daemon ends a worker that sends this one.
+                there.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", there.fileno()))])
+                sent.append(name)
+            except OSError as error:
+                sent.append(errno.errorcode[error.errno])
+    return [any(said.isdigit() for said in sent) or not sent, sent]
+
+
 def try_devices():
     got = []
     for name in os.listdir("/dev"):
@@ -814,6 +836,7 @@ def _at_import():
         "mount": lambda: try_call("mount"),
         "identity": try_identity,
         "descriptors": try_descriptors,
+        "send descriptor": try_send_descriptor,
         "devices": try_devices,
         "writes": lambda: [False, try_write()],
         "network": try_network,

@@ -12,8 +12,9 @@ const HOSTILE: &str = include_str!("hostile.py");
 /// (setns(2), setresuid(2), PR_CAPBSET_DROP). The attempt "as root" checks that user 0 has no useful rights there.
 const FOR_JOINING: u64 = 1 << 6 | 1 << 7 | 1 << 8 | 1 << 18 | 1 << 21;
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "host files",
+    "send descriptor",
     "namespaces",
     "memory of others",
     "mount",

@@ -41,6 +41,67 @@ pub fn stream_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
+/// A message socket, and the other end for a process that is not trusted: see [`refuse_descriptors`].
+///
+/// # Errors
+/// The kernel's: out of descriptors.
+pub fn pair_with_untrusted() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = pair()?;
+    refuse_descriptors(ours.as_fd())?;
+    Ok((ours, theirs))
+}
+
+/// A byte-stream socket, and the other end for a process that is not trusted: see [`refuse_descriptors`].
+///
+/// # Errors
+/// The kernel's: out of descriptors.
+pub fn stream_pair_with_untrusted() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = stream_pair()?;
+    refuse_descriptors(ours.as_fd())?;
+    Ok((ours, theirs))
+}
+
+/// From now on, a peer that sends descriptors to this socket gets EPERM (`SO_PASSRIGHTS`, since Linux 6.16). Otherwise the receiver
+/// closes what it does not want, and a close may block: a TCP socket with `SO_LINGER` waits until its peer has taken all data
+/// (socket(7)). An older kernel does nothing here: see [`descriptors_can_be_refused`].
+///
+/// # Errors
+/// The socket is not a Unix socket.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let no: libc::c_int = 0;
+    let len = libc::socklen_t::try_from(size_of_val(&no)).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `len` bytes of `no`, which live until the call returns.
+    let failed = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const no).cast(),
+            len,
+        )
+    };
+    if failed == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Whether this kernel has `SO_PASSRIGHTS`.
+#[must_use]
+pub fn descriptors_can_be_refused() -> bool {
+    let sends_to_us = || -> io::Result<bool> {
+        let (ours, theirs) = pair_with_untrusted()?;
+        Ok(send(theirs.as_fd(), b"x", &[ours.as_fd()]).is_ok())
+    };
+    sends_to_us().is_ok_and(|sent| !sent)
+}
+
+/// include/uapi/asm-generic/socket.h; the same on x86_64 and aarch64.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
 /// Sends one message with descriptors. Blocks if the socket is blocking.
 ///
 /// # Errors
@@ -143,6 +204,25 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_untrusted_peer_sends_bytes_and_no_descriptors() {
+        if !descriptors_can_be_refused() {
+            eprintln!("SKIPPED: this kernel has no SO_PASSRIGHTS (Linux 6.16)");
+            return;
+        }
+        for (ours, theirs) in
+            [pair_with_untrusted(), stream_pair_with_untrusted()].map(Result::unwrap)
+        {
+            let refused = send(theirs.as_fd(), b"x", &[ours.as_fd()]).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+            send(theirs.as_fd(), b"x", &[]).unwrap();
+            assert_eq!(receive(&ours).unwrap().unwrap().bytes, b"x");
+            // The other way is open.
+            send(ours.as_fd(), b"y", &[ours.as_fd()]).unwrap();
+            assert_eq!(receive(&theirs).unwrap().unwrap().fds.len(), 1);
+        }
+    }
 
     #[test]
     fn a_message_arrives_whole_with_its_descriptors() {

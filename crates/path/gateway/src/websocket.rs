@@ -17,6 +17,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use pilot_invoke::{HttpBody, InvokeError};
 use pilot_model::ports::HttpHead;
+use pilot_sys::seqpacket;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -77,9 +78,10 @@ impl Handshake {
             return Err(malformed("HTTP/1.0 has no upgrades"));
         };
         let pair = || {
-            let (ours, theirs) = StdUnixStream::pair()?;
+            let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
+            let ours = StdUnixStream::from(ours);
             ours.set_nonblocking(true)?;
-            Ok((ours, theirs.into()))
+            Ok((ours, theirs))
         };
         let (ours, theirs) = pair().map_err(|error: io::Error| malformed(&error.to_string()))?;
         let handshake = Self {

@@ -6,13 +6,13 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http_body_util::BodyExt as _;
 use pilot_model::ports::{Input, InputKind, StreamedBody};
+use pilot_sys::seqpacket;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::task::AbortHandle;
@@ -30,7 +30,8 @@ impl Upload {
     /// # Errors
     /// Out of descriptors.
     pub(crate) fn start(body: StreamedBody) -> io::Result<(Self, Input)> {
-        let (ours, theirs) = StdUnixStream::pair()?;
+        let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
+        let ours = StdUnixStream::from(ours);
         // Nothing comes from the worker. Whatever it would send fails there.
         ours.shutdown(Shutdown::Read)?;
         ours.set_nonblocking(true)?;
@@ -44,7 +45,7 @@ impl Upload {
         let input = Input {
             name: "body".to_owned(),
             kind: InputKind::Body,
-            descriptor: Arc::new(OwnedFd::from(theirs)),
+            descriptor: Arc::new(theirs),
         };
         let task = task.abort_handle();
         Ok((Self { passed, task }, input))

@@ -22,7 +22,15 @@ pub(crate) struct Channel {
 impl Channel {
     /// A channel, and the other end, which blocks.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
-        let (here, there) = seqpacket::pair()?;
+        Self::of(seqpacket::pair()?)
+    }
+
+    /// The same, with the other end for a process that is not trusted: no descriptors come from it.
+    pub(crate) fn pair_with_untrusted() -> io::Result<(Self, OwnedFd)> {
+        Self::of(seqpacket::pair_with_untrusted()?)
+    }
+
+    fn of((here, there): (OwnedFd, OwnedFd)) -> io::Result<(Self, OwnedFd)> {
         set_nonblocking(&here)?;
         Ok((
             Self {

@@ -137,7 +137,8 @@ impl TemplateTree {
             Some(sandbox) => sandbox,
             None => self.worker_sandbox(function).await?,
         };
-        let (channel, theirs) = seqpacket::stream_pair().map_err(no_sandbox("a socket pair"))?;
+        let (channel, theirs) =
+            seqpacket::stream_pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
         let (output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
         crate::channel::set_nonblocking(&channel).map_err(no_sandbox("a socket pair"))?;
         let process = match function.forks_from() {

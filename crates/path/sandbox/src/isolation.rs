@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use nix::unistd::geteuid;
+use pilot_sys::seqpacket;
 
 use crate::cgroup::Hierarchy;
 use crate::network::probe::probe;
@@ -88,6 +89,17 @@ impl Isolation {
                     Err(problem) => Enforcement::Missing(format!(
                         "{problem}: memory_mb, cpu and process counts are not limited"
                     )),
+                },
+            ),
+            (
+                "descriptors from functions",
+                if seqpacket::descriptors_can_be_refused() {
+                    Enforcement::Full
+                } else {
+                    missing(
+                        "the kernel has no SO_PASSRIGHTS (Linux 6.16): a function can send a descriptor whose close blocks, and so \
+                         delay the daemon",
+                    )
                 },
             ),
             (

@@ -368,7 +368,8 @@ impl TemplateTree {
         sandbox: SharedSandbox,
         user: Option<u32>,
     ) -> Result<Template, StartError> {
-        let (control, theirs) = Channel::pair().map_err(no_sandbox("a socket pair"))?;
+        let (control, theirs) =
+            Channel::pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
         let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
         let null = dev_null()?;
         let program = python_program(python(environment)?, "template", user);
@@ -478,7 +479,7 @@ async fn fork_template(
     sandbox: &SharedSandbox,
     spec: &TemplateSpec,
 ) -> Result<Template, StartError> {
-    let (control, theirs) = Channel::pair().map_err(no_sandbox("a socket pair"))?;
+    let (control, theirs) = Channel::pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
     let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
     let child = parent
         .fork(Role::Template, sandbox, &theirs, &log, Some(spec))

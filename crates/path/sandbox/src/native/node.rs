@@ -67,9 +67,10 @@ impl WaitingNode {
         execution: &BTreeMap<String, String>,
         user: Option<u32>,
     ) -> Result<Self, StartError> {
-        let (channel, theirs) = seqpacket::stream_pair().map_err(no_sandbox("a socket pair"))?;
+        let (channel, theirs) =
+            seqpacket::stream_pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
         let (control, their_control) =
-            seqpacket::stream_pair().map_err(no_sandbox("a socket pair"))?;
+            seqpacket::stream_pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
         crate::channel::set_nonblocking(&channel).map_err(no_sandbox("a socket pair"))?;
         crate::channel::set_nonblocking(&control).map_err(no_sandbox("a socket pair"))?;
         let (output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
