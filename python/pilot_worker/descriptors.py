@@ -2,6 +2,7 @@
 
 `settle` runs in a template after its imports. It looks at every descriptor that user code left open:
 
+- If a worker would miss a connection (`connections.py`), the template must not fork, and nothing is touched.
 - What no worker can use is replaced once, in the template. A connected or listening socket, and a pipe to another process,
   become one whose peer has closed. So an answer cannot reach the wrong worker, and libraries connect again.
 - What each worker needs for itself is made again in each child (`in_child`), at the same number: pairs of sockets or pipes,
@@ -21,7 +22,7 @@ import re
 import stat
 import sys
 
-from . import findings, kernel, leftovers, opened, sockets, unnamed
+from . import connections, findings, kernel, leftovers, opened, sockets, unnamed
 from .fresh import (
     ACCESS,
     Descriptor,
@@ -64,6 +65,7 @@ class _State:
         self.plan: List[Fresh] = []
         self.epolls: List[Epoll] = []
         self.findings: List[Dict[str, str]] = []
+        self.must_not_fork = ""
 
 
 _state = _State()
@@ -72,6 +74,11 @@ _state = _State()
 def has_work() -> bool:
     """Whether a worker must make something before user code runs."""
     return _state.has_work
+
+
+def must_not_fork() -> str:
+    """What the imports did that a forked worker would miss. Empty if the template may fork."""
+    return _state.must_not_fork
 
 
 def begin() -> None:
@@ -91,7 +98,9 @@ def settle(threads: int) -> List[Dict[str, str]]:
         _settle(report)
     except Exception as error:  # a kind of descriptor that we do not know must not make the deployment fail
         _state.plan, _state.epolls, _state.has_work = [], [], False
-        report.add("", f"its descriptors could not be examined: {type(error).__name__}: {error}", "workers share them")
+        what = f"left descriptors that could not be examined: {type(error).__name__}: {error}"
+        report.add("", what, "workers would share them, so each worker imports the module itself")
+        _state.must_not_fork = findings.printable(what)
     return report.rows()
 
 
@@ -99,6 +108,13 @@ def _settle(report: findings.Report) -> None:
     if _user_descriptors():
         gc.collect()  # nothing may be closed after this, because its number could then be used for something else
     rows = _user_descriptors()
+    lost = connections.lost([row for row in rows if _state.inherited.get(row.number) != row.identity])
+    for row, what, why in lost:
+        report.add(opened.descriptors.get(row.link, ""), what, f"{why}, so each worker imports the module itself")
+    if lost:
+        _, what, why = lost[0]
+        _state.must_not_fork = findings.printable(f"{what} ({why})")
+        return
     leftovers.find(report.add, [row.link for row in rows])  # before pipes are closed, at which processes may end
     plan = _Plan(rows, report)
     _close_http_connections()
@@ -169,7 +185,9 @@ class _Plan:
                 )
             elif one.kind == sockets.CONNECTED:
                 self._dead(group, one.type)
-                self._say(group, f"opened {one.described()} at import", "each worker reconnects")
+                is_known = opened.libraries.get(group[0].link) in connections.RECONNECT
+                instead = "each worker reconnects" if is_known else "it is closed in each worker, for the after_restore hook"
+                self._say(group, f"opened {one.described()} at import", instead)
             else:
                 self._own_socket(one, group)
         self._pairs(paired)

@@ -21,7 +21,7 @@ class Report:
         self._rows = list(before)
 
     def add(self, where: str, what: str, instead: str) -> None:
-        row = {"where": _printable(where), "what": _printable(what), "instead": _printable(instead)}
+        row = {"where": printable(where), "what": printable(what), "instead": printable(instead)}
         if row not in self._rows:
             self._rows.append(row)
 
@@ -35,5 +35,6 @@ class Report:
         return found
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """One text, bounded. Also for what a template reports outside its findings."""
     return "".join(character if character.isprintable() else "?" for character in text[:TEXT_LEN_MAX])

@@ -5,7 +5,8 @@
 could not be removed, and would also be called for `id()` and `sys._getframe()`.
 
 What a library opens in machine code is found by its descriptor: before and after each import, the lowest free descriptor is
-compared with the previous one. Such a note names the module, and no line.
+compared with the previous one. Such a note names the module, and no line. For psycopg2 and psycopg the line is known, because
+their objects tell the descriptor.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 
+_CONNECT_FOR_OTHERS = frozenset(("socket", "ssl"))
+
 # "app.py:12" by the target of a descriptor's link (`socket:[4711]`, `pipe:[4712]`), by thread id, by process id.
 descriptors: Dict[str, str] = {}
 threads: Dict[int, str] = {}
 processes: Dict[int, str] = {}
+# The module that called `connect`, outside the standard library if there is one: "urllib3.util.connection", by the same link.
+libraries: Dict[str, str] = {}
 # Links of sockets on which bind was called, and pairs of inodes that socketpair returned.
 bound: Set[str] = set()
 pairs: Set[Tuple[int, int]] = set()
@@ -50,7 +55,7 @@ class Watch:
             _replace(socket.socket, name, _after(getattr(socket.socket, name), _socket_used(name)))
         _replace(_socket, "socketpair", _socketpair(_socket.socketpair))
         _replace(threading.Thread, "start", _after(threading.Thread.start, _thread_started))
-        for name in _LATER:
+        for name in (*_LATER, "psycopg2"):
             _watch_module(name)
         _state.lowest_free = _lowest_free()
         return self
@@ -101,6 +106,18 @@ def place(has_line: bool = True) -> str:
     return of_package
 
 
+def library() -> str:
+    """The module of the innermost frame that is neither ours nor one of those that connect for others. Empty if that is the
+    program itself."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None:
+        file, name = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        if not (file.startswith(("<", _OWN)) or name in _CONNECT_FOR_OTHERS or name.startswith("asyncio.")):
+            return name if file.startswith(_STANDARD) or any(part in file for part in _PACKAGES) else ""
+        frame = frame.f_back
+    return ""
+
+
 def _shown(file: str) -> str:
     """Relative to the entry of `sys.path` that contains it."""
     roots = [root for root in sys.path if root and file.startswith(root.rstrip(os.sep) + os.sep)]
@@ -139,6 +156,8 @@ def _socket_used(name: str) -> Callable[[Any], None]:
         if name == "bind":
             bound.add(link)
         descriptors[link] = place()
+        if name.startswith("connect"):
+            libraries[link] = library()
 
     return note
 
@@ -160,6 +179,29 @@ def _thread_started(thread: Any) -> None:
         threads[thread.native_id] = place()
 
 
+def _postgres_connected(connection: Any) -> None:
+    """psycopg 3: what it calls before is in machine code."""
+    _note_connection(connection.pgconn.socket, "psycopg")
+
+
+def _psycopg2_connects(original: Callable[..., Any]) -> Callable[..., Any]:
+    def connect(*args: Any, **kwargs: Any) -> Any:
+        connection = original(*args, **kwargs)
+        if _state.lowest_free >= 0:
+            try:
+                _note_connection(connection.fileno(), "psycopg2")
+            except Exception:  # a note is never worth an error in user code
+                pass
+        return connection
+
+    return connect
+
+
+def _note_connection(number: int, name: str) -> None:
+    link = os.readlink(f"/proc/self/fd/{number}")
+    descriptors[link], libraries[link] = place(), name
+
+
 def _process_started(process: Any) -> None:
     if process.pid is not None:
         processes[process.pid] = where = place()
@@ -168,16 +210,24 @@ def _process_started(process: Any) -> None:
                 descriptors[os.readlink(f"/proc/self/fd/{stream.fileno()}")] = where
 
 
-# Modules that may be loaded later: the class, and the method after which the object has its process id.
-_LATER = {"subprocess": ("Popen", "__init__"), "multiprocessing.process": ("BaseProcess", "start")}
+# Modules that may be loaded later: the class, the method after which the object has what is noted, and the note.
+_LATER: Dict[str, Tuple[str, str, Callable[[Any], None]]] = {
+    "subprocess": ("Popen", "__init__", _process_started),
+    "multiprocessing.process": ("BaseProcess", "start", _process_started),
+    "psycopg": ("BaseConnection", "__init__", _postgres_connected),
+}
 
 
 def _watch_module(name: str) -> None:
     if name in _LATER and name in sys.modules:
-        kind, method = _LATER[name]
+        kind, method, note = _LATER[name]
         owner = getattr(sys.modules[name], kind, None)
         if owner is not None and not any(one[0] is owner for one in _replaced):
-            _replace(owner, method, _after(getattr(owner, method), _process_started))
+            _replace(owner, method, _after(getattr(owner, method), note))
+    elif name == "psycopg2" and hasattr(sys.modules.get(name), "_connect"):
+        module = sys.modules[name]
+        if not any(one[0] is module for one in _replaced):
+            _replace(module, "_connect", _psycopg2_connects(module._connect))
 
 
 def _lowest_free() -> int:

@@ -40,6 +40,7 @@ class Template:
         self._own_pid_namespace = -1
         self._is_elsewhere = False  # the next child would be in another PID namespace than the template
         self._threads = 1
+        self._must_not_fork = ""
         self._wakeup = (-1, -1)
         self._native: Optional[native.ForkServer] = None
         self.prepared: Optional[worker.Prepared] = None
@@ -65,6 +66,9 @@ class Template:
         self._threads = report["threads"] = _count_threads()
         report["imports"] = timer.slowest()
         report["findings"] = descriptors.settle(self._threads)
+        self._must_not_fork = descriptors.must_not_fork()
+        if self._must_not_fork:
+            report["must_not_fork"] = self._must_not_fork
         generators.collect()
         report["python"] = sys.version.split()[0]
         self._native = self._load_native()
@@ -135,6 +139,8 @@ class Template:
         try:
             if self._threads > 1:
                 raise OSError(f"this template has {self._threads} threads and must not fork")
+            if self._must_not_fork:
+                raise OSError(f"this template must not fork: it {self._must_not_fork}")
             self._enter_pid_namespace(request.pid)
             entropy.before_fork()
             child = os.fork()
@@ -195,7 +201,7 @@ class Template:
     def _load_native(self) -> Optional[native.ForkServer]:
         """Loaded also in a template that must not fork: the loop then answers fork requests with an error."""
         library = _native_library()
-        if library is None or self._threads > 1:
+        if library is None or self._threads > 1 or self._must_not_fork:
             return None
         try:
             server = native.ForkServer(library, self._control.fileno(), self.spec, self.bounding)

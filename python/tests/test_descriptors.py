@@ -218,6 +218,9 @@ def test_a_redis_client_of_the_import_reconnects(functions: Functions, redis_por
     assert_no_answer_crosses(template)
 
 
+# With a hook, the program says that it expects to lose its connections.
+HOOK = "import snapshot_restore_py\nsnapshot_restore_py.register_after_restore(list)\n"
+
 CONNECTED = """
 import socket
 connection = socket.create_connection(("127.0.0.1", %d))
@@ -233,9 +236,101 @@ def handler(event, context):
 """
 
 
-def test_a_connected_socket_reads_as_closed(functions: Functions, redis_port: int) -> None:
-    for worker in ready(functions.template(CONNECTED % redis_port), 2):
+def test_a_connected_socket_reads_as_closed_if_a_hook_can_replace_it(functions: Functions, redis_port: int) -> None:
+    template = functions.template(HOOK + CONNECTED % redis_port)
+    ((where, what, instead),) = findings(template)
+    assert (where, what) == ("app.py:5", f"opened TCP 127.0.0.1:{redis_port} at import") and "after_restore hook" in instead
+    for worker in ready(template, 2):
         assert worker.result({}) == ["", "", "broken", 5, False]
+
+
+def assert_each_worker_imports(functions: Functions, template: Template, found: list[tuple[str, str, str]]) -> list[Stream]:
+    """The template refuses to fork and says why. Returns workers of the level above."""
+    assert findings(template) == found
+    assert template.report["must_not_fork"] == f"{found[0][1]} ({found[0][2].partition(',')[0]})"
+    template.fork("worker")
+    assert "must not fork" in template.message("fork_failed")["error"]
+    workers = [functions.root.worker(functions.spec(sys_path=[str(functions.directory), SITE])) for _ in range(4)]
+    for worker in workers:
+        worker.ready()
+    return workers
+
+
+IMPORTS_ITSELF = "not known to reconnect by itself, so each worker imports the module itself"
+
+OWN_PROTOCOL = """
+import socket
+connection = socket.create_connection(("127.0.0.1", %d))
+connection.settimeout(10)
+def handler(event, context):
+    connection.sendall(b"*2\\r\\n$4\\r\\nECHO\\r\\n$%%d\\r\\n%%s\\r\\n" %% (len(event), event.encode()))
+    return connection.recv(100).decode().split()[1]
+"""
+
+
+def test_a_connection_that_nothing_would_open_again_is_each_workers_own(functions: Functions, redis_port: int) -> None:
+    template = functions.template(OWN_PROTOCOL % redis_port)
+    found = [("app.py:3", f"opened TCP 127.0.0.1:{redis_port} at import", IMPORTS_ITSELF)]
+    workers = assert_each_worker_imports(functions, template, found)
+    for _ in range(CALLS):
+        events = [f"w{index}" for index in range(len(workers))]
+        assert [body for _, body in all_at_once(workers, events)] == [f'"{event}"' for event in events]
+
+
+SMTP = """
+import smtplib
+class Client(smtplib.SMTP):
+    def getreply(self):
+        return 220, b"here"
+client = Client("127.0.0.1", %d)
+def handler(event, context):
+    return client.sock.fileno() > 0
+"""
+
+
+def test_a_library_that_is_not_known_to_reconnect_is_named(functions: Functions, redis_port: int) -> None:
+    template = functions.template(SMTP % redis_port)
+    assert findings(template) == [("app.py:6", f"opened TCP 127.0.0.1:{redis_port} at import with smtplib", IMPORTS_ITSELF)]
+
+
+READ_LATER = """
+import http.client
+connection = http.client.HTTPConnection("127.0.0.1", %d, timeout=10)
+connection.request("GET", "/begun-at-import")
+%s
+def handler(event, context):
+    return %s.read().decode()
+"""
+NOT_READ = "a response was not read to its end, so each worker imports the module itself"
+
+
+@pytest.mark.parametrize(
+    ("at_import", "in_handler"), [("", "connection.getresponse()"), ("begun = connection.getresponse()", "begun")]
+)
+def test_a_response_that_is_read_in_the_handler_is_each_workers_own(
+    functions: Functions, http_port: int, at_import: str, in_handler: str
+) -> None:
+    template = functions.template(READ_LATER % (http_port, at_import, in_handler))
+    found = [("app.py:4", f"opened TCP 127.0.0.1:{http_port} at import with http.client", NOT_READ)]
+    workers = assert_each_worker_imports(functions, template, found)
+    assert [worker.result({}) for worker in workers] == ["/begun-at-import"] * 4
+
+
+READ_LATER_WITH_HTTPX = """
+import httpx
+client = httpx.Client(timeout=10)
+begun = client.send(client.build_request("GET", "http://127.0.0.1:%d/begun-at-import"), stream=True)
+def handler(event, context):
+    return begun.read().decode()
+"""
+
+
+def test_a_response_of_httpx_that_is_read_in_the_handler_is_each_workers_own(functions: Functions, http_port: int) -> None:
+    needs("httpx")
+    template = functions.template(READ_LATER_WITH_HTTPX % http_port, sys_path=[str(functions.directory), SITE])
+    found = [("app.py:4", f"opened TCP 127.0.0.1:{http_port} at import with httpcore", NOT_READ)]
+    workers = assert_each_worker_imports(functions, template, found)
+    assert [worker.result({}) for worker in workers] == ["/begun-at-import"] * 4
 
 
 LISTENING = """
@@ -386,11 +481,17 @@ def handler(event, context):
 """
 
 
-def test_a_connection_of_a_loop_ends_in_the_worker(functions: Functions, redis_port: int) -> None:
-    template = functions.template(LOOP_WITH_CONNECTION % redis_port)
+def test_a_connection_of_a_loop_ends_in_a_worker_with_a_hook(functions: Functions, redis_port: int) -> None:
+    template = functions.template(HOOK + LOOP_WITH_CONNECTION % redis_port)
     assert [row[1] for row in findings(template)] == [f"opened TCP 127.0.0.1:{redis_port} at import"]
     for worker in ready(template, 2):
         assert worker.result({}) == ""
+
+
+def test_a_connection_of_a_loop_is_each_workers_own(functions: Functions, redis_port: int) -> None:
+    template = functions.template(LOOP_WITH_CONNECTION % redis_port)
+    found = [("app.py:5", f"opened TCP 127.0.0.1:{redis_port} at import", IMPORTS_ITSELF)]
+    assert_each_worker_imports(functions, template, found)
 
 
 PAIRS = """

@@ -135,6 +135,9 @@ fn a_generator_that_the_program_seeded_keeps_its_state() {
 fn what_was_open_at_import_is_each_workers_own_and_the_deployment_names_it() {
     let code = r#"
 import os, socket, sqlite3, time
+# Without a hook that can replace the connection, the template would not be forked.
+from snapshot_restore_py import register_after_restore
+register_after_restore(list)
 database = sqlite3.connect("/tmp/words.db", isolation_level=None)
 database.execute("create table words (word text)")
 journal = open("/tmp/journal", "a+")
@@ -164,11 +167,40 @@ def handler(event, context):
     let report = daemon.get("/_pilot/v1/functions/lab").ok().json();
     let findings = report["template"]["findings"].to_string();
     for found in [
-        "app.py:6",
+        "app.py:9",
         "listened on TCP 127.0.0.1",
-        "app.py:7",
+        "app.py:10",
         "opened TCP 127.0.0.1",
     ] {
         assert!(findings.contains(found), "no {found} in {findings}");
     }
+}
+
+#[test]
+fn a_template_whose_connection_a_worker_would_miss_is_not_forked() {
+    let code = r#"
+import os, socket, time
+IMPORTED_BY = os.getpid()
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+peer = server.accept()[0]
+
+def handler(event, context):
+    time.sleep(0.2)
+    client.sendall(b"mine")
+    return {"imported_here": IMPORTED_BY == os.getpid(), "received": peer.recv(10).decode()}
+"#;
+    let daemon = lab(code, json!({"scale": {"max": 4}}));
+    for seen in at_once(&daemon, 4, &json!({})) {
+        assert_eq!(seen, json!({"imported_here": true, "received": "mine"}));
+    }
+    let report = daemon.get("/_pilot/v1/functions/lab").ok().json();
+    let template = &report["template"];
+    assert_eq!(template["forkable"], json!(false), "{template}");
+    let reason = template["reason"].to_string();
+    for words in ["opened TCP 127.0.0.1:", "import the handler each time"] {
+        assert!(reason.contains(words), "no {words} in {reason}");
+    }
+    let found = template["findings"].to_string();
+    assert!(found.contains("app.py:5"), "{found}");
 }

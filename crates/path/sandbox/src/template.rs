@@ -164,9 +164,10 @@ impl Template {
         &self.ready
     }
 
-    /// Whether it may fork: with more than one thread, a lock could stay locked in the child forever.
+    /// Whether it may fork: with more than one thread, a lock could stay locked in the child forever. It may also say itself that a
+    /// child would lack something that the imports made.
     pub(crate) fn forkable(&self) -> bool {
-        self.ready.threads == 1
+        self.ready.threads == 1 && self.ready.must_not_fork.is_none()
     }
 
     /// Whether its process is still running, as far as known.

@@ -151,6 +151,9 @@ pub enum Reply {
 pub struct TemplateReady {
     /// Threads after the imports; it must be one to fork.
     pub threads: u32,
+    /// Why it must not fork although it has one thread. From the worker's own code, but user code could change it.
+    #[serde(default)]
+    pub must_not_fork: Option<String>,
     /// Slowest first.
     #[serde(default)]
     pub imports: Vec<Import>,

@@ -502,12 +502,7 @@ fn report(
             Some("template = \"off\": every worker is a fresh interpreter".to_owned())
         }
         TemplateMode::On if has_template => None,
-        TemplateMode::On => Some(format!(
-            "importing {} started {} more thread(s), and a process with threads must not be forked; workers are forked \
-             from the level above and import the handler each time. Start threads in the handler or in an after_restore hook",
-            version.config.handler,
-            ready.threads.saturating_sub(1),
-        )),
+        TemplateMode::On => Some(why_not_forkable(&version.config.handler, ready)),
     };
     let mut imports: Vec<ImportTime> = [base.template.ready(), ready]
         .into_iter()
@@ -544,6 +539,18 @@ fn report(
         forkable: has_template,
         reason,
         took: begun.elapsed(),
+    }
+}
+
+fn why_not_forkable(handler: &str, ready: &TemplateReady) -> String {
+    let instead = "workers are forked from the level above and import the handler each time";
+    match &ready.must_not_fork {
+        Some(why) => format!("importing {handler} {}; {instead}", printable(why)),
+        None => format!(
+            "importing {handler} started {} more thread(s), and a process with threads must not be forked; {instead}. \
+             Start threads in the handler or in an after_restore hook",
+            ready.threads.saturating_sub(1),
+        ),
     }
 }
 
