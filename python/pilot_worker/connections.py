@@ -2,8 +2,8 @@
 
 Two processes must not use one connection, so a worker cannot inherit it. It can do without if the library connects again before
 it sends the next request, and shows no error (`RECONNECT`, checked by tests/fidelity/test_connections.py). Every other
-connection would stay dead in a worker. `lost` finds those. A template that has one is not forked: each worker imports the module
-itself, and then has its own connections, as in a new process.
+connection would stay dead in a worker. `lost` finds those. A template that has one is not forked: each worker imports the
+module itself, and then has its own connections, as in a new process.
 
 An `after_restore` hook says that the program expects to lose its connections. Then nothing counts as lost.
 """
@@ -44,8 +44,10 @@ def lost(rows: List[Descriptor]) -> List[Lost]:
     found: List[Lost] = []
     for row, one in connected:
         module = opened.libraries.get(row.link, "")
-        library = module.partition(".")[0] if not module.startswith("http.") else module
-        what = f"opened {one.described()} at import" + (f" with {library}" if library else "")
+        library = module if module == "http.client" else module.partition(".")[0]
+        what = f"opened {one.described()} at import"
+        if library and not opened.descriptors.get(row.link, "").startswith((f"{library}.py:", f"{library}/")):
+            what += f" with {library}"
         if module not in RECONNECT:
             found.append((row, what, "not known to reconnect by itself"))
         elif row.number in in_use or library in in_use:

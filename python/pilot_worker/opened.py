@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+# The last one is where the sandbox has what requirements.txt names (crates/path/sandbox/src/places.rs).
+_PACKAGES = ("/site-packages/", "/dist-packages/", "/opt/environment/")
 
 _CONNECT_FOR_OTHERS = frozenset(("socket", "ssl"))
 
@@ -32,7 +33,7 @@ _CONNECT_FOR_OTHERS = frozenset(("socket", "ssl"))
 descriptors: Dict[str, str] = {}
 threads: Dict[int, str] = {}
 processes: Dict[int, str] = {}
-# The module that called `connect`, outside the standard library if there is one: "urllib3.util.connection", by the same link.
+# The module that called `connect`, by the same link: "urllib3.util.connection".
 libraries: Dict[str, str] = {}
 # Links of sockets on which bind was called, and pairs of inodes that socketpair returned.
 bound: Set[str] = set()
@@ -107,13 +108,13 @@ def place(has_line: bool = True) -> str:
 
 
 def library() -> str:
-    """The module of the innermost frame that is neither ours nor one of those that connect for others. Empty if that is the
-    program itself."""
+    """The module of the innermost frame that is neither ours nor one of those that connect for others. It may be the program's
+    own, and libraries may be in the program's folder."""
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None:
         file, name = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
         if not (file.startswith(("<", _OWN)) or name in _CONNECT_FOR_OTHERS or name.startswith("asyncio.")):
-            return name if file.startswith(_STANDARD) or any(part in file for part in _PACKAGES) else ""
+            return name
         frame = frame.f_back
     return ""
 

@@ -36,7 +36,8 @@ class Daemon:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.endpoint = f"http://{self.address}"
         self.log = home / "daemon.log"
-        command = [binary(), "serve", "--listen", self.address, "--data-dir", home / "data"]
+        self.data = home / "data"
+        command = [binary(), "serve", "--listen", self.address, "--data-dir", self.data]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + 20
