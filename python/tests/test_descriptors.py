@@ -36,6 +36,10 @@ class _Echo(http.server.BaseHTTPRequestHandler):
         self.wfile.flush()
         self.wfile.write(text)
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.do_GET()
+
     def log_message(self, *_: Any) -> None:
         pass
 
@@ -194,7 +198,20 @@ handler("/import", None)
 """
 
 
-@pytest.mark.parametrize(("module", "source", "line"), [("urllib3", URLLIB3, 5), ("requests", REQUESTS, 5)])
+BOTO3 = """
+import boto3
+port = %d
+client = boto3.client("lambda", "us-east-1", endpoint_url=f"http://127.0.0.1:{port}", aws_access_key_id="a", aws_secret_access_key="b")
+def handler(event, context):
+    path = client.invoke(FunctionName=event.replace("/", "_"))["Payload"].read().decode()
+    return path.split("/")[3].replace("_", "/")
+handler("/import", None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "line"), [("urllib3", URLLIB3, 5), ("requests", REQUESTS, 5), ("boto3", BOTO3, 6)]
+)
 def test_pools_of_connections_reconnect(functions: Functions, http_port: int, module: str, source: str, line: int) -> None:
     needs(module)
     template = functions.template(source % http_port, sys_path=[str(functions.directory), SITE])
@@ -220,6 +237,34 @@ def test_a_redis_client_of_the_import_reconnects(functions: Functions, redis_por
 
 # With a hook, the program says that it expects to lose its connections.
 HOOK = "import snapshot_restore_py\nsnapshot_restore_py.register_after_restore(list)\n"
+
+REDIS_OVER_UNIX = """
+import redis
+client = redis.Redis(unix_socket_path=%r, socket_timeout=10)
+def handler(event, context):
+    return client.echo(event).decode()
+assert handler("import", None) == "import"
+"""
+
+
+class _ThreadedUnix(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+def test_a_redis_client_of_a_unix_socket_reconnects(functions: Functions) -> None:
+    needs("redis")
+    path = str(functions.directory / "redis.sock")
+    with _ThreadedUnix(path, _Redis) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            template = functions.template(REDIS_OVER_UNIX % path, sys_path=[str(functions.directory), SITE])
+            assert findings(template) == [("app.py:5", f"opened unix {path} at import", "each worker reconnects")]
+            assert_no_answer_crosses(template)
+        finally:
+            server.shutdown()
+            thread.join()
+
 
 CONNECTED = """
 import socket

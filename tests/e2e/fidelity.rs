@@ -204,3 +204,30 @@ def handler(event, context):
     let found = template["findings"].to_string();
     assert!(found.contains("app.py:5"), "{found}");
 }
+
+#[test]
+fn a_report_that_user_code_made_up_is_cut_and_made_printable() {
+    let code = r#"
+import sys
+row = {"where": "a\x1b[2J\n" * 40, "what": "b" * 250, "instead": "c"}
+sys.modules["pilot_worker.findings"].Report.rows = lambda self: [row] * 55
+sys.modules["pilot_worker.descriptors"].must_not_fork = lambda: "lied\n" * 1000
+
+def handler(event, context):
+    return event
+"#;
+    let daemon = lab(code, json!({}));
+    assert_eq!(answer(&daemon, "lab", json!("served")), json!("served"));
+    let report = daemon.get("/_pilot/v1/functions/lab").ok().json();
+    let template = &report["template"];
+    let findings = template["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 50);
+    for text in ["where", "what"] {
+        let text = findings[0][text].as_str().unwrap();
+        assert_eq!(text.chars().count(), 200);
+        assert!(!text.contains(char::is_control), "{text:?}");
+    }
+    let reason = template["reason"].as_str().unwrap();
+    assert!(!reason.contains(char::is_control), "{reason:?}");
+    assert!(reason.chars().count() < 500, "{reason}");
+}

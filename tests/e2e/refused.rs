@@ -392,3 +392,16 @@ fn a_first_deploy_that_fails_leaves_nothing() {
     assert_eq!(daemon.invoke("lab", &json!({})).status, 404);
     assert_eq!(daemon.get("/_pilot/v1/functions").ok().json(), json!([]));
 }
+
+#[test]
+fn a_template_whose_report_is_longer_than_a_message() {
+    let code = r#"
+import sys
+row = {"where": "a", "what": "b" * 2000, "instead": "c"}
+sys.modules["pilot_worker.findings"].Report.rows = lambda self: [row] * 200
+
+def handler(event, context):
+    return event
+"#;
+    refused(&Project::function("lab", code, ""), &["template"]);
+}
