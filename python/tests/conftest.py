@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from at_import import Echo, Redis, serve
 from harness import Log, Process, Stream, Template
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -104,6 +105,16 @@ def functions(root: Template, tmp_path: Path) -> Iterator[Functions]:
     deployed = Functions(root, tmp_path)
     yield deployed
     deployed.close()
+
+
+@pytest.fixture
+def http_port() -> Iterator[int]:
+    yield from serve(Echo)
+
+
+@pytest.fixture
+def redis_port() -> Iterator[int]:
+    yield from serve(Redis)
 
 
 Start = Callable[..., Stream]
