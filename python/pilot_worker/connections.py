@@ -41,6 +41,7 @@ def lost(rows: List[Descriptor]) -> List[Lost]:
     if not connected or hooks.has_after_restore():
         return []
     in_use = _in_use()
+    links_in_use = {row.link for row in rows if row.number in in_use}
     found: List[Lost] = []
     for row, one in connected:
         module = opened.libraries.get(row.link, "")
@@ -50,7 +51,7 @@ def lost(rows: List[Descriptor]) -> List[Lost]:
             what += f" with {library}"
         if module not in RECONNECT:
             found.append((row, what, "not known to reconnect by itself"))
-        elif row.number in in_use or library in in_use:
+        elif row.link in links_in_use or library in in_use:
             found.append((row, what, "a response was not read to its end"))
     return found
 
