@@ -257,6 +257,65 @@ fn a_token_is_required_when_there_is_one() {
 }
 
 #[test]
+fn a_web_page_of_another_site_can_neither_deploy_nor_invoke() {
+    let daemon = daemon_with(DaemonOptions {
+        config: Some("hosts = [\"pilot.example\"]\n".into()),
+        ..DaemonOptions::default()
+    });
+    daemon.upload_code("lab", &plain(), ECHO);
+    let own = format!("127.0.0.1:{}", daemon.address().port());
+    let status = |method: &str, path: &str, host: &str, origin: &str| {
+        let mut connection = daemon.connect();
+        let origin = if origin.is_empty() {
+            String::new()
+        } else {
+            format!("origin: {origin}\r\n")
+        };
+        connection.send_raw(
+            format!(
+                "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{origin}content-length: 2\r\n\r\n{{}}"
+            )
+            .as_bytes(),
+        );
+        connection.receive(method).status
+    };
+    let list = "/_pilot/v1/functions";
+    let invoke = "/2015-03-31/functions/lab/invocations";
+    for (method, path) in [
+        ("GET", list),
+        ("DELETE", "/_pilot/v1/functions/lab"),
+        ("POST", "/_pilot/v1/functions/lab/scale"),
+        ("POST", invoke),
+    ] {
+        for (host, origin) in [
+            ("evil.example", ""),
+            ("localhost", "https://evil.example"),
+            ("localhost", "null"),
+            (own.as_str(), "http://localhost:3000"),
+        ] {
+            assert_eq!(
+                status(method, path, host, origin),
+                403,
+                "{method} {path} {host} {origin}"
+            );
+        }
+    }
+    for host in [own.as_str(), "localhost", "PILOT.example:80"] {
+        assert_eq!(status("GET", list, host, ""), 200, "{host}");
+        assert_eq!(status("POST", invoke, host, &format!("http://{host}")), 200);
+    }
+    // A function's URL is a web page of its own, and health is for everyone.
+    for path in ["/fn/lab/", "/healthz", "/readyz"] {
+        assert_eq!(
+            status("GET", path, "shop.example", "https://shop.example"),
+            200,
+            "{path}"
+        );
+    }
+    assert!(daemon.cli_ok(&["list"]).contains("lab"));
+}
+
+#[test]
 fn calls_of_functions_can_require_a_token_of_their_own() {
     let daemon = daemon_with(DaemonOptions {
         config: Some("invoke_token = \"callers\"\n".into()),

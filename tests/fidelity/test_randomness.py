@@ -15,7 +15,7 @@ from pilot_daemon import Daemon
 WORKERS = 200
 RUNS = int(os.environ.get("PILOT_FIDELITY_RUNS", "1"))
 # Until then every worker of the burst has started.
-BURST_S = 6.0
+BURST_S = 12.0
 
 
 def call(daemon: Daemon, event: object) -> dict[str, object]:

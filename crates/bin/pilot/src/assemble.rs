@@ -146,6 +146,8 @@ pub(crate) fn assemble(
             connections_max: limits.connections,
             grace: limits.drain(),
             invoke_token,
+            control_requires_token: config.control_token.is_some(),
+            hosts: config.hosts.clone(),
             ..GatewayConfig::default()
         },
     })

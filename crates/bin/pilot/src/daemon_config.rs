@@ -28,6 +28,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) control_token: Option<String>,
     /// Token that callers of functions must send.
     pub(crate) invoke_token: Option<String>,
+    /// Its names, apart from `localhost`.
+    pub(crate) hosts: Vec<String>,
     /// Address range of functions with `network = "outbound"`.
     pub(crate) outbound_cidr: Ipv4Net,
     /// The Docker Engine that runs containers, `unix:///path`. `None`: `DOCKER_HOST`, or Docker's default socket.
@@ -110,6 +112,8 @@ struct File {
     strict: bool,
     control_token: Option<String>,
     invoke_token: Option<String>,
+    public_invocations: bool,
+    hosts: Vec<String>,
     outbound_cidr: Option<Ipv4Net>,
     container_engine: Option<String>,
     log: Log,
@@ -144,9 +148,11 @@ impl DaemonConfig {
             (None, None) => LogFormat::default(),
         };
         let listen = args.listen.or(file.listen);
+        let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080)));
+        refuse_openness(listen, &file)?;
         let level = args.log_level.clone().or(file.log.level);
         Ok(Self {
-            listen: listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
+            listen,
             data_dir: match args.data_dir.clone().or(file.data_dir) {
                 Some(dir) => std::path::absolute(&dir)?,
                 None => default_data_dir()?,
@@ -154,6 +160,7 @@ impl DaemonConfig {
             strict: args.strict || file.strict,
             control_token: file.control_token,
             invoke_token: file.invoke_token,
+            hosts: file.hosts,
             outbound_cidr: file
                 .outbound_cidr
                 .unwrap_or(pilot_sandbox::OUTBOUND_CIDR_DEFAULT),
@@ -163,6 +170,26 @@ impl DaemonConfig {
             limits: file.limits,
         })
     }
+}
+
+/// Who can reach the daemon from another machine could deploy, which means running code here.
+fn refuse_openness(listen: SocketAddr, file: &File) -> anyhow::Result<()> {
+    if listen.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    if file.control_token.is_none() {
+        bail!(
+            "other machines can reach {listen}, and anyone there could deploy functions: set control_token in pilotd.toml \
+             (pilot serve --config pilotd.toml), or listen on 127.0.0.1"
+        );
+    }
+    if file.invoke_token.is_none() && !file.public_invocations {
+        bail!(
+            "other machines can reach {listen}, and anyone there could call functions: set invoke_token in pilotd.toml, or \
+             public_invocations = true if that is wanted"
+        );
+    }
+    Ok(())
 }
 
 fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
@@ -263,6 +290,34 @@ mod tests {
         assert_eq!(config.listen.port(), 1);
         assert_eq!(config.data_dir, PathBuf::from("/d"));
         assert_eq!(config.limits, Limits::default());
+    }
+
+    #[test]
+    fn what_other_machines_can_reach_needs_tokens() {
+        let refused = |address: &str, text: &str| {
+            let file = parse(text, Path::new("f")).unwrap();
+            refuse_openness(address.parse().unwrap(), &file)
+                .err()
+                .map(|error| error.to_string())
+        };
+        for address in [
+            "127.0.0.1:80",
+            "127.8.0.1:80",
+            "[::1]:80",
+            "[::ffff:127.0.0.1]:80",
+        ] {
+            assert_eq!(refused(address, ""), None, "{address}");
+        }
+        for address in ["0.0.0.0:80", "[::]:80", "192.0.2.1:80"] {
+            let problem = refused(address, "invoke_token = \"i\"").unwrap();
+            assert!(problem.contains("set control_token"), "{problem}");
+            let problem = refused(address, "control_token = \"c\"").unwrap();
+            assert!(problem.contains("set invoke_token"), "{problem}");
+            let both = "control_token = \"c\"\ninvoke_token = \"i\"";
+            assert_eq!(refused(address, both), None);
+            let public = "control_token = \"c\"\npublic_invocations = true";
+            assert_eq!(refused(address, public), None);
+        }
     }
 
     #[test]

@@ -29,6 +29,11 @@ pub struct GatewayConfig {
     pub result_bytes_max: usize,
     /// Token that callers of functions must send, if any.
     pub invoke_token: Option<InvokeToken>,
+    /// The control API requires a token, which its handler checks.
+    pub control_requires_token: bool,
+    /// The daemon's names, apart from `localhost`. Without a token, the control API and the Invoke API refuse requests that name
+    /// another host, or come from a web page of another site.
+    pub hosts: Vec<String>,
     /// Whose `X-Forwarded-*` headers are trusted.
     pub trust_forwarded: TrustForwarded,
 }
@@ -47,6 +52,8 @@ impl Default for GatewayConfig {
             bodies_bytes_max: 256 * 1024 * 1024,
             result_bytes_max: 6 * 1024 * 1024 + 100,
             invoke_token: None,
+            control_requires_token: false,
+            hosts: Vec::new(),
             trust_forwarded: TrustForwarded::default(),
         }
     }

@@ -16,6 +16,7 @@ use crate::lambda_api::{self, Form};
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
 use crate::route::{Route, route};
+use crate::web_page;
 
 /// Answers one request.
 pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
@@ -47,6 +48,13 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
     let uri = std::mem::take(&mut head.uri);
     let target = route(uri.path());
     if target == Route::Control {
+        // The rest are health and metrics.
+        if uri.path().starts_with("/_pilot/")
+            && !gate.config.control_requires_token
+            && let Err(error) = web_page::refuse(&head, &gate.config.hosts)
+        {
+            return error.into_reply(&new_id());
+        }
         head.uri = uri;
         let response = (gate.control)(Request::from_parts(head, body)).await;
         return response.map(ReplyBody::Control);

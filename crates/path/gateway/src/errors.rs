@@ -78,6 +78,16 @@ pub(crate) enum RequestError {
         /// What is wrong.
         problem: String,
     },
+    /// A web page of another site may have made the request.
+    #[error(
+        "the header {header} is '{value}', which is not this daemon: add the name to `hosts` in pilotd.toml, or require a token"
+    )]
+    Foreign {
+        /// `Host` or `Origin`.
+        header: &'static str,
+        /// Its value, shortened.
+        value: String,
+    },
     /// The body did not arrive.
     #[error("the request's body did not arrive: {problem}")]
     Body {
@@ -199,6 +209,7 @@ impl RequestError {
                 Row::user(S::BAD_REQUEST, "InvalidRequestContentException")
             }
             Self::Malformed { .. } => Row::user(S::BAD_REQUEST, "BadRequestException"),
+            Self::Foreign { .. } => Row::user(S::FORBIDDEN, "AccessDeniedException"),
             Self::TooLarge { .. } => Row::user(S::PAYLOAD_TOO_LARGE, "RequestTooLargeException"),
             Self::Body { .. } => Row::user(S::REQUEST_TIMEOUT, "RequestTimeoutException"),
             Self::BodiesFull => Row::user(S::TOO_MANY_REQUESTS, "TooManyRequestsException")

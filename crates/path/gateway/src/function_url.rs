@@ -147,25 +147,22 @@ async fn reply(
     context: &RequestContext<'_>,
 ) -> Result<Reply, RequestError> {
     let limit = context.gate.config.result_bytes_max;
-    let answer = match response.body {
-        ResponseBody::Result(output) if output.len() > limit => {
+    let answer = match (response.body, handshake) {
+        (ResponseBody::Result(output), _) if output.len() > limit => {
             Err(AnswerError::TooLarge { limit })
         }
-        ResponseBody::Result(output) => answer::parse(output),
-        ResponseBody::FunctionError(error) => Err(AnswerError::raised(&error)),
-        ResponseBody::Http { head, body } if head.status == SWITCHING => match handshake {
-            Some(handshake) => {
-                let (reply, websocket) = handshake.accepted(&head, body);
-                context.line.becomes(websocket);
-                Ok(reply)
-            }
-            None => Err(AnswerError::unfit()),
-        },
-        ResponseBody::Http { head, body } => {
+        (ResponseBody::Result(output), _) => answer::parse(output),
+        (ResponseBody::FunctionError(error), _) => Err(AnswerError::raised(&error)),
+        (ResponseBody::Http { head, body }, Some(handshake)) if head.status == SWITCHING => {
+            let (reply, websocket) = handshake.accepted(&head, body);
+            context.line.becomes(websocket);
+            Ok(reply)
+        }
+        (ResponseBody::Http { head, body }, _) => {
             application::reply(&context.head.method, head, body).await?
         }
         // Calls never have such a response.
-        ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => Err(AnswerError::unfit()),
+        (ResponseBody::Passed(_) | ResponseBody::Upgraded(_), _) => Err(AnswerError::unfit()),
     };
     let mut reply = answer.unwrap_or_else(|error| error.into_reply(&context.id));
     timing::write(

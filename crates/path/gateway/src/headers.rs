@@ -28,6 +28,7 @@ names! {
     KEEP_ALIVE = "keep-alive",
     LOG_RESULT = "x-amz-log-result",
     LOG_TYPE = "x-amz-log-type",
+    ORIGIN = "origin",
     PILOT_START = "x-pilot-start",
     PILOT_TOKEN = "x-pilot-token",
     PROXY_AUTHENTICATE = "proxy-authenticate",

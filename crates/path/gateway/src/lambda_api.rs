@@ -23,6 +23,7 @@ use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
 use crate::timing;
+use crate::web_page;
 
 pub(crate) use name::Named;
 
@@ -46,6 +47,9 @@ pub(crate) async fn invoke(
     form: Form,
 ) -> Result<Reply, RequestError> {
     context.authorise()?;
+    if context.gate.config.invoke_token.is_none() {
+        web_page::refuse(&context.head, &context.gate.config.hosts)?;
+    }
     if context.head.method != Method::POST {
         return Err(RequestError::UnknownOperation {
             method: context.head.method.as_str().chars().take(20).collect(),

@@ -26,6 +26,7 @@ mod token;
 mod tunnel;
 mod upgraded;
 mod upload;
+mod web_page;
 mod websocket;
 
 use std::future::Future;

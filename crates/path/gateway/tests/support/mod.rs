@@ -162,7 +162,9 @@ impl Daemon {
             let _ = stopped.await;
         };
         let gateway = invoker.clone();
-        let serving = Gateway::serve(listener, setup.config, gateway, setup.control, shutdown);
+        let mut config = setup.config;
+        config.hosts.extend(["x", "pilot.test"].map(str::to_owned));
+        let serving = Gateway::serve(listener, config, gateway, setup.control, shutdown);
         Self {
             addr,
             engine,
