@@ -22,7 +22,7 @@ import re
 import stat
 import sys
 
-from . import connections, findings, kernel, leftovers, opened, sockets, unnamed
+from . import connections, findings, forkable, kernel, leftovers, opened, sockets, unnamed
 from .fresh import (
     ACCESS,
     Descriptor,
@@ -120,7 +120,8 @@ def _settle(report: findings.Report) -> None:
     _close_http_connections()
     _state.plan = plan.fresh
     _state.epolls = plan.epolls
-    _state.has_work = bool(plan.fresh or plan.epolls or unnamed.has_work() or leftovers.has_work())
+    others = unnamed.has_work() or leftovers.has_work() or forkable.has_work()
+    _state.has_work = bool(plan.fresh or plan.epolls or others)
     _state.inherited = {row.number: found for row in rows if (found := identity(row.number)) is not None}
     _state.findings = report.rows()
     warm_up(plan.fresh)
@@ -138,6 +139,8 @@ def in_child(is_template: bool = False) -> None:
         make_epolls(_state.epolls)
     if not is_template:
         leftovers.in_child()
+    if forkable.has_work():
+        forkable.in_child()
 
 
 class _Plan:

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from . import generators, opened
+from . import forkable, generators, opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,16 +22,9 @@ if TYPE_CHECKING:
 
 REPORTED_MAX = 20
 
-# A template with thread pools of numerical libraries could not fork. A library that the worker itself imports may start any
-# number of threads, so these variables are removed after the template's imports.
-_THREAD_COUNTS = (
-    "OPENBLAS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
+# What modules have set in os.environ in the templates above. `_set_environment` keeps it.
+_set_by_modules: Dict[str, str] = {}
+_given: Dict[str, str] = {}
 
 
 class ImportTimer:
@@ -63,6 +56,7 @@ class ImportTimer:
         try:
             module = self._load(name, import_)
             generators.loaded(name)
+            forkable.loaded(name)
             opened.imported(name)
             return module
         finally:
@@ -80,18 +74,19 @@ class ImportTimer:
 
 
 class SingleThreaded:
-    """A context that asks numerical libraries to use one thread, unless the user has set something else."""
+    """A context that asks libraries to use one thread (`forkable.VARIABLES`), unless the user has set something else."""
 
     def __enter__(self) -> None:
-        self._added = [name for name in _THREAD_COUNTS if name not in os.environ]
+        self._added = [name for name in forkable.VARIABLES if name not in os.environ]
         for name in self._added:
-            os.environ[name] = "1"
+            os.putenv(name, forkable.VARIABLES[name])
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         for name in self._added:
-            os.environ.pop(name, None)
+            if name not in os.environ:  # a module has set it
+                os.unsetenv(name)
 
 
 def apply(spec: TemplateSpec) -> None:
@@ -116,14 +111,24 @@ def import_declared(names: List[str]) -> List[Dict[str, str]]:
     return failed
 
 
+def note_environment() -> None:
+    """After the imports of a template: what its modules have set must also be there in the templates below, which do not import
+    these modules again (scikit-learn sets KMP_INIT_AT_FORK)."""
+    if _given:
+        _set_by_modules.update((name, value) for name, value in os.environ.items() if _given.get(name) != value)
+
+
 def _set_environment(environment: Dict[str, str]) -> None:
     current = os.environ
     if environment.get("AWS_EXECUTION_ENV") == "AWS_Lambda_python":
         # The daemon does not know the version of its default interpreter.
         environment = {**environment, "AWS_EXECUTION_ENV": "AWS_Lambda_python{}.{}".format(*sys.version_info)}
+    environment = {**_set_by_modules, **environment}
     for name in [name for name in current if name not in environment]:
         del current[name]
     for name, value in environment.items():
         if current.get(name) != value:
             current[name] = value
+    _given.clear()
+    _given.update(environment)
     time.tzset()

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 
-from . import opened
+from . import forkable, opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ def threads(say: Say) -> None:
     for name in sorted(_listed("/proc/self/task"), key=int):
         number = int(name)
         if number != os.getpid():
-            key = (opened.threads.get(number, ""), known.get(number) or _text(f"/proc/self/task/{name}/comm").strip())
-            counts[key] = counts.get(key, 0) + 1
+            command = _text(f"/proc/self/task/{name}/comm").strip()
+            if command not in forkable.LEFT_BEHIND:
+                key = (opened.threads.get(number, ""), known.get(number) or command)
+                counts[key] = counts.get(key, 0) + 1
     for (where, name), count in counts.items():
         what = f"started the thread {name}" if count == 1 else f"started {count} threads named {name}"
         say(where, f"{what} at import", "a process with threads is not forked: each worker imports the module itself")

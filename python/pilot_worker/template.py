@@ -17,7 +17,21 @@ import select
 import sys
 import time
 
-from . import descriptors, entropy, errors, generators, handler, hooks, imports, kernel, native, opened, warmup, worker
+from . import (
+    descriptors,
+    entropy,
+    errors,
+    forkable,
+    generators,
+    handler,
+    hooks,
+    imports,
+    kernel,
+    native,
+    opened,
+    warmup,
+    worker,
+)
 from .channel import Channel
 from .control import Control, ForkRequest, RequestError, close_all
 from .spec import SpecError, TemplateSpec
@@ -63,7 +77,8 @@ class Template:
                         hooks.run_before_snapshot()
         except BaseException as error:  # user code at import: everything that it raises is reported as its error
             report["error"] = json.loads(errors.body(error))
-        self._threads = report["threads"] = _count_threads()
+        imports.note_environment()
+        self._threads = report["threads"] = forkable.stop_threads()
         report["imports"] = timer.slowest()
         report["findings"] = descriptors.settle(self._threads)
         self._must_not_fork = descriptors.must_not_fork()
@@ -270,15 +285,6 @@ def _object(text: bytes) -> Dict[str, Any]:
     if not isinstance(message, dict):
         raise RequestError("message is not an object")
     return message
-
-
-def _count_threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:  # no /proc in this mount namespace: count at least Python's own threads
-        import threading
-
-        return threading.active_count()
 
 
 def _ignore_signal(number: int, frame: object) -> None:

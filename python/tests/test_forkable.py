@@ -1,0 +1,256 @@
+"""Threads that packages start at import: those with a row in `forkable.py` are ended before the fork and come again in a worker.
+The packages themselves are in tests/fidelity. Here are modules with their names and the parts of them that the rows use."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Functions
+
+POOL = """
+import os, threading
+from concurrent.futures import ThreadPoolExecutor
+pool = ThreadPoolExecutor(3)
+at_import = list(pool.map(lambda n: n * n, range(8)))
+def handler(event, context):
+    found = list(pool.map(lambda n: n + 1, range(8)))
+    return [at_import, found, len(pool._threads) <= 3, pool._idle_semaphore._value <= 3]
+"""
+
+BUSY_POOL = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+pool, go = ThreadPoolExecutor(1), threading.Event()
+jobs = [pool.submit(go.wait), pool.submit(go.wait)]
+def handler(event, context):
+    go.set()
+    return [job.result(5) for job in jobs]
+"""
+
+# fsspec: one loop in a thread. What its own function for forks does comes before ours.
+ASYN = """
+import asyncio, os, threading
+loop, iothread = [asyncio.new_event_loop()], [None]
+iothread[0] = threading.Thread(target=loop[0].run_forever, daemon=True, name="fsspecIO")
+iothread[0].start()
+def forget():
+    loop[0] = iothread[0] = None
+os.register_at_fork(after_in_child=forget)
+class AsyncFileSystem:
+    def __init__(self):
+        self._loop, self._pid = loop[0], os.getpid()
+    def run(self, work):
+        assert self._pid == os.getpid(), "not fork-safe"
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(5)
+"""
+USES_ASYN = """
+import asyncio, threading
+from fsspec import asyn
+system = asyn.AsyncFileSystem()
+async def double(n):
+    await asyncio.sleep(0.001)
+    return 2 * n
+at_import = system.run(double(4))
+def handler(event, context):
+    return [at_import, system.run(double(event)), asyn.loop[0] is system._loop, threading.active_count()]
+"""
+
+EXECUTORS = """
+import threading, weakref
+class PeriodicExecutor:
+    def __init__(self):
+        self._stopped, self._event = False, threading.Event()
+        self._thread = threading.Thread(target=self._event.wait, daemon=True)
+        self._thread.start()
+        _EXECUTORS.add(weakref.ref(self))
+    def close(self):
+        self._stopped = True
+        self._event.set()
+    def join(self, timeout=None):
+        self._thread.join(timeout)
+_EXECUTORS = set()
+"""
+
+BATCHES = """
+import collections, threading, os
+class BatchProcessor:
+    def __init__(self, exported):
+        self._exported, self._queue = exported, collections.deque([], 5)
+        self._shutdown, self._worker_awaken = False, threading.Event()
+        os.register_at_fork(after_in_child=self._start)
+        self._start()
+    def _start(self):
+        self._queue.clear()
+        self._worker_awaken = threading.Event()
+        self._worker_thread = threading.Thread(target=self.worker, daemon=True)
+        self._worker_thread.start()
+    def worker(self):
+        while not self._shutdown:
+            self._worker_awaken.wait()
+        while self._queue:
+            self._exported.append(self._queue.pop())
+    def finish(self):
+        self._shutdown = True
+        self._worker_awaken.set()
+        self._worker_thread.join(5)
+"""
+USES_BATCHES = """
+from opentelemetry.sdk._shared_internal import BatchProcessor
+exported = []
+processor = BatchProcessor(exported)
+processor._queue.appendleft("of the import")
+def handler(event, context):
+    before = list(exported)
+    processor._queue.appendleft("of the worker")
+    processor.finish()
+    return [before, exported]
+"""
+
+
+def test_an_idle_pool_of_threads_is_ended_and_starts_again_in_each_worker(functions: Functions) -> None:
+    template = functions.template(POOL)
+    assert template.report["threads"] == 1
+    for _ in range(2):
+        worker = template.worker()
+        worker.ready()
+        squares, found, *bounds = worker.result({})
+        assert squares == [n * n for n in range(8)] and found == list(range(1, 9)) and bounds == [True, True]
+
+
+def test_a_pool_of_threads_that_is_busy_is_left_alone(functions: Functions) -> None:
+    template = functions.template(BUSY_POOL)
+    assert template.report["threads"] == 2
+    worker = functions.root.worker(functions.spec())
+    worker.ready()
+    assert worker.result({}) == [True, True]
+
+
+def test_a_loop_in_a_thread_runs_again_in_each_worker(functions: Functions) -> None:
+    functions.write("", "fsspec/__init__.py")
+    functions.write(ASYN, "fsspec/asyn.py")
+    template = functions.template(USES_ASYN)
+    assert template.report["threads"] == 1 and template.report["findings"] == []
+    workers = [template.worker() for _ in range(3)]
+    for worker in workers:
+        worker.ready()
+    assert [worker.result(n) for n, worker in enumerate(workers)] == [[8, 2 * n, True, 2] for n in range(3)]
+
+
+def test_a_loop_of_a_template_above_runs_in_a_worker(functions: Functions) -> None:
+    functions.write("", "fsspec/__init__.py")
+    functions.write(ASYN, "fsspec/asyn.py")
+    above = functions.template(handler=None, level="environment", imports=["fsspec.asyn"])
+    assert above.report["threads"] == 1
+    functions.write(USES_ASYN)
+    template = above.template(functions.spec())
+    assert template.report["threads"] == 1
+    worker = template.worker()
+    worker.ready()
+    assert worker.result(3) == [8, 6, True, 2]
+
+
+def test_what_a_batch_processor_has_collected_is_exported_by_each_worker(functions: Functions) -> None:
+    for name in ("opentelemetry", "opentelemetry/sdk"):
+        functions.write("", f"{name}/__init__.py")
+    functions.write(BATCHES, "opentelemetry/sdk/_shared_internal.py")
+    template = functions.template(USES_BATCHES)
+    assert template.report["threads"] == 1
+    for _ in range(2):
+        worker = template.worker()
+        worker.ready()
+        assert worker.result({}) == [[], ["of the import", "of the worker"]]
+
+
+def test_threads_that_watch_servers_are_ended(functions: Functions) -> None:
+    functions.write("", "pymongo/__init__.py")
+    functions.write(EXECUTORS, "pymongo/periodic_executor.py")
+    source = "from pymongo.periodic_executor import PeriodicExecutor\nwatches = [PeriodicExecutor(), PeriodicExecutor()]\n"
+    template = functions.template(source + "def handler(e, c): return [one._stopped for one in watches]\n")
+    assert template.report["threads"] == 1
+    worker = template.worker()
+    worker.ready()
+    assert worker.result({}) == [True, True]
+
+
+def test_a_pool_with_a_setting_has_its_size_again_in_a_worker(functions: Functions) -> None:
+    pool = """
+import threading
+threads, ends = [], threading.Event()
+def set_num_threads(count):
+    before = len(threads) or 1
+    ends.set()
+    [thread.join() for thread in threads]
+    ends.clear()
+    threads[:] = [threading.Thread(target=ends.wait, daemon=True) for _ in range(count if count > 1 else 0)]
+    [thread.start() for thread in threads]
+    return before
+set_num_threads(3)
+"""
+    functions.write(pool, "numexpr.py")
+    template = functions.template("import numexpr\ndef handler(e, c): return sum(one.is_alive() for one in numexpr.threads)\n")
+    assert template.report["threads"] == 1
+    worker = template.worker()
+    worker.ready()
+    assert worker.result({}) == 3
+
+
+@pytest.mark.parametrize("module", ["_EXECUTORS = [1]", "_EXECUTORS = 5", ""])
+def test_a_version_that_the_row_does_not_fit_is_left_alone(functions: Functions, module: str) -> None:
+    functions.write("", "pymongo/__init__.py")
+    functions.write(module, "pymongo/periodic_executor.py")
+    source = (
+        "import threading, pymongo.periodic_executor\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    template = functions.template(source + "def handler(e, c): return 1\n")
+    assert template.report["threads"] == 2
+    assert [row["where"] for row in template.report["findings"]] == ["app.py:2"]
+
+
+def test_threads_that_may_be_left_behind_are_not_counted(functions: Functions) -> None:
+    source = """
+import ctypes, threading
+started = threading.Event()
+def wait():
+    ctypes.CDLL(None).prctl(15, b"jemalloc_bg_thd", 0, 0, 0)  # PR_SET_NAME
+    started.set()
+    threading.Event().wait()
+threading.Thread(target=wait, daemon=True).start()
+started.wait()
+def handler(event, context):
+    import os
+    return len(os.listdir("/proc/self/task"))
+"""
+    template = functions.template(source)
+    assert template.report["threads"] == 1 and template.report["findings"] == []
+    worker = template.worker()
+    worker.ready()
+    assert worker.result({}) == 1
+
+
+def test_libraries_are_asked_for_one_thread_at_import_and_have_their_own_choice_later(functions: Functions) -> None:
+    source = """
+import ctypes, os
+library = ctypes.CDLL(None)
+library.getenv.restype = ctypes.c_char_p
+def seen():
+    return [[(library.getenv(name.encode()) or b"").decode(), os.environ.get(name)] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")]
+at_import = seen()
+def handler(event, context):
+    return [at_import, seen()]
+"""
+    environment = {**functions.spec()["environment"], "MKL_NUM_THREADS": "3"}
+    worker = functions.worker(source, environment=environment)
+    of_user = ["3", "3"]
+    assert worker.result({}) == [[["1", None], of_user], [["", None], of_user]]
+
+
+def test_variables_that_a_module_of_a_template_above_has_set_are_in_the_worker(functions: Functions) -> None:
+    functions.write("import os\nos.environ['OF_LIBRARY'] = 'a'\nos.environ.setdefault('TZ', 'Europe/Berlin')\n", "library.py")
+    above = functions.template(handler=None, level="environment", imports=["library"], environment={"HOME": "/tmp"})
+    functions.write("import library, os\ndef handler(event, context): return dict(os.environ)\n")
+    variables = {"AWS_LAMBDA_FUNCTION_NAME": "test", "TZ": "UTC"}
+    for worker in (
+        above.template(functions.spec(environment=variables)).worker(),
+        above.worker(functions.spec(environment=variables)),
+    ):
+        worker.ready()
+        assert worker.result({}) == {**variables, "OF_LIBRARY": "a"}
