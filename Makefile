@@ -7,7 +7,7 @@ help:
 	@echo 'make run     build the release, start the daemon on 127.0.0.1:8080, deploy the examples, call one; Ctrl-C stops it'
 	@echo '             PILOT_LISTEN=127.0.0.1:9090 make run: on another address'
 	@echo 'make test    install what the tests need, and run all of them'
-	@echo 'make fidelity  forked workers with real packages: 20 bursts of 200 workers, 1,000 calls on each connection'
+	@echo 'make fidelity  forked workers with real packages: 20 bursts of 200 workers, 1,000 calls on each connection, 100 packages (25 minutes)'
 	@echo 'make lint    formatting, clippy, licences, ruff and mypy alone'
 	@echo 'make build   the release binary: target/release/pilot'
 	@echo 'make bench   Pilotlight beside uvicorn, gunicorn and a fresh interpreter, in one run'
@@ -29,4 +29,4 @@ bench:
 	bench/peers/run --json target/peers.json
 
 fidelity:
-	@PILOT_FIDELITY_RUNS=20 scripts/test build fidelity
+	@PILOT_FIDELITY_RUNS=20 PILOT_FIDELITY_PACKAGES=all scripts/test build fidelity

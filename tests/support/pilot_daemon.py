@@ -54,15 +54,16 @@ class Daemon:
         except (urllib.error.URLError, OSError):
             return False
 
-    def up(self, folder: Path) -> subprocess.CompletedProcess[str]:
+    def up(self, folder: Path, *options: str, timeout_s: float = 200) -> subprocess.CompletedProcess[str]:
         """Runs `pilot up`. It may have to install packages first."""
-        return subprocess.run(
-            [binary(), "up", folder, "--endpoint", self.endpoint], capture_output=True, text=True, timeout=200
-        )
+        command = [binary(), "up", folder, "--endpoint", self.endpoint, *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
 
-    def request(self, method: str, path: str, body: object = None, **headers: str) -> http.client.HTTPResponse:
+    def request(
+        self, method: str, path: str, body: object = None, timeout_s: float = 30, **headers: str
+    ) -> http.client.HTTPResponse:
         """One request on its own connection, up to the response's head. A body that is not bytes is sent as JSON."""
-        connection = http.client.HTTPConnection(self.address, timeout=30)
+        connection = http.client.HTTPConnection(self.address, timeout=timeout_s)
         if body is not None and not isinstance(body, bytes):
             body, headers = json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
         connection.request(method, path, body, headers)
