@@ -3,6 +3,8 @@ The packages themselves are in tests/fidelity. Here are modules with their names
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from conftest import Functions
 
@@ -241,6 +243,26 @@ def handler(event, context):
     worker = functions.worker(source, environment=environment)
     of_user = ["3", "3"]
     assert worker.result({}) == [[["1", None], of_user], [["", None], of_user]]
+
+
+@pytest.mark.skipif("PILOT_TEST_SITE_PACKAGES" not in os.environ, reason="needs a site-packages folder with numpy")
+def test_openblas_has_as_many_threads_as_the_user_asks_for(functions: Functions) -> None:
+    source = """
+import os, numpy
+matrix = numpy.ones((500, 500))
+at_import = float((matrix @ matrix).sum())
+def handler(event, context):
+    before = len(os.listdir("/proc/self/task"))
+    return [at_import, float((matrix @ matrix).sum()), before, len(os.listdir("/proc/self/task"))]
+"""
+    environment = {**functions.spec()["environment"], "OPENBLAS_NUM_THREADS": "2"}
+    sys_path = [str(functions.directory), os.environ["PILOT_TEST_SITE_PACKAGES"]]
+    template = functions.template(source, environment=environment, sys_path=sys_path)
+    assert template.report["threads"] == 1
+    worker = template.worker()
+    worker.ready()
+    threads = min(2, len(os.sched_getaffinity(0)))  # OpenBLAS has at most one for each CPU
+    assert worker.result({}) == [1.25e8, 1.25e8, 1, threads]
 
 
 def test_variables_that_a_module_of_a_template_above_has_set_are_in_the_worker(functions: Functions) -> None:

@@ -1,4 +1,4 @@
-"""Packages behave alike in a forked worker, in a fresh interpreter, and with awslambdaric outside (SPECIFICATION, START-18).
+"""Packages behave alike in a forked worker, in a fresh interpreter, and with awslambdaric outside (SPECIFICATION, START-19).
 
 `PILOT_FIDELITY_PACKAGES` says which: `often` (the default), `all`, or names with commas. After a run with `all` that compared every
 package, the results are written to `results/packages.json`, and docs/packages.md is made from them.
