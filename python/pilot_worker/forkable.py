@@ -63,6 +63,7 @@ class _State:
     def __init__(self) -> None:
         self.in_child: List[Callable[[], None]] = []
         self.duckdb: List[Any] = []
+        self.is_importing = False
 
 
 _state = _State()
@@ -88,27 +89,36 @@ def count_threads() -> int:
     return sum(number == own or _name(number) not in LEFT_BEHIND for number in numbers)
 
 
-def stop_threads() -> int:
+def begin() -> None:
+    """Before the imports of a template."""
+    _state.is_importing = True
+
+
+def stop_threads(has_templates_below: bool) -> int:
     """After the imports of a template. Returns how many threads there are then."""
     count = count_threads()
-    if count == 1:
-        _state.duckdb.clear()
-        return 1
-    gc.unfreeze()  # what a template above has made is looked at, too
-    for name, stop in STOPS.items():
-        if name not in sys.modules:
-            continue
-        try:
-            again = stop(sys.modules[name])
-        except Exception:  # another version of the package: its threads are counted and reported
-            continue
-        if again is not None:
-            _state.in_child.append(again)
+    if count > 1:
+        gc.unfreeze()  # what a template above has made is looked at, too
+        for name, stop in STOPS.items():
+            if name in sys.modules:
+                _carry_out(stop, sys.modules[name])
+        until = time.monotonic() + EXIT_S_MAX
+        while (count := count_threads()) > 1 and time.monotonic() < until:
+            time.sleep(0.001)  # the kernel removes a thread a little after `join` has returned
+    _state.is_importing = False
     _state.duckdb.clear()
-    until = time.monotonic() + EXIT_S_MAX
-    while (count := count_threads()) > 1 and time.monotonic() < until:
-        time.sleep(0.001)  # the kernel removes a thread a little after `join` has returned
+    if not has_templates_below:
+        _unwatch_duckdb()
     return count
+
+
+def _carry_out(stop: Callable[[Any], Optional[Callable[[], None]]], module: Any) -> None:
+    try:
+        again = stop(module)
+    except Exception:  # another version of the package: its threads are counted and reported
+        return
+    if again is not None:
+        _state.in_child.append(again)
 
 
 def has_work() -> bool:
@@ -164,8 +174,8 @@ def _stop_opencv(module: Any) -> None:
 
 
 def _watch_duckdb() -> None:
-    """Connections cannot be found later, so they are noted. `_stop_duckdb` removes the replacement. Where a program has copied
-    it with `from duckdb import connect`, it stays and calls the original."""
+    """Connections cannot be found later, so they are noted. Where a program has copied the replacement with
+    `from duckdb import connect`, it stays and calls the original."""
     module: Any = sys.modules.get("duckdb")
     original = getattr(module, "connect", None)
     if original is None or hasattr(original, "__wrapped__"):
@@ -173,18 +183,24 @@ def _watch_duckdb() -> None:
 
     def connect(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
-        _state.duckdb.append(made)
+        if _state.is_importing:
+            _state.duckdb.append(made)
         return made
 
     connect.__doc__, connect.__wrapped__ = original.__doc__, original  # type: ignore[attr-defined]  # for inspect.signature
     module.connect = connect
 
 
+def _unwatch_duckdb() -> None:
+    module: Any = sys.modules.get("duckdb")
+    original = getattr(getattr(module, "connect", None), "__wrapped__", None)
+    if original is not None:
+        module.connect = original
+
+
 def _stop_duckdb(module: Any) -> Optional[Callable[[], None]]:
     """Each database has a pool. It is ended with a setting, and a worker sets the old numbers. Each connection has a generator
     of random numbers, which a worker seeds again. A result of `execute` that the import has not fetched is lost by that."""
-    if hasattr(module.connect, "__wrapped__"):
-        module.connect = module.connect.__wrapped__
     before = []
     connections = []
 

@@ -77,6 +77,7 @@ class SingleThreaded:
     """A context that asks libraries to use one thread (`forkable.VARIABLES`), unless the user has set something else."""
 
     def __enter__(self) -> None:
+        forkable.begin()
         self._added = [name for name in forkable.VARIABLES if name not in os.environ]
         for name in self._added:
             os.putenv(name, forkable.VARIABLES[name])

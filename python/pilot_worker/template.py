@@ -78,7 +78,7 @@ class Template:
         except BaseException as error:  # user code at import: everything that it raises is reported as its error
             report["error"] = json.loads(errors.body(error))
         imports.note_environment()
-        self._threads = report["threads"] = forkable.stop_threads()
+        self._threads = report["threads"] = forkable.stop_threads(has_templates_below=self.function is None)
         report["imports"] = timer.slowest()
         report["findings"] = descriptors.settle(self._threads)
         self._must_not_fork = descriptors.must_not_fork()

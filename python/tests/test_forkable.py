@@ -162,6 +162,67 @@ def test_what_a_batch_processor_has_collected_is_exported_by_each_worker(functio
         assert worker.result({}) == [[], ["of the import", "of the worker"]]
 
 
+DUCKDB = """
+import threading
+class Connection:
+    def __init__(self, database=None):
+        self.database = database or {"async_threads": 8, "threads": 2, "running": []}
+        self.seeds = []
+        self.apply()
+    def cursor(self):
+        return Connection(self.database)
+    def close(self):
+        pass
+    def execute(self, text):
+        word, _, rest = text.partition(" ")
+        if word == "set":
+            name, _, value = rest.partition(" = ")
+            self.database[name] = int(value)
+            self.apply()
+        elif "setseed" in text:
+            self.seeds.append(text)
+        else:
+            self.answer = [(self.database[text.split("'")[1]],)]
+        return self
+    def fetchall(self):
+        return self.answer
+    def apply(self):
+        for ends, thread in self.database["running"]:
+            ends.set()
+            thread.join()
+        self.database["running"] = []
+        for _ in range(self.database["async_threads"] + self.database["threads"] - 1):
+            ends = threading.Event()
+            thread = threading.Thread(target=ends.wait, daemon=True)
+            thread.start()
+            self.database["running"].append((ends, thread))
+connect = Connection
+def default_connection():
+    raise AssertionError("nobody uses it")
+"""
+USES_DUCKDB = """
+import duckdb
+database = duckdb.connect()
+def handler(event, context):
+    running = sum(thread.is_alive() for _, thread in database.database["running"])
+    return [running, database.seeds, hasattr(duckdb.connect, "__wrapped__")]
+"""
+
+
+def test_databases_have_their_threads_and_a_seed_of_their_own_in_each_worker(functions: Functions) -> None:
+    functions.write(DUCKDB, "duckdb.py")
+    above = functions.template(handler=None, level="environment", imports=["duckdb"])
+    functions.write(USES_DUCKDB)
+    template = above.template(functions.spec())
+    assert template.report["threads"] == 1
+    workers = [template.worker() for _ in range(2)]
+    for worker in workers:
+        worker.ready()
+    (running, seeds, is_watched), (_, other_seeds, _) = [worker.result({}) for worker in workers]
+    assert (running, len(seeds), is_watched) == (9, 1, False)
+    assert seeds != other_seeds
+
+
 def test_threads_that_watch_servers_are_ended(functions: Functions) -> None:
     functions.write("", "pymongo/__init__.py")
     functions.write(EXECUTORS, "pymongo/periodic_executor.py")
