@@ -30,7 +30,8 @@ twice: by two workers of a template, in the template, in the fresh interpreter, 
 
 - *import*: how long a new interpreter needs for the import of the function.
 - *cold*: the first invocation of a new worker, from the client's view, with the work of the function. *Fork* is a forked worker,
-  *new* is a fresh interpreter. The times are those of one run on one machine with two cores.
+  *new* is a fresh interpreter. The times are those of one run on a machine with two cores that was busy with other work, so compare
+  them only with each other.
 
 """
 
