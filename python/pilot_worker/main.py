@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import descriptors, fork, hooks, kernel, output, worker
+from . import descriptors, folders, fork, hooks, kernel, output, worker
 from .channel import Channel
 from .spec import TemplateSpec
 from .template import Template
@@ -74,12 +74,14 @@ def _run_template(template: Template) -> NoReturn:
 def _become_template(parent: Template, request: ForkRequest) -> Template:
     assert request.spec is not None, "checked when the request was read"
     template = Template(request.take_channel(), request.spec)
+    written = folders.written()
     try:
         fork.join(request)
         fork.confine(request.spec, "template", parent.bounding)
     except fork.SandboxError as error:
         template.refuse(error)
         os._exit(1)
+    folders.carry_over(written)
     if descriptors.has_work():
         descriptors.in_child(is_template=True)
     return template

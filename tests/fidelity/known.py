@@ -12,12 +12,7 @@ _TELEMETRY = "a session of the import computes with one thread; no telemetry, wh
 # By package, the aspects that differ.
 DIFFERENCES: dict[str, dict[str, str]] = {
     "aws-xray-sdk": dict.fromkeys(["files after", "files before"], "outside, it does not heed `$TMPDIR`"),
-    "matplotlib": {
-        "threads before": _BLAS,
-        **dict.fromkeys(
-            ["files after", "files before"], "its caches of fonts are in the memory of the template, not in `/tmp`"
-        ),
-    },
+    "matplotlib": {"threads before": _BLAS},
     "numpy": {"threads before": _BLAS},
     "onnxruntime": dict.fromkeys(
         ["descriptors after", "descriptors before", "files after", "files before", "threads before"], _TELEMETRY
