@@ -18,6 +18,7 @@ mod fidelity;
 mod forecast;
 mod handler;
 mod invoke_api;
+mod layers;
 mod library;
 mod machine;
 mod mishaps;

@@ -8,6 +8,8 @@
 //! | `DELETE /_pilot/v1/functions/NAME` | | 204 |
 //! | `POST /_pilot/v1/functions/NAME/scale` | [`ScaleRequest`] | [`PoolStatus`] |
 //! | `GET /_pilot/v1/functions/NAME/logs?lines=N&follow=BOOL` | | text, one line each |
+//! | `GET /_pilot/v1/layers/ID` | | [`LayerInfo`]; 404: it must be uploaded |
+//! | `PUT /_pilot/v1/layers/ID` | tar.gz of the content with this id | [`LayerInfo`] |
 //! | `GET /_pilot/v1/version`, `/_pilot/v1/openapi.json` | | |
 //!
 //! Errors are [`ApiError`] with a fitting status.
@@ -15,6 +17,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::deployment::{DeployReport, Progress};
+use crate::layer::LayerId;
 use crate::policy::PolicySpec;
 
 /// One line of a deployment's answer.
@@ -41,6 +44,18 @@ pub struct ApiError {
     /// Traceback or tool output; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
+}
+
+/// A layer on the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LayerInfo {
+    /// Its id.
+    pub id: LayerId,
+    /// Number of files.
+    pub files: u64,
+    /// Their size, bytes.
+    pub bytes: u64,
 }
 
 /// `POST …/scale`.

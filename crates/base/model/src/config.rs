@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::ids::FunctionName;
+use crate::layer::Layer;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
 
@@ -47,6 +48,10 @@ pub struct FunctionConfig {
     /// existed: see [`FunctionConfig::owner`].
     #[serde(default)]
     pub owner: String,
+    /// Its layers, in the order in which they are merged: a file of a later one replaces that of an earlier one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+    pub layers: Vec<Layer>,
 }
 
 impl FunctionConfig {

@@ -9,7 +9,8 @@ use serde::Deserialize;
 
 use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
-use crate::nearest::with_nearest_key;
+use crate::layer;
+use crate::nearest::{nearest, with_nearest_key};
 use crate::spec::{FunctionSpec, SpecError};
 
 /// A project's functions, in the order of their names.
@@ -17,6 +18,16 @@ use crate::spec::{FunctionSpec, SpecError};
 pub struct Manifest {
     /// The functions as written. All of them have been checked.
     pub functions: BTreeMap<FunctionName, FunctionSpec>,
+    /// The layers, by name.
+    pub layers: BTreeMap<String, LayerSpec>,
+}
+
+/// The `[layers.NAME]` table.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerSpec {
+    /// A folder or a zip file, relative to the manifest.
+    pub path: String,
 }
 
 /// Why a manifest is invalid. `line` counts from 1.
@@ -65,6 +76,8 @@ pub enum ManifestError {
 struct Document {
     #[serde(default)]
     functions: BTreeMap<String, FunctionSpec>,
+    #[serde(default)]
+    layers: BTreeMap<String, LayerSpec>,
 }
 
 impl Manifest {
@@ -74,6 +87,13 @@ impl Manifest {
     /// The first problem, with its line if it has one.
     pub fn parse(text: &str, file: &str) -> Result<Self, ManifestError> {
         let document = read(text, file)?;
+        for name in document.layers.keys() {
+            layer::check_name(name).map_err(|error| ManifestError::Name {
+                file: file.to_owned(),
+                line: place::line_of_key(text, &["layers", name]),
+                problem: error.to_string(),
+            })?;
+        }
         let mut functions = BTreeMap::new();
         for (written, spec) in document.functions {
             let name: FunctionName =
@@ -85,7 +105,7 @@ impl Manifest {
                         problem: error.to_string(),
                     })?;
             let _checked: FunctionConfig =
-                spec.check(&name).map_err(|error| ManifestError::Spec {
+                check(&name, &spec, &document.layers).map_err(|error| ManifestError::Spec {
                     file: file.to_owned(),
                     line: place::line_of_value(text, &error),
                     error,
@@ -97,8 +117,49 @@ impl Manifest {
                 file: file.to_owned(),
             });
         }
-        Ok(Self { functions })
+        Ok(Self {
+            functions,
+            layers: document.layers,
+        })
     }
+}
+
+/// Checks a function of a manifest that has these layers.
+fn check(
+    name: &FunctionName,
+    spec: &FunctionSpec,
+    layers: &BTreeMap<String, LayerSpec>,
+) -> Result<FunctionConfig, SpecError> {
+    let unknown = spec
+        .layers
+        .iter()
+        .find(|layer| !layers.contains_key(*layer));
+    if let Some(unknown) = unknown {
+        let hint = match nearest(unknown, layers.keys().map(String::as_str)) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None if layers.is_empty() => {
+                "the manifest has no layers; add a table [layers.NAME] with a path".to_owned()
+            }
+            None => {
+                let known: Vec<&str> = layers.keys().map(String::as_str).collect();
+                format!("the manifest has: {}", known.join(", "))
+            }
+        };
+        return Err(SpecError {
+            function: name.to_string(),
+            key: "layers",
+            problem: format!(
+                "has \"{}\", which is no layer; {hint}",
+                unknown.escape_default()
+            ),
+        });
+    }
+    // The ids are not known before the layers are packed, and the other checks do not depend on them.
+    let mut spec = spec.clone();
+    for layer in &mut spec.layers {
+        *layer = format!("{layer}:{}", "0".repeat(64));
+    }
+    spec.check(name)
 }
 
 fn read(text: &str, file: &str) -> Result<Document, ManifestError> {

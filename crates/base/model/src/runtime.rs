@@ -189,6 +189,11 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Why it cannot have layers, in words. `None`: it can.
+    fn no_layers(&self) -> Option<String> {
+        None
+    }
+
     /// What it needs of CPython. `None`: no Python, whatever files the code contains.
     fn python(&self) -> Option<PythonNeed> {
         Some(PythonNeed::of_program(self.program()))

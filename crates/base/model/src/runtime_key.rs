@@ -159,6 +159,18 @@ impl Difference {
 }
 
 impl RuntimeSpec {
+    /// Whether an interpreter that already runs waits in it for a function.
+    #[must_use]
+    pub fn has_interpreter(&self) -> bool {
+        matches!(
+            &self.base,
+            Base::Native {
+                interpreter: Some(_),
+                ..
+            }
+        )
+    }
+
     /// The one form of all spellings: paths without `//`, `.` and trailing `/`, complete image references, variables and mounts
     /// sorted by name, host names in lower case.
     /// by name, host names in lower case.

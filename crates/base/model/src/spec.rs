@@ -10,7 +10,9 @@ use crate::checks::{check_owner, check_variable, in_range, one_of};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
 use crate::ids::FunctionName;
+use crate::layer::{self, Layer};
 use crate::policy::{Policy, PolicySpec};
+use crate::runtime::Runtime;
 
 /// The keys of one function, with Lambda's words. `path`, the folder of the code, is only for the client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -72,6 +74,10 @@ pub struct FunctionSpec {
     /// Functions with the same owner may get each other's used and cleaned runtimes. Default: the function's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// Layers, at most 5, each shown at `/opt`. In the manifest: names of its `[layers]`. In a request: `NAME:ID` of layers that
+    /// were uploaded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<String>,
 }
 
 /// The `[functions.NAME.scale]` table.
@@ -157,6 +163,9 @@ impl FunctionSpec {
         }
         let owner = self.owner.as_deref().unwrap_or(name.as_str());
         let owner = check_owner(owner).map_err(|problem| fail("owner", problem))?;
+        let layers = self
+            .check_layers(&runtime)
+            .map_err(|problem| fail("layers", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(
             clippy::cast_possible_truncation,
@@ -179,7 +188,21 @@ impl FunctionSpec {
             concurrency,
             scale,
             owner,
+            layers,
         })
+    }
+
+    /// The layers as they are sent to the daemon.
+    fn check_layers(&self, runtime: &Runtime) -> Result<Vec<Layer>, String> {
+        if let (false, Some(reason)) = (self.layers.is_empty(), runtime.no_layers()) {
+            return Err(reason);
+        }
+        let layers = self.layers.iter().map(|layer| layer.parse());
+        let layers: Vec<Layer> = layers
+            .collect::<Result<_, _>>()
+            .map_err(|error: layer::InvalidLayer| error.to_string())?;
+        layer::check_list(layers.iter().map(|layer| layer.name.as_str()))?;
+        Ok(layers)
     }
 }
 

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use crate::config::FunctionConfig;
 use crate::environment::Environment;
 use crate::ids::VersionId;
+use crate::layer::MergedLayers;
 use crate::runtime_key::{Base, Ipc, Limits, RuntimeSpec};
 
 /// A function's version on this machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Version {
-    /// Hash over configuration, code and environment.
+    /// Hash over configuration (with the layers), code and environment.
     pub id: VersionId,
     /// 1, 2, 3 … per function in the order of deployment: the number in `NAME:2`.
     pub number: u32,
@@ -18,6 +19,8 @@ pub struct Version {
     pub config: FunctionConfig,
     /// The unpacked code; mounted read-only at `/var/task`.
     pub code_dir: PathBuf,
+    /// Its layers; mounted read-only at `/opt`. `None`: it has none.
+    pub layers: Option<MergedLayers>,
     /// Interpreter and dependencies.
     pub environment: Environment,
 }

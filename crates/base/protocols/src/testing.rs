@@ -148,6 +148,7 @@ pub(crate) fn start(change: impl FnOnce(&mut FunctionConfig)) -> Start {
         number: 3,
         config,
         code_dir: "/nonexistent/code".into(),
+        layers: None,
         environment: Environment {
             id: EnvironmentId::from_hex("00000000000000e0"),
             python: None,

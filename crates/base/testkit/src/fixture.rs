@@ -77,6 +77,7 @@ pub fn config(name: &str) -> FunctionConfig {
             policy: Policy::Demand,
         },
         owner,
+        layers: Vec::new(),
     }
 }
 
@@ -100,6 +101,7 @@ pub fn version_with(
         number,
         config,
         code_dir: PathBuf::from("/nonexistent/code"),
+        layers: None,
         environment: Environment {
             id: EnvironmentId::from_hex("00000000000000e0"),
             python: Some(Python {

@@ -9,7 +9,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness, Token};
 use pilot_container::{ContainerConfig, ContainerHost};
-use pilot_deploy::{DeployConfig, Deployer, VERSIONS_KEPT};
+use pilot_deploy::{ArchiveLimits, DeployConfig, Deployer, VERSIONS_KEPT};
 use pilot_gateway::{Control, GatewayConfig, InvokeToken};
 use pilot_invoke::Invoker;
 use pilot_model::forecast::MakeForecaster;
@@ -127,6 +127,7 @@ pub(crate) fn assemble(
         AdminConfig {
             token: config.control_token.as_deref().map(Token::new),
             version: env!("CARGO_PKG_VERSION"),
+            archive_bytes_max: ArchiveLimits::DEFAULT.compressed_bytes_max,
             ..AdminConfig::default()
         },
     );

@@ -19,6 +19,7 @@ mod dev;
 mod failure;
 mod indent;
 mod invoke;
+mod layers;
 mod list;
 mod logs;
 mod multipart;

@@ -28,6 +28,7 @@ use crate::engine::nodes::{Base, BaseKey, Function};
 use crate::engine::prewarmer::SandboxPrewarmer;
 use crate::machine::{Machine, dev_null, no_sandbox};
 use crate::slots::Slots;
+use crate::variables;
 use crate::worker::{Body, ForkedWorker, Output};
 
 /// Forks workers from templates.
@@ -167,7 +168,12 @@ impl TemplateTree {
         let null = dev_null()?;
         let spec = specs::piped(function.spec())?;
         let python = nodes::python(&function.version().environment)?;
-        let program = nodes::python_program(python, "worker", function.user());
+        let program = nodes::python_program(
+            python,
+            "worker",
+            variables::needs_layers_lib(function.version()),
+            function.user(),
+        );
         let fds = [
             null.as_fd(),
             log.as_fd(),

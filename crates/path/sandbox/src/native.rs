@@ -20,12 +20,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pilot_model::deployment::TemplateReport;
+use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::ports::{BoxFuture, PrewarmedRuntime, RuntimeHost, StartError};
 use pilot_model::runtime_key::{Access, Mount, RuntimeKey, RuntimeSpec};
 use pilot_model::{Runtime, Version};
 
 use crate::machine::Machine;
-use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE};
+use crate::places::{
+    CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE,
+};
+use crate::runtime_files::NODE_WORKER_INSIDE;
+use crate::variables;
 use parts::NativeParts;
 use runtime::NativeRuntime;
 
@@ -60,11 +65,16 @@ impl RuntimeHost for NativeHost {
 
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {
         let pids_max = self.parts.machine.config.pids_max;
-        let spec = RuntimeSpec {
+        let mut spec = RuntimeSpec {
             working_dir: CODE_INSIDE.to_owned(),
             mounts: self.mounts(version)?,
             ..version.runtime_spec(pids_max).map_err(not_startable)?
         };
+        if variables::needs_layers_lib(version) && spec.has_interpreter() {
+            // A waiting interpreter has already started when the layers are mounted.
+            let path = ("LD_LIBRARY_PATH".to_owned(), LAYERS_LIB_INSIDE.to_owned());
+            spec.execution.push(path);
+        }
         Ok(spec.canonical())
     }
 
@@ -93,6 +103,18 @@ impl NativeHost {
         let environment = &version.environment;
         let shown = [
             (CODE_INSIDE, Some(version.code_dir.clone())),
+            (
+                LAYERS_INSIDE,
+                version.layers.as_ref().map(|layers| layers.dir.clone()),
+            ),
+            // The layers hide that of the base sandbox.
+            (
+                NODE_WORKER_INSIDE,
+                version
+                    .layers
+                    .as_ref()
+                    .map(|_| self.parts.machine.files.node().to_owned()),
+            ),
             (
                 PACKAGES_INSIDE,
                 environment.packages_dir().map(Path::to_owned),

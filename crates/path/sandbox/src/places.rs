@@ -6,6 +6,9 @@ pub(crate) const CODE_INSIDE: &str = "/var/task";
 /// Installed Python packages.
 pub(crate) const PACKAGES_INSIDE: &str = "/opt/environment";
 
+/// The libraries of layers, for the dynamic linker.
+pub(crate) const LAYERS_LIB_INSIDE: &str = "/opt/lib";
+
 /// Installed Node packages: `require` and `import` search here, going up from the code's folder.
 pub(crate) const NODE_MODULES_INSIDE: &str = "/var/node_modules";
 

@@ -15,7 +15,9 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{chdir, pivot_root};
 use serde::{Deserialize, Serialize};
 
-use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE};
+use crate::places::{
+    CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE,
+};
 
 /// The contents of a root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +30,8 @@ pub(crate) struct RootSpec {
     pub(crate) user: u32,
     /// The host's file that becomes `/etc/resolv.conf`.
     pub(crate) resolver: Option<PathBuf>,
+    /// Whether it has an empty folder for the libraries of layers, which forks see with the layers in it.
+    pub(crate) layers_lib: bool,
 }
 
 /// A step that failed.
@@ -92,6 +96,9 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
     }
     for place in [CODE_INSIDE, PACKAGES_INSIDE, NODE_MODULES_INSIDE] {
         make_folder(&beneath(root, Path::new(place)))?;
+    }
+    if spec.layers_lib {
+        make_folder(&beneath(root, Path::new(LAYERS_LIB_INSIDE)))?;
     }
     for (link, target) in [
         ("var/tmp", "/tmp"),
@@ -201,7 +208,10 @@ fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
 fn show(host: &Path, inside: &Path) -> Result<(), RootError> {
     let metadata = step("look at", host, || fs::metadata(host))?;
     if metadata.is_dir() {
-        make_folder(inside)?;
+        // Below the layers, which are read-only, the folder is there already.
+        if !inside.is_dir() {
+            make_folder(inside)?;
+        }
     } else {
         if let Some(parent) = inside.parent() {
             make_folder(parent)?;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use pilot_model::Version;
+use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::runtime::node::LANG;
 
-use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
+use crate::places::{CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 
 /// For every process in a sandbox.
 pub(crate) fn base() -> BTreeMap<String, String> {
@@ -74,25 +75,24 @@ fn runtime_with_version(version: &Version) -> String {
     }
 }
 
-/// For a program that is not one of Pilotlight's workers: it finds interpreters, commands and packages only through these.
-/// Variables set by the user stay.
-pub(crate) fn add_paths(version: &Version, variables: &mut BTreeMap<String, String>) {
+/// For a program that is not one of Pilotlight's workers: it finds interpreters, commands, packages and layers only through these.
+/// Variables set by the user stay. `python` is the version of its Python, if known: `3.11.7`.
+pub(crate) fn add_paths(
+    version: &Version,
+    python: Option<&str>,
+    variables: &mut BTreeMap<String, String>,
+) {
     let environment = &version.environment;
     let folder = |executable: &Path| Some(executable.parent()?.display().to_string());
-    let mut path = Vec::new();
+    let (mut path, mut python_path, mut node_path) = (Vec::new(), Vec::new(), Vec::new());
     if environment.packages_dir().is_some() {
         path.push(format!("{PACKAGES_INSIDE}/bin"));
-        keep(variables, version, "PYTHONPATH", PACKAGES_INSIDE.to_owned());
+        python_path.push(PACKAGES_INSIDE.to_owned());
     }
     let node = environment.node.as_ref();
     if environment.modules_dir().is_some() {
         path.push(format!("{NODE_MODULES_INSIDE}/.bin"));
-        keep(
-            variables,
-            version,
-            "NODE_PATH",
-            NODE_MODULES_INSIDE.to_owned(),
-        );
+        node_path.push(NODE_MODULES_INSIDE.to_owned());
     } else {
         // Packages uploaded with the code, if any. They are found from the code's folder; their commands only through this.
         path.push(format!("{CODE_INSIDE}/node_modules/.bin"));
@@ -105,16 +105,59 @@ pub(crate) fn add_paths(version: &Version, variables: &mut BTreeMap<String, Stri
     );
     path.extend(node.and_then(|node| folder(&node.executable)));
     path.extend(["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned));
+    if let Some(layers) = &version.layers {
+        path.push(format!("{LAYERS_INSIDE}/bin"));
+        python_path.extend(layers_python(python));
+        let major = node.and_then(|node| node.version.split('.').next());
+        node_path.extend(layers_node(major));
+        if layers.has_lib {
+            let lib = LAYERS_LIB_INSIDE.to_owned();
+            keep(variables, version, "LD_LIBRARY_PATH", lib);
+        }
+    }
+    for (key, folders) in [("PYTHONPATH", python_path), ("NODE_PATH", node_path)] {
+        if !folders.is_empty() {
+            keep(variables, version, key, folders.join(":"));
+        }
+    }
     keep(variables, version, "PATH", path.join(":"));
     // Otherwise a Python program keeps what it prints until its buffer is full.
     keep(variables, version, "PYTHONUNBUFFERED", "1".to_owned());
+}
+
+/// The folders of layers with Python modules, as on Lambda. `version` is that of the interpreter: `3.11.7`.
+pub(crate) fn layers_python(version: Option<&str>) -> impl Iterator<Item = String> {
+    let minor = version.map(|version| version.split('.').take(2).collect::<Vec<_>>().join("."));
+    let site = minor.map(|minor| format!("{LAYERS_INSIDE}/python/lib/python{minor}/site-packages"));
+    site.into_iter().chain([format!("{LAYERS_INSIDE}/python")])
+}
+
+/// The folders of layers with Node.js packages, as on Lambda.
+fn layers_node(major: Option<&str>) -> impl Iterator<Item = String> {
+    let own = major.map(|major| format!("{LAYERS_INSIDE}/nodejs/node{major}/node_modules"));
+    own.into_iter()
+        .chain([format!("{LAYERS_INSIDE}/nodejs/node_modules")])
+}
+
+/// Whether the dynamic linker of the version's processes must know the layers' libraries from the start.
+pub(crate) fn needs_layers_lib(version: &Version) -> bool {
+    version.layers.as_ref().is_some_and(|layers| layers.has_lib)
+        && !version.config.environment.contains_key("LD_LIBRARY_PATH")
+}
+
+/// The version of a Python whose executable has it in its name, as links to it are resolved: `python3.11`.
+pub(crate) fn python_of(version: &Version) -> Option<&str> {
+    let python = version.environment.python.as_ref()?;
+    let name = python.executable.file_name()?.to_str()?;
+    name.strip_prefix("python")
+        .filter(|version| version.contains('.'))
 }
 
 /// For a function's own HTTP server (Knative's container runtime contract; Cloud Run's "container runtime contract").
 pub(crate) fn of_server(version: &Version, port: u16) -> BTreeMap<String, String> {
     let config = &version.config;
     let mut variables = base();
-    add_paths(version, &mut variables);
+    add_paths(version, python_of(version), &mut variables);
     variables.extend(config.environment.clone());
     let name = config.name.as_str();
     let contract = [

@@ -21,8 +21,8 @@ pub struct AdminConfig {
     /// Whether `/metrics` requires it, too.
     pub metrics: Access,
     /// Largest accepted archive, bytes.
-    pub archive_bytes_max: usize,
-    /// Highest number of archives in memory at the same time. Further deployments wait.
+    pub archive_bytes_max: u64,
+    /// Highest number of archives that arrive or are unpacked at the same time. Further uploads wait.
     pub uploads_max: usize,
     /// The daemon's version.
     pub version: &'static str,
@@ -33,7 +33,7 @@ impl Default for AdminConfig {
         Self {
             token: None,
             metrics: Access::Open,
-            archive_bytes_max: 50 << 20,
+            archive_bytes_max: 280 << 20,
             uploads_max: 4,
             version: env!("CARGO_PKG_VERSION"),
         }
@@ -81,7 +81,7 @@ pub struct Admin {
 pub(crate) struct Inner {
     pub(crate) parts: AdminParts,
     pub(crate) config: AdminConfig,
-    /// One permit for each archive in memory.
+    /// One permit for each archive that arrives or is unpacked.
     pub(crate) uploads: Arc<Semaphore>,
     /// Running deployments, which continue when their clients disconnect. The lock guards only the set.
     pub(crate) deployments: Mutex<JoinSet<()>>,

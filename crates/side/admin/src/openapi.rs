@@ -20,6 +20,8 @@ use crate::admin::Admin;
         crate::routes::functions::remove,
         crate::routes::functions::scale,
         crate::routes::deploy::deploy,
+        crate::routes::layers::find,
+        crate::routes::layers::add,
         crate::routes::logs::logs,
         crate::routes::process::version,
         openapi,
@@ -29,6 +31,7 @@ use crate::admin::Admin;
     ),
     tags(
         (name = "functions", description = "What is deployed"),
+        (name = "layers", description = "Content that functions share, shown at /opt of their sandboxes"),
         (name = "daemon", description = "The daemon itself"),
     ),
 )]

@@ -10,7 +10,7 @@ use crate::access::{Access, require_token};
 use crate::admin::Admin;
 use crate::error::Failure;
 use crate::openapi;
-use crate::routes::{deploy, functions, logs, process};
+use crate::routes::{deploy, functions, layers, logs, process};
 
 impl Admin {
     /// Everything below `/_pilot/`, and `/metrics`, `/healthz`, `/readyz`.
@@ -76,6 +76,14 @@ pub(crate) fn routes() -> Vec<Route> {
         ),
         route(Method::DELETE, FUNCTION, Token, delete(functions::remove)),
         route(Method::POST, SCALE, Token, post(functions::scale)),
+        route(Method::GET, LAYER, Token, get(layers::find)),
+        route(
+            Method::PUT,
+            LAYER,
+            Token,
+            // As a deployment.
+            put(layers::add).layer(DefaultBodyLimit::disable()),
+        ),
         route(Method::GET, LOGS, Token, get(logs::logs)),
         route(Method::GET, VERSION, Token, get(process::version)),
         route(Method::GET, OPENAPI, Token, get(openapi::openapi)),
@@ -125,8 +133,9 @@ fn is_at(route: &str, path: &str) -> bool {
 const FUNCTIONS: &str = "/_pilot/v1/functions";
 const FUNCTION: &str = "/_pilot/v1/functions/{name}";
 const SCALE: &str = "/_pilot/v1/functions/{name}/scale";
+const LAYER: &str = "/_pilot/v1/layers/{id}";
 const LOGS: &str = "/_pilot/v1/functions/{name}/logs";
 const VERSION: &str = "/_pilot/v1/version";
 const OPENAPI: &str = "/_pilot/v1/openapi.json";
-/// Largest body, except for deployments.
+/// Largest body, except for uploads.
 const BODY_BYTES_MAX: usize = 64 * 1024;

@@ -2,8 +2,10 @@
 
 pub(crate) mod deploy;
 pub(crate) mod functions;
+pub(crate) mod layers;
 pub(crate) mod logs;
 pub(crate) mod process;
+mod spool;
 
 use pilot_model::FunctionName;
 use pilot_model::manifest::in_words;

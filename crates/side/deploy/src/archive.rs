@@ -1,41 +1,46 @@
-//! Unpacks uploaded code, an untrusted gzip-compressed tar, into a staging folder.
+//! Unpacks uploaded code or an uploaded layer, an untrusted gzip-compressed tar, into a staging folder. It reads the archive as a
+//! stream, so that memory does not grow with its size.
 //!
 //! It creates only files and folders with fixed modes and a fixed time, so that equal code is equal on disk. It never creates a link
 //! below the folder, so a checked name cannot lead out of it. Sizes and numbers are limited.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, FileTimes, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use flate2::read::MultiGzDecoder;
 use pilot_model::size::Size;
-use sha2::{Digest, Sha256};
 use tar::EntryType;
 
+use crate::content::{self, Content, FileDigest, Part};
 use crate::data_dir::make_dir;
-use crate::hash::Fields;
 
 /// The limits of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArchiveLimits {
-    /// Largest upload, bytes. Lambda's limit is 50 MB.
+    /// Largest upload, bytes. Above the unpacked limit, because content that cannot be compressed grows a little.
     pub compressed_bytes_max: u64,
-    /// Largest unpacked size, bytes. Lambda's limit is 250 MB.
+    /// Largest unpacked size of a function's code and layers together, bytes: Lambda's limit.
     pub unpacked_bytes_max: u64,
     /// Highest number of files and folders.
     pub entries_max: usize,
 }
 
+impl ArchiveLimits {
+    /// The limits of a daemon.
+    pub const DEFAULT: Self = Self {
+        compressed_bytes_max: 280 << 20,
+        unpacked_bytes_max: 250 << 20,
+        entries_max: 20_000,
+    };
+}
+
 impl Default for ArchiveLimits {
     fn default() -> Self {
-        Self {
-            compressed_bytes_max: 50 << 20,
-            unpacked_bytes_max: 250 << 20,
-            entries_max: 20_000,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -75,45 +80,26 @@ pub enum ArchiveError {
     },
 }
 
-/// The content of an archive.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unpacked {
-    /// Hash over every file's path, executable bit and bytes; independent of order, times and owners.
-    pub hash: String,
-    /// Number of files; may be 0.
-    pub files: usize,
-    /// Their size, bytes.
-    pub bytes: u64,
-}
-
 /// Unpacks into `folder`, which must exist and be empty. After an error, the caller removes the folder.
 ///
 /// # Errors
 /// See [`ArchiveError`].
 pub fn unpack(
-    archive: &[u8],
+    archive: impl Read,
     folder: &Path,
     limits: &ArchiveLimits,
-) -> Result<Unpacked, ArchiveError> {
-    if archive.len() as u64 > limits.compressed_bytes_max {
-        return Err(ArchiveError::TooLarge {
-            problem: format!(
-                "the archive has {}, more than the limit of {}; leave out what the function does not need, or have \
-                 its packages installed from requirements.txt",
-                Size(archive.len() as u64),
-                Size(limits.compressed_bytes_max),
-            ),
-        });
-    }
+) -> Result<Content, ArchiveError> {
     let mut unpacking = Unpacking {
         folder,
         limits,
-        files: BTreeMap::new(),
+        content: Content::default(),
+        sizes: Vec::new(),
         folders: BTreeSet::new(),
         bytes: 0,
     };
     // Headers and padding are added to the files' bytes: at most 1.5 KiB per entry, and an extra entry for a long name.
     let overhead = (limits.entries_max as u64).saturating_mul(8 * 1024);
+    let archive = BufReader::with_capacity(BUFFER_BYTES, archive);
     let plain =
         MultiGzDecoder::new(archive).take(limits.unpacked_bytes_max.saturating_add(overhead));
     let mut tar = tar::Archive::new(plain);
@@ -123,13 +109,15 @@ pub fn unpack(
     }
     // Reads to the end, because a gzip stream that is truncated after the tar's end mark is still a broken upload.
     io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(unreadable)?;
-    Ok(unpacking.finish())
+    Ok(unpacking.content)
 }
 
 struct Unpacking<'a> {
     folder: &'a Path,
     limits: &'a ArchiveLimits,
-    files: BTreeMap<PathBuf, (bool, [u8; 32])>,
+    content: Content,
+    /// Of its files.
+    sizes: Vec<(PathBuf, u64)>,
     folders: BTreeSet<PathBuf>,
     bytes: u64,
 }
@@ -147,12 +135,10 @@ impl Unpacking<'_> {
         }
         check_kind(kind).map_err(fail)?;
         let path = checked_path(&raw).map_err(fail)?;
-        // Bytecode is left out, because it is compiled for the function's interpreter.
-        let bytecode = path.iter().any(|part| part == "__pycache__");
-        if path.as_os_str().is_empty() || bytecode {
+        if path.as_os_str().is_empty() || !content::counts(&path) {
             return Ok(());
         }
-        if self.files.len() + self.folders.len() >= self.limits.entries_max {
+        if self.content.files() + self.folders.len() >= self.limits.entries_max {
             return Err(ArchiveError::TooLarge {
                 problem: format!(
                     "the archive has more than {} entries; leave out what the function does not need",
@@ -168,7 +154,7 @@ impl Unpacking<'_> {
         }
         let executable = entry.header().mode().map_err(unreadable)? & 0o111 != 0;
         let digest = self.write_file(&path, &raw, executable, &mut entry)?;
-        self.files.insert(path, (executable, digest));
+        self.content.add(path, executable, digest);
         Ok(())
     }
 
@@ -178,7 +164,7 @@ impl Unpacking<'_> {
             .filter(|folder| !folder.as_os_str().is_empty() && !self.folders.contains(*folder))
             .collect();
         for folder in missing.into_iter().rev() {
-            if self.files.contains_key(folder) {
+            if self.content.has(folder) {
                 return Err(ArchiveError::Entry {
                     entry: printable(raw),
                     problem: format!("lies below '{}', which is a file", folder.display()),
@@ -201,9 +187,9 @@ impl Unpacking<'_> {
         raw: &[u8],
         executable: bool,
         content: &mut impl Read,
-    ) -> Result<[u8; 32], ArchiveError> {
+    ) -> Result<FileDigest, ArchiveError> {
         let full = self.folder.join(path);
-        if self.files.contains_key(path) || self.folders.contains(path) {
+        if self.content.has(path) || self.folders.contains(path) {
             return Err(ArchiveError::Entry {
                 entry: printable(raw),
                 problem: "appears twice; pack the code again".to_owned(),
@@ -220,8 +206,9 @@ impl Unpacking<'_> {
             path: full.clone(),
             source,
         };
-        let mut digest = Sha256::new();
-        let mut buffer = vec![0; 64 * 1024];
+        let before = self.bytes;
+        let mut digest = FileDigest::default();
+        let mut buffer = vec![0; BUFFER_BYTES];
         loop {
             let count = content.read(&mut buffer).map_err(unreadable)?;
             if count == 0 {
@@ -229,14 +216,7 @@ impl Unpacking<'_> {
             }
             self.bytes += count as u64;
             if self.bytes > self.limits.unpacked_bytes_max {
-                return Err(ArchiveError::TooLarge {
-                    problem: format!(
-                        "the unpacked code is larger than the limit of {}; leave out what the function does not \
-                         need (it was at '{}')",
-                        Size(self.limits.unpacked_bytes_max),
-                        printable(raw),
-                    ),
-                });
+                return Err(self.too_large(path, self.bytes - before));
             }
             digest.update(&buffer[..count]);
             file.write_all(&buffer[..count]).map_err(disk)?;
@@ -245,20 +225,22 @@ impl Unpacking<'_> {
         file.set_permissions(fs::Permissions::from_mode(mode))
             .and_then(|()| file.set_times(times))
             .map_err(disk)?;
-        Ok(digest.finalize().into())
+        self.sizes.push((path.to_owned(), self.bytes - before));
+        Ok(digest)
     }
 
-    fn finish(self) -> Unpacked {
-        let mut hash = Fields::default();
-        for (path, (executable, digest)) in &self.files {
-            hash.add(path.as_os_str().as_encoded_bytes())
-                .add([u8::from(*executable)])
-                .add(digest);
-        }
-        Unpacked {
-            hash: hash.hex(),
-            files: self.files.len(),
-            bytes: self.bytes,
+    /// The rest of the archive is not read, so the total size is unknown.
+    fn too_large(&mut self, path: &Path, bytes: u64) -> ArchiveError {
+        let mut sizes = std::mem::take(&mut self.sizes);
+        sizes.push((path.to_owned(), bytes));
+        let part = Part::new("code".to_owned(), sizes.into_iter());
+        ArchiveError::TooLarge {
+            problem: format!(
+                "the unpacked content is larger than the limit of {}; its largest files up to there are{}; leave out what the \
+                 function does not need",
+                Size(self.limits.unpacked_bytes_max),
+                content::largest_of(&[part]),
+            ),
         }
     }
 }
@@ -345,6 +327,7 @@ fn printable(raw: &[u8]) -> String {
 /// 1980-01-01, the usual time of reproducible archives.
 const MODIFIED: Duration = Duration::from_secs(315_532_800);
 const NAME_BYTES_MAX: usize = 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests;

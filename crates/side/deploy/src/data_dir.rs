@@ -4,6 +4,7 @@
 //! lock             locked by the running daemon
 //! registry.sqlite  functions, versions, environments
 //! code/ID          unpacked code, one folder per version id
+//! layers/ID        layers, and merged-HASH: the layers of a version, merged
 //! environments/ID  installed packages and their record
 //! staging/RUN      unfinished work of this run of the daemon; that of other runs is removed
 //! tooling/ID       pip for an interpreter without one
@@ -41,7 +42,7 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        for folder in [CODE, ENVIRONMENTS, STAGING, TOOLING] {
+        for folder in [CODE, ENVIRONMENTS, LAYERS, STAGING, TOOLING] {
             make_dir(&root.join(folder))?;
         }
         let staging = tempfile::Builder::new()
@@ -66,6 +67,10 @@ impl DataDir {
         self.root.join(ENVIRONMENTS)
     }
 
+    pub(crate) fn layers(&self) -> PathBuf {
+        self.root.join(LAYERS)
+    }
+
     pub(crate) fn tooling(&self) -> PathBuf {
         self.root.join(TOOLING)
     }
@@ -73,6 +78,11 @@ impl DataDir {
     /// A new folder for unfinished work, which is removed when dropped.
     pub(crate) fn stage(&self) -> io::Result<TempDir> {
         TempDir::new_in(self.staging.path())
+    }
+
+    /// A new file for an upload. It has no name, so it is gone when it is closed.
+    pub(crate) fn spool(&self) -> io::Result<File> {
+        tempfile::tempfile_in(self.staging.path())
     }
 
     /// Removes the unfinished work of earlier runs.
@@ -94,6 +104,7 @@ pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
 
 const CODE: &str = "code";
 const ENVIRONMENTS: &str = "environments";
+const LAYERS: &str = "layers";
 const STAGING: &str = "staging";
 const TOOLING: &str = "tooling";
 

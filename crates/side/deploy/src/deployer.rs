@@ -4,18 +4,19 @@
 //!
 //! Deployments of one function run one after another. Deployments of different functions run in parallel.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use pilot_model::api::LayerInfo;
 use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress,
 };
 use pilot_model::ports::{ControlPlane, Observation, Observed, Platform, Scaling};
 use pilot_model::runtime::shown;
 use pilot_model::status::PoolStatus;
-use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec};
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec, LayerId};
 
 use crate::archive::ArchiveLimits;
 use crate::blocking::blocking;
@@ -23,6 +24,7 @@ use crate::data_dir::DataDir;
 use crate::environment::{EnvironmentConfig, Environments};
 use crate::errors;
 use crate::keyed_locks::KeyedLocks;
+use crate::layers::LayerStore;
 use crate::registry::{Registry, RegistryError, StoredFunction, StoredVersion};
 use crate::state::{DeployState, Deployed, Function};
 
@@ -99,6 +101,7 @@ struct Inner {
     data_dir: Arc<DataDir>,
     registry: Registry,
     environments: Environments,
+    layers: LayerStore,
     state: Arc<DeployState>,
     limits: ArchiveLimits,
     platform: Arc<dyn Platform>,
@@ -131,6 +134,7 @@ impl Deployer {
         Ok(Self {
             inner: Arc::new(Inner {
                 environments: Environments::new(Arc::clone(&data_dir), config.environment),
+                layers: LayerStore::new(Arc::clone(&data_dir), Arc::clone(&state), config.archive),
                 data_dir,
                 registry,
                 state,
@@ -163,7 +167,7 @@ impl Deployer {
         restored
     }
 
-    /// Removes the unfinished work of earlier runs, and code and environments that no version uses. Call it when the daemon already
+    /// Removes the unfinished work of earlier runs, and code, layers and environments that no version uses. Call it when the daemon already
     /// serves.
     pub async fn tidy(&self) {
         let inner = Arc::clone(&self.inner);
@@ -176,12 +180,13 @@ impl Deployer {
         }
     }
 
-    /// Removes the files of retired versions when the path no longer uses them. Checks periodically, and does nothing if there are
-    /// no such versions. Never ends; drop it to stop.
+    /// Removes the files of retired versions when the path no longer uses them, and layers for which no deployment came. Checks
+    /// periodically, and does nothing if there are none. Never ends; drop it to stop.
     pub async fn keep_tidy(&self, every: Duration) {
         loop {
             tokio::time::sleep(every).await;
-            if self.inner.state.waits_for_release() {
+            let expired = self.inner.layers.release_expired();
+            if expired || self.inner.state.waits_for_release() {
                 self.inner.sweep_aside().await;
             }
         }
@@ -193,11 +198,29 @@ impl ControlPlane for Deployer {
         &self,
         name: FunctionName,
         spec: FunctionSpec,
-        archive: Bytes,
+        archive: File,
         progress: Arc<dyn Fn(Progress) + Send + Sync>,
     ) -> BoxFuture<'static, Result<DeployReport, DeployError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.deploy(name, spec, archive, progress).await })
+    }
+
+    fn spool(&self) -> std::io::Result<File> {
+        self.inner.data_dir.spool()
+    }
+
+    fn layer(&self, id: &LayerId) -> BoxFuture<'static, Result<Option<LayerInfo>, DeployError>> {
+        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        Box::pin(blocking(move || inner.layers.find(&id)))
+    }
+
+    fn add_layer(
+        &self,
+        id: LayerId,
+        archive: File,
+    ) -> BoxFuture<'static, Result<LayerInfo, DeployError>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(blocking(move || inner.layers.add(&id, archive)))
     }
 
     fn list(&self) -> Vec<FunctionSummary> {
@@ -270,10 +293,14 @@ impl Inner {
         Ok(removed)
     }
 
-    /// Removes code and environments that no version uses.
+    /// Removes code, layers and environments that no version uses.
     fn sweep(&self) -> std::io::Result<()> {
         let rubbish = self.data_dir.stage()?;
-        let parents = [self.data_dir.code(), self.data_dir.environments()];
+        let parents = [
+            self.data_dir.code(),
+            self.data_dir.layers(),
+            self.data_dir.environments(),
+        ];
         self.state.sweep(&parents, rubbish.path())?;
         rubbish.close()
     }

@@ -4,9 +4,12 @@
 //! uv, `environment/node` with npm), the platform starts it once, and `registry` commits it. `deployer` runs the steps and removes
 //! files that no version uses.
 //!
+//! Code and layers arrive as files in the staging folder, which `ControlPlane::spool` returns; `content` is their hash and size.
+//!
 //! Not here: running the user's code, except installers. The platform starts the function in its sandbox.
 
 pub mod archive;
+pub mod content;
 pub mod deployer;
 pub mod environment;
 pub mod registry;
@@ -17,6 +20,7 @@ mod durable;
 mod errors;
 mod hash;
 mod keyed_locks;
+mod layers;
 mod process;
 mod state;
 mod version_id;

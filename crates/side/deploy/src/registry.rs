@@ -16,6 +16,8 @@ use pilot_model::deployment::TemplateReport;
 use pilot_model::{FunctionConfig, FunctionName, FunctionSpec, Version, VersionId};
 use rusqlite::{Connection, Row, params};
 
+use crate::layers;
+
 /// The registry of one data directory.
 #[derive(Debug)]
 pub struct Registry {
@@ -223,9 +225,11 @@ impl Registry {
         let id = VersionId::from_hex(&row.get::<_, String>(2)?);
         let template =
             serde_json::from_str(&row.get::<_, String>(5)?).unwrap_or_else(|_| no_report());
+        let environment = environments::read(&self.data_dir, row)?;
         let version = Version {
             code_dir: self.data_dir.join("code").join(id.as_str()),
-            environment: environments::read(&self.data_dir, row)?,
+            layers: layers::merged(&self.data_dir.join("layers"), &config, &environment),
+            environment,
             id,
             number: row.get(1)?,
             config,

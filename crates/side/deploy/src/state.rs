@@ -169,16 +169,23 @@ impl Drop for Reservation {
     }
 }
 
-/// The folders that a version runs from: those of its code and of its environment.
+/// The folders that a version runs from: those of its code, of its environment and of its layers.
 fn folders(version: &Version) -> Vec<PathBuf> {
     let environment = &version.environment;
     let packages = environment.packages_dir();
     let modules = environment.modules_dir();
     // Installed packages are in a subfolder of their part.
     let parts = packages.into_iter().chain(modules).filter_map(Path::parent);
-    [version.code_dir.as_path()]
+    let mut folders: Vec<PathBuf> = [version.code_dir.as_path()]
         .into_iter()
         .chain(parts)
         .map(Path::to_owned)
-        .collect()
+        .collect();
+    if let Some(merged) = &version.layers {
+        folders.push(merged.dir.clone());
+        // The layers themselves are kept, so that they need not be uploaded again.
+        let layers = version.config.layers.iter();
+        folders.extend(layers.map(|layer| merged.dir.with_file_name(layer.id.as_str())));
+    }
+    folders
 }

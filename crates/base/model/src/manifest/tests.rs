@@ -487,3 +487,57 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn layers_are_named_in_one_table_and_listed_by_functions() {
+    let manifest = Manifest::parse(
+        "[layers.tools]\npath = \"tools.zip\"\n[functions.a]\nlayers = [\"tools\"]\n",
+        "pilot.toml",
+    )
+    .unwrap();
+    assert_eq!(manifest.layers["tools"].path, "tools.zip");
+    assert_eq!(
+        manifest.functions.values().next().unwrap().layers,
+        ["tools"]
+    );
+}
+
+#[test]
+fn a_wrong_list_of_layers_names_function_line_and_nearest_layer() {
+    let of =
+        |layers: &str, list: &str| problem_of(&format!("{layers}[functions.a]\nlayers = {list}\n"));
+    let two = "[layers.ffmpeg]\npath = \"x\"\n[layers.fonts]\npath = \"y\"\n";
+    for (layers, list, wanted) in [
+        (
+            two,
+            "[\"ffmpge\"]",
+            "pilot.toml:6: functions.a.layers: has \"ffmpge\", which is no layer; did you mean \"ffmpeg\"?",
+        ),
+        (two, "[\"0\"]", "the manifest has: ffmpeg, fonts"),
+        (
+            "",
+            "[\"ffmpeg\"]",
+            "pilot.toml:2: functions.a.layers: has \"ffmpeg\", which is no layer; the manifest has no layers",
+        ),
+        (two, "[\"fonts\", \"fonts\"]", "lists 'fonts' twice"),
+        (two, "\"fonts\"", "functions.a.layers"),
+        ("[layers.fonts]\n", "[\"fonts\"]", "path"),
+        (
+            "[layers.fonts]\npaht = \"x\"\n",
+            "[\"fonts\"]",
+            "did you mean 'path'?",
+        ),
+        (
+            "[layers.\"a/b\"]\npath = \"x\"\n",
+            "[]",
+            "pilot.toml:1: 'a/b' is not a layer name",
+        ),
+    ] {
+        let problem = of(layers, list);
+        assert!(problem.contains(wanted), "{problem}");
+    }
+    let container = problem_of(
+        "[layers.f]\npath = \"x\"\n[functions.a]\nruntime = \"container\"\nimage = \"i\"\nlayers = [\"f\"]\n",
+    );
+    assert!(container.contains("COPY"), "{container}");
+}

@@ -1,16 +1,18 @@
 //! The control side: the running functions as deployment uses them, and deployment as the control API uses it.
 
 use std::fmt::Debug;
+use std::fs::File;
+use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::{BoxFuture, StartError};
+use crate::api::LayerInfo;
 use crate::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, TemplateReport,
 };
 use crate::ids::FunctionName;
 use crate::invocation::InvocationSummary;
+use crate::layer::LayerId;
 use crate::policy::Policy;
 use crate::spec::FunctionSpec;
 use crate::status::{ForecastStatus, PoolStatus, RuntimeStatus, Totals};
@@ -81,12 +83,28 @@ pub struct Scaling {
 
 /// The operations of the control API. Deployment implements them; the API only translates.
 pub trait ControlPlane: Send + Sync + Debug {
+    /// An empty file for an upload, on the disk of the data directory. It is gone when it is closed.
+    ///
+    /// # Errors
+    /// The disk's.
+    fn spool(&self) -> io::Result<File>;
+
+    /// A layer that is there, and stays for the deployment that follows. `None`: it must be uploaded.
+    fn layer(&self, id: &LayerId) -> BoxFuture<'static, Result<Option<LayerInfo>, DeployError>>;
+
+    /// Adds a layer. `archive` is a gzip-compressed tar of its content, which must have this id.
+    fn add_layer(
+        &self,
+        id: LayerId,
+        archive: File,
+    ) -> BoxFuture<'static, Result<LayerInfo, DeployError>>;
+
     /// Deploys: all or nothing. `archive` is a gzip-compressed tar of the code.
     fn deploy(
         &self,
         name: FunctionName,
         spec: FunctionSpec,
-        archive: Bytes,
+        archive: File,
         progress: Arc<dyn Fn(Progress) + Send + Sync>,
     ) -> BoxFuture<'static, Result<DeployReport, DeployError>>;
 

@@ -119,6 +119,12 @@ impl RuntimeKind for ContainerRuntime {
     }
 
     /// The image may contain all the code.
+    fn no_layers(&self) -> Option<String> {
+        let reason = "is not for runtime = \"container\", as on Lambda: an image has its own /opt; copy the layer's files into the \
+                      image (COPY ffmpeg/ /opt/)";
+        Some(reason.to_owned())
+    }
+
     fn needs_code(&self) -> bool {
         false
     }

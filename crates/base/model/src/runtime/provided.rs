@@ -34,7 +34,7 @@ impl RuntimeKind for ProvidedRuntime {
     }
 
     fn chosen(&self) -> Vec<(&'static str, KeyValue)> {
-        if self.command == [BOOTSTRAP] {
+        if self.is_default() {
             return Vec::new();
         }
         vec![("command", KeyValue::Words(self.command.clone()))]
@@ -42,6 +42,14 @@ impl RuntimeKind for ProvidedRuntime {
 
     fn command(&self) -> Option<&[String]> {
         Some(&self.command)
+    }
+}
+
+impl ProvidedRuntime {
+    /// Whether it runs the program that Lambda would run.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.command == [BOOTSTRAP]
     }
 }
 

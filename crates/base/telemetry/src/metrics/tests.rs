@@ -25,6 +25,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
             number: 1,
             config,
             code_dir: PathBuf::new(),
+            layers: None,
             environment: Environment {
                 id: EnvironmentId::from_hex("00"),
                 python: Some(Python {

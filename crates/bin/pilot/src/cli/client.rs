@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
 use anyhow::Context;
-use pilot_model::FunctionName;
 use pilot_model::api::ApiError;
 use pilot_model::deployment::FunctionSummary;
 use pilot_model::nearest::nearest;
+use pilot_model::{FunctionName, LayerId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::{HeaderMap, Method, Request, StatusCode};
@@ -18,6 +18,7 @@ use self::content::Content;
 use super::connection::Connection;
 use super::failure::Failure;
 use super::multipart::Multipart;
+use super::pack::Archive;
 
 mod content;
 mod endpoint;
@@ -134,6 +135,29 @@ impl Client {
         let path = function_path(name, "");
         self.open(Method::PUT, &path, Content::Form(form), &headers)
             .map(BufReader::new)
+    }
+
+    /// Whether a layer is on the daemon. It stays there for the deployment that follows.
+    pub(super) fn has_layer(&self, id: &LayerId) -> anyhow::Result<bool> {
+        let found = self.call(Method::GET, &layer_path(id), Content::Nothing, &[]);
+        match found {
+            Ok(_) => Ok(true),
+            Err(error) => match error.downcast_ref::<Failure>() {
+                Some(Failure::Refused {
+                    status: 404,
+                    error: told,
+                }) if told.code == "not_found" => Ok(false),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// PUT of a layer.
+    pub(super) fn upload_layer(&self, id: &LayerId, archive: Archive) -> anyhow::Result<()> {
+        let headers = [("content-type", "application/gzip")];
+        let content = Content::File(archive.file, archive.bytes);
+        self.call(Method::PUT, &layer_path(id), content, &headers)
+            .map(drop)
     }
 
     /// Invokes a function. No status is an error here: the caller interprets it.
@@ -268,12 +292,19 @@ fn function_path(name: &FunctionName, below: &str) -> String {
     format!("{FUNCTIONS}/{name}{below}")
 }
 
+fn layer_path(id: &LayerId) -> String {
+    format!("{LAYERS}/{id}")
+}
+
 fn read_whole(body: &mut Body) -> Result<Vec<u8>, ureq::Error> {
     body.with_config().limit(BODY_BYTES_MAX).read_to_vec()
 }
 
 /// The control API's path of all functions.
 pub(super) const FUNCTIONS: &str = "/_pilot/v1/functions";
+
+/// The control API's path of all layers.
+const LAYERS: &str = "/_pilot/v1/layers";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest response body that is read whole.

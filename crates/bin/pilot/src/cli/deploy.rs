@@ -13,9 +13,10 @@ use serde_json::json;
 
 use super::client::Client;
 use super::failure::Failure;
+use super::layers::{self, LayerSource, ReadLayer};
 use super::multipart::Multipart;
 use super::output::{self, BAD, STRONG};
-use super::pack;
+use super::pack::{self, Kind};
 use super::progress::{Progress, Show};
 use super::project::{Project, Target};
 use super::report;
@@ -113,17 +114,27 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
 pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Result<DeployReport> {
     let progress = Progress::new(target.name.as_str(), show);
     progress.tell("packing");
-    let archive = pack::pack(&target.folder)?;
+    let archive = pack::pack(&target.folder, Kind::Code)?;
+    let files = archive.content.files();
     let has_an_image = target.spec.image.is_some();
-    if archive.files == 0 && !has_an_image {
+    if files == 0 && !has_an_image {
         anyhow::bail!("{} has no file to deploy", target.folder.display());
     }
+    let layers = target.layers.iter().map(LayerSource::read);
+    let layers: Vec<ReadLayer> = layers.collect::<anyhow::Result<_>>()?;
+    layers::check_size(target.name.as_str(), &archive.content, &layers)?;
+    let mut spec = target.spec.clone();
+    for layer in &layers {
+        layer.upload(client, |message| progress.tell(message))?;
+        spec.layers.push(layer.reference());
+    }
+    drop(layers);
     progress.tell(&format!(
         "uploading {} ({})",
-        output::count(archive.files as u64, "file"),
-        Size(archive.bytes.len() as u64)
+        output::count(files as u64, "file"),
+        Size(archive.bytes)
     ));
-    let form = Multipart::new(&target.spec, archive.bytes)?;
+    let form = Multipart::new(&spec, archive)?;
     let answer = client.upload(&target.name, form)?;
     follow(answer, &target.name, |message| progress.tell(message))
 }

@@ -130,6 +130,12 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
         ),
     );
     line("policy", config.scale.policy.to_string());
+    for layer in &config.layers {
+        line(
+            "layer",
+            format!("{} {DIM}({}){DIM:#}", layer.name, layer.id.short()),
+        );
+    }
     for (key, value) in &config.environment {
         line("variable", format!("{key}={value}"));
     }

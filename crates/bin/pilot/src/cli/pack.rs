@@ -1,14 +1,15 @@
-//! Packs a function's folder into a tar.gz. The same files always give the same bytes: entries are sorted by name and have no
+//! Packs the folder of a function or of a layer into a tar.gz, in a temporary file: memory does not grow with its size. The same files always give the same bytes: entries are sorted by name and have no
 //! times, no owners and one of two modes (executable or not).
 //!
 //! Symbolic links are stored as the files that they point to, which must be in the folder. [`ignore`] decides what is left out.
 
-use std::fs::{self, Metadata};
-use std::io::{self, Write};
+use std::fs::{self, File, Metadata};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use flate2::{Compression, GzBuilder};
+use pilot_deploy::content::{self, Content, FileDigest};
 
 pub(super) use self::ignore::Ignore;
 
@@ -17,10 +18,21 @@ mod ignore;
 /// A packed folder.
 #[derive(Debug)]
 pub(super) struct Archive {
-    /// The tar.gz.
-    pub(super) bytes: Vec<u8>,
-    /// How many files are in it.
-    pub(super) files: usize,
+    /// The tar.gz, from its beginning. The file has no name.
+    pub(super) file: File,
+    /// Its length.
+    pub(super) bytes: u64,
+    /// The files in it.
+    pub(super) content: Content,
+}
+
+/// What is in a folder, which decides what is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The code of a function.
+    Code,
+    /// A layer.
+    Layer,
 }
 
 /// Why a folder cannot be packed.
@@ -59,6 +71,12 @@ pub(super) enum PackError {
         /// `socket`, `device` …
         kind: &'static str,
     },
+    /// A file changed between two reads.
+    #[error("{}: changed while it was packed; try again", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// A line of `.pilotignore` is invalid.
     #[error("{}:{line}: {problem}", path.display())]
     Ignore {
@@ -75,13 +93,15 @@ pub(super) enum PackError {
 ///
 /// # Errors
 /// The first path that cannot be packed, and why.
-pub(super) fn pack(folder: &Path) -> Result<Archive, PackError> {
+pub(super) fn pack(folder: &Path, kind: Kind) -> Result<Archive, PackError> {
+    let in_folder = |error| io_error(folder, error);
+    let file = tempfile::tempfile().map_err(in_folder)?;
     let gzip = GzBuilder::new()
         .mtime(0)
-        .write(Vec::new(), Compression::fast());
+        .write(BufWriter::new(file), Compression::fast());
     let mut tar = tar::Builder::new(gzip);
-    let mut files = 0;
-    walk(folder, &mut |entry| {
+    let mut content = Content::default();
+    walk(folder, kind, &mut |entry| {
         let io_error = |error| io_error(&entry.path, error);
         if entry.metadata.is_dir() {
             let mut header = header(0o755, tar::EntryType::Directory, 0);
@@ -89,31 +109,83 @@ pub(super) fn pack(folder: &Path) -> Result<Archive, PackError> {
                 .append_data(&mut header, &entry.inside, io::empty())
                 .map_err(io_error);
         }
-        // The file is read whole, so that a change while it is read cannot break the archive.
-        let content = fs::read(&entry.path).map_err(io_error)?;
-        let executable = entry.metadata.permissions().mode() & 0o111 != 0;
-        let mode = if executable { 0o755 } else { 0o644 };
-        let mut header = header(mode, tar::EntryType::Regular, content.len() as u64);
-        files += 1;
-        tar.append_data(&mut header, &entry.inside, content.as_slice())
-            .map_err(io_error)
+        let file = File::open(&entry.path).map_err(io_error)?;
+        let length = file.metadata().map_err(io_error)?.len();
+        let mode = if entry.is_executable() { 0o755 } else { 0o644 };
+        let mut header = header(mode, tar::EntryType::Regular, length);
+        let mut digesting = Digesting {
+            file: file.take(length),
+            digest: FileDigest::default(),
+            bytes: 0,
+        };
+        tar.append_data(&mut header, &entry.inside, &mut digesting)
+            .map_err(io_error)?;
+        if digesting.bytes != length {
+            return Err(PackError::Changed {
+                path: entry.path.clone(),
+            });
+        }
+        entry.add_to(&mut content, digesting.digest);
+        Ok(())
     })?;
-    let finish = || -> io::Result<Vec<u8>> {
-        let mut gzip = tar.into_inner()?;
-        gzip.flush()?;
-        gzip.finish()
+    let finish = || -> io::Result<(File, u64)> {
+        let mut file = tar.into_inner()?.finish()?;
+        file.flush()?;
+        let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let bytes = file.stream_position()?;
+        file.rewind()?;
+        Ok((file, bytes))
     };
-    let bytes = finish().map_err(|error| io_error(folder, error))?;
-    Ok(Archive { bytes, files })
+    let (file, bytes) = finish().map_err(in_folder)?;
+    Ok(Archive {
+        file,
+        bytes,
+        content,
+    })
+}
+
+/// The content that [`pack`] would pack.
+///
+/// # Errors
+/// As [`pack`].
+pub(super) fn content(folder: &Path, kind: Kind) -> Result<Content, PackError> {
+    let mut content = Content::default();
+    walk(folder, kind, &mut |entry| {
+        if !entry.metadata.is_dir() {
+            let digest = File::open(&entry.path).and_then(FileDigest::of);
+            entry.add_to(
+                &mut content,
+                digest.map_err(|error| io_error(&entry.path, error))?,
+            );
+        }
+        Ok(())
+    })?;
+    Ok(content)
+}
+
+/// Computes a file's digest while it is read.
+struct Digesting {
+    file: io::Take<File>,
+    digest: FileDigest,
+    bytes: u64,
+}
+
+impl Read for Digesting {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        self.digest.update(&buffer[..count]);
+        self.bytes += count as u64;
+        Ok(count)
+    }
 }
 
 /// The folders that would be packed, the folder itself first. `pilot dev` watches them.
 ///
 /// # Errors
 /// As [`pack`].
-pub(super) fn folders(folder: &Path) -> Result<Vec<PathBuf>, PackError> {
+pub(super) fn folders(folder: &Path, kind: Kind) -> Result<Vec<PathBuf>, PackError> {
     let mut found = vec![folder.to_owned()];
-    walk(folder, &mut |entry| {
+    walk(folder, kind, &mut |entry| {
         if entry.metadata.is_dir() {
             found.push(entry.path.clone());
         }
@@ -132,12 +204,25 @@ struct Entry {
     metadata: Metadata,
 }
 
+impl Entry {
+    fn is_executable(&self) -> bool {
+        self.metadata.permissions().mode() & 0o111 != 0
+    }
+
+    /// Bytecode does not count: the daemon leaves it out, too.
+    fn add_to(&self, content: &mut Content, digest: FileDigest) {
+        if content::counts(&self.inside) {
+            content.add(self.inside.clone(), self.is_executable(), digest);
+        }
+    }
+}
+
 type Visit<'a> = &'a mut dyn FnMut(&Entry) -> Result<(), PackError>;
 
-fn walk(folder: &Path, visit: Visit<'_>) -> Result<(), PackError> {
+fn walk(folder: &Path, kind: Kind, visit: Visit<'_>) -> Result<(), PackError> {
     let root = fs::canonicalize(folder).map_err(|error| io_error(folder, error))?;
     let walk = Walk {
-        ignore: Ignore::of(folder)?,
+        ignore: Ignore::of(folder, kind)?,
         root: root.clone(),
     };
     walk.folder(folder, Path::new(""), &mut vec![root], visit)

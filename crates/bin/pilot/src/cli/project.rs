@@ -10,14 +10,17 @@ use pilot_model::nearest::nearest;
 use pilot_model::{FunctionName, FunctionSpec};
 
 use super::failure::Failure;
+use super::layers::{self, LayerSource};
 
 /// A function that can be deployed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Target {
     /// Its name.
     pub(super) name: FunctionName,
-    /// Its configuration for the daemon, without `path`.
+    /// Its configuration for the daemon, without `path` and `layers`.
     pub(super) spec: FunctionSpec,
+    /// Its layers, in their order.
+    pub(super) layers: Vec<LayerSource>,
     /// Its code.
     pub(super) folder: PathBuf,
 }
@@ -56,6 +59,17 @@ impl Project {
     fn of_manifest(named: &Path, manifest: &Path, text: &str) -> anyhow::Result<Self> {
         let parsed = Manifest::parse(text, &manifest.display().to_string())?;
         let base = manifest.parent().unwrap_or(Path::new(""));
+        for (name, layer) in &parsed.layers {
+            let path = base.join(&layer.path);
+            if !layers::is_there(&path) {
+                anyhow::bail!(
+                    "{}: layers.{name}.path: \"{}\" is neither a folder nor a zip file: there is none at {}",
+                    manifest.display(),
+                    layer.path,
+                    path.display()
+                );
+            }
+        }
         let targets = parsed.functions.into_iter().map(|(name, mut spec)| {
             let below = spec.path.take().unwrap_or_else(|| ".".to_owned());
             let folder = if below == "." {
@@ -75,7 +89,18 @@ impl Project {
                     folder.display()
                 );
             }
-            Ok(Target { name, spec, folder })
+            // The manifest has all of them: it was checked.
+            let layers = std::mem::take(&mut spec.layers).into_iter().map(|name| {
+                let path = base.join(&parsed.layers[&name].path);
+                LayerSource { name, path }
+            });
+            let layers = layers.collect();
+            Ok(Target {
+                name,
+                spec,
+                layers,
+                folder,
+            })
         });
         Ok(Self {
             targets: targets.collect::<anyhow::Result<_>>()?,
@@ -105,6 +130,7 @@ impl Project {
                     runtime: runtime.map(str::to_owned),
                     ..FunctionSpec::default()
                 },
+                layers: Vec::new(),
                 folder: folder.to_owned(),
             }],
             manifest: None,

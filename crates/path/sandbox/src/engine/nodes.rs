@@ -9,6 +9,7 @@ use std::time::Instant as WallInstant;
 
 use parking_lot::Mutex;
 use pilot_model::deployment::{FailedImport, Finding, ImportTime, TemplateReport};
+use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::ports::{StartError, TemplateMemory};
 use pilot_model::{Environment, Network, Python, TemplateMode, Version};
 use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
@@ -20,7 +21,7 @@ use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, Folders};
 use crate::network::outbound::Link;
-use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
+use crate::places::{CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 use crate::rootfs::RootSpec;
 use crate::runtime_files::PYTHON_WORKER_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox, SandboxSpec, SharedSandbox};
@@ -37,11 +38,30 @@ pub(super) struct Base {
 }
 
 /// Key of such a node. Functions in the host's network have a separate tree, because a fork of a template cannot enter another
-/// network namespace there.
+/// network namespace there. So do functions whose layers have libraries, because the dynamic linker reads LD_LIBRARY_PATH only when
+/// a process starts, and remembers folders that it has not found.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct BaseKey<T> {
     of: T,
     own_network: bool,
+    layers_lib: bool,
+}
+
+/// What distinguishes the trees of templates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct BaseKind {
+    own_network: bool,
+    layers_lib: bool,
+}
+
+impl BaseKind {
+    fn of<T>(self, of: T) -> BaseKey<T> {
+        BaseKey {
+            of,
+            own_network: self.own_network,
+            layers_lib: self.layers_lib,
+        }
+    }
 }
 
 impl<T> BaseKey<T> {
@@ -51,7 +71,12 @@ impl<T> BaseKey<T> {
         } else {
             " in the host's network"
         };
-        format!("{of}{place}")
+        let layers = if self.layers_lib {
+            " for layers with libraries"
+        } else {
+            ""
+        };
+        format!("{of}{place}{layers}")
     }
 }
 
@@ -242,10 +267,19 @@ impl TemplateTree {
         let network = version.config.network;
         let resolver = self.machine.resolver(version)?;
         let own_network = network != Network::Host;
-        let base = self.environment(&version.environment, own_network).await?;
+        let kind = BaseKind {
+            own_network,
+            layers_lib: variables::needs_layers_lib(version),
+        };
+        let base = self.environment(&version.environment, kind).await?;
         let user = self.machine.user();
         let environment = &version.environment;
         let mut root = self.root(environment, environment.packages_dir(), user);
+        if let Some(layers) = &version.layers {
+            // First, because the others are mounted on its folders.
+            let layers = (layers.dir.clone(), PathBuf::from(LAYERS_INSIDE));
+            root.shown.insert(0, layers);
+        }
         root.shown
             .push((version.code_dir.clone(), PathBuf::from(CODE_INSIDE)));
         root.shown.extend(node_folders(&version.environment));
@@ -268,7 +302,8 @@ impl TemplateTree {
             ),
             Network::None | Network::Host => None,
         };
-        let spec = specs::of_function(version, user, &self.machine.worker_filter);
+        let python = &base.template.ready().python;
+        let spec = specs::of_function(version, python, user, &self.machine.worker_filter);
         let (template, ready) = match (version.config.template, base.forks_from()) {
             (TemplateMode::On, Some(parent)) => {
                 let template = fork_template(parent, &sandbox, &spec).await?;
@@ -295,21 +330,18 @@ impl TemplateTree {
     async fn environment(
         &self,
         environment: &Environment,
-        own_network: bool,
+        kind: BaseKind,
     ) -> Result<Arc<Base>, StartError> {
         if environment.packages_dir().is_none() {
-            return self.interpreter(environment, own_network).await;
+            return self.interpreter(environment, kind).await;
         }
-        let key = BaseKey {
-            of: environment.id.clone(),
-            own_network,
-        };
+        let key = kind.of(environment.id.clone());
         self.environments
             .find_or_build(&key, Base::usable, || async {
-                let parent = self.interpreter(environment, own_network).await?;
+                let parent = self.interpreter(environment, kind).await?;
                 let user = self.machine.isolation.has_users().then_some(BASE_USER);
                 let root = self.root(environment, environment.packages_dir(), user);
-                let request = self.base_sandbox(root, own_network);
+                let request = self.base_sandbox(root, kind);
                 let cgroup = self.machine.cgroup(&self.base_limits())?;
                 let above = Some(parent.template.sandbox().as_ref());
                 let sandbox = Arc::new(
@@ -332,12 +364,9 @@ impl TemplateTree {
     async fn interpreter(
         &self,
         environment: &Environment,
-        own_network: bool,
+        kind: BaseKind,
     ) -> Result<Arc<Base>, StartError> {
-        let key = BaseKey {
-            of: python(environment)?.executable.clone(),
-            own_network,
-        };
+        let key = kind.of(python(environment)?.executable.clone());
         self.interpreters
             .find_or_build(&key, Base::usable, || async {
                 let (files, executable) = (self.machine.files.clone(), key.of.clone());
@@ -347,14 +376,14 @@ impl TemplateTree {
                     .flatten()
                     .map_err(no_sandbox("compile the worker's sources"))?;
                 let user = self.machine.isolation.has_users().then_some(BASE_USER);
-                let request = self.base_sandbox(self.root(environment, None, user), own_network);
+                let request = self.base_sandbox(self.root(environment, None, user), kind);
                 let cgroup = self.machine.cgroup(&self.base_limits())?;
                 let sandbox = Arc::new(
                     Sandbox::with_root(&self.machine.spawner, request, None, cgroup).await?,
                 );
                 Ok(Base {
                     name: key.name(key.of.display()),
-                    template: self.exec_template(environment, sandbox, user).await?,
+                    template: self.exec_template(environment, sandbox, kind, user).await?,
                     parent: None,
                 })
             })
@@ -366,13 +395,14 @@ impl TemplateTree {
         &self,
         environment: &Environment,
         sandbox: SharedSandbox,
+        kind: BaseKind,
         user: Option<u32>,
     ) -> Result<Template, StartError> {
         let (control, theirs) =
             Channel::pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
         let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
         let null = dev_null()?;
-        let program = python_program(python(environment)?, "template", user);
+        let program = python_program(python(environment)?, "template", kind.layers_lib, user);
         let fds = [null.as_fd(), log.as_fd(), log.as_fd(), theirs.as_fd()];
         let program = sandbox.exec(program, &fds).await?;
         drop((theirs, log));
@@ -405,13 +435,15 @@ impl TemplateTree {
             shown,
             user: user.unwrap_or(0),
             resolver: None,
+            layers_lib: false,
         }
     }
 
-    fn base_sandbox(&self, root: RootSpec, own_network: bool) -> SandboxSpec {
+    fn base_sandbox(&self, mut root: RootSpec, kind: BaseKind) -> SandboxSpec {
+        root.layers_lib = kind.layers_lib;
         SandboxSpec {
             root,
-            own_network,
+            own_network: kind.own_network,
             tmp_bytes_max: self.machine.config.tmp_bytes_max,
         }
     }
@@ -448,12 +480,21 @@ pub(super) fn python(environment: &Environment) -> Result<&Python, StartError> {
 }
 
 /// How to start a fresh interpreter.
-pub(super) fn python_program(python: &Python, role: &str, user: Option<u32>) -> ExecSpec {
+pub(super) fn python_program(
+    python: &Python,
+    role: &str,
+    layers_lib: bool,
+    user: Option<u32>,
+) -> ExecSpec {
     let worker = format!("{PYTHON_WORKER_INSIDE}/pilot_worker");
+    let mut environment = variables::base();
+    if layers_lib {
+        environment.insert("LD_LIBRARY_PATH".to_owned(), LAYERS_LIB_INSIDE.to_owned());
+    }
     ExecSpec {
         path: python.executable.display().to_string(),
         arguments: ["-I", "-S", &worker, role].map(str::to_owned).into(),
-        environment: variables::base().into_iter().collect(),
+        environment: environment.into_iter().collect(),
         cwd: PathBuf::from("/"),
         user,
         cgroup_files: 0,

@@ -37,14 +37,23 @@ pub(super) fn of_environment(environment: &Environment, user: Option<u32>) -> Te
     }
 }
 
-pub(super) fn of_function(version: &Version, user: Option<u32>, filter: &[u8]) -> TemplateSpec {
+/// `python` is the interpreter's version, `3.11.7`.
+pub(super) fn of_function(
+    version: &Version,
+    python: &str,
+    user: Option<u32>,
+    filter: &[u8],
+) -> TemplateSpec {
     let config = &version.config;
     let packages = version.environment.packages_dir();
     let mut sys_path = vec![CODE_INSIDE.to_owned()];
     sys_path.extend(packages.map(|_| PACKAGES_INSIDE.to_owned()));
+    if version.layers.is_some() {
+        sys_path.extend(variables::layers_python(Some(python)));
+    }
     let mut environment = variables::of_lambda(version, PYTHON_WORKER_INSIDE);
     // For the programs that it starts; it finds its own packages through `sys_path`.
-    variables::add_paths(version, &mut environment);
+    variables::add_paths(version, Some(python), &mut environment);
     TemplateSpec {
         level: "function",
         cwd: CODE_INSIDE.to_owned(),

@@ -61,6 +61,7 @@ impl BaseSandbox {
                 shown,
                 user: USER_SHOWN,
                 resolver: None,
+                layers_lib: false,
             },
             own_network: !key.host_network,
             tmp_bytes_max: machine.config.tmp_bytes_max,

@@ -156,7 +156,7 @@ impl WaitingNode {
     ) -> Result<ForkedWorker, StartError> {
         let config = &version.config;
         let mut environment = variables::of_lambda(version, NODE_WORKER_INSIDE);
-        variables::add_paths(version, &mut environment);
+        variables::add_paths(version, variables::python_of(version), &mut environment);
         let specification = Specification {
             cwd: CODE_INSIDE,
             handler: config.handler.clone(),

@@ -1,7 +1,7 @@
 //! One runtime: a sandbox that is pre-warmed, in use, released, or ended.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -206,7 +206,7 @@ impl NativeRuntime {
         let listener = tokio::net::TcpListener::from_std(listener)
             .map_err(no_sandbox("register the runtime API"))?;
         let mut variables = variables::of_lambda(version, "/var/runtime");
-        variables::add_paths(version, &mut variables);
+        variables::add_paths(version, variables::python_of(version), &mut variables);
         variables.insert("AWS_LAMBDA_RUNTIME_API".to_owned(), address.to_string());
         let instance = self.run(sandbox, command, variables, version).await?;
         let start = begun(start);
@@ -393,10 +393,20 @@ impl NativeRuntime {
         }
         let (before, after): (Vec<Mount>, Vec<Mount>) =
             (from.mounts().collect(), to.mounts().collect());
-        for mount in before.iter().filter(|mount| !after.contains(mount)) {
+        // What is mounted below a changed mount is mounted again. Both lists are sorted by place, so outer mounts come first.
+        let changes = |mount: &Mount, other: &[Mount]| !other.contains(mount);
+        let changed: Vec<&Path> = before
+            .iter()
+            .filter(|mount| changes(mount, &after))
+            .chain(after.iter().filter(|mount| changes(mount, &before)))
+            .map(|mount| mount.inside.as_path())
+            .collect();
+        let is_touched =
+            |mount: &&Mount| changed.iter().any(|place| mount.inside.starts_with(place));
+        for mount in before.iter().filter(is_touched).rev() {
             sandbox.control().hide(&mount.inside).await?;
         }
-        for mount in after.iter().filter(|mount| !before.contains(mount)) {
+        for mount in after.iter().filter(is_touched) {
             show(&self.parts, sandbox, mount).await?;
         }
         if from.network() == to.network() {

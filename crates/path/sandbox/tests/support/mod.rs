@@ -44,6 +44,7 @@ pub(crate) fn version(dir: &Path, name: &str, code: &str, spec: &FunctionSpec) -
             .check(&name.parse().expect("a name"))
             .expect("a configuration"),
         code_dir,
+        layers: None,
         environment: Environment {
             id: EnvironmentId::from_hex("none"),
             python: Some(Python {

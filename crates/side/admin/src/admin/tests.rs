@@ -1,19 +1,20 @@
+use std::fs::File;
+use std::io::Read;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use axum::response::Response;
-use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body_util::BodyExt;
-use pilot_model::api::{ApiError, DeployEvent};
+use pilot_model::api::{ApiError, DeployEvent, LayerInfo};
 use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress,
 };
 use pilot_model::ports::{Observed, Scaling};
 use pilot_model::status::{PoolStatus, Totals};
-use pilot_model::{BoxFuture, FunctionName, FunctionSpec, VersionId};
+use pilot_model::{BoxFuture, FunctionName, FunctionSpec, LayerId, VersionId};
 use pilot_telemetry::{Bus, BusConfig};
 use pilot_testkit::ManualClock;
 use tokio::sync::{Semaphore, mpsc};
@@ -29,16 +30,56 @@ type Said = Arc<dyn Fn(Progress) + Send + Sync>;
 #[derive(Debug)]
 struct FakeControl {
     go_on: Arc<Semaphore>,
-    deployed: mpsc::UnboundedSender<(FunctionName, FunctionSpec, Bytes)>,
+    deployed: mpsc::UnboundedSender<(FunctionName, FunctionSpec, Vec<u8>)>,
     refuse: Mutex<Option<DeployError>>,
 }
 
+fn whole(mut file: File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// The id of the only layer.
+fn layer_id() -> LayerId {
+    "0a".repeat(32).parse().unwrap()
+}
+
 impl ControlPlane for FakeControl {
+    fn spool(&self) -> std::io::Result<File> {
+        tempfile::tempfile()
+    }
+
+    fn layer(&self, id: &LayerId) -> BoxFuture<'static, Result<Option<LayerInfo>, DeployError>> {
+        let found = (*id == layer_id()).then(|| LayerInfo {
+            id: id.clone(),
+            files: 1,
+            bytes: 2,
+        });
+        Box::pin(async move { Ok(found) })
+    }
+
+    /// Tells the length of the archive.
+    fn add_layer(
+        &self,
+        id: LayerId,
+        archive: File,
+    ) -> BoxFuture<'static, Result<LayerInfo, DeployError>> {
+        let bytes = whole(archive).len() as u64;
+        Box::pin(async move {
+            Ok(LayerInfo {
+                id,
+                files: 1,
+                bytes,
+            })
+        })
+    }
+
     fn deploy(
         &self,
         name: FunctionName,
         spec: FunctionSpec,
-        archive: Bytes,
+        archive: File,
         progress: Said,
     ) -> BoxFuture<'static, Result<DeployReport, DeployError>> {
         let (go_on, deployed) = (Arc::clone(&self.go_on), self.deployed.clone());
@@ -52,7 +93,7 @@ impl ControlPlane for FakeControl {
             if let Some(error) = refuse {
                 return Err(error);
             }
-            deployed.send((name.clone(), spec, archive)).unwrap();
+            deployed.send((name.clone(), spec, whole(archive))).unwrap();
             Ok(report(name))
         })
     }
@@ -138,7 +179,7 @@ struct Bench {
     admin: Admin,
     control: Arc<FakeControl>,
     observations: Arc<Observations>,
-    deployed: mpsc::UnboundedReceiver<(FunctionName, FunctionSpec, Bytes)>,
+    deployed: mpsc::UnboundedReceiver<(FunctionName, FunctionSpec, Vec<u8>)>,
 }
 
 impl Bench {
@@ -333,7 +374,7 @@ async fn uploads_that_do_not_do_say_why() {
 }
 
 #[tokio::test]
-async fn only_so_many_archives_are_in_memory() {
+async fn only_so_many_archives_arrive_at_once() {
     let mut bench = Bench::new(AdminConfig {
         uploads_max: 1,
         ..AdminConfig::default()
@@ -348,6 +389,36 @@ async fn only_so_many_archives_are_in_memory() {
     let _ = events(second.await.unwrap().unwrap()).await;
     assert_eq!(&bench.deployed.recv().await.unwrap().2[..], b"1");
     assert_eq!(&bench.deployed.recv().await.unwrap().2[..], b"2");
+}
+
+#[tokio::test]
+async fn a_layer_is_looked_for_and_uploaded_by_its_id() {
+    let bench = Bench::new(AdminConfig {
+        archive_bytes_max: 100_000,
+        ..AdminConfig::default()
+    });
+    let of = |id: &str| format!("/_pilot/v1/layers/{id}");
+    let (status, found) = bench.call("GET", &of(layer_id().as_str()), "").await;
+    let found: LayerInfo = serde_json::from_str(&found).unwrap();
+    assert_eq!((status.as_u16(), found.bytes), (200, 2));
+
+    let other = "0b".repeat(32);
+    let (status, code, message) = bench.refusal("GET", &of(&other), "").await;
+    assert_eq!((status, code.as_str()), (404, "not_found"));
+    assert!(message.contains("upload it with PUT"), "{message}");
+    for id in ["0a", "..%2f..%2fcode"] {
+        let (status, code, _) = bench.refusal("PUT", &of(id), "x").await;
+        assert_eq!((status, code.as_str()), (400, "bad_name"), "{id}");
+    }
+
+    let (status, added) = bench.call("PUT", &of(&other), &"x".repeat(100_000)).await;
+    let added: LayerInfo = serde_json::from_str(&added).unwrap();
+    assert_eq!((status.as_u16(), added.bytes), (200, 100_000));
+    let (status, code, message) = bench
+        .refusal("PUT", &of(&other), &"x".repeat(100_001))
+        .await;
+    assert_eq!((status, code.as_str()), (413, "too_large"));
+    assert!(message.contains("limit of 98 KB"), "{message}");
 }
 
 #[tokio::test]

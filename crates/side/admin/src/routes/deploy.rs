@@ -1,6 +1,7 @@
 //! A deployment. The upload is read and its limits are checked. Then the response has a line of JSON per event, as it happens.
 //! After the upload, the deployment runs to its end even if the client disconnects.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -18,6 +19,7 @@ use pilot_model::{FunctionName, FunctionSpec};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::function_name;
+use super::spool::Spool;
 use crate::admin::Admin;
 use crate::error::{Failure, api_error};
 
@@ -53,10 +55,10 @@ pub(crate) async fn deploy(
 ) -> Result<Response, Failure> {
     let name = function_name(&name)?;
     let form = form.map_err(|error| bad_form(&error.body_text()))?;
-    // Waits while too many archives are in memory; the client's upload waits, too. The semaphore is never closed, so this is never
+    // Waits while too many archives arrive; the client's upload waits, too. The semaphore is never closed, so this is never
     // an error.
     let permit = Arc::clone(&admin.inner.uploads).acquire_owned().await.ok();
-    let upload = read_form(form, admin.inner.config.archive_bytes_max).await?;
+    let upload = read_form(&admin, form).await?;
     let body = start(&admin, name, upload, permit);
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
@@ -64,18 +66,18 @@ pub(crate) async fn deploy(
 /// The parts of a form.
 struct Upload {
     spec: FunctionSpec,
-    code: Bytes,
+    code: File,
 }
 
-async fn read_form(mut form: Multipart, archive_bytes_max: usize) -> Result<Upload, Failure> {
+async fn read_form(admin: &Admin, mut form: Multipart) -> Result<Upload, Failure> {
     let (mut spec, mut code) = (None, None);
     while let Some(field) = form.next_field().await.map_err(|error| broken(&error))? {
         match field.name() {
             Some("spec") => {
-                let text = read_field(field, "spec", SPEC_BYTES_MAX).await?;
+                let text = read_spec(field).await?;
                 spec = Some(parse_spec(&text)?);
             }
-            Some("code") => code = Some(read_field(field, "code", archive_bytes_max).await?),
+            Some("code") => code = Some(read_code(admin, field).await?),
             other => {
                 let name: String = other.unwrap_or("").escape_debug().take(50).collect();
                 return Err(bad_form(&format!("it has a part '{name}'")));
@@ -89,35 +91,28 @@ async fn read_form(mut form: Multipart, archive_bytes_max: usize) -> Result<Uplo
     }
 }
 
-async fn read_field(mut field: Field<'_>, name: &str, bytes_max: usize) -> Result<Bytes, Failure> {
+async fn read_spec(mut field: Field<'_>) -> Result<Bytes, Failure> {
     let mut bytes = BytesMut::new();
     while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error))? {
-        if bytes.len() + chunk.len() > bytes_max {
-            drop(bytes);
-            discard(field).await;
-            return Err(Failure::new(
-                "too_large",
-                format!(
-                    "the part '{name}' is larger than the limit of {}; leave out what the function does not \
-                     need, or have its packages installed from requirements.txt",
-                    Size(bytes_max as u64)
-                ),
-            ));
+        if bytes.len() + chunk.len() > SPEC_BYTES_MAX {
+            let problem = format!(
+                "the part 'spec' is larger than the limit of {}",
+                Size(SPEC_BYTES_MAX as u64)
+            );
+            return Err(Failure::new("too_large", problem));
         }
         bytes.extend_from_slice(&chunk);
     }
     Ok(bytes.freeze())
 }
 
-/// Reads a part of the rest, because many clients read the response only after they have sent everything.
-async fn discard(mut field: Field<'_>) {
-    let mut discarded = 0;
-    while let Ok(Some(chunk)) = field.chunk().await {
-        discarded += chunk.len();
-        if discarded > DISCARDED_BYTES_MAX {
-            return;
-        }
+async fn read_code(admin: &Admin, mut field: Field<'_>) -> Result<File, Failure> {
+    let control = admin.inner.parts.control.as_ref();
+    let mut spool = Spool::new(control, "code", admin.inner.config.archive_bytes_max)?;
+    while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error))? {
+        spool.add(chunk).await?;
     }
+    spool.finish().await
 }
 
 fn parse_spec(text: &[u8]) -> Result<FunctionSpec, Failure> {
@@ -215,4 +210,3 @@ fn bad_form(problem: &str) -> Failure {
 /// How many progress lines a slow client may lag behind.
 const LINES_MAX: usize = 256;
 const SPEC_BYTES_MAX: usize = 256 * 1024;
-const DISCARDED_BYTES_MAX: usize = 512 << 20;

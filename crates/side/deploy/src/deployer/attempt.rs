@@ -1,25 +1,32 @@
 //! One deployment, step by step. If it fails, dropping the values here releases everything that it has staged or reserved, and the sweep
 //! removes unused folders.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Seek;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{DeployError, DeployReport, Progress};
+use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::size::Size;
-use pilot_model::{EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, Version, VersionId};
+use pilot_model::{
+    Environment, EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, MergedLayers, Runtime,
+    Version, VersionId,
+};
 use tempfile::TempDir;
 use tokio::sync::OwnedMutexGuard;
 
 use super::{Inner, VERSIONS_KEPT, hints, url_path};
-use crate::archive::{self, ArchiveError, Unpacked};
+use crate::archive::{self, ArchiveError};
 use crate::blocking::blocking;
+use crate::content::{self, Content};
 use crate::data_dir::make_dir;
 use crate::durable;
 use crate::environment::{self, Plan};
 use crate::errors;
+use crate::layers;
 use crate::registry::StoredVersion;
 use crate::state::{Deployed, Function, Reservation};
 use crate::version_id::MadeOf;
@@ -28,7 +35,7 @@ use crate::version_id::MadeOf;
 struct Staged {
     stage: TempDir,
     code: PathBuf,
-    unpacked: Unpacked,
+    unpacked: Content,
 }
 
 /// The parts of a new version.
@@ -44,7 +51,7 @@ struct Parts {
 /// Everything that must be held until the deployment is committed or has failed.
 struct Claims {
     _function_lock: OwnedMutexGuard<()>,
-    _folders: Vec<Reservation>,
+    folders: Vec<Reservation>,
 }
 
 /// Reports the progress to the client.
@@ -64,29 +71,37 @@ impl Inner {
         self: Arc<Self>,
         name: FunctionName,
         spec: FunctionSpec,
-        archive: Bytes,
+        archive: File,
         progress: Arc<dyn Fn(Progress) + Send + Sync>,
     ) -> Result<DeployReport, DeployError> {
         let say = Say(progress);
-        let config = spec
+        let mut config = spec
             .check(&name)
             .map_err(|error| errors::from_spec(&error))?;
         let function_lock = self.function_locks.lock(name.as_str()).await;
-        let staged = Arc::clone(&self).unpack(archive).await?;
-        let Unpacked { files, bytes, .. } = staged.unpacked;
+        let staged = Arc::clone(&self).unpack(&name, archive).await?;
+        let files = staged.unpacked.files();
         let plural = if files == 1 { "" } else { "s" };
-        let size = Size(bytes);
+        let size = Size(staged.unpacked.bytes());
         say.stage("unpack", format!("{files} file{plural}, {size}"));
+        let layer_folders = self.layers.folders(&config.layers);
+        let layer_claims: Vec<Reservation> = layer_folders
+            .iter()
+            .map(|folder| self.state.reserve(folder.clone()))
+            .collect();
+        self.check_layers(&config, &staged).await?;
+        use_bootstrap_of(&layer_folders, &mut config, &staged.code);
         check_code(&config, &staged)?;
 
+        let code_hash = staged.unpacked.hash();
         let plan = self
             .environments
-            .plan(&config.runtime, &staged.code, &staged.unpacked.hash)
+            .plan(&config.runtime, &staged.code, &code_hash)
             .await
             .map_err(|error| errors::from_environment(&error))?;
         let made_of = MadeOf {
             config: &config,
-            code_hash: &staged.unpacked.hash,
+            code_hash: &code_hash,
             environment: &plan.id,
         };
         let id = made_of.id();
@@ -100,9 +115,10 @@ impl Inner {
         let code = self.data_dir.code().join(id.as_str());
         let claims = Claims {
             _function_lock: function_lock,
-            _folders: parts
+            folders: parts
                 .chain([code])
                 .map(|folder| self.state.reserve(folder))
+                .chain(layer_claims)
                 .collect(),
         };
         let parts = Parts {
@@ -139,7 +155,12 @@ impl Inner {
         Ok(made_of.is_older(&live.version, &stored).then_some(live))
     }
 
-    async fn unpack(self: Arc<Self>, archive: Bytes) -> Result<Staged, DeployError> {
+    async fn unpack(
+        self: Arc<Self>,
+        name: &FunctionName,
+        mut archive: File,
+    ) -> Result<Staged, DeployError> {
+        let name = name.clone();
         blocking(move || {
             let disk = |source: std::io::Error| DeployError::Internal {
                 message: format!(
@@ -150,8 +171,15 @@ impl Inner {
             let stage = self.data_dir.stage().map_err(disk)?;
             let code = stage.path().join("code");
             make_dir(&code).map_err(disk)?;
-            let unpacked = archive::unpack(&archive, &code, &self.limits)
-                .map_err(|error| errors::from_archive(&error))?;
+            archive.rewind().map_err(disk)?;
+            let unpacked =
+                archive::unpack(archive, &code, &self.limits).map_err(|error| match error {
+                    ArchiveError::TooLarge { problem } => {
+                        let problem = format!("function '{name}': {problem}");
+                        errors::from_archive(&ArchiveError::TooLarge { problem })
+                    }
+                    error => errors::from_archive(&error),
+                })?;
             environment::link_commands(&code).map_err(disk)?;
             Ok(Staged {
                 stage,
@@ -162,10 +190,62 @@ impl Inner {
         .await
     }
 
+    /// Checks that the layers are there, and the size of code and layers together.
+    async fn check_layers(
+        self: &Arc<Self>,
+        config: &FunctionConfig,
+        staged: &Staged,
+    ) -> Result<(), DeployError> {
+        let (inner, layers) = (Arc::clone(self), config.layers.clone());
+        let of_layers = blocking(move || inner.layers.parts(&layers)).await?;
+        let mut parts = vec![staged.unpacked.part("code".to_owned())];
+        parts.extend(of_layers);
+        content::check_size(config.name.as_str(), &parts, self.limits.unpacked_bytes_max)
+            .map_err(|problem| errors::from_archive(&ArchiveError::TooLarge { problem }))
+    }
+
+    /// Merges the layers of a version, unless they are merged already.
+    async fn merge_layers(
+        self: &Arc<Self>,
+        config: &FunctionConfig,
+        environment: &Environment,
+        python: Option<&Path>,
+        broken: bool,
+    ) -> Result<(Option<MergedLayers>, Option<Reservation>), DeployError> {
+        let folder = self.data_dir.layers();
+        let Some(merged) = layers::merged(&folder, config, environment) else {
+            return Ok((None, None));
+        };
+        if let Some(hidden) = environment
+            .folders()
+            .iter()
+            .find(|folder| folder.starts_with(LAYERS_INSIDE))
+        {
+            return Err(errors::from_command(format!(
+                "functions.{}.layers: layers are shown at {LAYERS_INSIDE}, and the function's interpreter needs {} below it; use an \
+                 interpreter elsewhere, or put the layers' files into the code",
+                config.name,
+                hidden.display()
+            )));
+        }
+        // Held until the version is committed.
+        let claim = self.state.reserve(merged.dir.clone());
+        if broken || !merged.dir.is_dir() {
+            let (inner, layers) = (Arc::clone(self), config.layers.clone());
+            let staged = blocking(move || inner.layers.merge(&layers)).await?;
+            if let (Some(python), Some(modules)) = (python, staged.python()) {
+                environment::compile(python, &modules).await;
+            }
+            let place = merged.dir.clone();
+            blocking(move || staged.settle(&place, broken)).await?;
+        }
+        Ok((layers::merged(&folder, config, environment), Some(claim)))
+    }
+
     async fn make_live(
         self: Arc<Self>,
         parts: Parts,
-        claims: Claims,
+        mut claims: Claims,
         say: &Say,
     ) -> Result<DeployReport, DeployError> {
         let Parts {
@@ -196,6 +276,11 @@ impl Inner {
             .as_ref()
             .is_some_and(|function| function.problem.is_some());
         staged.settle(code_dir.clone(), broken).await?;
+        let python = plan.python_to_compile();
+        let environment = &obtained.environment;
+        let merged = self.merge_layers(&config, environment, python, broken);
+        let (layers, layers_claim) = merged.await?;
+        claims.folders.extend(layers_claim);
 
         let version = Arc::new(Version {
             id,
@@ -204,6 +289,7 @@ impl Inner {
                 .map_or(1, |function| function.live.version.number + 1),
             config,
             code_dir,
+            layers,
             environment: obtained.environment,
         });
         let template = self.try_version(&version, say).await?;
@@ -330,9 +416,21 @@ impl EnvironmentWas {
     }
 }
 
+/// As Lambda, looks for the `bootstrap` of `provided` in the code and then in the layers.
+fn use_bootstrap_of(layers: &[PathBuf], config: &mut FunctionConfig, code: &Path) {
+    let in_layer = layers.iter().any(|layer| layer.join("bootstrap").is_file());
+    if in_layer
+        && let Runtime::Provided(provided) = &mut config.runtime
+        && provided.is_default()
+        && !code.join("bootstrap").exists()
+    {
+        provided.command = vec![format!("{LAYERS_INSIDE}/bootstrap")];
+    }
+}
+
 /// Checks the code before anything is built for it.
 fn check_code(config: &FunctionConfig, staged: &Staged) -> Result<(), DeployError> {
-    if staged.unpacked.files == 0 && config.runtime.needs_code() {
+    if staged.unpacked.files() == 0 && config.runtime.needs_code() {
         return Err(errors::from_archive(&ArchiveError::Empty));
     }
     match hints::command_problem(&config.runtime, &staged.code) {

@@ -1,10 +1,10 @@
 use std::collections::HashSet;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use parking_lot::Mutex;
@@ -214,7 +214,7 @@ fn entries(folder: &Path) -> usize {
 }
 
 /// Files whose name begins with `bootstrap` are executable.
-fn archive(files: &[(&str, &str)]) -> Bytes {
+fn archive(files: &[(&str, &str)]) -> File {
     let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for (path, text) in files {
         let mut header = tar::Header::new_gnu();
@@ -223,7 +223,14 @@ fn archive(files: &[(&str, &str)]) -> Bytes {
         header.set_size(text.len() as u64);
         tar.append_data(&mut header, path, text.as_bytes()).unwrap();
     }
-    tar.into_inner().unwrap().finish().unwrap().into()
+    file_of(&tar.into_inner().unwrap().finish().unwrap())
+}
+
+/// An upload, written to its end as the control API leaves it or not.
+fn file_of(bytes: &[u8]) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    file
 }
 
 fn name(text: &str) -> FunctionName {
@@ -358,7 +365,7 @@ async fn a_missing_module_is_explained_by_what_there_is() {
 #[tokio::test]
 async fn whatever_is_wrong_with_a_request_has_its_word_and_leaves_nothing() {
     let bench = Bench::new();
-    let refused = async |spec: FunctionSpec, archive: Bytes| {
+    let refused = async |spec: FunctionSpec, archive: File| {
         let error = bench
             .deployer()
             .deploy(name("f"), spec, archive, Arc::new(|_| {}))
@@ -379,7 +386,7 @@ async fn whatever_is_wrong_with_a_request_has_its_word_and_leaves_nothing() {
         "runtime_missing"
     );
     assert_eq!(
-        refused(FunctionSpec::default(), Bytes::from_static(b"PK")).await,
+        refused(FunctionSpec::default(), file_of(b"PK")).await,
         "bad_archive"
     );
     let endless = archive(&[("requirements.txt", "-r requirements.txt")]);

@@ -107,6 +107,11 @@ pub(super) fn missing(version: &Version) -> Option<String> {
     let node = environment.node.as_ref();
     let folders = [
         (Some(version.code_dir.as_path()), "code", "is"),
+        (
+            version.layers.as_ref().map(|layers| layers.dir.as_path()),
+            "layers",
+            "are",
+        ),
         (environment.packages_dir(), "packages", "are"),
         (environment.modules_dir(), "Node.js packages", "are"),
     ];

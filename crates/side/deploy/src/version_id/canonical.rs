@@ -31,6 +31,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         concurrency,
         scale,
         owner: _,
+        layers,
     } = config;
     let ScaleConfig {
         min,
@@ -56,6 +57,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("scale.idle_ns", nanoseconds(*idle), 60_000_000_000);
     // The policy's own form leaves out constants that have their defaults.
     form.add("scale.policy", policy.to_string().as_str(), "demand");
+    form.add("layers", layers.as_slice(), &[]);
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
 }

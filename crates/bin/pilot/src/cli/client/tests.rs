@@ -1,4 +1,4 @@
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
@@ -69,7 +69,7 @@ fn an_upload_is_sent_with_its_length_and_answered_line_by_line() {
         stream.write_all(b"7\r\nsecond\n\r\n0\r\n\r\n").unwrap();
         seen
     });
-    let form = Multipart::new(&FunctionSpec::default(), b"archive".to_vec()).unwrap();
+    let form = Multipart::new(&FunctionSpec::default(), archive()).unwrap();
     let answer = client.upload(&"a".parse().unwrap(), form).unwrap();
     let mut lines = answer.lines();
     assert_eq!(lines.next().unwrap().unwrap(), "first");
@@ -114,4 +114,15 @@ fn a_name_that_is_not_there_brings_the_nearest_one() {
         "there is no function 'invrt': did you mean 'invert'?"
     );
     server.join().unwrap();
+}
+
+fn archive() -> Archive {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"archive").unwrap();
+    file.rewind().unwrap();
+    Archive {
+        file,
+        bytes: 7,
+        content: pilot_deploy::content::Content::default(),
+    }
 }

@@ -10,7 +10,7 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use pilot_model::FunctionName;
 
-use super::super::pack::{self, Ignore};
+use super::super::pack::{self, Ignore, Kind};
 use super::super::project::{Project, Target};
 use super::message::Message;
 
@@ -29,6 +29,8 @@ struct Root {
     name: FunctionName,
     folder: PathBuf,
     ignore: Ignore,
+    /// The folders and zip files of its layers.
+    layers: Vec<PathBuf>,
 }
 
 impl Watch {
@@ -69,11 +71,23 @@ impl Watch {
             .iter()
             .map(|target| {
                 let folder = real(&target.folder)?;
-                wanted.extend(pack::folders(&folder)?);
+                wanted.extend(pack::folders(&folder, Kind::Code)?);
+                let mut layers = Vec::new();
+                for layer in &target.layers {
+                    let path = real(&layer.path)?;
+                    if path.is_dir() {
+                        wanted.extend(pack::folders(&path, Kind::Layer)?);
+                    } else {
+                        // Not the file itself, because it is usually replaced.
+                        wanted.extend(path.parent().map(Path::to_owned));
+                    }
+                    layers.push(path);
+                }
                 Ok(Root {
                     name: target.name.clone(),
-                    ignore: Ignore::of(&folder)?,
+                    ignore: Ignore::of(&folder, Kind::Code)?,
                     folder,
+                    layers,
                 })
             })
             .collect::<anyhow::Result<_>>()?;
@@ -103,6 +117,9 @@ impl Watch {
         let Some(root) = self.roots.iter().find(|root| root.name == target.name) else {
             return true;
         };
+        if root.layers.iter().any(|layer| path.starts_with(layer)) {
+            return true;
+        }
         match path.strip_prefix(&root.folder) {
             Ok(inside) => inside == Path::new(".pilotignore") || !root.ignore.covers(inside),
             Err(_) => false,

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-use super::{PackError, io_error};
+use super::{Kind, PackError, io_error};
 
 /// The patterns for one folder.
 #[derive(Debug)]
@@ -22,14 +22,14 @@ pub(in super::super) struct Ignore {
 
 impl Ignore {
     /// The built-in patterns and those of the folder's `.pilotignore`.
-    pub(in super::super) fn of(folder: &Path) -> Result<Self, PackError> {
+    pub(in super::super) fn of(folder: &Path, kind: Kind) -> Result<Self, PackError> {
         let path = folder.join(FILE);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(io_error(&path, error)),
         };
-        Self::parse(&text).map_err(|(line, problem)| PackError::Ignore {
+        Self::parse(&text, kind).map_err(|(line, problem)| PackError::Ignore {
             path,
             line,
             problem,
@@ -37,10 +37,14 @@ impl Ignore {
     }
 
     /// The error is the number of a line and what is wrong with it.
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
+    fn parse(text: &str, kind: Kind) -> Result<Self, (usize, String)> {
         let mut patterns = GitignoreBuilder::new("");
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let always = ALWAYS.iter().copied().zip(std::iter::repeat(0));
+        let built_in = match kind {
+            Kind::Code => ALWAYS,
+            Kind::Layer => LAYER,
+        };
+        let always = built_in.iter().copied().zip(std::iter::repeat(0));
         for (line, number) in always.chain(text.lines().zip(1..)) {
             let failed = |problem: String| (number, problem);
             let glob = as_glob(line).map_err(|problem| failed(problem.to_owned()))?;
@@ -126,6 +130,17 @@ const ALWAYS: &[&str] = &[
     "*.pyc",
     ".DS_Store",
     "/pilot.toml",
+    "/.pilotignore",
+];
+
+/// Left out of every layer. Installed packages are what layers are for.
+const LAYER: &[&str] = &[
+    ".git/",
+    ".hg/",
+    ".svn/",
+    ".git",
+    "__pycache__/",
+    ".DS_Store",
     "/.pilotignore",
 ];
 

@@ -13,9 +13,19 @@ fn write(folder: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
+fn bytes(archive: &Archive) -> Vec<u8> {
+    let mut file = archive.file.try_clone().unwrap();
+    file.rewind().unwrap();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len() as u64, archive.bytes);
+    bytes
+}
+
 /// Path, mode and content of each entry, in the archive's order.
 fn unpack(archive: &Archive) -> Vec<(String, u32, String)> {
-    let mut tar = tar::Archive::new(GzDecoder::new(archive.bytes.as_slice()));
+    let bytes = bytes(archive);
+    let mut tar = tar::Archive::new(GzDecoder::new(bytes.as_slice()));
     let entries = tar.entries().unwrap().map(|entry| {
         let mut entry = entry.unwrap();
         assert_eq!(entry.header().mtime().unwrap(), 0);
@@ -54,9 +64,12 @@ fn equal_folders_give_equal_bytes_whenever_they_were_written() {
     file.set_modified(std::time::UNIX_EPOCH).unwrap();
     fs::set_permissions(two.path().join("app.py"), fs::Permissions::from_mode(0o600)).unwrap();
 
-    let (one, two) = (pack(one.path()).unwrap(), pack(two.path()).unwrap());
-    assert_eq!(one.bytes, two.bytes);
-    assert_eq!(one.files, 3);
+    let (one, two) = (
+        pack(one.path(), Kind::Code).unwrap(),
+        pack(two.path(), Kind::Code).unwrap(),
+    );
+    assert_eq!(bytes(&one), bytes(&two));
+    assert_eq!(one.content.files(), 3);
     assert_eq!(names(&one), ["app.py", "lib", "lib/a.py", "lib/b.py"]);
 }
 
@@ -66,7 +79,7 @@ fn only_whether_a_file_is_executable_is_kept_of_its_mode() {
     write(folder.path(), "a", "");
     write(folder.path(), "b", "");
     fs::set_permissions(folder.path().join("b"), fs::Permissions::from_mode(0o700)).unwrap();
-    let modes: BTreeMap<String, u32> = unpack(&pack(folder.path()).unwrap())
+    let modes: BTreeMap<String, u32> = unpack(&pack(folder.path(), Kind::Code).unwrap())
         .into_iter()
         .map(|(name, mode, _)| (name, mode))
         .collect();
@@ -96,9 +109,9 @@ fn caches_version_control_and_what_pilotignore_lists_stay_behind() {
         ".pilotignore",
         "# not needed to run\ntests/\n*.log\n",
     );
-    let archive = pack(folder.path()).unwrap();
+    let archive = pack(folder.path(), Kind::Code).unwrap();
     assert_eq!(names(&archive), ["app.py", "lib", "lib/data.json"]);
-    assert_eq!(archive.files, 2);
+    assert_eq!(archive.content.files(), 2);
 }
 
 #[test]
@@ -107,7 +120,7 @@ fn links_into_the_folder_become_what_they_point_to() {
     write(folder.path(), "lib/a.py", "a = 1");
     symlink("lib/a.py", folder.path().join("b.py")).unwrap();
     symlink("lib", folder.path().join("same")).unwrap();
-    let entries = unpack(&pack(folder.path()).unwrap());
+    let entries = unpack(&pack(folder.path(), Kind::Code).unwrap());
     let content = |name: &str| {
         entries
             .iter()
@@ -132,12 +145,15 @@ fn links_that_leave_loop_or_dangle_are_errors_that_name_them() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "lib/a.py", "");
         symlink(&target, folder.path().join("lib/link")).unwrap();
-        let problem = pack(folder.path()).unwrap_err().to_string();
+        let problem = pack(folder.path(), Kind::Code).unwrap_err().to_string();
         assert!(problem.contains("lib/link"), "{problem}");
         assert!(problem.contains(wanted), "{problem}");
 
         write(folder.path(), ".pilotignore", "link\n");
-        assert!(pack(folder.path()).is_ok(), "an ignored link does no harm");
+        assert!(
+            pack(folder.path(), Kind::Code).is_ok(),
+            "an ignored link does no harm"
+        );
     }
 }
 
@@ -145,7 +161,7 @@ fn links_that_leave_loop_or_dangle_are_errors_that_name_them() {
 fn a_socket_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let _socket = UnixListener::bind(folder.path().join("s")).unwrap();
-    let problem = pack(folder.path()).unwrap_err().to_string();
+    let problem = pack(folder.path(), Kind::Code).unwrap_err().to_string();
     assert!(problem.contains("/s: is a socket"), "{problem}");
 }
 
@@ -155,7 +171,7 @@ fn the_folders_to_watch_are_those_that_are_packed() {
     for path in ["app.py", "lib/deep/a.py", ".venv/lib/b.py"] {
         write(folder.path(), path, "");
     }
-    let found = folders(folder.path()).unwrap();
+    let found = folders(folder.path(), Kind::Code).unwrap();
     let inside: Vec<&Path> = found
         .iter()
         .map(|path| path.strip_prefix(folder.path()).unwrap())

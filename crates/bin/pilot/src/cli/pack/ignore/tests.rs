@@ -7,7 +7,7 @@ use proptest::strategy::ValueTree as _;
 use super::*;
 
 fn ignores(text: &str, path: &str, is_folder: bool) -> bool {
-    Ignore::parse(text)
+    Ignore::parse(text, Kind::Code)
         .unwrap()
         .matches(Path::new(path), is_folder)
 }
@@ -37,7 +37,7 @@ fn caches_and_version_control_are_always_left_out() {
 
 #[test]
 fn what_lies_below_a_folder_that_is_left_out_is_covered() {
-    let ignore = Ignore::parse("tests/\n!tests/data/a.json").unwrap();
+    let ignore = Ignore::parse("tests/\n!tests/data/a.json", Kind::Code).unwrap();
     assert!(ignore.covers(Path::new("tests/data/a.json")));
     assert!(ignore.covers(Path::new(".git/index.lock")));
     assert!(!ignore.covers(Path::new("lib/a.json")));
@@ -60,7 +60,7 @@ fn what_is_always_left_out_can_be_taken_back() {
 #[test]
 fn what_git_and_we_would_read_in_different_ways_is_refused_with_its_line() {
     for pattern in ["[[:alpha:]]", "[a\\]]", "[a/b]", "[ab", "[z-a]", "a\\", "!"] {
-        let (line, problem) = Ignore::parse(&format!("a\n{pattern}\n")).unwrap_err();
+        let (line, problem) = Ignore::parse(&format!("a\n{pattern}\n"), Kind::Code).unwrap_err();
         assert_eq!(line, 2, "{pattern}: {problem}");
     }
 }
@@ -258,7 +258,7 @@ impl Repository {
 
     /// The paths that we leave out with this `.pilotignore`.
     fn by_us(&self, text: &str) -> Vec<&str> {
-        let ignore = Ignore::parse(text).unwrap();
+        let ignore = Ignore::parse(text, Kind::Code).unwrap();
         self.these(|path, is_folder| {
             let mut above = Path::new(path).ancestors().skip(1);
             ignore.matches(Path::new(path), is_folder)
@@ -308,7 +308,7 @@ fn patterns_mean_what_they_mean_to_git() {
 proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(text in ".{0,100}", path in "[a-z/]{1,20}") {
-        if let Ok(ignore) = Ignore::parse(&text) {
+        if let Ok(ignore) = Ignore::parse(&text, Kind::Code) {
             let _ = ignore.covers(Path::new(&path));
         }
     }
