@@ -213,6 +213,27 @@ while True:
     urllib.request.urlopen(urllib.request.Request(api + id + "/response", json.dumps(answer).encode()))
 "#;
 
+/// The dynamic linker reads the variable when the interpreter starts, which is before the function is known.
+#[test]
+fn a_node_with_libraries_of_a_layer_is_started_with_their_folder() {
+    let manifest = "[layers.tools]\npath = \"tools\"\n[functions.lab]\npath = \"lab\"\nruntime = \"node\"\nlayers = [\"tools\"]\n";
+    let project = project(manifest)
+        .file(
+            "lab/index.js",
+            "const fs = require('fs');\n\
+             exports.handler = async () => [\n\
+               fs.readFileSync('/proc/self/environ', 'utf8').split('\\0').filter((one) => one.startsWith('LD_')),\n\
+               process.env.LD_LIBRARY_PATH,\n\
+               fs.readdirSync('/opt/lib'),\n\
+             ];\n",
+        )
+        .file("tools/lib/libx.so", "");
+    let daemon = daemon();
+    up(&daemon, &project);
+    let wanted = json!([["LD_LIBRARY_PATH=/opt/lib"], "/opt/lib", ["libx.so"]]);
+    assert_eq!(answer(&daemon, "lab", plain()), wanted);
+}
+
 #[test]
 fn the_bootstrap_of_provided_may_be_in_a_layer() {
     let manifest = "[layers.tools]\npath = \"tools\"\n[functions.lab]\npath = \"lab\"\nruntime = \"provided\"\nlayers = [\"tools\"]\n";

@@ -69,22 +69,22 @@ impl LayerStore {
     /// A layer that is there, and is kept for a while from now on. Blocks.
     pub(crate) fn find(&self, id: &LayerId) -> Result<Option<LayerInfo>, DeployError> {
         let folder = self.folder(id);
-        // Held first: between the look and the hold, the sweep could remove it.
-        self.hold(id);
+        // Reserved first: between the look and the hold, the sweep could remove it.
+        let _reservation = self.state.reserve(folder.clone());
         if !folder.is_dir() {
-            self.held.lock().retain(|held| held.id != *id);
             return Ok(None);
         }
+        self.hold(id);
         info(id, &folder).map(Some)
     }
 
     /// Unpacks an uploaded layer, checks it, and keeps it for a while. Blocks.
     pub(crate) fn add(&self, id: &LayerId, mut archive: File) -> Result<LayerInfo, DeployError> {
-        self.hold(id);
-        let place = self.folder(id);
-        if place.is_dir() {
-            return info(id, &place);
+        if let Some(there) = self.find(id)? {
+            return Ok(there);
         }
+        let place = self.folder(id);
+        let _reservation = self.state.reserve(place.clone());
         let disk = |source: io::Error| DeployError::Internal {
             message: format!(
                 "the layer could not be written to {}: {source}",
@@ -114,6 +114,8 @@ impl LayerStore {
         durable::finish_tree(&folder)
             .and_then(|()| durable::settle(&folder, &place))
             .map_err(disk)?;
+        // Only now: an upload that fails must not shorten the time of another layer.
+        self.hold(id);
         Ok(LayerInfo {
             id: id.clone(),
             files: content.files() as u64,

@@ -183,6 +183,7 @@ pub(crate) fn version(dir: &Path, name: &str, spec: &Spec<'_>) -> Arc<Version> {
         number: 7,
         config: config.check(&name.parse().unwrap()).unwrap(),
         code_dir,
+        layers: None,
         environment: Environment {
             id: EnvironmentId::from_hex("none"),
             python: None,

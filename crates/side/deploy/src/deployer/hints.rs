@@ -124,6 +124,7 @@ fn not_on_path(program: &str, version: &Version) -> Option<String> {
             .as_ref()
             .and_then(|python| beside(&python.executable)),
         node.and_then(|node| beside(&node.executable)),
+        version.layers.as_ref().map(|layers| layers.dir.join("bin")),
     ];
     let machine = ["/usr/local/bin", "/usr/bin", "/bin"].map(|folder| Some(PathBuf::from(folder)));
     let is_there = folders
@@ -138,7 +139,7 @@ fn not_on_path(program: &str, version: &Version) -> Option<String> {
         return Some(format!("{program} is in the code: write ./{program}"));
     }
     Some(format!(
-        "{program} is neither on the machine nor in the environment: add it to requirements.txt or package.json, or, where it is \
+        "{program} is neither on the machine nor in the environment or a layer: add it to requirements.txt or package.json, or, where it is \
          in the code, begin it with ./"
     ))
 }

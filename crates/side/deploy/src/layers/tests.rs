@@ -144,6 +144,18 @@ fn an_uploaded_layer_waits_for_its_deployment_but_not_for_ever() {
 #[test]
 fn only_so_many_layers_wait() {
     let bench = Bench::new();
+    let first = bench.add("a", &[("x", "first")]);
+    // Neither a question nor an upload that fails takes the place of a layer.
+    for number in 0..=HELD_MAX {
+        let id = id_of(&[("x", &number.to_string())]);
+        assert_eq!(bench.store.find(&id).unwrap(), None);
+        bench
+            .store
+            .add(&id, archive(&[("x", "wrong")]))
+            .unwrap_err();
+    }
+    bench.sweep();
+    assert_eq!(bench.names(), [first.id.as_str()]);
     for number in 0..=HELD_MAX {
         bench.add("a", &[("x", &number.to_string())]);
     }
