@@ -200,6 +200,26 @@ mod tests {
     }
 
     #[test]
+    fn an_edit_of_a_layer_concerns_the_functions_that_list_it() {
+        let dir = tempfile::tempdir().unwrap();
+        project(dir.path());
+        let text = "[layers.tools]\npath = \"tools\"\n[functions.a]\npath = \"a\"\nlayers = [\"tools\"]\n[functions.b]\npath = \"b\"\n";
+        fs::write(dir.path().join("pilot.toml"), text).unwrap();
+        fs::create_dir_all(dir.path().join("tools/bin")).unwrap();
+        let project = Project::read(dir.path(), None).unwrap();
+        let (sender, inbox) = mpsc::channel();
+        let watch = Watch::start(&project, sender).unwrap();
+        fs::write(dir.path().join("tools/bin/x"), "").unwrap();
+        let path = next_change(&inbox);
+        let concerned: Vec<bool> = project
+            .targets
+            .iter()
+            .map(|target| watch.concerns(target, &path))
+            .collect();
+        assert_eq!(concerned, [true, false], "{}", path.display());
+    }
+
+    #[test]
     fn a_new_folder_is_watched_after_a_refresh() {
         let dir = tempfile::tempdir().unwrap();
         let project = project(dir.path());
