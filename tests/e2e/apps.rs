@@ -303,7 +303,7 @@ type Talk = tungstenite::WebSocket<std::net::TcpStream>;
 type Refused = tungstenite::http::Response<Option<Vec<u8>>>;
 
 /// Opens a WebSocket, or returns the response that rejects it.
-fn talk(daemon: &Daemon, path: &str, protocols: &str) -> Result<(Talk, Refused), Refused> {
+fn talk(daemon: &Daemon, path: &str, protocols: &str) -> Result<(Talk, Refused), Box<Refused>> {
     use tungstenite::client::IntoClientRequest as _;
     let mut request = format!("ws://{}/fn/lab{path}", daemon.address())
         .into_client_request()
@@ -319,7 +319,7 @@ fn talk(daemon: &Daemon, path: &str, protocols: &str) -> Result<(Talk, Refused),
     match tungstenite::client(request, stream) {
         Ok(opened) => Ok(opened),
         Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response))) => {
-            Err(*response)
+            Err(response)
         }
         Err(other) => panic!("{other}"),
     }

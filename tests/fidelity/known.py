@@ -12,7 +12,10 @@ _TELEMETRY = "a session of the import computes with one thread; no telemetry, wh
 # By package, the aspects that differ.
 DIFFERENCES: dict[str, dict[str, str]] = {
     "aws-xray-sdk": dict.fromkeys(["files after", "files before"], "outside, it does not heed `$TMPDIR`"),
-    "matplotlib": {"threads before": _BLAS},
+    "matplotlib": {
+        "threads before": _BLAS,
+        **dict.fromkeys(["files after", "files before"], "outside, root's fonts are cached in `/var/cache`, not in `/tmp`"),
+    },
     "numpy": {"threads before": _BLAS},
     "onnxruntime": dict.fromkeys(
         ["descriptors after", "descriptors before", "files after", "files before", "threads before"], _TELEMETRY

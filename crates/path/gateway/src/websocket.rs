@@ -284,7 +284,13 @@ fn close_frame(bytes: &[u8]) -> Option<CloseFrame> {
     let (code, reason) = bytes.split_at_checked(2)?;
     let code = CloseCode::from(u16::from_be_bytes([code[0], code[1]]));
     let mut reason = String::from_utf8_lossy(reason).into_owned();
-    reason.truncate(reason.floor_char_boundary(REASON_LEN_MAX));
+    if let Some(end) = (0..=REASON_LEN_MAX)
+        .rev()
+        .find(|end| reason.is_char_boundary(*end))
+    {
+        // Does nothing to a shorter one.
+        reason.truncate(end);
+    }
     Some(CloseFrame {
         code: if code.is_allowed() {
             code

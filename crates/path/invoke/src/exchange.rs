@@ -4,12 +4,16 @@
 //! out is killed at once. With `concurrency` above 1, it is killed when its other invocations have ended. If the caller hangs up,
 //! the worker is killed as well, except an HTTP server: its connection is closed, and it can still be used.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use pilot_model::calendar::unix_ms;
-use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, InputKind, WorkerFault};
+use pilot_model::ports::{
+    Answer, Call, Done, HttpHead, Input, InputKind, StreamedBody, WorkerFault,
+};
 use pilot_model::{Interface, InvocationHead, Outcome};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
@@ -49,28 +53,18 @@ pub(crate) async fn exchange(
         lease.outlives_exchange();
         invocation.begins();
     }
-    let mut inputs = Vec::new();
-    if let Some(rest) = payload.rest {
-        match Upload::start(rest) {
-            Ok((upload, input)) => {
-                invocation.upload = Some(upload);
-                inputs.push(input);
-            }
-            Err(error) => {
-                let problem = format!("pass on the request's body: {error}");
-                let output = Bytes::new();
-                let fault = WorkerFault::Protocol { problem, output };
-                let failure = Failure::fault(&request.id, &fault);
-                return fail(invocation, lease, failure);
-            }
-        }
-    }
     let is_websocket = payload.websocket.is_some();
-    inputs.extend(payload.websocket.map(|messages| Input {
-        name: "websocket".to_owned(),
-        kind: InputKind::WebSocket,
-        descriptor: Arc::new(messages),
-    }));
+    let inputs = match inputs(payload.rest, payload.websocket, &mut invocation) {
+        Ok(inputs) => inputs,
+        Err(error) => {
+            let fault = WorkerFault::Protocol {
+                problem: format!("pass on the request's body: {error}"),
+                output: Bytes::new(),
+            };
+            let failure = Failure::fault(&request.id, &fault);
+            return fail(invocation, lease, failure);
+        }
+    };
     let call = Call {
         stream,
         head: Arc::new(head),
@@ -129,6 +123,26 @@ pub(crate) async fn exchange(
         }
     };
     finish(invocation, lease, outcome, body, done)
+}
+
+/// The descriptors that go with the call: the rest of a large body, which begins to pass, and the messages of a WebSocket.
+fn inputs(
+    rest: Option<StreamedBody>,
+    websocket: Option<OwnedFd>,
+    invocation: &mut Invocation,
+) -> io::Result<Vec<Input>> {
+    let mut inputs = Vec::new();
+    if let Some(rest) = rest {
+        let (upload, input) = Upload::start(rest)?;
+        invocation.upload = Some(upload);
+        inputs.push(input);
+    }
+    inputs.extend(websocket.map(|messages| Input {
+        name: "websocket".to_owned(),
+        kind: InputKind::WebSocket,
+        descriptor: Arc::new(messages),
+    }));
+    Ok(inputs)
 }
 
 /// A complete answer. The worker goes back before the record is made, so that the next request need not wait for the record.
