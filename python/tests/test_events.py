@@ -27,6 +27,21 @@ def handler(event, c):
     assert answer == ["test", "1", invoke_meta()["arn"], "128", ID, None, None, 1, "t", True, True]
 
 
+def test_programs_see_a_trace_that_is_recorded(start: Start) -> None:
+    code = "import os, subprocess\ndef handler(e, c): return [os.environ.get('_X_AMZN_TRACE_ID'), subprocess.getoutput('echo $_X_AMZN_TRACE_ID')]\n"
+    worker = start(code)
+    for trace, exported in [("Root=1;Sampled=1", "Root=1;Sampled=1"), ("Root=2;Sampled=0", ""), ("Root=3", "Root=3")]:
+        assert worker.result({}, trace=trace) == [trace, exported]
+    assert worker.result({}) == [None, ""]
+
+
+def test_traces_that_are_not_recorded_take_no_memory(start: Start) -> None:
+    worker = start("def handler(e, c): return int(open('/proc/self/statm').read().split()[1])\n")
+    text = "Root=1-%08x-aaaaaaaaaaaaaaaaaaaaaaaa;Parent=bbbbbbbbbbbbbbbb;Sampled=0"
+    pages = [worker.result({}, trace=text % number) for number in range(6000)]
+    assert pages[-1] - pages[1000] < 100, "kB per invocation are lost"
+
+
 def test_the_trace_is_there_only_during_its_invocation(start: Start) -> None:
     worker = start("import os\ndef handler(e, c): return os.environ.get('_X_AMZN_TRACE_ID')\n")
     assert worker.result({}, trace="Root=1") == "Root=1"
