@@ -146,10 +146,15 @@ class Seen:
         return [connection for connection, pids in self.users.items() if len(pids) > 1]
 
 
+def function(library: str) -> str:
+    """Its name. `test_packages.py` has functions with the names of packages."""
+    return f"connected-{library}"
+
+
 def deployed(daemon: Daemon, code: Path, library: str, environment: dict[str, str]) -> dict[str, Any]:
     """Deploys the function and returns the daemon's report about its template."""
     lines = [
-        f"[functions.{library}]",
+        f"[functions.{function(library)}]",
         f'handler = "with_{library}.handler"',
         'network = "host"  # to reach the servers on 127.0.0.1',
         f"scale = {{ max = {WORKERS} }}",
@@ -158,7 +163,7 @@ def deployed(daemon: Daemon, code: Path, library: str, environment: dict[str, st
     (code / "pilot.toml").write_text("\n".join(lines) + "\n")
     done = daemon.up(code)
     assert done.returncode == 0, done.stdout + done.stderr
-    report: dict[str, Any] = json.loads(daemon.request("GET", f"/_pilot/v1/functions/{library}").read())["template"]
+    report: dict[str, Any] = json.loads(daemon.request("GET", f"/_pilot/v1/functions/{function(library)}").read())["template"]
     return report
 
 
@@ -199,7 +204,7 @@ def test_each_worker_has_its_own_connection(
         with ThreadPoolExecutor(WORKERS) as callers:
             until = time.time() + wait_s
             for index in range(WORKERS):
-                callers.submit(seen.add, daemon, library, f"burst-{wait_s}-{index}", until=until)
+                callers.submit(seen.add, daemon, function(library), f"burst-{wait_s}-{index}", until=until)
         if len(seen.workers) >= WORKERS:
             break
 
@@ -207,12 +212,12 @@ def test_each_worker_has_its_own_connection(
         for call in range(CALLS_OF_EACH):
             if sum(seen.errors.values()) > ERRORS_MAX:
                 return  # they may be timeouts
-            seen.add(daemon, library, f"{index}-{call}")
+            seen.add(daemon, function(library), f"{index}-{call}")
 
     with ThreadPoolExecutor(WORKERS) as callers:
         for done in [callers.submit(caller, index) for index in range(WORKERS)]:
             done.result()
-    daemon.retire(library)
+    daemon.retire(function(library))
     # Outside Pilotlight there are no hooks.
     shown = [] if library in HOOK else outside(daemon, folder / "code", library, environment, server)
     with capsys.disabled():

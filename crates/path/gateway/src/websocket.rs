@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use pilot_invoke::{HttpBody, InvokeError};
+use pilot_invoke::{HttpBody, InvokeError, TunnelTraffic};
 use pilot_model::ports::HttpHead;
 use pilot_sys::seqpacket;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -133,6 +134,7 @@ impl WebSocket {
         let (mut to_client, from_client) = client.split();
         let (from_worker, to_worker) = worker.into_split();
         let traffic = Traffic::default();
+        body.counts(Arc::clone(&traffic.messages));
         {
             let application = async {
                 let (said, ended) = tokio::join!(
@@ -156,8 +158,6 @@ impl WebSocket {
                 () = traffic.silence(idle_max) => {}
             }
         }
-        let (bytes_in, bytes_out) = traffic.bytes();
-        body.passed(bytes_in, bytes_out);
         // Ends a client that the application has not.
         drop(timeout(CLOSE_TIME_MAX, to_client.close()).await);
     }
@@ -180,7 +180,8 @@ async fn outbound(
 ) -> Said {
     while let Ok(Some(message)) = read(&mut worker).await {
         traffic
-            .out
+            .messages
+            .bytes_out
             .fetch_add(message.len() as u64, Ordering::Relaxed);
         let closes = message.is_close();
         if client.send(message).await.is_err() {
@@ -219,7 +220,10 @@ async fn inbound(
             | Err(tungstenite::Error::Io(_)) => return,
             Err(_) => (CLOSE, code_bytes(CloseCode::Protocol)),
         };
-        traffic.inn.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        traffic
+            .messages
+            .bytes_in
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let Ok(len) = u32::try_from(bytes.len()) else {
             return;
         };
@@ -321,25 +325,28 @@ fn code_bytes(code: CloseCode) -> Bytes {
 /// What has passed.
 #[derive(Debug, Default)]
 struct Traffic {
-    inn: AtomicU64,
-    out: AtomicU64,
+    messages: Arc<TunnelTraffic>,
     /// Pings and pongs.
     alive: AtomicU64,
 }
 
 impl Traffic {
-    fn bytes(&self) -> (u64, u64) {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (read(&self.inn), read(&self.out))
+    fn count(&self) -> [u64; 3] {
+        let counts = [
+            &self.messages.bytes_in,
+            &self.messages.bytes_out,
+            &self.alive,
+        ];
+        counts.map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Resolves after `idle_max` without traffic, with the precision of a third of it.
     async fn silence(&self, idle_max: Duration) {
         let mut silent = 0;
-        let mut known = (self.bytes(), 0);
+        let mut known = [0; 3];
         while silent < TICKS {
             sleep(idle_max / TICKS).await;
-            let now = (self.bytes(), self.alive.load(Ordering::Relaxed));
+            let now = self.count();
             silent = if now == known { silent + 1 } else { 0 };
             known = now;
         }

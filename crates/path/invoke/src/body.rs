@@ -17,6 +17,7 @@ use tokio::time::{Instant as Deadline, timeout_at};
 use crate::error::InvokeError;
 use crate::fault::Failure;
 use crate::invocation::Invocation;
+use crate::passing::TunnelTraffic;
 
 /// A response body.
 #[derive(Debug)]
@@ -100,11 +101,10 @@ impl HttpBody {
         }
     }
 
-    /// Counts bytes that passed beside the body: the messages of a WebSocket.
-    pub fn passed(&mut self, bytes_in: u64, bytes_out: u64) {
+    /// The messages of a WebSocket, which pass beside the body. The record counts what passed until the end.
+    pub fn counts(&mut self, traffic: Arc<TunnelTraffic>) {
         if let Some(rest) = &mut self.rest {
-            rest.invocation.bytes_in += bytes_in;
-            rest.invocation.bytes_out += bytes_out;
+            rest.invocation.traffic = Some(traffic);
         }
     }
 

@@ -13,6 +13,7 @@ use pilot_pool::{Lease, Pools};
 use tokio::sync::Notify;
 
 use crate::fault::joined;
+use crate::passing::TunnelTraffic;
 use crate::request::Request;
 use crate::response::{Response, ResponseBody};
 use crate::upload::Upload;
@@ -63,6 +64,8 @@ pub(crate) struct Invocation {
     worker: Option<WorkerId>,
     memory_bytes_max: Option<u64>,
     pub(crate) cpu: Option<CpuTime>,
+    /// The messages of a WebSocket.
+    pub(crate) traffic: Option<Arc<TunnelTraffic>>,
     /// The rest of the request's body, until the end.
     pub(crate) upload: Option<Upload>,
     /// See [`InvocationRecord::output_published`].
@@ -90,6 +93,7 @@ impl Invocation {
             worker: None,
             memory_bytes_max: None,
             cpu: None,
+            traffic: None,
             upload: None,
             output_published: None,
             ended: false,
@@ -178,6 +182,10 @@ impl Invocation {
         self.ended = true;
         if let Some(upload) = self.upload.take() {
             self.bytes_in += upload.passed();
+        }
+        if let Some(traffic) = self.traffic.take() {
+            self.bytes_in += traffic.bytes_in.load(Ordering::Relaxed);
+            self.bytes_out += traffic.bytes_out.load(Ordering::Relaxed);
         }
         self.timeline.finished = Some(now);
         let record = Arc::new(InvocationRecord {

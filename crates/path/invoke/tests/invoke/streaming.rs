@@ -1,7 +1,10 @@
 //! Streamed answers of applications.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
-use pilot_invoke::{HttpBody, InvokeError, Response, ResponseBody};
+use pilot_invoke::{HttpBody, InvokeError, Response, ResponseBody, TunnelTraffic};
 use pilot_model::ports::{HttpHead, WorkerFault};
 use pilot_model::{Interface, Outcome};
 use pilot_testkit::{Deal, Deed};
@@ -69,6 +72,20 @@ async fn the_application_gets_the_request_as_it_came() {
     assert_eq!(call.payload, "body");
     assert!(call.head.deadline_unix_ms > 0);
     assert_eq!(call.head.trace, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_messages_of_a_web_socket_are_counted_until_the_end() {
+    let fixture = Fixture::new();
+    deploy(&fixture, head(&[]), "", vec![(10, end(""))]);
+    let mut body = body(fixture.http("GET").await.unwrap());
+    let traffic = Arc::<TunnelTraffic>::default();
+    body.counts(Arc::clone(&traffic));
+    traffic.bytes_in.fetch_add(5, Ordering::Relaxed);
+    traffic.bytes_out.fetch_add(7, Ordering::Relaxed);
+    assert!(body.next().await.is_none());
+    let record = &fixture.sink.records()[0];
+    assert_eq!((record.bytes_in, record.bytes_out), (4 + 5, 7));
 }
 
 #[tokio::test(start_paused = true)]
