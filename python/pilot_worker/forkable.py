@@ -56,7 +56,7 @@ LEFT_BEHIND = frozenset(
 )
 
 JOIN_S_MAX = 2.0
-EXIT_S_MAX = 0.2
+EXIT_S_MAX = 0.5
 
 
 class _State:
@@ -102,13 +102,19 @@ def stop_threads(has_templates_below: bool) -> int:
         for name, stop in STOPS.items():
             if name in sys.modules:
                 _carry_out(stop, sys.modules[name])
-        until = time.monotonic() + EXIT_S_MAX
-        while (count := count_threads()) > 1 and time.monotonic() < until:
-            time.sleep(0.001)  # the kernel removes a thread a little after `join` has returned
+        count = _count_when_settled()
     _state.is_importing = False
     _state.duckdb.clear()
     if not has_templates_below:
         _unwatch_duckdb()
+    return count
+
+
+def _count_when_settled() -> int:
+    """The threads that are left. The kernel removes a thread a little after `join` has returned."""
+    until = time.monotonic() + EXIT_S_MAX
+    while (count := count_threads()) > 1 and time.monotonic() < until:
+        time.sleep(0.001)
     return count
 
 
@@ -218,7 +224,7 @@ def _stop_duckdb(module: Any) -> Optional[Callable[[], None]]:
 
     for connection in _state.duckdb:
         stop(connection)
-    if count_threads() > 1:
+    if _count_when_settled() > 1:
         stop(module.default_connection())  # of `duckdb.sql`; it is made here if there was none
 
     def again() -> None:
