@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from typing import Any, Dict, Optional, Tuple
 
-    from . import upload
+    from . import upload, websocket
     from .aio import AsyncChannel
     from .handler import Function
 
@@ -54,13 +54,7 @@ class AsgiCall:
         except (SystemExit, ChannelClosed):
             raise
         except BaseException as error:  # every error of the application
-            exchange.close()
-            frames = exchange.error(error, meta["id"])
-            output.flush()
-            if frames:
-                rest = self._channel.send(frames)
-                if rest is not None:
-                    await rest
+            await self._fail(exchange, error, meta["id"])
 
     async def _talk(self, stream: int, meta: Dict[str, Any]) -> bool:
         """Serves a WebSocket. False: the request is not a handshake."""
@@ -78,13 +72,17 @@ class AsgiCall:
         except (SystemExit, ChannelClosed):
             raise
         except BaseException as error:  # every error of the application
-            exchange.close()
-            frames = exchange.error(error, meta["id"])
-            output.flush()
-            rest = self._channel.send(frames) if frames else None
-            if rest is not None:
-                await rest
+            await self._fail(exchange, error, meta["id"])
         return True
+
+    async def _fail(self, exchange: _Exchange | websocket.Exchange, error: BaseException, request_id: str) -> None:
+        """Answers with the error, and logs it."""
+        exchange.close()
+        frames = exchange.error(error, request_id)
+        output.flush()
+        rest = self._channel.send(frames) if frames else None
+        if rest is not None:
+            await rest
 
     def _scope(self, meta: Dict[str, Any]) -> Dict[str, Any]:
         root_path = meta.get("root_path", "")

@@ -4,7 +4,6 @@
 //! it is dropped before, the worker is ended and the invocation recorded as cancelled. An HTTP server stops reading after
 //! `content-length` bytes (or at once, for `HEAD`, 204 and 304). A body that is dropped there was not cancelled: a task waits for
 //! the rest of the exchange.
-//! left of the exchange is waited for in a task.
 
 use std::sync::Arc;
 
