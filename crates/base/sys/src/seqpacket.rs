@@ -1,12 +1,10 @@
 //! Messages with descriptors over Unix socket pairs (unix(7), `SOCK_SEQPACKET`, `SCM_RIGHTS`). Messages arrive whole.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use nix::cmsg_space;
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
-    sendmsg, socketpair,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
 };
 
 /// Longest message, bytes.
@@ -161,34 +159,39 @@ pub struct Message {
 /// Receives one message. `None`: the other end is closed.
 ///
 /// # Errors
-/// `WouldBlock` on a non-blocking socket without a message; `InvalidData` for a message that is too large.
+/// `WouldBlock` on a non-blocking socket without a message; `InvalidData` for a message that is too large. Its descriptors are
+/// closed.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
     let mut bytes = vec![0; MESSAGE_LEN_MAX];
-    let mut space = cmsg_space!([RawFd; FDS_MAX]);
-    let (len, fds, truncated) = {
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let received = recvmsg::<()>(
-            socket.as_fd().as_raw_fd(),
-            &mut parts,
-            Some(&mut space),
-            MsgFlags::MSG_CMSG_CLOEXEC,
-        )?;
-        let mut fds = Vec::new();
-        for control in received.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = control {
-                // SAFETY: the kernel has just made these descriptors, so this is their only owner.
-                fds.extend(
-                    raw.into_iter()
-                        .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
-                );
-            }
-        }
-        let truncated = received
-            .flags
-            .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
-        (received.bytes, fds, truncated)
+    let mut space = [0u64; CONTROL_WORDS];
+    let mut part = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
     };
-    if truncated {
+    // SAFETY: a message header of zeros is valid: no name, no parts, no control data.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = space.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&space) as _;
+    // SAFETY: the header names `bytes` and `space` with their lengths, and both live until the call returns.
+    let received = unsafe {
+        libc::recvmsg(
+            socket.as_fd().as_raw_fd(),
+            &raw mut header,
+            libc::MSG_CMSG_CLOEXEC,
+        )
+    };
+    let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    // Before anything else: also a message that is refused has made descriptors.
+    #[allow(
+        clippy::useless_conversion,
+        clippy::unnecessary_cast,
+        reason = "its type differs between C libraries"
+    )]
+    let control_len = header.msg_controllen as usize;
+    let fds = take_descriptors(&space[..control_len.div_ceil(size_of::<u64>())]);
+    if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "a message was cut off: it or its descriptors are over the limit",
@@ -201,9 +204,66 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
     Ok(Some(Message { bytes, fds }))
 }
 
+/// Words for the control data of a message: enough for [`FDS_MAX`] descriptors.
+const CONTROL_WORDS: usize = 16;
+
+/// The descriptors in the control data of a message that has just been received, also of one that was cut off.
+fn take_descriptors(control: &[u64]) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    let mut rest = control;
+    // The kernel's layout (include/linux/socket.h, struct cmsghdr): the length with this header, the level, the type, the data.
+    while let [len, kind, after @ ..] = rest {
+        let data_len = usize::try_from(*len)
+            .unwrap_or(0)
+            .saturating_sub(CONTROL_HEADER_LEN);
+        let data = &after[..data_len.div_ceil(size_of::<u64>()).min(after.len())];
+        let [level, kind] = halves(*kind);
+        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
+            let numbers = data.iter().flat_map(|word| halves(*word));
+            for number in numbers.take(data_len / size_of::<RawFd>()) {
+                // SAFETY: the kernel has just made this descriptor, so this is its only owner.
+                fds.push(unsafe { OwnedFd::from_raw_fd(number) });
+            }
+        }
+        rest = &after[data.len()..];
+    }
+    fds
+}
+
+const CONTROL_HEADER_LEN: usize = 16;
+
+/// The two numbers that lie one after the other in a word of memory.
+fn halves(word: u64) -> [i32; 2] {
+    let bytes = word.to_ne_bytes();
+    let (first, second) = bytes.split_at(4);
+    [first, second].map(|half| i32::from_ne_bytes(half.try_into().unwrap_or_default()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_with_too_many_descriptors_leaves_none() {
+        let (here, there) = pair().unwrap();
+        let many = [here.as_raw_fd(); 4 * FDS_MAX];
+        sendmsg::<()>(
+            there.as_raw_fd(),
+            &[IoSlice::new(b"x")],
+            &[ControlMessage::ScmRights(&many)],
+            MsgFlags::empty(),
+            None,
+        )
+        .unwrap();
+        // Nothing else refers to this end, unless a descriptor of the message was leaked.
+        assert_eq!(
+            receive(&here).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
+        drop(here);
+        let closed = send(there.as_fd(), b"x", &[]).unwrap_err();
+        assert_eq!(closed.kind(), io::ErrorKind::BrokenPipe);
+    }
 
     #[test]
     fn an_untrusted_peer_sends_bytes_and_no_descriptors() {
