@@ -10,6 +10,9 @@ const { types } = require('node:util');
 
 // People read an ErrorBody; a longer text is probably a result by mistake. In UTF-16 units.
 const MESSAGE_LEN_MAX = 200_000;
+const TYPE_LEN_MAX = 1_000;
+/** In UTF-16 units; one becomes at most 3 bytes of an ERROR frame, which has at most 6 MiB. */
+const BODY_LEN_MAX = 2_000_000;
 // A stack has ten frames unless `Error.stackTraceLimit` says more.
 const TRACE_LINES_MAX = 200;
 // How many levels of `cause` are logged.
@@ -107,7 +110,13 @@ function linesOf(stack, heading) {
  */
 function body(error, requestId) {
   const { errorType, errorMessage, trace, frames } = describe(error);
-  return JSON.stringify({ errorType, errorMessage, requestId, trace, stackTrace: frames.map((frame) => frame.trim()) });
+  const stackTrace = frames.map((frame) => frame.trim());
+  const json = JSON.stringify({ errorType, errorMessage, requestId, trace, stackTrace });
+  if (json.length <= BODY_LEN_MAX) {
+    return json;
+  }
+  // a stack with very long lines, or a type with a very long name
+  return JSON.stringify({ errorType: errorType.slice(0, TYPE_LEN_MAX), errorMessage, requestId, trace: [], stackTrace: [] });
 }
 
 /**

@@ -383,8 +383,8 @@ function encodeResult(result) {
     throw new Fault('Runtime.JSONStringifyError', `Unable to stringify response body: ${errorMessage}`, frames);
   }
   const most = json.length * 3; // at most 3 bytes of UTF-8 per UTF-16 unit
-  if (most > wire.BODY_LEN_MAX && Buffer.byteLength(json) > wire.BODY_LEN_MAX) {
-    const problem = `Response payload size exceeded maximum allowed payload size (${wire.BODY_LEN_MAX} bytes).`;
+  if (most > wire.RESULT_LEN_MAX && Buffer.byteLength(json) > wire.RESULT_LEN_MAX) {
+    const problem = `Response payload size exceeded maximum allowed payload size (${wire.RESULT_LEN_MAX} bytes).`;
     throw new Fault('Function.ResponseSizeTooLarge', problem);
   }
   return json;

@@ -19,8 +19,6 @@ const wire = require('./wire.js');
  * @property {string[]} [cookies]
  */
 
-// Long bodies are split, so that other streams of the worker can send in between.
-const PIECE_LEN_MAX = 1024 * 1024;
 const DEFAULT_CONTENT_TYPE = 'application/octet-stream'; // Lambda's
 
 class ResponseStream extends Writable {
@@ -107,7 +105,7 @@ class ResponseStream extends Writable {
    * @param {(error?: Error | null) => void} done
    */
   _write(chunk, _encoding, done) {
-    if (this.#isEnding && this.writableLength === chunk.length && chunk.length <= PIECE_LEN_MAX) {
+    if (this.#isEnding && this.writableLength === chunk.length && chunk.length <= wire.PIECE_LEN_MAX) {
       this.#last = Buffer.from(chunk); // sent in one frame with the end; copied, because the caller may reuse its bytes
       done();
       return;
@@ -147,12 +145,12 @@ class ResponseStream extends Writable {
   #sendPieces(bytes) {
     let at = 0;
     if (!this.#isHeadSent) {
-      this.#sink.send(wire.HEAD, this.#stream, this.#headMeta(''), bytes.subarray(0, PIECE_LEN_MAX));
+      this.#sink.send(wire.HEAD, this.#stream, this.#headMeta(''), bytes.subarray(0, wire.PIECE_LEN_MAX));
       this.#isHeadSent = true;
-      at = PIECE_LEN_MAX;
+      at = wire.PIECE_LEN_MAX;
     }
-    for (; at < bytes.length; at += PIECE_LEN_MAX) {
-      this.#sink.send(wire.CHUNK, this.#stream, '', bytes.subarray(at, at + PIECE_LEN_MAX));
+    for (; at < bytes.length; at += wire.PIECE_LEN_MAX) {
+      this.#sink.send(wire.CHUNK, this.#stream, '', bytes.subarray(at, at + wire.PIECE_LEN_MAX));
     }
   }
 

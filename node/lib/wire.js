@@ -16,7 +16,10 @@ const INIT_ERROR = 22;
 
 const HEADER_LEN = 16;
 const META_LEN_MAX = 256 * 1024;
-const BODY_LEN_MAX = 64 * 1024 * 1024;
+const SMALL_META_LEN_MAX = 4 * 1024;
+const REQUEST_LEN_MAX = 8 * 1024 * 1024;
+const RESULT_LEN_MAX = 6 * 1024 * 1024 + 100;
+const PIECE_LEN_MAX = 64 * 1024;
 
 /** The peer violated the protocol. `reason` is one of the words in vectors/README.md. */
 class ProtocolError extends Error {
@@ -161,10 +164,10 @@ function check(metaLen, bodyLen, kind, flags, reserved) {
   if (kind !== INVOKE && kind !== HTTP && (kind < READY || kind > INIT_ERROR)) {
     throw new ProtocolError('unknown_kind');
   }
-  if (metaLen > META_LEN_MAX) {
+  if (metaLen > metaLenMax(kind)) {
     throw new ProtocolError('meta_too_long');
   }
-  if (bodyLen > BODY_LEN_MAX) {
+  if (bodyLen > bodyLenMax(kind)) {
     throw new ProtocolError('body_too_long');
   }
   // Of frames from the daemon: the number of descriptors. Node.js cannot take any.
@@ -173,6 +176,34 @@ function check(metaLen, bodyLen, kind, flags, reserved) {
   }
   if (reserved !== 0) {
     throw new ProtocolError('reserved_not_zero');
+  }
+}
+
+/**
+ * The longest meta of a frame, bytes.
+ * @param {number} kind
+ */
+function metaLenMax(kind) {
+  return kind === INVOKE || kind === HTTP || kind === HEAD ? META_LEN_MAX : SMALL_META_LEN_MAX;
+}
+
+/**
+ * The longest body of a frame, bytes.
+ * @param {number} kind
+ */
+function bodyLenMax(kind) {
+  switch (kind) {
+    case INVOKE:
+    case HTTP:
+      return REQUEST_LEN_MAX;
+    case READY:
+      return 0;
+    case HEAD:
+    case CHUNK:
+    case END:
+      return PIECE_LEN_MAX;
+    default:
+      return RESULT_LEN_MAX;
   }
 }
 
@@ -216,7 +247,8 @@ module.exports = {
   INIT_ERROR,
   HEADER_LEN,
   META_LEN_MAX,
-  BODY_LEN_MAX,
+  RESULT_LEN_MAX,
+  PIECE_LEN_MAX,
   ProtocolError,
   Decoder,
   encode,

@@ -64,10 +64,10 @@ test('results that have no JSON are errors of a clear type', async () => {
 
 test('a result that is too long is an error, the longest is not', async () => {
   const worker = await serving(RUN);
-  const error = await worker.error({ run: 'return "x".repeat(64 * 1024 * 1024 - 1)' });
+  const error = await worker.error({ run: 'return "x".repeat(6 * 1024 * 1024 + 99)' });
   assert.strictEqual(error.errorType, 'Function.ResponseSizeTooLarge');
-  const { kind, body } = await worker.call({ run: 'return "x".repeat(64 * 1024 * 1024 - 2)' });
-  assert.deepStrictEqual([kind, body.length], [wire.RESULT, 64 * 1024 * 1024]);
+  const { kind, body } = await worker.call({ run: 'return "x".repeat(6 * 1024 * 1024 + 98)' });
+  assert.deepStrictEqual([kind, body.length], [wire.RESULT, 6 * 1024 * 1024 + 100]);
 });
 
 test('results around the lengths of our buffers come whole', async () => {
@@ -79,7 +79,7 @@ test('results around the lengths of our buffers come whole', async () => {
 
 test('events of every length arrive', async () => {
   const worker = await serving('exports.handler = async (event) => [event.length, event.at(-1)];');
-  for (const length of [1, 60_000, 65_000, 65_536, 66_000, 1_000_000, 20_000_000]) {
+  for (const length of [1, 60_000, 65_000, 65_536, 66_000, 1_000_000, 6_000_000]) {
     assert.deepStrictEqual(await worker.result('x'.repeat(length - 1) + 'é'), [length, 'é']);
   }
 });
@@ -98,7 +98,7 @@ test('an event that is not JSON is an error of that invocation alone', async () 
 test('a frame that an event handler cannot answer is an error of that invocation alone', async () => {
   const worker = await serving(RUN);
   for (const kind of [wire.HTTP, wire.READY, wire.CHUNK]) {
-    worker.send(kind, 3, invokeMeta(), '{}');
+    worker.send(kind, 3, invokeMeta(), kind === wire.READY ? '' : '{}');
     const error = value(await worker.frame(), wire.ERROR);
     assert.deepStrictEqual(error.errorType, 'Runtime.BadRequest');
     assert.match(error.errorMessage, new RegExp(`kind ${kind}$`));

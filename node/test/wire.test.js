@@ -81,7 +81,7 @@ for (const { name, hex, frames } of vectors.sequences) {
 }
 
 test('a part that is too long is not encoded', () => {
-  const long = { meta: Buffer.alloc(wire.META_LEN_MAX + 1), body: Buffer.alloc(wire.BODY_LEN_MAX + 1) };
+  const long = { meta: Buffer.alloc(wire.META_LEN_MAX + 1), body: Buffer.alloc(wire.RESULT_LEN_MAX + 1) };
   const none = Buffer.alloc(0);
   assert.throws(() => wire.encode(wire.RESULT, 1, long.meta, none), { reason: 'meta_too_long' });
   assert.throws(() => wire.encode(wire.RESULT, 1, none, long.body), { reason: 'body_too_long' });

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Headers = List[Tuple[str, str]]
 
-PIECE_LEN_MAX = 1024 * 1024  # long bodies are split, so that other streams of the worker can send in between
-
 
 class HttpAnswer:
     """The response of one stream. It begins when the first body bytes are known, or when it is known that there are none."""
@@ -51,14 +49,14 @@ class HttpAnswer:
         at = 0
         frames = []
         if not self.is_head_sent:
-            if is_last and len(data) <= PIECE_LEN_MAX:
+            if is_last and len(data) <= wire.PIECE_LEN_MAX:
                 return self._whole(data)
-            frames.append(wire.encode(wire.HEAD, self._stream, self._head_meta(b""), data[:PIECE_LEN_MAX]))
+            frames.append(wire.encode(wire.HEAD, self._stream, self._head_meta(b""), data[:wire.PIECE_LEN_MAX]))
             self.is_head_sent = True
-            at = PIECE_LEN_MAX
+            at = wire.PIECE_LEN_MAX
         while at < len(data) or (is_last and not self.is_complete):
-            piece = data[at : at + PIECE_LEN_MAX]
-            at += PIECE_LEN_MAX
+            piece = data[at : at + wire.PIECE_LEN_MAX]
+            at += wire.PIECE_LEN_MAX
             if is_last and at >= len(data):
                 frames.append(wire.encode(wire.END, self._stream, done_meta(self._started_ns, time.monotonic_ns()), piece))
                 self.is_complete = True

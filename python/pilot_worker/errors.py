@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 
+from . import wire
 from .results import encode_json
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _HIDDEN = (_OWN, "<frozen importlib.", importlib.__file__)
+TYPE_LEN_MAX = 1_000
 MESSAGE_LEN_MAX = 200_000  # people read an ErrorBody; a longer text is probably a result by mistake
 
 
@@ -49,7 +51,11 @@ def body(error: BaseException, request_id: str = "") -> bytes:
     message = _message(error)[:MESSAGE_LEN_MAX]
     _log(kind, message, trace)
     document = {"errorMessage": message, "errorType": kind, "requestId": request_id, "stackTrace": trace}
-    return encode_json(document)
+    encoded = encode_json(document)
+    if len(encoded) <= wire.RESULT_LEN_MAX:
+        return encoded
+    # a very long line of source in each frame, or a type with a very long name
+    return encode_json({**document, "errorType": kind[:TYPE_LEN_MAX], "stackTrace": []})
 
 
 def _message(error: BaseException) -> str:

@@ -155,10 +155,10 @@ def encode_result(returned: Any) -> bytes:
             encoded = encode_json(returned)
         except Exception as error:  # an object of the user may raise anything while it is encoded
             raise errors.Fault("Runtime.MarshalError", f"Unable to marshal response: {error}") from error
-    if len(encoded) > wire.BODY_LEN_MAX:
+    if len(encoded) > wire.RESULT_LEN_MAX:
         raise errors.Fault(
             "Function.ResponseSizeTooLarge",
-            f"Response payload size exceeded maximum allowed payload size ({wire.BODY_LEN_MAX} bytes).",
+            f"Response payload size exceeded maximum allowed payload size ({wire.RESULT_LEN_MAX} bytes).",
         )
     return encoded
 

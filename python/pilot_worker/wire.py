@@ -26,12 +26,27 @@ CHUNK = 20
 END = 21
 INIT_ERROR = 22
 
-KINDS = frozenset((INVOKE, HTTP, READY, RESULT, ERROR, HEAD, CHUNK, END, INIT_ERROR))
 
 HEADER = struct.Struct("<IIIBBH")
 HEADER_LEN = HEADER.size
+
 META_LEN_MAX = 256 * 1024
-BODY_LEN_MAX = 64 * 1024 * 1024
+SMALL_META_LEN_MAX = 4 * 1024
+REQUEST_LEN_MAX = 8 * 1024 * 1024
+RESULT_LEN_MAX = 6 * 1024 * 1024 + 100
+PIECE_LEN_MAX = 64 * 1024
+# The longest meta and the longest body of a frame, by kind.
+LEN_MAX = {
+    INVOKE: (META_LEN_MAX, REQUEST_LEN_MAX),
+    HTTP: (META_LEN_MAX, REQUEST_LEN_MAX),
+    READY: (SMALL_META_LEN_MAX, 0),
+    RESULT: (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
+    ERROR: (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
+    HEAD: (META_LEN_MAX, PIECE_LEN_MAX),
+    CHUNK: (SMALL_META_LEN_MAX, PIECE_LEN_MAX),
+    END: (SMALL_META_LEN_MAX, PIECE_LEN_MAX),
+    INIT_ERROR: (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
+}
 
 
 class ProtocolError(Exception):
@@ -44,20 +59,22 @@ class ProtocolError(Exception):
 
 def encode(kind: int, stream: int, meta: bytes, body: bytes) -> bytes:
     """The frame as bytes. ProtocolError if a part is longer than the protocol allows."""
-    if len(meta) > META_LEN_MAX:
+    meta_len_max, body_len_max = LEN_MAX[kind]
+    if len(meta) > meta_len_max:
         raise ProtocolError("meta_too_long")
-    if len(body) > BODY_LEN_MAX:
+    if len(body) > body_len_max:
         raise ProtocolError("body_too_long")
     return HEADER.pack(len(meta), len(body), stream, kind, 0, 0) + meta + body
 
 
 def check(meta_len: int, body_len: int, kind: int, flags: int, reserved: int) -> None:
     """Raises ProtocolError if a field of the header is invalid. Fields are checked in the order of vectors/README.md."""
-    if kind not in KINDS:
+    if kind not in LEN_MAX:
         raise ProtocolError("unknown_kind")
-    if meta_len > META_LEN_MAX:
+    meta_len_max, body_len_max = LEN_MAX[kind]
+    if meta_len > meta_len_max:
         raise ProtocolError("meta_too_long")
-    if body_len > BODY_LEN_MAX:
+    if body_len > body_len_max:
         raise ProtocolError("body_too_long")
     if flags > inputs.DESCRIPTORS_MAX:
         raise ProtocolError("too_many_descriptors")

@@ -106,7 +106,7 @@ def test_parts_that_are_too_long_are_not_encoded() -> None:
     with pytest.raises(wire.ProtocolError, match="meta_too_long"):
         wire.encode(wire.RESULT, 1, bytes(wire.META_LEN_MAX + 1), b"")
     with pytest.raises(wire.ProtocolError, match="body_too_long"):
-        wire.encode(wire.RESULT, 1, b"", bytes(wire.BODY_LEN_MAX + 1))
+        wire.encode(wire.RESULT, 1, b"", bytes(wire.RESULT_LEN_MAX + 1))
 
 
 @by_name(CONTROL["refused"])

@@ -22,6 +22,7 @@ mod layers;
 mod library;
 mod machine;
 mod mishaps;
+mod neighbours;
 mod pool;
 mod refused;
 mod registry;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::Attempt;
 
-const REFUSED: [&str; 46] = [
+const REFUSED: [&str; 47] = [
     "mount",
     "umount2",
     "pivot_root",
@@ -51,6 +51,7 @@ const REFUSED: [&str; 46] = [
     "vhangup",
     "move_pages",
     "migrate_pages",
+    "tee",
 ];
 
 const NAMESPACES: [&str; 7] = [
@@ -61,6 +62,17 @@ const NAMESPACES: [&str; 7] = [
     "NEWUSER",
     "NEWPID",
     "NEWNET",
+];
+
+/// Commands of fcntl(2) and requests of ioctl(2).
+const CONTROL: [&str; 7] = [
+    "F_SETPIPE_SZ",
+    "F_NOTIFY",
+    "NS_GET_USERNS",
+    "NS_GET_PARENT",
+    "NS_MNT_GET_NEXT",
+    "TIOCSTI",
+    "FS_IOC_SETFLAGS",
 ];
 
 pub(crate) fn attempts() -> Vec<Attempt> {
@@ -90,10 +102,19 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             "netlink_netfilter",
             "bluetooth",
             "xdp",
+            "sctp",
+            "udplite",
+            "dccp",
         ] {
             attempts.push(Attempt::new(
                 format!("{worker}: no socket of kind {family}"),
                 move |ground| ground.holds(worker, "socket", json!([family])),
+            ));
+        }
+        for command in CONTROL {
+            attempts.push(Attempt::new(
+                format!("{worker}: {command} of a descriptor is refused"),
+                move |ground| ground.holds(worker, "control", json!([command])),
             ));
         }
         attempts.push(Attempt::new(

@@ -6,6 +6,7 @@
 
 import ctypes
 import errno
+import fcntl
 import os
 import platform
 import resource
@@ -80,6 +81,7 @@ CALLS = {
     "move_pages": (279, 239),
     "migrate_pages": (256, 238),
     "nfsservctl": (180, 42),
+    "tee": (276, 77),
 }
 
 REFUSALS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EROFS, errno.ESRCH, errno.ENOENT, errno.ENODEV, errno.ENXIO}
@@ -574,6 +576,9 @@ def try_socket(name):
         "netlink_netfilter": (16, socket.SOCK_RAW, 12),
         "bluetooth": (31, socket.SOCK_RAW, 1),
         "xdp": (44, socket.SOCK_RAW, 0),
+        "sctp": (socket.AF_INET, socket.SOCK_STREAM, 132),
+        "udplite": (socket.AF_INET6, socket.SOCK_DGRAM, 136),
+        "dccp": (socket.AF_INET, 6, 33),
     }
 
     def attempt():
@@ -582,6 +587,26 @@ def try_socket(name):
 
     said = in_child(attempt)
     return [said == "made", said]
+
+
+def try_control(what):
+    """Commands of descriptors that no function needs."""
+    reading, writing = os.pipe()
+    namespace = os.open("/proc/self/ns/user", os.O_RDONLY)
+    attempts = {
+        "F_SETPIPE_SZ": lambda: fcntl.fcntl(writing, 1031, 1 << 20),
+        "F_NOTIFY": lambda: fcntl.fcntl(os.open("/tmp", os.O_RDONLY), 1026, 1),
+        "NS_GET_USERNS": lambda: fcntl.ioctl(namespace, 0xB701),
+        "NS_GET_PARENT": lambda: fcntl.ioctl(namespace, 0xB702),
+        "NS_MNT_GET_NEXT": lambda: fcntl.ioctl(os.open("/proc/self/ns/mnt", os.O_RDONLY), 0x8010B70B, bytes(16)),
+        "TIOCSTI": lambda: fcntl.ioctl(0, 0x5412, b"x"),
+        "FS_IOC_SETFLAGS": lambda: fcntl.ioctl(os.open("/tmp", os.O_RDONLY), 0x40086602, bytes(8)),
+    }
+    try:
+        said = attempts[what]()
+    except OSError as error:
+        return [error.errno != errno.EPERM, str(error)]
+    return [True, repr(said)]
 
 
 def try_bind_abstract(name):
@@ -836,6 +861,7 @@ def _at_import():
         "mount": lambda: try_call("mount"),
         "identity": try_identity,
         "descriptors": try_descriptors,
+        "control": try_control,
         "send descriptor": try_send_descriptor,
         "devices": try_devices,
         "writes": lambda: [False, try_write()],

@@ -19,7 +19,7 @@ mod wait;
 pub use daemon::{Daemon, DaemonOptions, Machine, terminate};
 pub use http::{Connection, Request, Response, encode_query};
 pub use multipart::{ArchiveEntry, archive, multipart};
-pub use process::{descendants, is_gone, open_descriptors};
+pub use process::{descendants, is_gone, open_descriptors, resident_bytes};
 pub use project::Project;
 pub use wait::{eventually, eventually_within};
 

@@ -51,3 +51,12 @@ fn state_and_parent(pid: i32) -> Option<(char, i32)> {
     let state = fields.next()?.chars().next()?;
     Some((state, fields.next()?.parse().ok()?))
 }
+
+/// Memory of a process that is in RAM, bytes.
+#[must_use]
+pub fn resident_bytes(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}

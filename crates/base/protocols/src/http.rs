@@ -60,6 +60,7 @@ impl HttpWorker {
                 .expect("a name and a number are a header's value"),
             idle_max: start.version.config.concurrency as usize,
             idle: Mutex::new(Some(Vec::new())),
+            answers: start.answers.clone(),
         });
         let mut watch = JoinSet::new();
         watch.spawn({

@@ -4,6 +4,7 @@
 //! Sandboxes and containers implement [`Instance`] and provide a listener or a [`Reach`] into their network. Nothing here
 //! starts a process. Every task belongs to a worker and ends when the worker is dropped.
 
+mod answers;
 mod error_body;
 mod http;
 mod instance;
@@ -13,6 +14,7 @@ mod start;
 #[cfg(test)]
 mod testing;
 
+pub use answers::{AnswerMemory, FREE_LEN, FunctionMemory, Reserved};
 pub use http::HttpWorker;
 pub use instance::{Awaited, End, Held, Instance, Reach, Retire};
 pub use provided::ProvidedWorker;

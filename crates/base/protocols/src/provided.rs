@@ -83,6 +83,7 @@ impl ProvidedWorker {
             life: Life::new(instance, OutputUse::Answers),
             queue: InvocationQueue::new(start.version.config.concurrency),
             extensions: Extensions::default(),
+            answers: start.answers.clone(),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(server::serve(Arc::clone(&site), listener));

@@ -6,8 +6,8 @@ use std::time::Duration;
 use pilot_model::ports::{StartError, StartStamps};
 use pilot_model::{Instant, Version, WorkerId};
 
-use crate::End;
 use crate::life::Life;
+use crate::{End, FunctionMemory};
 
 /// The start of a worker whose process already runs.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub struct Start {
     pub sandboxed: Instant,
     /// Longest time from here until it is ready.
     pub come_up_max: Duration,
+    /// Holds its answers.
+    pub answers: FunctionMemory,
 }
 
 impl Start {

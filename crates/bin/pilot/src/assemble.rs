@@ -16,6 +16,7 @@ use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform};
 use pilot_model::{EngineKind, Instant};
 use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
+use pilot_protocols::AnswerMemory;
 use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, Machine, NativeHost, Spawner};
 use pilot_telemetry::{Bus, BusConfig, Metrics};
 use tower::ServiceExt;
@@ -90,7 +91,8 @@ pub(crate) fn assemble(
     let observations = Observations::subscribe(&bus, logs, &metrics, Arc::clone(&clock))?;
     let observations = Arc::new(observations);
     let sink = Arc::clone(&bus) as Arc<dyn EventSink>;
-    let engines = engines(config, isolation, spawner, &sink, &clock)?;
+    let answers = AnswerMemory::default();
+    let engines = engines(config, isolation, spawner, &sink, &clock, &answers)?;
     let engine: Arc<dyn Engine> = Arc::new(EngineTable(vec![
         (EngineKind::Fork, Arc::clone(&engines.forking) as _),
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
@@ -149,6 +151,7 @@ pub(crate) fn assemble(
             invoke_token,
             control_requires_token: config.control_token.is_some(),
             hosts: config.hosts.clone(),
+            answers,
             ..GatewayConfig::default()
         },
     })
@@ -160,6 +163,7 @@ fn engines(
     spawner: Spawner,
     sink: &Arc<dyn EventSink>,
     clock: &Arc<dyn Clock>,
+    answers: &AnswerMemory,
 ) -> anyhow::Result<Engines> {
     let limits = &config.limits;
     let machine = Machine::new(
@@ -169,6 +173,7 @@ fn engines(
             pids_max: limits.pids,
             template_memory_bytes: limits.template_memory_mb << 20,
             outbound_cidr: config.outbound_cidr,
+            answers: answers.clone(),
         },
         spawner,
         isolation,
@@ -180,6 +185,7 @@ fn engines(
         data_dir: config.data_dir.clone(),
         tmp_bytes_max: limits.tmp_mb << 20,
         pids_max: limits.pids,
+        answers: answers.clone(),
     }));
     let keyed = KeyedPool::new(
         KeyedParts {

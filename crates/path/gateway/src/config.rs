@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use pilot_protocols::AnswerMemory;
+
 use crate::forward::TrustForwarded;
 use crate::token::InvokeToken;
 
@@ -27,6 +29,8 @@ pub struct GatewayConfig {
     pub bodies_bytes_max: usize,
     /// Largest result of an event function, bytes.
     pub result_bytes_max: usize,
+    /// Holds responses that are gathered, and long messages of WebSockets.
+    pub answers: AnswerMemory,
     /// Token that callers of functions must send, if any.
     pub invoke_token: Option<InvokeToken>,
     /// The control API requires a token, which its handler checks.
@@ -51,6 +55,7 @@ impl Default for GatewayConfig {
             body_bytes_max: 6 * 1024 * 1024,
             bodies_bytes_max: 256 * 1024 * 1024,
             result_bytes_max: 6 * 1024 * 1024 + 100,
+            answers: AnswerMemory::default(),
             invoke_token: None,
             control_requires_token: false,
             hosts: Vec::new(),

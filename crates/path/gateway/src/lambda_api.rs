@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pilot_invoke::{HttpBody, InvokeError, Payload, Request, Response, ResponseBody};
 use pilot_model::ports::HttpHead;
 use pilot_model::{Interface, Version};
+use pilot_protocols::{FREE_LEN, Reserved};
 use serde_json::value::RawValue;
 
 use crate::errors::{self, RequestError};
@@ -229,7 +230,9 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
         ResponseBody::Result(result) => (result, false),
         ResponseBody::FunctionError(error) => (error, true),
         ResponseBody::Http { head, mut body } => {
-            let (whole, failed) = match collect(&mut body, limit).await {
+            let name = &response.version.config.name;
+            let memory = context.gate.config.answers.of(name).nothing();
+            let (whole, failed) = match collect(&mut body, limit, memory).await {
                 Ok(whole) => {
                     into.insert(headers::CONTENT_TYPE, media_type(&head));
                     (whole, false)
@@ -263,7 +266,7 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
 ///
 /// # Errors
 /// Lambda's error body.
-async fn collect(body: &mut HttpBody, limit: usize) -> Result<Bytes, Bytes> {
+async fn collect(body: &mut HttpBody, limit: usize, mut memory: Reserved) -> Result<Bytes, Bytes> {
     let mut whole = BytesMut::new();
     while let Some(part) = body.next().await {
         let part = part.map_err(|error| match error {
@@ -273,9 +276,12 @@ async fn collect(body: &mut HttpBody, limit: usize) -> Result<Bytes, Bytes> {
         if whole.len() + part.len() > limit {
             return Err(too_large(limit));
         }
+        if whole.len() + part.len() > FREE_LEN {
+            memory.grow_to(limit).await;
+        }
         whole.extend_from_slice(&part);
     }
-    Ok(whole.freeze())
+    Ok(memory.keep(whole.freeze()))
 }
 
 /// Writes the headers of both forms.

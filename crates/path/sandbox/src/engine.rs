@@ -29,7 +29,7 @@ use crate::engine::prewarmer::SandboxPrewarmer;
 use crate::machine::{Machine, dev_null, no_sandbox};
 use crate::slots::Slots;
 use crate::variables;
-use crate::worker::{Body, ForkedWorker, Output};
+use crate::worker::{Body, Connection, ForkedWorker, Output};
 
 /// Forks workers from templates.
 #[derive(Debug)]
@@ -154,7 +154,9 @@ impl TemplateTree {
         let home = self.prewarmer.home(function);
         let config = &function.version().config;
         let body = Body { sandbox, process };
-        ForkedWorker::come_up(id, asked, config, channel, output, body, home).await
+        let answers = self.machine.config.answers.of(&config.name);
+        let connection = Connection::new(channel, output, answers)?;
+        ForkedWorker::come_up(id, asked, config, connection, body, home).await
     }
 
     /// Starts a fresh interpreter, for `template = "off"`.

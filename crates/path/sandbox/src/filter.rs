@@ -98,12 +98,24 @@ fn conditional() -> Vec<Rule> {
             mask: u64::from(namespaces.cast_unsigned()),
         }],
     }];
-    // No packet, vsock, crypto or Bluetooth sockets. Netlink only for getifaddrs(3).
-    rules.extend(only(
-        libc::SYS_socket,
-        0,
-        &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6],
-    ));
+    // No packet, vsock, crypto or Bluetooth sockets. Netlink only for getifaddrs(3). Of the internet's protocols those that
+    // programs use: for another one, such as SCTP, the kernel would load a module.
+    rules.extend(only(libc::SYS_socket, 0, &[libc::AF_UNIX]));
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        rules.extend(INTERNET_PROTOCOLS.iter().map(|protocol| Rule {
+            call: libc::SYS_socket,
+            when: vec![
+                Argument::Is {
+                    index: 0,
+                    value: family.cast_unsigned(),
+                },
+                Argument::Is {
+                    index: 2,
+                    value: protocol.cast_unsigned(),
+                },
+            ],
+        }));
+    }
     rules.push(Rule {
         call: libc::SYS_socket,
         when: vec![
@@ -120,8 +132,139 @@ fn conditional() -> Vec<Rule> {
     rules.extend(only(libc::SYS_socketpair, 0, &[libc::AF_UNIX]));
     // Querying the execution domain, and the ordinary one; nothing that turns off address randomisation.
     rules.extend(only(libc::SYS_personality, 0, &[0, -1]));
+    rules.extend(only(libc::SYS_fcntl, 1, FCNTL_COMMANDS));
+    rules.extend(IOCTL_REQUESTS.iter().map(|request| Rule {
+        call: libc::SYS_ioctl,
+        when: vec![Argument::Is {
+            index: 1,
+            value: *request,
+        }],
+    }));
     rules
 }
+
+/// 0 means the usual protocol of the socket's type.
+const INTERNET_PROTOCOLS: &[i32] = &[
+    0,
+    libc::IPPROTO_TCP,
+    libc::IPPROTO_UDP,
+    libc::IPPROTO_ICMP,
+    libc::IPPROTO_ICMPV6,
+];
+
+/// Commands of fcntl(2). Not `F_SETPIPE_SZ`: a larger pipe lets a program print more at a time than the daemon reads in a turn.
+/// Not `F_NOTIFY` either, which inotify(7) has replaced.
+const FCNTL_COMMANDS: &[i32] = &[
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+    libc::F_GETOWN,
+    libc::F_SETOWN,
+    F_SETSIG,
+    F_GETSIG,
+    F_SETOWN_EX,
+    F_GETOWN_EX,
+    libc::F_SETLEASE,
+    libc::F_GETLEASE,
+    libc::F_GETPIPE_SZ,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+    F_GET_RW_HINT,
+    F_SET_RW_HINT,
+    F_GET_FILE_RW_HINT,
+    F_SET_FILE_RW_HINT,
+];
+
+/// Of fcntl(2), from `asm-generic/fcntl.h`; libc has no names for them.
+const F_SETSIG: i32 = 10;
+const F_GETSIG: i32 = 11;
+const F_SETOWN_EX: i32 = 15;
+const F_GETOWN_EX: i32 = 16;
+const F_GET_RW_HINT: i32 = 1035;
+const F_SET_RW_HINT: i32 = 1036;
+const F_GET_FILE_RW_HINT: i32 = 1037;
+const F_SET_FILE_RW_HINT: i32 = 1038;
+
+/// Requests of ioctl(2), from the kernel's `asm-generic/ioctls.h`, `linux/sockios.h` and `linux/fs.h`. Not, for example, those that
+/// open other namespaces (`NS_GET_PARENT`, `NS_MNT_GET_NEXT`) or put input into a terminal (`TIOCSTI`).
+const IOCTL_REQUESTS: &[u32] = &[
+    // Terminals and pseudo-terminals: isatty(3), sizes, modes, job control.
+    0x5401,
+    0x5402,
+    0x5403,
+    0x5404,
+    0x5405,
+    0x5406,
+    0x5407,
+    0x5408,
+    0x5409,
+    0x540a,
+    0x540b,
+    0x540e,
+    0x540f,
+    0x5410,
+    0x5411,
+    0x5413,
+    0x5414,
+    0x5422,
+    0x5429,
+    0x8004_5430,
+    0x4004_5431,
+    0x5441,
+    0x802c_542a,
+    0x402c_542b,
+    0x402c_542c,
+    0x402c_542d,
+    // Of all descriptors: bytes to read, not blocking, signals, close on exec.
+    0x541b,
+    0x5421,
+    0x5450,
+    0x5451,
+    0x5452,
+    // Sockets: the mark, owners, times of arrival, queues.
+    0x8901,
+    0x8902,
+    0x8903,
+    0x8904,
+    0x8905,
+    0x8906,
+    0x8907,
+    0x894b,
+    // Network devices, only to be read: names, flags, addresses, sizes, speed.
+    0x8910,
+    0x8912,
+    0x8913,
+    0x8915,
+    0x8917,
+    0x8919,
+    0x891b,
+    0x891d,
+    0x8921,
+    0x8927,
+    0x8933,
+    0x8942,
+    0x8946,
+    0x8970,
+    // Files: clones, extents, attributes, generation, sizes of devices.
+    0x4004_9409,
+    0x4020_940d,
+    0xc020_660b,
+    0x8008_6601,
+    0x801c_581f,
+    0x8008_7601,
+    0x1260,
+    0x8008_1272,
+    0x1268,
+];
 
 /// Groups of calls, each with its reason.
 const GROUPS: &[(&str, &[libc::c_long])] = &[
@@ -143,7 +286,6 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
             libc::SYS_fchmodat,
             libc::SYS_fchown,
             libc::SYS_fchownat,
-            libc::SYS_fcntl,
             libc::SYS_fdatasync,
             libc::SYS_fgetxattr,
             libc::SYS_flistxattr,
@@ -159,7 +301,6 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
             libc::SYS_inotify_add_watch,
             libc::SYS_inotify_init1,
             libc::SYS_inotify_rm_watch,
-            libc::SYS_ioctl,
             libc::SYS_lgetxattr,
             libc::SYS_linkat,
             libc::SYS_listxattr,
@@ -187,7 +328,6 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
             libc::SYS_statx,
             libc::SYS_symlinkat,
             libc::SYS_sync_file_range,
-            libc::SYS_tee,
             libc::SYS_truncate,
             libc::SYS_umask,
             libc::SYS_unlinkat,

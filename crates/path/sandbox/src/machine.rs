@@ -11,6 +11,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use pilot_model::ports::StartError;
 use pilot_model::{Network, Version};
+use pilot_protocols::AnswerMemory;
 
 use crate::cgroup::{Cgroup, Limits};
 use crate::filter::{FilterError, Filters};
@@ -33,6 +34,8 @@ pub struct EngineConfig {
     pub template_memory_bytes: u64,
     /// Range of the addresses for functions with `network = "outbound"`; see [`crate::OUTBOUND_CIDR_DEFAULT`].
     pub outbound_cidr: Ipv4Net,
+    /// Holds the answers of workers.
+    pub answers: AnswerMemory,
 }
 
 /// Why the engines cannot be made.

@@ -5,7 +5,6 @@ mod mux;
 mod output;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,13 +19,13 @@ use pilot_model::timeline::Instant;
 use pilot_model::{CpuTime, FunctionConfig, WorkerId};
 use pilot_wire::Kind;
 use pilot_wire::meta::ReadyMeta;
-use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, SetOnce};
 use tokio::time::timeout;
 
-use call::{CallError, Connection};
+use call::CallError;
+pub(crate) use call::Connection;
 use mux::Mux;
-pub(crate) use output::Output;
+pub(crate) use output::{Drained, Output};
 
 use crate::cgroup::Cgroup;
 use crate::child::{Child, ChildEnd, or_end};
@@ -146,15 +145,10 @@ impl ForkedWorker {
         id: WorkerId,
         asked: Instant,
         config: &FunctionConfig,
-        channel: OwnedFd,
-        output: Output,
+        mut connection: Connection,
         body: Body,
         home: Arc<dyn Home>,
     ) -> Result<Self, StartError> {
-        let stream = UnixStream::from_std(channel.into()).map_err(|error| StartError::Sandbox {
-            problem: format!("register a worker's channel: {error}"),
-        })?;
-        let mut connection = Connection::new(stream, output);
         let runtime = |problem: String, connection: &mut Connection| StartError::Runtime {
             problem,
             output: connection.output().take_text(),

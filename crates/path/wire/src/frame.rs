@@ -6,11 +6,21 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 16;
 
-/// Longest meta, bytes.
+/// Longest meta of a frame that carries headers or a client's context, bytes.
 pub const META_LEN_MAX: u32 = 256 * 1024;
 
-/// Longest body, bytes.
-pub const BODY_LEN_MAX: u32 = 64 * 1024 * 1024;
+/// Longest meta of the other kinds, bytes: a few numbers.
+pub const SMALL_META_LEN_MAX: u32 = 4 * 1024;
+
+/// Longest event or beginning of a request's body, bytes: Lambda's 6 MiB, and what may arrive with the last of them.
+pub const REQUEST_LEN_MAX: u32 = 8 * 1024 * 1024;
+
+/// Longest result or error, bytes: Lambda's limit.
+pub const RESULT_LEN_MAX: u32 = 6 * 1024 * 1024 + 100;
+
+/// Longest piece of a response body, bytes. A longer body is sent in pieces, so a client that reads slowly makes the daemon hold
+/// one piece.
+pub const PIECE_LEN_MAX: u32 = 64 * 1024;
 
 /// Maximum number of descriptors of one frame.
 pub const DESCRIPTORS_MAX: u8 = 64;
@@ -64,6 +74,18 @@ impl Kind {
             Self::Chunk => 20,
             Self::End => 21,
             Self::InitError => 22,
+        }
+    }
+
+    /// The longest meta and the longest body of such a frame, bytes.
+    #[must_use]
+    pub const fn len_max(self) -> (u32, u32) {
+        match self {
+            Self::Invoke | Self::Http => (META_LEN_MAX, REQUEST_LEN_MAX),
+            Self::Ready => (SMALL_META_LEN_MAX, 0),
+            Self::Result | Self::Error | Self::InitError => (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
+            Self::Head => (META_LEN_MAX, PIECE_LEN_MAX),
+            Self::Chunk | Self::End => (SMALL_META_LEN_MAX, PIECE_LEN_MAX),
         }
     }
 
@@ -137,8 +159,9 @@ impl Header {
         let flags = rest.get_u8();
         let reserved = rest.get_u16_le();
         let kind = Kind::from_number(number).ok_or(FrameError::Kind { number })?;
-        check_len("meta", u64::from(meta_len), META_LEN_MAX)?;
-        check_len("body", u64::from(body_len), BODY_LEN_MAX)?;
+        let (meta_len_max, body_len_max) = kind.len_max();
+        check_len("meta", u64::from(meta_len), meta_len_max)?;
+        check_len("body", u64::from(body_len), body_len_max)?;
         if flags > DESCRIPTORS_MAX {
             return Err(FrameError::Descriptors {
                 count: flags.into(),
@@ -161,9 +184,10 @@ impl Header {
     /// # Errors
     /// A part exceeds its limit.
     pub fn new(kind: Kind, stream: u32, meta: &[u8], body: &[u8]) -> Result<Self, FrameError> {
+        let (meta_len_max, body_len_max) = kind.len_max();
         Ok(Self {
-            meta_len: check_len("meta", meta.len() as u64, META_LEN_MAX)?,
-            body_len: check_len("body", body.len() as u64, BODY_LEN_MAX)?,
+            meta_len: check_len("meta", meta.len() as u64, meta_len_max)?,
+            body_len: check_len("body", body.len() as u64, body_len_max)?,
             stream,
             kind,
             flags: 0,
@@ -179,6 +203,10 @@ impl Header {
             Ok(flags) if flags <= DESCRIPTORS_MAX => Ok(Self { flags, ..self }),
             _ => Err(FrameError::Descriptors { count }),
         }
+    }
+
+    fn frame_len(&self) -> usize {
+        HEADER_LEN + self.meta_len as usize + self.body_len as usize
     }
 
     /// The header as bytes.
@@ -215,6 +243,9 @@ pub struct Frame {
     pub body: Bytes,
 }
 
+/// Longest frame whose memory the decoder uses again for the next one, bytes.
+const KEPT_LEN_MAX: usize = 2 * PIECE_LEN_MAX as usize;
+
 /// Assembles frames from the bytes of the socket.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
@@ -224,19 +255,18 @@ pub struct FrameDecoder {
 impl FrameDecoder {
     /// The buffer for the next bytes, with room for at least `least`.
     pub fn space(&mut self, least: usize) -> &mut BytesMut {
-        self.buffer.reserve(least.max(self.missing()));
+        let missing = self.awaited().saturating_sub(self.buffer.len());
+        self.buffer.reserve(least.max(missing));
         &mut self.buffer
     }
 
-    /// Number of bytes that the current frame still lacks; 0 if unknown or if there is none.
-    fn missing(&self) -> usize {
+    /// Length of the frame whose header has arrived, bytes; 0 if there is none.
+    #[must_use]
+    pub fn awaited(&self) -> usize {
         self.buffer
             .first_chunk()
             .and_then(|bytes| Header::decode(bytes).ok())
-            .map_or(0, |header| {
-                (HEADER_LEN + header.meta_len as usize + header.body_len as usize)
-                    .saturating_sub(self.buffer.len())
-            })
+            .map_or(0, |header| header.frame_len())
     }
 
     /// The next complete frame, if it has arrived.
@@ -248,11 +278,15 @@ impl FrameDecoder {
             return Ok(None);
         };
         let header = Header::decode(bytes)?;
-        let whole = HEADER_LEN + header.meta_len as usize + header.body_len as usize;
+        let whole = header.frame_len();
         if self.buffer.len() < whole {
             return Ok(None);
         }
         let mut frame = self.buffer.split_to(whole).freeze();
+        if whole > KEPT_LEN_MAX {
+            // Otherwise the buffer would keep the memory of a long frame as long as it lives.
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
         frame.advance(HEADER_LEN);
         let meta = frame.split_to(header.meta_len as usize);
         Ok(Some(Frame {
@@ -281,13 +315,30 @@ mod tests {
     }
 
     #[test]
-    fn a_body_over_the_limit_is_refused_by_its_header_alone() {
-        let mut header = Header::new(Kind::Result, 1, b"", b"").unwrap().encode();
-        header[4..8].copy_from_slice(&(BODY_LEN_MAX + 1).to_le_bytes());
-        assert!(matches!(
-            Header::decode(&header),
-            Err(FrameError::TooLong { part: "body", .. })
-        ));
+    fn a_part_over_the_limit_of_its_kind_is_refused_by_its_header_alone() {
+        for (_, kind) in Kind::ALL {
+            let (meta_len, body_len) = kind.len_max();
+            for (at, len, part) in [(0, meta_len, "meta"), (4, body_len, "body")] {
+                let mut header = Header::new(kind, 1, b"", b"").unwrap().encode();
+                header[at..at + 4].copy_from_slice(&len.to_le_bytes());
+                assert!(Header::decode(&header).is_ok());
+                header[at..at + 4].copy_from_slice(&(len + 1).to_le_bytes());
+                let refused = Header::decode(&header);
+                assert!(matches!(refused, Err(FrameError::TooLong { part: at, .. }) if at == part));
+            }
+        }
+    }
+
+    #[test]
+    fn the_memory_of_a_long_frame_goes_with_it() {
+        let body = vec![7; 4 * KEPT_LEN_MAX];
+        let mut decoder = FrameDecoder::default();
+        let bytes = encode(Kind::Result, 1, b"{}", &body);
+        decoder.space(bytes.len()).extend_from_slice(&bytes);
+        decoder.space(3).extend_from_slice(b"\x02\0\0");
+        assert_eq!(decoder.next_frame().unwrap().unwrap().body, body);
+        assert_eq!(decoder.buffer.len(), 3);
+        assert!(decoder.buffer.capacity() <= KEPT_LEN_MAX);
     }
 
     #[test]
@@ -305,6 +356,13 @@ mod tests {
             cuts in prop::collection::vec(1usize..64, 1..40),
         ) {
             let mut stream = Vec::new();
+            let parts: Vec<_> = parts
+                .into_iter()
+                .map(|(kind, id, meta, body)| match Kind::ALL[kind].1 {
+                    Kind::Ready => (kind, id, meta, Vec::new()),
+                    _ => (kind, id, meta, body),
+                })
+                .collect();
             for (kind, id, meta, body) in &parts {
                 stream.extend(encode(Kind::ALL[*kind].1, *id, meta, body));
             }

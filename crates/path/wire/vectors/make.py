@@ -8,8 +8,19 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 KINDS = {"INVOKE": 1, "HTTP": 2, "READY": 16, "RESULT": 17, "ERROR": 18, "HEAD": 19, "CHUNK": 20, "END": 21, "INIT_ERROR": 22}
-META_LEN_MAX = 256 * 1024
-BODY_LEN_MAX = 64 * 1024 * 1024
+META_LEN_MAX, SMALL_META_LEN_MAX = 256 * 1024, 4 * 1024
+REQUEST_LEN_MAX, RESULT_LEN_MAX, PIECE_LEN_MAX = 8 * 1024 * 1024, 6 * 1024 * 1024 + 100, 64 * 1024
+LEN_MAX = {
+    "INVOKE": (META_LEN_MAX, REQUEST_LEN_MAX),
+    "HTTP": (META_LEN_MAX, REQUEST_LEN_MAX),
+    "READY": (SMALL_META_LEN_MAX, 0),
+    "RESULT": (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
+    "ERROR": (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
+    "HEAD": (META_LEN_MAX, PIECE_LEN_MAX),
+    "CHUNK": (SMALL_META_LEN_MAX, PIECE_LEN_MAX),
+    "END": (SMALL_META_LEN_MAX, PIECE_LEN_MAX),
+    "INIT_ERROR": (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
+}
 
 
 def header(meta_len: int, body_len: int, stream: int, kind: int, flags: int = 0, reserved: int = 0) -> bytes:
@@ -97,9 +108,15 @@ FRAMES = {
         invalid("kind 255", header(0, 0, 1, 255), "unknown_kind"),
         invalid("reserved 1", header(0, 0, 1, 1, reserved=1), "reserved_not_zero"),
         invalid("reserved 65535", header(0, 0, 1, 1, reserved=65535), "reserved_not_zero"),
-        invalid("meta one too long", header(META_LEN_MAX + 1, 0, 1, 1), "meta_too_long"),
+        *(
+            invalid(f"meta of {kind} one too long", header(LEN_MAX[kind][0] + 1, 0, 1, number), "meta_too_long")
+            for kind, number in KINDS.items()
+        ),
         invalid("meta of 4 GiB", header(0xFFFFFFFF, 0, 1, 1), "meta_too_long"),
-        invalid("body one too long", header(0, BODY_LEN_MAX + 1, 1, 1), "body_too_long"),
+        *(
+            invalid(f"body of {kind} one too long", header(0, LEN_MAX[kind][1] + 1, 1, number), "body_too_long")
+            for kind, number in KINDS.items()
+        ),
         invalid("body of 4 GiB", header(0, 0xFFFFFFFF, 1, 1), "body_too_long"),
         invalid("65 descriptors", header(0, 0, 1, 1, flags=65), "too_many_descriptors"),
         invalid("255 descriptors", header(0, 0, 1, 2, flags=255), "too_many_descriptors"),

@@ -4,6 +4,7 @@
 use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -11,6 +12,7 @@ use pilot_model::{BoxFuture, Instant};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use tokio::time::sleep;
 
 use crate::parts::now;
 
@@ -154,10 +156,18 @@ impl OutputBuffer {
 
     async fn read_to_end(&self, watched: Receiver) {
         while watched.readable().await.is_ok() {
-            let more = self.drain(&mut self.kept.lock());
+            let (more, dropped) = {
+                let mut kept = self.kept.lock();
+                let dropped_before = kept.dropped;
+                let more = self.drain(&mut kept);
+                (more, kept.dropped.saturating_sub(dropped_before))
+            };
             self.printed.notify_one();
             if more == More::Never {
                 return;
+            }
+            if dropped >= DROPPED_PER_TURN_MAX {
+                sleep(PAUSE).await;
             }
             while self.kept.lock().is_full(self.len_max) {
                 self.taken.notified().await;
@@ -220,6 +230,10 @@ enum More {
 
 /// Most output kept per invocation, bytes. The rest is read and counted.
 const OUTPUT_LEN_MAX: usize = 256 * 1024;
+
+/// Most bytes read without a pause, once what is read is no longer kept. The pipe is full in between and holds the writer up.
+const DROPPED_PER_TURN_MAX: u64 = 256 * 1024;
+const PAUSE: Duration = Duration::from_millis(10);
 
 const CHUNK_LEN: usize = 8192;
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use pilot_model::ports::StartError;
 use pilot_model::{Instant, Version};
+use pilot_protocols::AnswerMemory;
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
@@ -29,6 +30,8 @@ pub struct ContainerConfig {
     pub tmp_bytes_max: u64,
     /// Processes and threads of one container.
     pub pids_max: u32,
+    /// Holds the answers of workers.
+    pub answers: AnswerMemory,
 }
 
 /// What all containers share.

@@ -11,8 +11,8 @@ use serde::de::IgnoredAny;
 
 use super::passed::PassedBody;
 use super::site::{Site, Unanswered, now};
-use crate::RESPONSE_LEN_MAX;
 use crate::error_body::{error_body, too_large, truncated};
+use crate::{FREE_LEN, FunctionMemory, RESPONSE_LEN_MAX};
 
 /// Posts the event. A 2xx response is the result: its body if that is JSON, otherwise the body as a JSON string, and `null` if
 /// there is none. Any other status is an error of type `Runtime.HttpStatus`.
@@ -34,7 +34,7 @@ pub(super) async fn call(site: &Arc<Site>, event: Bytes) -> Result<Answer, Worke
     let response = PassedBody::response(site, response, connection);
     let status = response.status();
     let read = site
-        .while_alive(async { Ok(read(response.into_body()).await) })
+        .while_alive(async { Ok(read(response.into_body(), &site.answers).await) })
         .await;
     let done = || Done {
         started,
@@ -60,7 +60,8 @@ enum Unread {
     Broken,
 }
 
-async fn read(mut body: StreamedBody) -> Result<Bytes, Unread> {
+async fn read(mut body: StreamedBody, memory: &FunctionMemory) -> Result<Bytes, Unread> {
+    let mut memory = memory.nothing();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Unread::Broken)?;
@@ -68,10 +69,13 @@ async fn read(mut body: StreamedBody) -> Result<Bytes, Unread> {
             if all.len() + chunk.len() > RESPONSE_LEN_MAX {
                 return Err(Unread::TooLarge);
             }
+            if all.len() + chunk.len() > FREE_LEN {
+                memory.grow_to(RESPONSE_LEN_MAX).await;
+            }
             all.extend_from_slice(chunk);
         }
     }
-    Ok(all.freeze())
+    Ok(memory.keep(all.freeze()))
 }
 
 fn as_json(body: Bytes) -> Bytes {

@@ -14,8 +14,8 @@ use pilot_sys::clock::monotonic_ns;
 use tokio::time::timeout;
 
 use super::connection::{Connection, Sent};
-use crate::Reach;
 use crate::life::Life;
+use crate::{FunctionMemory, Reach};
 
 /// What a worker shares with the response bodies that are still being read.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(super) struct Site {
     /// Unused connections, most recently used last. `None`: the worker is retired and keeps no more connections. The lock is
     /// held for a push or a pop.
     pub(super) idle: Mutex<Option<Vec<Connection>>>,
+    /// Holds answers that are not streamed.
+    pub(super) answers: FunctionMemory,
 }
 
 /// Why a request has no response.

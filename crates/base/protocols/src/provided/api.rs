@@ -22,8 +22,8 @@ use super::reply::{self, Reply};
 use super::socket::Socket;
 use super::stream::{ERROR_TYPE, Over, Streamed, has_prelude, raised};
 use super::worksite::Worksite;
-use crate::RESPONSE_LEN_MAX;
 use crate::error_body::{as_error_body, error_body, too_large};
+use crate::{FREE_LEN, RESPONSE_LEN_MAX, Reserved};
 
 /// Answers one request of the worker.
 pub(super) async fn answer(site: &Worksite, socket: &Socket, request: Request<Incoming>) -> Reply {
@@ -134,7 +134,7 @@ async fn response(site: &Worksite, id: &str, request: Request<Incoming>) -> Repl
         }
     }
     // As in Lambda, the body is not checked to be JSON.
-    settle(answering, request.into_body(), Answering::result).await
+    settle(site, answering, request.into_body(), Answering::result).await
 }
 
 async fn error(site: &Worksite, id: &str, request: Request<Incoming>) -> Reply {
@@ -142,7 +142,7 @@ async fn error(site: &Worksite, id: &str, request: Request<Incoming>) -> Reply {
         return reply::invalid_request_id();
     };
     let kind = error_type(request.headers());
-    settle(answering, request.into_body(), |answering, body| {
+    settle(site, answering, request.into_body(), |answering, body| {
         answering.error(as_error_body(body, kind.as_deref()));
     })
     .await
@@ -150,13 +150,15 @@ async fn error(site: &Worksite, id: &str, request: Request<Incoming>) -> Reply {
 
 /// Reads an answer in one piece and passes it to its caller.
 async fn settle(
+    site: &Worksite,
     answering: Answering,
     mut body: Incoming,
     give: impl FnOnce(Answering, Bytes),
 ) -> Reply {
-    match read(&mut body, RESPONSE_LEN_MAX).await {
+    let mut memory = site.answers.nothing();
+    match read(&mut body, RESPONSE_LEN_MAX, &mut memory).await {
         Ok(body) => {
-            give(answering, body);
+            give(answering, memory.keep(body));
             reply::accepted()
         }
         Err(Unread::TooLarge) => {
@@ -200,7 +202,9 @@ async fn init_error(site: &Worksite, request: Request<Incoming>, default: &str) 
     let kind = error_type(request.headers()).unwrap_or_else(|| default.to_owned());
     let mut body = request.into_body();
     // An error that cannot be read is still an error.
-    let sent = read(&mut body, SMALL_LEN_MAX).await.unwrap_or_default();
+    let sent = read(&mut body, SMALL_LEN_MAX, &mut site.answers.nothing())
+        .await
+        .unwrap_or_default();
     if site.queue.fail_init(as_error_body(sent, Some(&kind))) {
         reply::accepted()
     } else {
@@ -232,7 +236,7 @@ async fn register(site: &Worksite, request: Request<Incoming>) -> Reply {
             .split(',')
             .any(|feature| feature.trim() == "accountId")
     });
-    let Ok(body) = read(&mut body, SMALL_LEN_MAX).await else {
+    let Ok(body) = read(&mut body, SMALL_LEN_MAX, &mut site.answers.nothing()).await else {
         return forbidden(
             "InvalidRequestFormat",
             "the body cannot be read, or is too long",
@@ -338,8 +342,8 @@ enum Unread {
     Raised(Bytes),
 }
 
-/// Reads the whole body. One that arrived in one piece is not copied.
-async fn read(body: &mut Incoming, len_max: usize) -> Result<Bytes, Unread> {
+/// Reads the whole body. One that arrived in one piece is not copied. A long one has its memory before it is read on.
+async fn read(body: &mut Incoming, len_max: usize, memory: &mut Reserved) -> Result<Bytes, Unread> {
     if body.size_hint().lower() > len_max as u64 {
         return Err(Unread::TooLarge);
     }
@@ -368,6 +372,10 @@ async fn read(body: &mut Incoming, len_max: usize) -> Result<Bytes, Unread> {
         }
         if all.len() + chunk.len() > len_max {
             return Err(Unread::TooLarge);
+        }
+        if all.len() + chunk.len() > FREE_LEN {
+            // All that it can need, because one that holds a part and waits for more could wait for another that does.
+            memory.grow_to(len_max).await;
         }
         all.extend_from_slice(&chunk);
     }

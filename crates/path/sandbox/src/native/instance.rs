@@ -19,7 +19,7 @@ use super::runtime::{Grace, NativeRuntime, Released};
 use crate::cgroup::Cgroup;
 use crate::child::ChildEnd;
 use crate::sandbox::Control;
-use crate::worker::{Body, CpuClock, Home, Output};
+use crate::worker::{Body, CpuClock, Drained, Home, Output};
 
 /// See the module. Dropping it releases the sandbox, to be cleaned.
 #[derive(Debug)]
@@ -56,8 +56,13 @@ impl NativeInstance {
         );
         let reader = tokio::spawn(async move {
             // Reads all the time, so that the program never blocks on a full pipe, unless what it prints is taken all the time.
-            while pipe.readable().await.is_ok() && read.lock().drain_ready() {
+            while pipe.readable().await.is_ok() {
+                let drained = read.lock().drain_ready();
+                if drained == Drained::Ended {
+                    break;
+                }
                 prints.notify_one();
+                drained.rest().await;
                 while read.lock().is_full() {
                     room.notified().await;
                 }

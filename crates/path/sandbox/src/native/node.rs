@@ -10,6 +10,7 @@ use std::time::Duration;
 use pilot_model::ports::StartError;
 use pilot_model::timeline::Instant;
 use pilot_model::{Version, WorkerId};
+use pilot_protocols::FunctionMemory;
 use pilot_sys::seqpacket;
 use pilot_wire::control::FunctionInfo;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ use crate::places::CODE_INSIDE;
 use crate::runtime_files::NODE_WORKER_INSIDE;
 use crate::sandbox::Sandbox;
 use crate::variables;
-use crate::worker::{Body, ForkedWorker, Home, Output};
+use crate::worker::{Body, Connection, ForkedWorker, Home, Output};
 
 /// See the module.
 #[derive(Debug)]
@@ -152,6 +153,7 @@ impl WaitingNode {
         version: &Version,
         id: WorkerId,
         asked: Instant,
+        answers: FunctionMemory,
         home: Arc<dyn Home>,
     ) -> Result<ForkedWorker, StartError> {
         let config = &version.config;
@@ -177,6 +179,7 @@ impl WaitingNode {
             home.take_back(body);
             return Err(no_sandbox("send Node.js its specification")(error));
         }
-        ForkedWorker::come_up(id, asked, config, self.channel, self.output, body, home).await
+        let connection = Connection::new(self.channel, self.output, answers)?;
+        ForkedWorker::come_up(id, asked, config, connection, body, home).await
     }
 }

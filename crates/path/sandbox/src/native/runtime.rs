@@ -278,6 +278,7 @@ impl PrewarmedRuntime for NativeRuntime {
                 forked: asked,
                 sandboxed: asked,
                 come_up_max: COME_UP_MAX,
+                answers: self.parts.machine.config.answers.of(&version.config.name),
             };
             match &version.config.runtime {
                 Runtime::Provided(ProvidedRuntime { command }) => {
@@ -293,7 +294,7 @@ impl PrewarmedRuntime for NativeRuntime {
                     };
                     let home: Arc<dyn Home> = self;
                     let worker = waiting
-                        .specialise(prewarmed.sandbox, &version, id, asked, home)
+                        .specialise(prewarmed.sandbox, &version, id, asked, start.answers, home)
                         .await?;
                     Ok(Arc::new(worker) as Arc<dyn Worker>)
                 }

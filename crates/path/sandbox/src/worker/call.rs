@@ -2,11 +2,12 @@
 //! than everything here.
 
 use std::io::{self, IoSlice};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use bytes::Bytes;
-use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, Part};
+use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, Part, StartError};
 use pilot_model::timeline::Instant;
+use pilot_protocols::{FREE_LEN, FunctionMemory, Reserved};
 use pilot_sys::clock::monotonic_ns;
 use pilot_sys::seqpacket;
 use pilot_wire::meta::{DoneMeta, HeadMeta};
@@ -32,6 +33,9 @@ pub(crate) struct Reader {
     stream: OwnedReadHalf,
     decoder: FrameDecoder,
     output: Output,
+    answers: FunctionMemory,
+    /// For the frame that is arriving, if it is a long one.
+    reserved: Option<Reserved>,
 }
 
 /// Why a call has no answer.
@@ -46,18 +50,31 @@ pub(crate) enum CallError {
 /// Enough for a typical answer, so that it takes one read.
 const READ_LEN: usize = 16 * 1024;
 
+/// Longest frame that needs no reservation: a piece of a body, with its header and a short meta.
+const FREE_FRAME_LEN: usize = FREE_LEN + 8 * 1024;
+
 impl Connection {
-    pub(crate) fn new(stream: UnixStream, output: Output) -> Self {
+    /// `channel` is our end of it, which does not block.
+    pub(crate) fn new(
+        channel: OwnedFd,
+        output: Output,
+        answers: FunctionMemory,
+    ) -> Result<Self, StartError> {
+        let stream = UnixStream::from_std(channel.into()).map_err(|error| StartError::Sandbox {
+            problem: format!("register a worker's channel: {error}"),
+        })?;
         let (stream, writer) = stream.into_split();
-        Self {
+        Ok(Self {
             reader: Reader {
                 stream,
                 decoder: FrameDecoder::default(),
                 output,
+                answers,
+                reserved: None,
             },
             writer,
             first_byte: Instant(0),
-        }
+        })
     }
 
     pub(crate) fn into_halves(self) -> (Reader, OwnedWriteHalf) {
@@ -131,8 +148,16 @@ impl Reader {
     /// The next complete frame. Reads output while it waits.
     pub(super) async fn frame(&mut self) -> Result<Frame, CallError> {
         loop {
-            if let Some(frame) = self.decoder.next_frame().map_err(broken)? {
+            if let Some(mut frame) = self.decoder.next_frame().map_err(broken)? {
+                if let Some(reserved) = self.reserved.take() {
+                    frame.body = reserved.keep(frame.body);
+                }
                 return Ok(frame);
+            }
+            let awaited = self.decoder.awaited();
+            if awaited > FREE_FRAME_LEN && self.reserved.is_none() {
+                let reserve = self.answers.reserve(awaited);
+                self.reserved = Some(self.output.drain_while(reserve).await);
             }
             let space = self.decoder.space(READ_LEN);
             let read = self.output.drain_while(self.stream.read_buf(space)).await;

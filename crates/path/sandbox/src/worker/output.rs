@@ -1,20 +1,58 @@
 //! What a process in a sandbox writes to its descriptors 1 and 2: a pipe that the daemon reads while it waits for an answer, so
-//! that the process never blocks on a full pipe. What is kept is bounded.
+//! that the process never blocks on a full pipe. What is kept is bounded, and so is what is read at a time: a process that never
+//! stops writing neither keeps a thread of the daemon busy nor is read faster than [`DROPPED_PER_TURN_MAX`] per [`PAUSE`].
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::{pipe2, read};
 use tokio::net::unix::pipe::Receiver;
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 use crate::channel::set_nonblocking;
 
 /// Most output kept per invocation, bytes. The rest is read and counted.
 pub(crate) const OUTPUT_LEN_MAX: usize = 256 * 1024;
+
+/// Most bytes read without a pause, once what is read is no longer kept: 25 MiB/s. The pipe is full in between and holds the
+/// writer up. It is never held up for good, because a program that prints much must still come to its end.
+const DROPPED_PER_TURN_MAX: usize = 256 * 1024;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How many outputs pause at the same time. Further ones wait for their turn to pause, so all that is read to be dropped is at most
+/// 100 MiB/s.
+static PAUSING: Semaphore = Semaphore::const_new(4);
+
+/// Most bytes that are read after an answer. A pipe holds 64 KiB (pipe(7)), and sandboxed processes cannot enlarge it, so
+/// everything that was written before the answer is among them.
+const LAST_LEN_MAX: usize = 64 * 1024;
+
+/// What a turn of reading leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// Nothing for now, or the reader must wait until output is taken.
+    All,
+    /// There may be more; the turn is over.
+    More,
+    /// All writers are closed.
+    Ended,
+}
+
+impl Drained {
+    /// Waits as long as the next turn must.
+    pub(crate) async fn rest(self) {
+        if self == Self::More {
+            let _turn = PAUSING.acquire().await;
+            sleep(PAUSE).await;
+        }
+    }
+}
 
 /// The reading end.
 #[derive(Debug)]
@@ -46,14 +84,19 @@ impl Output {
         ))
     }
 
-    /// Reads everything that is there, without waiting. Reads the pipe directly instead of waiting for tokio's readiness, so
-    /// that everything written before an answer is included.
+    /// Reads what is there, without waiting. Reads the pipe directly instead of waiting for tokio's readiness, so that everything
+    /// written before an answer is included.
     pub(crate) fn drain_now(&mut self) {
         let mut chunk = [0; 8192];
-        while !self.ended && !self.is_full() {
-            match read(&*self.pipe, &mut chunk) {
+        let mut left = LAST_LEN_MAX;
+        while !self.ended && !self.is_full() && left > 0 {
+            let len = chunk.len().min(left);
+            match read(&*self.pipe, &mut chunk[..len]) {
                 Ok(0) => self.ended = true,
-                Ok(len) => self.keep(&chunk[..len]),
+                Ok(len) => {
+                    left -= len;
+                    self.keep(&chunk[..len]);
+                }
                 Err(Errno::EINTR) => {}
                 Err(_) => return,
             }
@@ -80,7 +123,7 @@ impl Output {
             self.ended = true;
             return;
         }
-        self.drain_ready();
+        self.drain_ready().rest().await;
     }
 
     /// Somebody takes the output while it is written.
@@ -93,17 +136,24 @@ impl Output {
         self.followed && self.kept.len() >= OUTPUT_LEN_MAX
     }
 
-    /// Reads through tokio, which clears its readiness. Returns false once all writers are closed.
-    pub(crate) fn drain_ready(&mut self) -> bool {
+    /// Reads through tokio, which clears its readiness once there is nothing left.
+    pub(crate) fn drain_ready(&mut self) -> Drained {
         let mut chunk = [0; 8192];
+        let dropped_before = self.dropped;
         while !self.ended && !self.is_full() {
             match self.pipe.try_read(&mut chunk) {
                 Ok(0) => self.ended = true,
                 Ok(len) => self.keep(&chunk[..len]),
-                Err(_) => break,
+                Err(_) => return Drained::All,
+            }
+            if self.dropped - dropped_before >= DROPPED_PER_TURN_MAX as u64 {
+                return Drained::More;
             }
         }
-        !self.ended
+        match self.ended {
+            true => Drained::Ended,
+            false => Drained::All,
+        }
     }
 
     /// Whether [`Output::take`] has something to return.

@@ -29,6 +29,7 @@ pub(crate) fn engine_config(dir: &Path) -> EngineConfig {
         pids_max: 64,
         template_memory_bytes: 2 << 30,
         outbound_cidr: OUTBOUND_CIDR_DEFAULT,
+        answers: pilot_protocols::AnswerMemory::default(),
     }
 }
 

@@ -88,7 +88,7 @@ impl Container {
                 let variables = environment::of_server(&version, &self.image, &self.user, port);
                 let instance = self.run(&version, command, &variables).await?;
                 let inside = Arc::new(Inside::new(Arc::clone(&self.shim)));
-                let start = start_of(&version, id, asked);
+                let start = self.start_of(&version, id, asked);
                 let worker =
                     HttpWorker::come_up(start, port, ready.clone(), inside, instance).await?;
                 Ok(Arc::new(worker))
@@ -101,7 +101,7 @@ impl Container {
                 let port = listener.local_addr().map_or(0, |address| address.port());
                 let variables = environment::of_lambda(&version, &self.image, &self.user, port);
                 let instance = self.run(&version, command, &variables).await?;
-                let start = start_of(&version, id, asked);
+                let start = self.start_of(&version, id, asked);
                 Ok(Arc::new(
                     ProvidedWorker::come_up(start, listener, instance).await?,
                 ))
@@ -148,18 +148,19 @@ impl Container {
             version.config.memory_bytes,
         )))
     }
-}
 
-/// A start whose process starts now. The container was isolated before.
-fn start_of(version: &Arc<Version>, id: WorkerId, asked: Instant) -> Start {
-    let now = now();
-    Start {
-        id,
-        version: Arc::clone(version),
-        asked,
-        forked: now,
-        sandboxed: now,
-        come_up_max: COME_UP_TIME_MAX,
+    /// A start whose process starts now. The container was isolated before.
+    fn start_of(&self, version: &Arc<Version>, id: WorkerId, asked: Instant) -> Start {
+        let now = now();
+        Start {
+            id,
+            version: Arc::clone(version),
+            asked,
+            forked: now,
+            sandboxed: now,
+            come_up_max: COME_UP_TIME_MAX,
+            answers: self.parts.config.answers.of(&version.config.name),
+        }
     }
 }
 

@@ -222,6 +222,7 @@ pub(crate) fn host(dir: &Path, engine: &str) -> ContainerHost {
         data_dir: dir.to_owned(),
         tmp_bytes_max: 16 << 20,
         pids_max: 64,
+        answers: pilot_protocols::AnswerMemory::default(),
     })
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pilot_model::ports::{Answer, Call, Part};
+use pilot_protocols::AnswerMemory;
 use pilot_wire::{Header, Kind};
 use tokio::io::AsyncWriteExt;
 
@@ -28,7 +29,9 @@ fn call() -> Call {
 fn pair() -> (Connection, UnixStream) {
     let (here, worker) = UnixStream::pair().unwrap();
     let (output, _) = Output::pipe().unwrap();
-    (Connection::new(here, output), worker)
+    let here = here.into_std().unwrap().into();
+    let answers = AnswerMemory::default().of(&"thumbnail".parse().unwrap());
+    (Connection::new(here, output, answers).unwrap(), worker)
 }
 
 #[tokio::test]

@@ -1,0 +1,210 @@
+//! What one function or its callers do must not be felt by others: the daemon's memory and the latency of a neighbour while a
+//! function answers more than anybody reads, breaks off in the middle of a frame, or prints without end.
+
+use std::time::{Duration, Instant};
+
+use pilot_harness::{Connection, Daemon, Request, eventually, needs_root, resident_bytes};
+use serde_json::json;
+
+use crate::{ECHO, answer, daemon, failure};
+
+/// Memory that the daemon may need beyond what it had when it was quiet.
+const MEMORY_MORE_MAX: u64 = 64 << 20;
+
+fn invocation(function: &str, event: &serde_json::Value) -> Request {
+    let target = format!("/2015-03-31/functions/{function}/invocations");
+    Request::new("POST", &target).body(event.to_string())
+}
+
+/// Calls a function from many connections that do not read. Returns them with the daemon's highest memory.
+fn unread(
+    daemon: &Daemon,
+    request: &Request,
+    count: usize,
+    time: Duration,
+) -> (Vec<Connection>, u64) {
+    let mut connections: Vec<Connection> = (0..count).map(|_| daemon.connect()).collect();
+    for connection in &mut connections {
+        connection.send(request);
+    }
+    let begin = Instant::now();
+    let mut highest = 0;
+    while begin.elapsed() < time {
+        highest = highest.max(resident_bytes(daemon.pid()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    (connections, highest)
+}
+
+#[test]
+fn answers_that_nobody_reads_do_not_take_the_daemons_memory() {
+    let daemon = daemon();
+    let large = "def handler(event, context):\n    return 'x' * event\n";
+    daemon.upload_code(
+        "large",
+        &json!({"scale": {"max": 40}, "timeout_s": 60}),
+        large,
+    );
+    daemon.upload_code("neighbour", &json!({}), large);
+    answer(&daemon, "large", json!(1));
+    answer(&daemon, "neighbour", json!(1));
+    let quiet = resident_bytes(daemon.pid());
+    let request = invocation("large", &json!(6_000_000));
+    let (connections, highest) = unread(&daemon, &request, 40, Duration::from_secs(4));
+    assert!(
+        highest < quiet + MEMORY_MORE_MAX,
+        "{quiet} bytes before, then {highest}"
+    );
+    // A neighbour's long answers still pass.
+    for _ in 0..5 {
+        let text = answer(&daemon, "neighbour", json!(1_000_000));
+        assert_eq!(text.as_str().map(str::len), Some(1_000_000));
+    }
+    // Whoever reads in the end gets everything. All at the same time, because some wait for the memory of others.
+    std::thread::scope(|scope| {
+        for mut connection in connections {
+            scope.spawn(move || {
+                let response = connection.receive("POST").ok();
+                assert_eq!(response.body.len(), 6_000_002);
+            });
+        }
+    });
+}
+
+/// Writes to its invocation channel itself.
+const WIRE: &str = r#"
+import os, socket, struct, sys, time
+
+def channel():
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            one = socket.socket(fileno=os.dup(int(number)))
+        except OSError:
+            continue
+        if one.family == socket.AF_UNIX and one.type == socket.SOCK_STREAM:
+            return one
+
+def frame(kind, meta_len, body_len):
+    return struct.pack("<IIIBBH", meta_len, body_len, 1, kind, 0, 0)
+
+def handler(event, context):
+    if event["what"] == "good":
+        return "good"
+    out = channel()
+    if event["what"] == "long":
+        out.sendall(frame(event["kind"], 0, event["len"]))
+    else:
+        out.sendall(frame(17, 2, 6_000_000) + b"{}")
+        out.sendall(bytes(5_900_000))
+    time.sleep(60)
+"#;
+
+#[test]
+fn a_frame_over_the_limit_of_its_kind_ends_the_worker_before_it_is_read() {
+    let daemon = daemon();
+    daemon.upload_code("lab", &json!({"timeout_s": 20}), WIRE);
+    // RESULT, HEAD, CHUNK.
+    for (kind, len) in [(17, 6_291_557), (19, 65_537), (20, 64 << 20)] {
+        let begin = Instant::now();
+        let event = json!({"what": "long", "kind": kind, "len": len});
+        let error = failure(&daemon, "lab", event).to_string();
+        assert!(error.contains("over the limit"), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    }
+    assert_eq!(answer(&daemon, "lab", json!({"what": "good"})), "good");
+}
+
+#[test]
+fn answers_that_break_off_do_not_take_the_daemons_memory() {
+    let daemon = daemon();
+    daemon.upload_code("lab", &json!({"scale": {"max": 40}, "timeout_s": 6}), WIRE);
+    answer(&daemon, "lab", json!({"what": "good"}));
+    let quiet = resident_bytes(daemon.pid());
+    let request = invocation("lab", &json!({"what": "half"}));
+    let (connections, highest) = unread(&daemon, &request, 40, Duration::from_secs(4));
+    assert!(
+        highest < quiet + MEMORY_MORE_MAX,
+        "{quiet} bytes before, then {highest}"
+    );
+    for mut connection in connections {
+        let response = connection.receive("POST");
+        assert!(response.text().contains("timed out"), "{}", response.text());
+    }
+    assert_eq!(answer(&daemon, "lab", json!({"what": "good"})), "good");
+    // What was held is free again, and the memory of long answers is not kept for later.
+    eventually("the memory is given back", || {
+        (resident_bytes(daemon.pid()) < quiet + MEMORY_MORE_MAX / 2).then_some(())
+    });
+}
+
+/// Prints from four processes without end: if it may, from a large pipe into a large pipe, which takes hardly any time.
+const NOISE: &str = r#"
+import ctypes, fcntl, os
+
+F_SETPIPE_SZ = 1031
+
+def enlarge(pipe):
+    try:
+        fcntl.fcntl(pipe, F_SETPIPE_SZ, 1 << 20)
+    except OSError:
+        pass
+
+def handler(event, context):
+    if event != "noise":
+        return event
+    line = b"x" * 65535 + b"\n"
+    for _ in range(3):
+        if os.fork() == 0:
+            break
+    source, full = os.pipe()
+    enlarge(full)
+    enlarge(1)
+    os.set_blocking(full, False)
+    try:
+        while True:
+            os.write(full, line)
+    except BlockingIOError:
+        pass
+    tee = ctypes.CDLL(None).tee
+    while True:
+        if tee(source, 1, 1 << 20, 0) < 0:
+            os.write(1, line)
+"#;
+
+#[test]
+fn a_function_that_prints_without_end_is_slowed_down_and_its_neighbour_is_not() {
+    needs_root!();
+    let daemon = daemon();
+    daemon.upload_code(
+        "noise",
+        &json!({"scale": {"max": 8}, "timeout_s": 4, "cpu": 0.25}),
+        NOISE,
+    );
+    daemon.upload_code("neighbour", &json!({}), ECHO);
+    answer(&daemon, "noise", json!("quiet"));
+    answer(&daemon, "neighbour", json!(1));
+    let worst = |time: Duration| {
+        let (begin, mut worst) = (Instant::now(), Duration::ZERO);
+        while begin.elapsed() < time {
+            let asked = Instant::now();
+            daemon.get("/healthz").ok();
+            answer(&daemon, "neighbour", json!(1));
+            worst = worst.max(asked.elapsed());
+        }
+        worst
+    };
+    let request = invocation("noise", &json!("noise"));
+    let mut connections: Vec<_> = (0..8).map(|_| daemon.connect()).collect();
+    let begin = Instant::now();
+    for connection in &mut connections {
+        connection.send(&request);
+    }
+    let noisy = worst(Duration::from_secs(3));
+    assert!(noisy < Duration::from_millis(500), "{noisy:?}");
+    for mut connection in connections {
+        let response = connection.receive("POST");
+        assert!(response.text().contains("timed out"), "{}", response.text());
+    }
+    let took = begin.elapsed();
+    assert!(took < Duration::from_millis(5_500), "{took:?}");
+}
