@@ -17,6 +17,7 @@ mod durability;
 mod fidelity;
 mod forecast;
 mod handler;
+mod healing;
 mod invoke_api;
 mod layers;
 mod library;

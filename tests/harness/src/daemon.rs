@@ -299,9 +299,18 @@ impl Daemon {
     /// If it still runs after 20 seconds.
     #[track_caller]
     pub fn stop(&mut self) -> Option<i32> {
-        let mut child = self.child.take()?;
-        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let pid = Pid::from_raw(i32::try_from(self.child.as_ref()?.id()).unwrap());
         kill(pid, Signal::SIGTERM).unwrap();
+        self.ends_by_itself()
+    }
+
+    /// Waits for the end. Returns the exit code.
+    ///
+    /// # Panics
+    /// If it still runs after 20 seconds.
+    #[track_caller]
+    pub fn ends_by_itself(&mut self) -> Option<i32> {
+        let mut child = self.child.take()?;
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = child.try_wait().unwrap() {
@@ -310,10 +319,7 @@ impl Daemon {
             if Instant::now() > deadline {
                 let _ = child.kill();
                 let _ = child.wait();
-                panic!(
-                    "the daemon did not stop within 20 s of SIGTERM:\n{}",
-                    self.log()
-                );
+                panic!("the daemon did not end within 20 s:\n{}", self.log());
             }
             std::thread::sleep(Duration::from_millis(5));
         }

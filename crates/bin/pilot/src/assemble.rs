@@ -44,6 +44,11 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
+    /// Resolves when nothing can be started any more.
+    pub(crate) fn spawner_ended(&self) -> std::io::Result<impl Future<Output = ()> + use<>> {
+        self.machine.spawner_ended()
+    }
+
     /// Removes containers that an earlier daemon left. If the engine does not answer, the start of the first container tries again.
     pub(crate) async fn sweep(&self) {
         match self.containers.sweep().await {
@@ -63,6 +68,10 @@ impl Engines {
         self.machine.vacated().await
     }
 }
+
+/// Why the daemon is not ready, and ends.
+pub(crate) const SPAWNER_ENDED: &str =
+    "the spawner has ended, so nothing can be started: start the daemon again";
 
 /// `CLOCK_MONOTONIC`, the clock of the workers' timestamps.
 #[derive(Debug)]
@@ -115,15 +124,20 @@ pub(crate) fn assemble(
         Arc::clone(&observations) as Arc<dyn Observed>,
     )?;
     let templates = engine;
+    let machine = Arc::clone(&engines.machine);
     let admin = Admin::new(
         AdminParts {
             control: Arc::new(deployer.clone()),
             observations: Arc::clone(&observations),
             metrics,
             templates: Arc::new(move || templates.templates()),
-            readiness: Arc::new(move || Readiness {
-                ready: true,
-                reasons: missing.clone(),
+            readiness: Arc::new(move || {
+                let ready = machine.has_spawner();
+                let ended = (!ready).then(|| SPAWNER_ENDED.to_owned());
+                Readiness {
+                    ready,
+                    reasons: ended.into_iter().chain(missing.iter().cloned()).collect(),
+                }
             }),
         },
         AdminConfig {

@@ -1,16 +1,18 @@
 //! `pilot serve`: the daemon, from its configuration to its end: assemble, serve, drain.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use pilot_gateway::Gateway;
 use pilot_sandbox::{Isolation, Spawner};
 use pilot_telemetry::logging;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::assemble::assemble;
+use crate::assemble::{SPAWNER_ENDED, assemble};
 use crate::daemon_config::DaemonConfig;
 
 /// Runs the daemon until SIGINT or SIGTERM, then drains it. `begun` is called as soon as the process may have threads.
@@ -37,6 +39,7 @@ pub(crate) fn run(
     let mount_point = config.data_dir.join("run/root");
     fs::create_dir_all(&mount_point)
         .with_context(|| format!("cannot create {}", mount_point.display()))?;
+    prefer_to_live();
     // Before the first thread starts, because the spawner is a fork of this process.
     let spawner = Spawner::launch(&isolation)?;
     begun()?;
@@ -70,9 +73,18 @@ async fn serve(
         env!("CARGO_PKG_VERSION"),
     );
     let stop = stop_signal()?;
+    let spawner_ended = daemon.engines.spawner_ended()?;
+    let has_spawner = Arc::new(AtomicBool::new(true));
+    let lost = Arc::clone(&has_spawner);
     let followed = daemon.observations.clone();
     let stop = async move {
-        stop.await;
+        tokio::select! {
+            () = stop => {}
+            () = spawner_ended => {
+                tracing::error!("{SPAWNER_ENDED}");
+                lost.store(false, Ordering::Relaxed);
+            }
+        }
         // Otherwise clients that follow a log would delay the drain.
         tokio::task::block_in_place(|| followed.logs().close());
     };
@@ -104,6 +116,8 @@ async fn serve(
         tracing::warn!("some control groups are still busy: the next daemon removes them");
     }
     daemon.bus.stop();
+    // A supervisor restarts what has failed.
+    ensure!(has_spawner.load(Ordering::Relaxed), SPAWNER_ENDED);
     Ok(())
 }
 
@@ -124,6 +138,15 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
         }
     })
 }
+
+/// When the machine has no memory left, the kernel kills others before the daemon, the spawner and the inits, which inherit this
+/// (proc_pid_oom_score_adj(5)). Only root may ask for it; without root it stays as it is, and programs in sandboxes get a higher value.
+fn prefer_to_live() {
+    let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
+}
+
+/// -1000 would exempt the daemon, and a daemon that leaks memory would then take the machine with it.
+const OOM_SCORE_ADJ: &str = "-500";
 
 /// Raises the limit of open files. The daemon needs about ten descriptors per worker, and the soft limit is often 1,024.
 fn raise_open_files() {

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram as StdDatagram;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pilot_sys::seqpacket::{self, Message};
 use serde::Serialize;
 use tokio::io::Interest;
@@ -69,11 +70,24 @@ impl Channel {
         self.socket.async_io(Interest::WRITABLE, send).await
     }
 
+    /// Whether the other end is closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        is_closed(self.socket.as_fd())
+    }
+
     /// The next message. `None`: the other end is closed.
     pub(crate) async fn receive(&self) -> io::Result<Option<Message>> {
         let receive = || seqpacket::receive(&self.socket);
         self.socket.async_io(Interest::READABLE, receive).await
     }
+}
+
+/// Whether the other end of a socket is closed (poll(2), `POLLHUP`). One system call.
+pub(crate) fn is_closed(socket: BorrowedFd<'_>) -> bool {
+    let mut asked = [PollFd::new(socket, PollFlags::empty())];
+    let answered = poll(&mut asked, PollTimeout::ZERO);
+    let events = asked[0].revents().unwrap_or(PollFlags::empty());
+    answered.is_ok() && events.contains(PollFlags::POLLHUP)
 }
 
 /// Sets `O_NONBLOCK` on an open file (fcntl(2)).

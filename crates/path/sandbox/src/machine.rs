@@ -12,6 +12,7 @@ use ipnet::Ipv4Net;
 use pilot_model::ports::StartError;
 use pilot_model::{Network, Version};
 use pilot_protocols::AnswerMemory;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cgroup::{Cgroup, Limits};
 use crate::filter::{FilterError, Filters};
@@ -100,6 +101,26 @@ impl Machine {
             next_user: AtomicU32::new(0),
             next_group: AtomicU64::new(0),
         }))
+    }
+
+    /// Resolves when the spawner has ended. Then no template and no runtime can be started in this process any more.
+    ///
+    /// # Errors
+    /// SIGCHLD cannot be handled.
+    pub fn spawner_ended(self: &Arc<Self>) -> io::Result<impl Future<Output = ()> + use<>> {
+        let mut child_ended = signal(SignalKind::child())?;
+        let machine = Arc::clone(self);
+        Ok(async move {
+            while machine.has_spawner() {
+                child_ended.recv().await;
+            }
+        })
+    }
+
+    /// Whether the spawner is there, so that templates and runtimes can be started.
+    #[must_use]
+    pub fn has_spawner(&self) -> bool {
+        !self.spawner.has_ended()
     }
 
     /// Waits for some time until nothing is left of any sandbox, and returns whether that is so. Everything that holds a

@@ -142,6 +142,11 @@ impl Sandbox {
         }
     }
 
+    /// Whether its init has ended, and with it everything inside.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.control.channel.is_closed()
+    }
+
     /// The connection to its init. Holding it keeps the sandbox alive.
     pub(crate) fn control(&self) -> &Arc<Control> {
         &self.control

@@ -15,7 +15,7 @@ use pilot_model::ports::StartError;
 use pilot_sys::netlink::{Netlink, Protocol};
 use pilot_sys::seqpacket;
 
-use crate::channel::Channel;
+use crate::channel::{Channel, is_closed};
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
 use crate::message::{ANSWER_TIME_MAX, MakeLink, MakeSandbox, SpawnerRequest, TreeReply};
@@ -72,6 +72,12 @@ impl Spawner {
                 _netfilter: netfilter,
             }),
         }
+    }
+
+    /// Whether the spawner has ended. Then nothing can be started any more, and the daemon cannot make a new one, because it has
+    /// threads.
+    pub(crate) fn has_ended(&self) -> bool {
+        is_closed(self.socket.as_fd())
     }
 
     /// The ids of processes in its sandboxes.

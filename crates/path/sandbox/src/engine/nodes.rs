@@ -148,7 +148,10 @@ impl Function {
 
     pub(super) fn take_spare(&self) -> Option<Sandbox> {
         let mut spares = self.spares.lock();
-        let spare = spares.ready.pop();
+        let mut spare = spares.ready.pop();
+        while spare.as_ref().is_some_and(Sandbox::has_ended) {
+            spare = spares.ready.pop();
+        }
         spares.fewest = spares.fewest.min(spares.ready.len());
         spare
     }
@@ -211,7 +214,9 @@ impl Function {
     }
 
     fn usable(&self) -> bool {
-        self.template.as_ref().is_none_or(Template::alive) && self.base.usable()
+        self.template.as_ref().is_none_or(Template::alive)
+            && !self.sandbox.has_ended()
+            && self.base.usable()
     }
 
     pub(super) fn memory(&self) -> TemplateMemory {

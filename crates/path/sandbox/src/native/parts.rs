@@ -30,9 +30,9 @@ impl NativeParts {
         &self,
         key: &BaseSandboxKey,
     ) -> Result<Arc<BaseSandbox>, StartError> {
-        // If its init has ended, the base sandbox is gone: the next request to it fails, and the runtime is dropped.
+        let usable = |base: &BaseSandbox| !base.sandbox.has_ended();
         self.base_sandboxes
-            .find_or_build(key, |_| true, || BaseSandbox::build(&self.machine, key))
+            .find_or_build(key, usable, || BaseSandbox::build(&self.machine, key))
             .await
     }
 }

@@ -356,6 +356,7 @@ impl PrewarmedRuntime for NativeRuntime {
         match &self.state.lock().phase {
             RuntimePhase::Prewarmed(prewarmed) => {
                 prewarmed.waiting.as_ref().is_none_or(WaitingNode::is_alive)
+                    && !prewarmed.sandbox.has_ended()
             }
             RuntimePhase::InUse | RuntimePhase::Released(_) => true,
             RuntimePhase::Ended => false,
