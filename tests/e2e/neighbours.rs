@@ -3,10 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use pilot_harness::{Connection, Daemon, Request, eventually, needs_root, resident_bytes};
+use pilot_harness::{
+    ArchiveEntry, Connection, Daemon, DaemonOptions, Request, archive, eventually, needs_root,
+    resident_bytes,
+};
 use serde_json::json;
 
-use crate::{ECHO, answer, daemon, failure};
+use crate::{ECHO, answer, daemon, daemon_with, failure};
 
 /// Memory that the daemon may need beyond what it had when it was quiet.
 const MEMORY_MORE_MAX: u64 = 64 << 20;
@@ -207,4 +210,66 @@ fn a_function_that_prints_without_end_is_slowed_down_and_its_neighbour_is_not() 
     }
     let took = begin.elapsed();
     assert!(took < Duration::from_millis(5_500), "{took:?}");
+}
+
+/// Sleeps for so many seconds.
+const SLEEPER: &str =
+    "import time\ndef handler(event, context):\n    time.sleep(event)\n    return event\n";
+
+fn daemon_with_six_workers() -> Daemon {
+    daemon_with(DaemonOptions {
+        config: Some("[limits]\nworkers = 6\n".to_owned()),
+        ..DaemonOptions::default()
+    })
+}
+
+#[test]
+fn workers_that_are_always_kept_must_fit_on_the_machine() {
+    let daemon = daemon_with_six_workers();
+    daemon.upload_code("first", &json!({"scale": {"min": 3}}), ECHO);
+    let code = archive(&[ArchiveEntry::text("app.py", ECHO)]);
+    let keys = json!({"scale": {"min": 10_000, "max": 10_000}});
+    let (_, refused) = daemon.upload("greedy", &keys, &code);
+    let message = refused["message"].as_str().unwrap_or_default();
+    assert!(message.contains("scale.min = 10000"), "{refused}");
+    assert!(message.contains("limits.workers"), "{refused}");
+    assert_eq!(daemon.get("/_pilot/v1/functions/greedy").status, 404);
+    // The place of an older version of the same function counts once.
+    daemon.upload_code("first", &json!({"scale": {"min": 4}}), ECHO);
+    assert_eq!(answer(&daemon, "first", json!(1)), 1);
+}
+
+#[test]
+fn with_all_places_taken_idle_workers_make_room_and_requests_wait_or_are_told_to_retry() {
+    let daemon = daemon_with_six_workers();
+    for name in ["busy", "idle", "late"] {
+        daemon.upload_code(name, &json!({"timeout_s": 20}), SLEEPER);
+    }
+    daemon.scale("idle", 3);
+    eventually("three idle workers", || {
+        (daemon.workers("idle", "idle") == 3).then_some(())
+    });
+    // Eight requests at once on six places, of which idle workers have three.
+    let mut connections: Vec<_> = (0..8).map(|_| daemon.connect()).collect();
+    for connection in &mut connections {
+        connection.send(&invocation("busy", &json!(3)));
+    }
+    eventually("all places are busy", || {
+        (daemon.workers("busy", "busy") == 6).then_some(())
+    });
+    assert_eq!(daemon.workers("idle", "idle"), 0);
+    // Another function has no worker to wait for.
+    let refused = daemon.invoke("late", &json!(0));
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert!(
+        refused.text().contains("limits.workers"),
+        "{}",
+        refused.text()
+    );
+    // Requests of the function that has workers wait for them.
+    for mut connection in connections {
+        assert_eq!(connection.receive("POST").ok().json(), 3);
+    }
+    assert_eq!(answer(&daemon, "late", json!(0)), 0);
 }

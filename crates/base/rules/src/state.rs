@@ -392,11 +392,14 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.starting -= 1;
         self.failures = self.failures.saturating_add(1);
         self.hold_until = self.hold_until.max(now.after(backoff(self.failures)));
-        let hopeless = self.failures >= Self::ATTEMPTS_MAX && self.starting == 0 && self.up == 0;
-        if fault == StartFault::Import || hopeless {
-            self.fail_all(actions);
-        } else {
-            self.charge_failure(cause, actions);
+        let alone = self.starting == 0 && self.up == 0;
+        let hopeless = self.failures >= Self::ATTEMPTS_MAX && alone;
+        match fault {
+            StartFault::Import => self.fail_all(actions),
+            StartFault::Full if alone => self.fail_all(actions),
+            StartFault::Full => {}
+            StartFault::Transient if hopeless => self.fail_all(actions),
+            StartFault::Transient => self.charge_failure(cause, actions),
         }
         self.order_starts(now, None, actions);
         self.refill(now, actions);

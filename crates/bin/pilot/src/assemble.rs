@@ -113,6 +113,7 @@ pub(crate) fn assemble(
         forecaster(),
         pilot_invoke::Limits {
             queue_max: limits.queue,
+            workers_max: limits.workers_max(),
             older_versions_max: VERSIONS_KEPT - 1,
             memory_bytes_max: limits.memory_mb.map(|limit| limit.get() << 20),
             ..pilot_invoke::Limits::default()

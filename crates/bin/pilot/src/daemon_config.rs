@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use pilot_model::nearest::with_nearest_key;
 use pilot_telemetry::LogFormat;
 use serde::{Deserialize, Deserializer};
 
+use crate::room;
 use crate::serve_args::{self, ServeArgs};
 
 /// The daemon's configuration, checked.
@@ -55,6 +56,8 @@ pub(crate) struct Limits {
     pub(crate) tmp_mb: u64,
     /// Highest number of processes and threads of a worker.
     pub(crate) pids: u32,
+    /// Highest number of workers of all functions together. By default what the machine has room for: see `room`.
+    pub(crate) workers: Option<NonZeroU32>,
     /// Highest number of waiting requests of one function.
     pub(crate) queue: usize,
     /// Highest number of open connections.
@@ -79,6 +82,7 @@ impl Default for Limits {
             template_memory_mb: 2048,
             tmp_mb: 512,
             pids: 256,
+            workers: None,
             queue: 1000,
             connections: 1024,
             drain_s: 30.0,
@@ -97,6 +101,14 @@ fn zero_is_no_limit<'de, D: Deserializer<'de>>(limit: D) -> Result<Option<NonZer
 impl Limits {
     pub(crate) fn runtimes_keep(&self) -> Duration {
         Duration::from_secs_f64(self.runtimes_keep_s)
+    }
+
+    /// Highest number of workers of all functions together.
+    pub(crate) fn workers_max(&self) -> usize {
+        match self.workers {
+            Some(workers) => workers.get() as usize,
+            None => room::for_workers(self.connections),
+        }
     }
 
     pub(crate) fn drain(&self) -> Duration {

@@ -274,6 +274,10 @@ fn invoke_row(error: &InvokeError) -> Row {
             Row::user(S::PAYLOAD_TOO_LARGE, "RequestTooLargeException")
         }
         InvokeError::StartFailed {
+            error: StartError::Full { .. },
+            ..
+        } => Row::service(S::SERVICE_UNAVAILABLE, "ServiceException").retry_after(1),
+        InvokeError::StartFailed {
             error: StartError::Sandbox { .. },
             ..
         } => Row::service(S::INTERNAL_SERVER_ERROR, "ServiceException"),

@@ -48,6 +48,11 @@ impl Functions {
         self.running.get(name)
     }
 
+    /// The live versions of all functions that can be invoked.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.running.values().map(|function| &function.live)
+    }
+
     /// As [`Functions::running`], mutable.
     pub(crate) fn running_mut(&mut self, name: &str) -> Option<&mut Function> {
         self.running.get_mut(name)

@@ -55,6 +55,7 @@ impl Invoker {
                 start_wait_max: limits.start_wait_max,
                 memory_bytes_max: limits.memory_bytes_max,
                 memory_sample_every: limits.memory_sample_every,
+                workers_max: limits.workers_max,
             },
         );
         Arc::new(Self {
@@ -132,6 +133,34 @@ impl Invoker {
         self.context.pools.close().await;
     }
 
+    /// Whether all functions' workers that are always kept, and those that are kept ready, fit together with those of this version.
+    /// A quarter of the places stays free for everything else.
+    fn has_room_for(&self, version: &Version) -> Result<(), StartError> {
+        let kept = |version: &Version| {
+            let scale = &version.config.scale;
+            u64::from(scale.min) + u64::from(scale.spare)
+        };
+        let functions = self.functions.load();
+        let others: u64 = functions
+            .live()
+            .map(|pool| pool.version())
+            .filter(|other| other.config.name != version.config.name)
+            .map(|other| kept(other))
+            .sum();
+        let places = self.limits.workers_max as u64;
+        let room = places - places / 4;
+        if kept(version) == 0 || others + kept(version) <= room {
+            return Ok(());
+        }
+        let scale = &version.config.scale;
+        Err(StartError::Full {
+            problem: format!(
+                "scale.min = {} and scale.spare = {} keep more workers than there is room for: this daemon can keep {room}, and other                  functions keep {others} of them; lower them, or raise limits.workers",
+                scale.min, scale.spare
+            ),
+        })
+    }
+
     /// The pool of a version from [`Invoker::find`].
     fn pool(&self, version: &Arc<Version>) -> Result<Arc<Pool>, InvokeError> {
         let functions = self.functions.load();
@@ -154,6 +183,9 @@ impl Platform for Invoker {
         &self,
         version: &Arc<Version>,
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
+        if let Err(full) = self.has_room_for(version) {
+            return Box::pin(async { Err(full) });
+        }
         self.engine.prepare(version)
     }
 
@@ -266,14 +298,14 @@ fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, Inv
             invocation.start = StartKind::Cold;
             let output = match &error {
                 StartError::Runtime { output, .. } => Bytes::from(output.clone()),
-                StartError::Import { .. } | StartError::Sandbox { .. } => Bytes::new(),
+                _ => Bytes::new(),
+            };
+            let outcome = match error {
+                StartError::Full { .. } => Outcome::Throttled,
+                _ => Outcome::InitError,
             };
             let name = name.clone();
-            (
-                Outcome::InitError,
-                output,
-                InvokeError::StartFailed { name, error },
-            )
+            (outcome, output, InvokeError::StartFailed { name, error })
         }
         Refusal::Full => (
             Outcome::Throttled,

@@ -15,6 +15,8 @@ pub struct Limits {
     pub memory_bytes_max: Option<u64>,
     /// How often memory is sampled.
     pub memory_sample_every: Duration,
+    /// Most workers of all functions together.
+    pub workers_max: usize,
     /// Versions of one function, besides the live one, that can still be invoked by number.
     pub older_versions_max: usize,
 }
@@ -27,6 +29,7 @@ impl Default for Limits {
             payload_bytes_max: 6 * 1024 * 1024,
             memory_bytes_max: None,
             memory_sample_every: Duration::from_secs(5),
+            workers_max: usize::MAX,
             older_versions_max: 4,
         }
     }

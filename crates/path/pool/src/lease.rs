@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{StartStamps, Worker};
 use pilot_model::{CpuTime, EndReason, Instant, StartKind};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout_at;
 
 use crate::pool::{Pool, Refusal};
@@ -33,10 +33,16 @@ pub(crate) struct PooledWorker {
     pub(crate) printing: Option<Printing>,
     /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,
+    /// Its place among the workers of all versions.
+    _place: OwnedSemaphorePermit,
 }
 
 impl PooledWorker {
-    pub(crate) fn new(worker: Arc<dyn Worker>, printing: Option<Printing>) -> Self {
+    pub(crate) fn new(
+        worker: Arc<dyn Worker>,
+        printing: Option<Printing>,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
         Self {
             worker,
             pss: AtomicU64::new(0),
@@ -45,6 +51,7 @@ impl PooledWorker {
             streams: AtomicU32::new(0),
             printing,
             cpu: Mutex::default(),
+            _place: place,
         }
     }
 

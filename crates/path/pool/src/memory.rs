@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use pilot_model::Instant;
 use pilot_model::ports::TemplateMemory;
+use pilot_rules::Key;
 
 use crate::lease::PooledWorker;
 use crate::pool::Pool;
@@ -86,23 +88,48 @@ fn bytes_over(workers: u64, templates: &[TemplateMemory], budget: u64) -> u64 {
     over
 }
 
+/// Evicts the idle worker that was unused longest, if there is one.
+pub(crate) fn evict_oldest(pools: &[Arc<Pool>]) {
+    for idle in by_last_use(pools) {
+        if idle.pool.evict(idle.key) {
+            return;
+        }
+    }
+}
+
+/// An idle worker.
+struct Idle<'a> {
+    pool: &'a Arc<Pool>,
+    key: Key,
+    touched: Instant,
+    bytes: u64,
+}
+
+/// Those that were unused longest come first.
+fn by_last_use(pools: &[Arc<Pool>]) -> Vec<Idle<'_>> {
+    let idle_of = |pool| {
+        Pool::idle_workers(pool)
+            .into_iter()
+            .map(move |(key, touched, bytes)| Idle {
+                pool,
+                key,
+                touched,
+                bytes,
+            })
+    };
+    let mut idle: Vec<_> = pools.iter().flat_map(idle_of).collect();
+    idle.sort_by_key(|idle| idle.touched);
+    idle
+}
+
 /// Evicts idle workers, then templates, until their measured memory adds up to `over`.
 fn relieve(pools: &[Arc<Pool>], mut over: u64, templates: &[TemplateMemory]) {
-    let mut idle: Vec<_> = pools
-        .iter()
-        .flat_map(|pool| {
-            pool.idle_workers()
-                .into_iter()
-                .map(move |pooled| (pool, pooled))
-        })
-        .collect();
-    idle.sort_by_key(|(_, (_, touched, _))| *touched);
-    for (pool, (key, _, bytes)) in idle {
+    for idle in by_last_use(pools) {
         if over == 0 {
             return;
         }
-        if pool.evict(key) {
-            over = over.saturating_sub(bytes);
+        if idle.pool.evict(idle.key) {
+            over = over.saturating_sub(idle.bytes);
         }
     }
     let mut cold: Vec<_> = pools

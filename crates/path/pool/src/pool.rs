@@ -12,7 +12,7 @@ use pilot_model::forecast::Target;
 use pilot_model::ports::{StartError, Worker};
 use pilot_model::status::{ForecastStatus, PoolStatus};
 use pilot_model::{Event, Instant, Interface, ScaleConfig, StartKind, Version, WorkerRecord};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::forecasting::Forecast;
 use crate::lease::{Announcement, Lease, PooledWorker, WaitingRequest};
@@ -357,13 +357,13 @@ impl Pool {
         );
     }
 
-    fn started(self: &Arc<Self>, key: Key, result: Result<Arc<dyn Worker>, StartError>) {
+    fn started(self: &Arc<Self>, key: Key, result: Result<Started, StartError>) {
         let now = self.now();
         let mut todo = Todo::new();
         match result {
-            Ok(worker) => {
-                let stamps = worker.stamps();
-                let pooled = self.pooled(worker);
+            Ok(started) => {
+                let stamps = started.worker.stamps();
+                let pooled = self.pooled(started);
                 let mut state = self.state.lock();
                 state.ready(now, key, pooled, &mut todo);
                 self.act(state, now, todo, None);
@@ -376,6 +376,7 @@ impl Pool {
                 tracing::warn!(function = %self.version.config.name, version = %self.version.id, %error, "a worker did not come up");
                 let fault = match error {
                     StartError::Import { .. } => StartFault::Import,
+                    StartError::Full { .. } => StartFault::Full,
                     StartError::Runtime { .. } | StartError::Sandbox { .. } => {
                         StartFault::Transient
                     }
@@ -388,11 +389,12 @@ impl Pool {
     }
 
     /// A new worker. If it is an HTTP server, its output is followed from now on.
-    fn pooled(&self, worker: Arc<dyn Worker>) -> Arc<PooledWorker> {
+    fn pooled(&self, started: Started) -> Arc<PooledWorker> {
         let is_server = self.version.config.interface == Interface::Http;
         let printing = is_server
             .then(|| Printing::new(Arc::clone(&self.version), Arc::clone(&self.shared.sink)));
-        let pooled = Arc::new(PooledWorker::new(worker, printing));
+        let pooled = PooledWorker::new(started.worker, printing, started.place);
+        let pooled = Arc::new(pooled);
         if is_server {
             let followed = Arc::clone(&pooled);
             self.shared.tasks.spawn(async move {
@@ -478,11 +480,20 @@ impl Pool {
             open: true,
         };
         self.shared.tasks.spawn(async move {
-            let result = start.await;
+            let result = match order.pool.shared.place().await {
+                Ok(place) => start.await.map(|worker| Started { worker, place }),
+                Err(full) => Err(full),
+            };
             order.open = false;
             order.pool.started(order.key, result);
         });
     }
+}
+
+/// A new worker, and its place among all workers.
+struct Started {
+    worker: Arc<dyn Worker>,
+    place: OwnedSemaphorePermit,
 }
 
 /// Reports every ordered start to the state machine, even if its task panics or is aborted.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, Engine, EventSink};
+use pilot_model::ports::{Clock, Engine, EventSink, StartError};
 use pilot_model::{EndReason, Instant, Version, WorkerId};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
 
 use crate::forecasting;
 use crate::lease::PooledWorker;
@@ -28,6 +29,8 @@ pub struct PoolLimits {
     pub memory_bytes_max: Option<u64>,
     /// How often memory is sampled.
     pub memory_sample_every: Duration,
+    /// Most workers of all versions together.
+    pub workers_max: usize,
 }
 
 /// All pools. Dropping it ends all their tasks.
@@ -35,6 +38,9 @@ pub struct PoolLimits {
 pub struct Pools {
     shared: Arc<PoolsInner>,
 }
+
+/// The longest that a start waits until another worker has ended.
+const PLACE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What the pools share.
 #[derive(Debug)]
@@ -52,6 +58,8 @@ pub(crate) struct PoolsInner {
     /// Bounded by the number of workers and versions: each sends at most one job.
     background_jobs: mpsc::UnboundedSender<BackgroundJob>,
     workers: AtomicU64,
+    /// One permit for each worker that may still be started.
+    pub(crate) places: Arc<Semaphore>,
     /// Workers or templates may have started since the last sample.
     stirred: AtomicBool,
     /// When the timer task runs next, nanoseconds. While it runs: never, so that every earlier due time notifies it.
@@ -84,6 +92,7 @@ impl Pools {
     ) -> Self {
         let (background_jobs, inbox) = mpsc::unbounded_channel();
         let every = limits.memory_sample_every;
+        let places = limits.workers_max;
         let shared = Arc::new(PoolsInner {
             engine,
             sink,
@@ -95,6 +104,7 @@ impl Pools {
             pools: Mutex::new(Vec::new()),
             background_jobs,
             workers: AtomicU64::new(0),
+            places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
             stirred: AtomicBool::new(true),
             ticker_at: AtomicU64::new(u64::MAX),
             ticker: Notify::new(),
@@ -152,6 +162,26 @@ impl Drop for Pools {
 impl PoolsInner {
     pub(crate) fn next_worker(&self) -> WorkerId {
         WorkerId(self.workers.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The place of a new worker. Where all are taken, the idle worker that was unused longest makes room, and this waits for a
+    /// limited time until a worker has ended.
+    ///
+    /// # Errors
+    /// [`StartError::Full`].
+    pub(crate) async fn place(&self) -> Result<OwnedSemaphorePermit, StartError> {
+        let places = Arc::clone(&self.places);
+        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+            return Ok(place);
+        }
+        memory::evict_oldest(&self.pools());
+        let place = timeout(PLACE_WAIT_MAX, places.acquire_owned()).await;
+        place.ok().and_then(Result::ok).ok_or_else(|| StartError::Full {
+            problem: format!(
+                "{} workers are running, which is the limit of this daemon; try again, or raise limits.workers",
+                self.limits.workers_max
+            ),
+        })
     }
 
     /// The next sample must not be skipped.

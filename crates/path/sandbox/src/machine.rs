@@ -182,7 +182,13 @@ pub(crate) fn dev_null() -> Result<OwnedFd, StartError> {
 }
 
 pub(crate) fn no_sandbox(step: &'static str) -> impl Fn(io::Error) -> StartError {
-    move |error| StartError::Sandbox {
-        problem: format!("{step}: {error}"),
+    move |error| {
+        let problem = format!("{step}: {error}");
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM) => {
+                StartError::Full { problem }
+            }
+            _ => StartError::Sandbox { problem },
+        }
     }
 }

@@ -81,6 +81,7 @@ pub(crate) fn from_start(
             let message = format!("{subject} did not come up: {problem}");
             invalid("start_failed", hinted(message), output)
         }
+        StartError::Full { problem } => invalid("no_room", problem.clone(), ""),
         StartError::Sandbox { .. } => DeployError::Internal {
             message: error.to_string(),
         },

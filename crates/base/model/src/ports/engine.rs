@@ -64,6 +64,12 @@ pub enum StartError {
         /// What it printed.
         output: String,
     },
+    /// There is no room for another worker: of workers in total, descriptors or processes.
+    #[error("no room for another worker: {problem}")]
+    Full {
+        /// Which limit, and what to do.
+        problem: String,
+    },
     /// The machine could not make a sandbox.
     #[error("no sandbox: {problem}")]
     Sandbox {

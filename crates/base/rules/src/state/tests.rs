@@ -51,7 +51,11 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Ending::Unused),
         2 => Just(Ending::Lost(EndReason::Crash)),
     ];
-    let fault = prop_oneof![1 => Just(StartFault::Import), 4 => Just(StartFault::Transient)];
+    let fault = prop_oneof![
+        1 => Just(StartFault::Import),
+        1 => Just(StartFault::Full),
+        4 => Just(StartFault::Transient),
+    ];
     prop_oneof![
         30 => Just(Step::Arrive),
         8 => Just(Step::Announce),

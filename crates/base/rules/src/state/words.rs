@@ -106,6 +106,8 @@ pub enum StartFault {
     Import,
     /// The runtime or the machine failed: the next attempt may succeed.
     Transient,
+    /// The machine has no room for another worker. This is no fault of the function: requests wait for the workers that serve.
+    Full,
 }
 
 /// How many workers there are.

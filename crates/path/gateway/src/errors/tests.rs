@@ -141,8 +141,14 @@ fn invoke_errors() -> Vec<InvokeError> {
         },
         InvokeError::StartFailed {
             name: name(),
+            error: StartError::Full {
+                problem: "a pipe: Too many open files".to_owned(),
+            },
+        },
+        InvokeError::StartFailed {
+            name: name(),
             error: StartError::Sandbox {
-                problem: "clone: EAGAIN".to_owned(),
+                problem: "clone: EPERM".to_owned(),
             },
         },
         InvokeError::StartFailed {
