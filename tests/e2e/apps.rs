@@ -290,6 +290,10 @@ async def app(scope, receive, send):
     if path == "/flood":
         for number in range(2000): await send({"type": "websocket.send", "bytes": number.to_bytes(4, "little") * 1000})
         return await send({"type": "websocket.close"})
+    if path == "/large":
+        await send({"type": "websocket.send", "text": "ä€😀" * 400_000})
+        await send({"type": "websocket.send", "bytes": bytes(range(256)) * 50_000})
+        return await send({"type": "websocket.close"})
     if path == "/slow": await asyncio.sleep(1.5)
     while True:
         message = await receive()
@@ -354,7 +358,7 @@ fn an_asgi_application_talks_over_web_sockets() {
         let large: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
         echo.send(Message::binary(large.clone())).unwrap();
         let reversed: Vec<u8> = large.into_iter().rev().collect();
-        assert_eq!(echo.read().unwrap(), Message::binary(reversed));
+        assert!(echo.read().unwrap() == Message::binary(reversed));
         echo.send(Message::text("")).unwrap();
         assert_eq!(echo.read().unwrap(), Message::text(""));
         echo.close(Some(CloseFrame {
@@ -396,6 +400,19 @@ fn an_asgi_application_talks_over_web_sockets() {
             assert_eq!(flood.read().unwrap(), Message::binary(wanted));
         }
         assert_eq!(close_code(&mut flood).0, 1000);
+        // Long ones come in fragments, which the client puts together. Not assert_eq: it would print them.
+        let (mut large, _) = talk(&daemon, "/large", "").unwrap();
+        assert!(large.read().unwrap() == Message::text("ä€😀".repeat(400_000)));
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert!(large.read().unwrap() == Message::binary(bytes.repeat(50_000)));
+        assert_eq!(close_code(&mut large).0, 1000);
+        let (mut longest, _) = talk(&daemon, "/", "").unwrap();
+        longest.send(Message::text("x".repeat(4 << 20))).unwrap();
+        assert!(longest.read().unwrap() == Message::text("X".repeat(4 << 20)));
+        longest
+            .send(Message::text("x".repeat((4 << 20) + 1)))
+            .unwrap();
+        assert_eq!(close_code(&mut longest).0, 1009);
         let last = daemon.get("/fn/lab/").ok().text();
         assert_eq!(last, pid, "one worker served all");
         // Not a handshake.

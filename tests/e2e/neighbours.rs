@@ -273,3 +273,52 @@ fn with_all_places_taken_idle_workers_make_room_and_requests_wait_or_are_told_to
     }
     assert_eq!(answer(&daemon, "late", json!(0)), 0);
 }
+
+#[test]
+fn unfinished_messages_of_websockets_do_not_take_the_daemons_memory() {
+    const APP: &str = r#"
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200})
+        return await send({"type": "http.response.body", "body": b"ok"})
+    assert scope["type"] == "websocket"
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (await receive())["type"] != "websocket.disconnect": pass
+"#;
+    let daemon = daemon();
+    let keys =
+        json!({"interface": "asgi", "handler": "app:app", "concurrency": 128, "scale": {"max": 1}});
+    daemon.upload_code("lab", &keys, APP);
+    daemon.get("/fn/lab/").ok();
+    let quiet = resident_bytes(daemon.pid());
+    let handshake = b"GET /fn/lab/ HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    let mut connections: Vec<_> = (0..120).map(|_| daemon.connect()).collect();
+    for connection in &mut connections {
+        connection.send_raw(handshake);
+        assert!(connection.raw_line().contains("101"));
+        while !connection.raw_line().is_empty() {}
+        // A binary frame of 1 MiB (RFC 6455 §5.2), masked with zeros, without its end.
+        let header = [&[0x82, 0xff][..], &(1_u64 << 20).to_be_bytes(), &[0; 4]].concat();
+        connection.send_raw(&header);
+        connection.send_raw(&vec![0; 1_000_000]);
+    }
+    let highest = (0..50).map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        resident_bytes(daemon.pid())
+    });
+    let highest = highest.max().unwrap_or_default();
+    assert!(
+        highest < quiet + MEMORY_MORE_MAX,
+        "{quiet} bytes before, then {highest}"
+    );
+    // The last ones were told to try again later: a close frame with the code 1013.
+    let last = connections.pop().unwrap().until_the_end();
+    assert_eq!(last.get(..4), Some(&[0x88, 2, 0x03, 0xf5][..]), "{last:?}");
+    drop(connections);
+    eventually("the memory is free again", || {
+        (resident_bytes(daemon.pid()) < quiet + MEMORY_MORE_MAX / 2).then_some(())
+    });
+    daemon.get("/fn/lab/").ok();
+}

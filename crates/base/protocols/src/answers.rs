@@ -153,6 +153,17 @@ impl Reserved {
         }
     }
 
+    /// Takes bytes until there are `len` in all, without waiting. False: so many are not free, and nothing has changed.
+    #[must_use]
+    pub fn try_grow_to(&mut self, len: usize) -> bool {
+        let more = len.saturating_sub(self.len);
+        let taken = more == 0 || self.of.memory.take(&self.of.function, more);
+        if taken {
+            self.len = self.len.max(len);
+        }
+        taken
+    }
+
     /// Gives everything back.
     pub fn clear(&mut self) {
         let len = std::mem::take(&mut self.len);

@@ -154,7 +154,9 @@ async fn reply(
         (ResponseBody::Result(output), _) => answer::parse(output),
         (ResponseBody::FunctionError(error), _) => Err(AnswerError::raised(&error)),
         (ResponseBody::Http { head, body }, Some(handshake)) if head.status == SWITCHING => {
-            let (reply, websocket) = handshake.accepted(&head, body);
+            let name = &response.version.config.name;
+            let memory = context.gate.config.answers.of(name);
+            let (reply, websocket) = handshake.accepted(&head, body, memory);
             context.line.becomes(websocket);
             Ok(reply)
         }

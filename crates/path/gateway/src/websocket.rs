@@ -3,11 +3,13 @@
 //!
 //! Functions that are HTTP servers speak the protocol themselves: see `tunnel`.
 
+mod metered;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes};
@@ -18,6 +20,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use pilot_invoke::{HttpBody, InvokeError, TunnelTraffic};
 use pilot_model::ports::HttpHead;
+use pilot_protocols::FunctionMemory;
 use pilot_sys::seqpacket;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -25,10 +28,12 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{sleep, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 
+use self::metered::{Gauge, Metered};
 use crate::errors::RequestError;
 use crate::forward;
 use crate::headers;
@@ -50,6 +55,8 @@ pub(crate) struct WebSocket {
     worker: StdUnixStream,
     /// The rest of the application's answer: its end is the end of the invocation.
     body: HttpBody,
+    /// Holds long messages of the client.
+    memory: FunctionMemory,
 }
 
 impl Handshake {
@@ -94,7 +101,12 @@ impl Handshake {
     }
 
     /// The application has accepted with this head.
-    pub(crate) fn accepted(self, head: &HttpHead, body: HttpBody) -> (Reply, WebSocket) {
+    pub(crate) fn accepted(
+        self,
+        head: &HttpHead,
+        body: HttpBody,
+        memory: FunctionMemory,
+    ) -> (Reply, WebSocket) {
         let mut reply = Reply::new(ReplyBody::empty());
         *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let into = reply.headers_mut();
@@ -113,6 +125,7 @@ impl Handshake {
             client: self.client,
             worker: self.ours,
             body,
+            memory,
         };
         (reply, websocket)
     }
@@ -127,9 +140,9 @@ impl WebSocket {
             return;
         };
         let config = WebSocketConfig::default()
-            .max_message_size(Some(MESSAGE_LEN_MAX))
-            .max_frame_size(Some(MESSAGE_LEN_MAX));
-        let client = TokioIo::new(client);
+            .max_message_size(Some(RECEIVED_LEN_MAX))
+            .max_frame_size(Some(RECEIVED_LEN_MAX));
+        let (client, gauge) = Metered::new(TokioIo::new(client), self.memory.nothing());
         let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
         let (mut to_client, from_client) = client.split();
         let (from_worker, to_worker) = worker.into_split();
@@ -142,15 +155,16 @@ impl WebSocket {
                     to_end(&mut body)
                 );
                 if said == Said::Nothing {
-                    let code = match ended {
-                        Ok(()) => CloseCode::Normal,
-                        Err(_) => CloseCode::Error,
+                    let code = match (traffic.broken_with(), ended) {
+                        (Some(code), _) => code,
+                        (None, Ok(())) => CloseCode::Normal,
+                        (None, Err(_)) => CloseCode::Error,
                     };
                     close(&mut to_client, code).await;
                 }
             };
             let mut application = std::pin::pin!(application);
-            let mut client = std::pin::pin!(inbound(from_client, to_worker, &traffic));
+            let mut client = std::pin::pin!(inbound(from_client, to_worker, &traffic, &gauge));
             tokio::select! {
                 () = &mut application => drop(timeout(CLOSE_TIME_MAX, client).await),
                 // The application hears of it, and ends in its own time.
@@ -163,7 +177,7 @@ impl WebSocket {
     }
 }
 
-type Client = WebSocketStream<TokioIo<Upgraded>>;
+type Client = WebSocketStream<Metered<TokioIo<Upgraded>>>;
 
 /// Whether the application has closed the WebSocket.
 #[derive(Debug, PartialEq, Eq)]
@@ -178,15 +192,16 @@ async fn outbound(
     client: &mut stream::SplitSink<Client, Message>,
     traffic: &Traffic,
 ) -> Said {
-    while let Ok(Some(message)) = read(&mut worker).await {
+    let mut rest = Rest::default();
+    while let Ok(Some(message)) = read(&mut worker, &mut rest).await {
+        let closes = message.is_close();
         traffic
             .messages
             .bytes_out
-            .fetch_add(message.len() as u64, Ordering::Relaxed);
-        let closes = message.is_close();
+            .fetch_add(payload_len(&message), Ordering::Relaxed);
         if client.send(message).await.is_err() {
             // It has hung up, which the other direction notices. The application must not block.
-            while let Ok(Some(_)) = read(&mut worker).await {}
+            while let Ok(Some(_)) = read(&mut worker, &mut rest).await {}
             return Said::Close;
         }
         if closes {
@@ -201,8 +216,10 @@ async fn inbound(
     mut client: stream::SplitStream<Client>,
     mut worker: OwnedWriteHalf,
     traffic: &Traffic,
+    gauge: &Gauge,
 ) {
     while let Some(message) = client.next().await {
+        gauge.finished();
         let (kind, bytes) = match message {
             Ok(Message::Text(text)) => (TEXT, Bytes::from(text)),
             Ok(Message::Binary(bytes)) => (BINARY, bytes),
@@ -212,13 +229,18 @@ async fn inbound(
                 traffic.alive.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            Err(tungstenite::Error::Capacity(_)) => (CLOSE, code_bytes(CloseCode::Size)),
-            Err(tungstenite::Error::Utf8(_)) => (CLOSE, code_bytes(CloseCode::Invalid)),
+            Err(tungstenite::Error::Capacity(_)) => (CLOSE, traffic.breaks(CloseCode::Size)),
+            Err(tungstenite::Error::Utf8(_)) => (CLOSE, traffic.breaks(CloseCode::Invalid)),
             Err(tungstenite::Error::Protocol(
                 tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
             ))
-            | Err(tungstenite::Error::Io(_)) => return,
-            Err(_) => (CLOSE, code_bytes(CloseCode::Protocol)),
+            | Err(tungstenite::Error::Io(_))
+                if !gauge.has_refused() =>
+            {
+                return;
+            }
+            Err(tungstenite::Error::Io(_)) => (CLOSE, traffic.breaks(CloseCode::Again)),
+            Err(_) => (CLOSE, traffic.breaks(CloseCode::Protocol)),
         };
         traffic
             .messages
@@ -240,8 +262,18 @@ async fn inbound(
     }
 }
 
-/// The next message of the worker; `None` at the end. What it says is not trusted.
-async fn read(worker: &mut OwnedReadHalf) -> io::Result<Option<Message>> {
+/// What is left of a message of the worker.
+#[derive(Debug, Default)]
+struct Rest {
+    len: usize,
+}
+
+/// The next message of the worker, or the next piece of a long one, as a fragment (RFC 6455 §5.4); `None` at the end. What the worker
+/// says is not trusted.
+async fn read(worker: &mut OwnedReadHalf, rest: &mut Rest) -> io::Result<Option<Message>> {
+    if rest.len > 0 {
+        return fragment(worker, rest, Data::Continue).await;
+    }
     let mut header = [0; HEADER_LEN];
     match worker.read_exact(&mut header).await {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -251,12 +283,18 @@ async fn read(worker: &mut OwnedReadHalf) -> io::Result<Option<Message>> {
     if len > MESSAGE_LEN_MAX {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    // Allocated as the bytes arrive.
-    let mut bytes = Vec::new();
-    worker.take(len as u64).read_to_end(&mut bytes).await?;
-    if bytes.len() < len {
-        return Ok(None);
+    if len > PIECE_LEN_MAX {
+        rest.len = len;
+        let kind = match header[4] {
+            TEXT => Data::Text,
+            BINARY => Data::Binary,
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        return fragment(worker, rest, kind).await;
     }
+    let Some(bytes) = whole(worker, len).await? else {
+        return Ok(None);
+    };
     let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
     Ok(Some(match header[4] {
         TEXT => Message::Text(Utf8Bytes::try_from(bytes).map_err(invalid)?),
@@ -264,6 +302,39 @@ async fn read(worker: &mut OwnedReadHalf) -> io::Result<Option<Message>> {
         CLOSE => Message::Close(close_frame(&bytes)),
         _ => return Err(io::ErrorKind::InvalidData.into()),
     }))
+}
+
+/// The next piece of a long message. The client checks its text.
+async fn fragment(
+    worker: &mut OwnedReadHalf,
+    rest: &mut Rest,
+    kind: Data,
+) -> io::Result<Option<Message>> {
+    let len = rest.len.min(PIECE_LEN_MAX);
+    let Some(bytes) = whole(worker, len).await? else {
+        return Ok(None);
+    };
+    rest.len -= len;
+    let frame = Frame::message(bytes, OpCode::Data(kind), rest.len == 0);
+    Ok(Some(Message::Frame(frame)))
+}
+
+/// So many bytes; `None`: the worker ended before.
+async fn whole(worker: &mut OwnedReadHalf, len: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; len];
+    match worker.read_exact(&mut bytes).await {
+        Ok(_) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn payload_len(message: &Message) -> u64 {
+    let len = match message {
+        Message::Frame(frame) => frame.payload().len(),
+        other => other.len(),
+    };
+    len as u64
 }
 
 /// Waits until the application has returned.
@@ -315,22 +386,32 @@ fn close_bytes(frame: Option<CloseFrame>) -> Bytes {
     bytes.into()
 }
 
-fn code_bytes(code: CloseCode) -> Bytes {
-    close_bytes(Some(CloseFrame {
-        code,
-        reason: Utf8Bytes::from_static(""),
-    }))
-}
-
 /// What has passed.
 #[derive(Debug, Default)]
 struct Traffic {
     messages: Arc<TunnelTraffic>,
     /// Pings and pongs.
     alive: AtomicU64,
+    /// The code of a close frame that says what is wrong with the client's messages; 0: nothing.
+    broken: AtomicU16,
 }
 
 impl Traffic {
+    /// The client's messages cannot be read any more. Returns the payload of a close frame for the application.
+    fn breaks(&self, code: CloseCode) -> Bytes {
+        self.broken.store(code.into(), Ordering::Relaxed);
+        close_bytes(Some(CloseFrame {
+            code,
+            reason: Utf8Bytes::from_static(""),
+        }))
+    }
+
+    /// What the client is told, unless the application says something else.
+    fn broken_with(&self) -> Option<CloseCode> {
+        let code = self.broken.load(Ordering::Relaxed);
+        (code != 0).then(|| CloseCode::from(code))
+    }
+
     fn count(&self) -> [u64; 3] {
         let counts = [
             &self.messages.bytes_in,
@@ -361,8 +442,14 @@ const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 
-/// Longest message in both directions, as in uvicorn.
+/// Longest message to a client, as in uvicorn. It is passed on in pieces.
 const MESSAGE_LEN_MAX: usize = 16 << 20;
+
+/// Longest message from a client. It is held until it is complete, and the memory for it as long as the connection lasts.
+const RECEIVED_LEN_MAX: usize = 4 << 20;
+
+/// Longest fragment of a message to a client.
+const PIECE_LEN_MAX: usize = 64 * 1024;
 
 /// Longest reason in a close frame: a control frame has at most 125 bytes (RFC 6455 §5.5).
 const REASON_LEN_MAX: usize = 123;

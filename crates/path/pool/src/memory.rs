@@ -107,8 +107,8 @@ struct Idle<'a> {
 
 /// Those that were unused longest come first.
 fn by_last_use(pools: &[Arc<Pool>]) -> Vec<Idle<'_>> {
-    let idle_of = |pool| {
-        Pool::idle_workers(pool)
+    fn idle_of(pool: &Arc<Pool>) -> impl Iterator<Item = Idle<'_>> {
+        pool.idle_workers()
             .into_iter()
             .map(move |(key, touched, bytes)| Idle {
                 pool,
@@ -116,7 +116,7 @@ fn by_last_use(pools: &[Arc<Pool>]) -> Vec<Idle<'_>> {
                 touched,
                 bytes,
             })
-    };
+    }
     let mut idle: Vec<_> = pools.iter().flat_map(idle_of).collect();
     idle.sort_by_key(|idle| idle.touched);
     idle

@@ -1,0 +1,105 @@
+//! A client's stream whose unfinished message is counted: what is longer than [`FREE_LEN`] has its memory reserved from the function's
+//! share before more is read. The reservation lasts as long as the connection, because the reader of messages keeps its buffer.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use pilot_protocols::Reserved;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Metered<S> {
+    stream: S,
+    reserved: Reserved,
+    gauge: Arc<Gauge>,
+}
+
+/// What the reader of the messages knows.
+#[derive(Debug, Default)]
+pub(super) struct Gauge {
+    /// Bytes read since the last message was complete.
+    unfinished: AtomicUsize,
+    /// There was no memory for a message. The stream then reads as broken.
+    refused: AtomicBool,
+}
+
+impl Gauge {
+    /// A message is complete.
+    pub(super) fn finished(&self) {
+        self.unfinished.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl<S> Metered<S> {
+    pub(super) fn new(stream: S, reserved: Reserved) -> (Self, Arc<Gauge>) {
+        let gauge = Arc::<Gauge>::default();
+        let metered = Self {
+            stream,
+            reserved,
+            gauge: Arc::clone(&gauge),
+        };
+        (metered, gauge)
+    }
+
+    /// Counts what was read.
+    fn count(&mut self, len: usize) -> io::Result<()> {
+        let unfinished = self.gauge.unfinished.fetch_add(len, Ordering::Relaxed) + len;
+        if unfinished <= FREE_LEN {
+            return Ok(());
+        }
+        // In steps, because a reservation takes a lock that all functions share.
+        if self.reserved.try_grow_to(unfinished.next_multiple_of(STEP)) {
+            return Ok(());
+        }
+        self.gauge.refused.store(true, Ordering::Relaxed);
+        Err(io::Error::other(
+            "the function's memory for messages is used up",
+        ))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        match Pin::new(&mut this.stream).poll_read(cx, buf) {
+            Poll::Ready(Ok(())) => Poll::Ready(this.count(buf.filled().len() - before)),
+            other => other,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+/// Messages up to this length need no reservation: what tungstenite reads at a time.
+const FREE_LEN: usize = 128 * 1024;
+
+const STEP: usize = 256 * 1024;
