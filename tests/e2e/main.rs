@@ -27,6 +27,7 @@ mod neighbours;
 mod pool;
 mod refused;
 mod registry;
+mod rollback;
 mod runtimes;
 mod seen;
 mod simulate;

@@ -7,6 +7,7 @@
 //! | `GET /_pilot/v1/functions/NAME` | | [`FunctionDescription`] |
 //! | `DELETE /_pilot/v1/functions/NAME` | | 204 |
 //! | `POST /_pilot/v1/functions/NAME/scale` | [`ScaleRequest`] | [`PoolStatus`] |
+//! | `POST /_pilot/v1/functions/NAME/rollback` | [`RollbackRequest`], or nothing | [`RollbackReport`](crate::deployment::RollbackReport) |
 //! | `GET /_pilot/v1/functions/NAME/logs?lines=N&follow=BOOL` | | text, one line each |
 //! | `GET /_pilot/v1/layers/ID` | | [`LayerInfo`]; 404: it must be uploaded |
 //! | `PUT /_pilot/v1/layers/ID` | tar.gz of the content with this id | [`LayerInfo`] |
@@ -69,4 +70,14 @@ pub struct ScaleRequest {
     /// The policy to use until the next deploy or the daemon's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicySpec>,
+}
+
+/// `POST …/rollback`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RollbackRequest {
+    /// The number of the version that becomes the live one. Left out: the newest one that is older than the live version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
 }

@@ -46,6 +46,22 @@ pub struct DeployReport {
     pub url_path: String,
 }
 
+/// A rollback that succeeded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RollbackReport {
+    /// Which function.
+    pub name: FunctionName,
+    /// The version that is live now.
+    pub version: VersionId,
+    /// Its number.
+    pub number: u32,
+    /// The number of the version that was live before. It is kept.
+    pub replaced: u32,
+    /// False: the version was live already, and nothing was done.
+    pub changed: bool,
+}
+
 /// Why a deployment failed. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeployError {

@@ -31,6 +31,7 @@ mod progress;
 mod project;
 mod remove;
 mod report;
+mod rollback;
 mod scale;
 mod serve;
 mod simulate;
@@ -75,6 +76,8 @@ enum Verb {
     Logs(logs::LogsArgs),
     /// Retire idle workers down to a number now, or change the scaling policy
     Scale(scale::ScaleArgs),
+    /// Make an earlier version the live one again
+    Rollback(rollback::RollbackArgs),
     /// Simulate scaling policies on a workload, in virtual time
     Simulate(simulate::args::SimulateArgs),
     /// Measure a function or any other HTTP server
@@ -121,6 +124,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Describe(args) => describe::run(&client()?, &args),
         Verb::Logs(args) => logs::run(&client()?, &args),
         Verb::Scale(args) => scale::run(&client()?, &args),
+        Verb::Rollback(args) => rollback::run(&client()?, &args),
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Bench(args) => bench::run(&client()?, &cli.connection, &args),
         Verb::Remove(args) => remove::run(&client()?, &args),

@@ -81,7 +81,7 @@ pub(crate) fn api_error(error: DeployError) -> ApiError {
 fn status(code: &str) -> StatusCode {
     match code {
         "unauthorized" => StatusCode::UNAUTHORIZED,
-        "not_found" | "unknown_route" => StatusCode::NOT_FOUND,
+        "not_found" | "unknown_version" | "unknown_route" => StatusCode::NOT_FOUND,
         "method_not_allowed" => StatusCode::METHOD_NOT_ALLOWED,
         "too_large" => StatusCode::PAYLOAD_TOO_LARGE,
         "internal" => StatusCode::INTERNAL_SERVER_ERROR,

@@ -19,6 +19,7 @@ use crate::admin::Admin;
         crate::routes::functions::describe,
         crate::routes::functions::remove,
         crate::routes::functions::scale,
+        crate::routes::functions::rollback,
         crate::routes::deploy::deploy,
         crate::routes::layers::find,
         crate::routes::layers::add,

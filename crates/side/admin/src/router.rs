@@ -76,6 +76,7 @@ pub(crate) fn routes() -> Vec<Route> {
         ),
         route(Method::DELETE, FUNCTION, Token, delete(functions::remove)),
         route(Method::POST, SCALE, Token, post(functions::scale)),
+        route(Method::POST, ROLLBACK, Token, post(functions::rollback)),
         route(Method::GET, LAYER, Token, get(layers::find)),
         route(
             Method::PUT,
@@ -133,6 +134,7 @@ fn is_at(route: &str, path: &str) -> bool {
 const FUNCTIONS: &str = "/_pilot/v1/functions";
 const FUNCTION: &str = "/_pilot/v1/functions/{name}";
 const SCALE: &str = "/_pilot/v1/functions/{name}/scale";
+const ROLLBACK: &str = "/_pilot/v1/functions/{name}/rollback";
 const LAYER: &str = "/_pilot/v1/layers/{id}";
 const LOGS: &str = "/_pilot/v1/functions/{name}/logs";
 const VERSION: &str = "/_pilot/v1/version";

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pilot_model::api::LayerInfo;
 use pilot_model::deployment::{
-    DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress,
+    DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
 };
 use pilot_model::ports::{ControlPlane, Observation, Observed, Platform, Scaling};
 use pilot_model::runtime::shown;
@@ -30,6 +30,7 @@ use crate::state::{DeployState, Deployed, Function};
 
 mod attempt;
 mod hints;
+mod rollback;
 
 /// How many versions of a function are kept, including the live one. `NAME:NUMBER` can be invoked for these.
 pub const VERSIONS_KEPT: usize = 3;
@@ -247,11 +248,7 @@ impl ControlPlane for Deployer {
             url_path: url_path(name),
             last_cold: observation.last_cold,
             last: observation.last,
-            versions: function
-                .older
-                .iter()
-                .map(|one| one.version.number)
-                .collect(),
+            versions: function.other_numbers(),
             forecast: self.inner.platform.forecast(name),
             runtimes: self.inner.platform.runtimes(name),
         })
@@ -267,6 +264,15 @@ impl ControlPlane for Deployer {
             })
             .await
         })
+    }
+
+    fn rollback(
+        &self,
+        name: &FunctionName,
+        number: Option<u32>,
+    ) -> BoxFuture<'static, Result<RollbackReport, DeployError>> {
+        let (inner, name) = (Arc::clone(&self.inner), name.clone());
+        Box::pin(async move { inner.rollback(name, number).await })
     }
 
     fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus> {

@@ -1,6 +1,7 @@
 //! Maps the errors of this crate to errors of the control API: whether the user or the machine has to fix them, and their stable
 //! codes.
 
+use pilot_model::FunctionName;
 use pilot_model::deployment::DeployError;
 use pilot_model::ports::StartError;
 use pilot_model::runtime::Trial;
@@ -10,6 +11,7 @@ use serde::Deserialize;
 use crate::archive::ArchiveError;
 use crate::environment::EnvironmentError;
 use crate::registry::RegistryError;
+use crate::state::Function;
 
 pub(crate) fn from_spec(error: &SpecError) -> DeployError {
     invalid("bad_config", error.to_string(), "")
@@ -46,6 +48,33 @@ pub(crate) fn from_registry(error: &RegistryError) -> DeployError {
     DeployError::Internal {
         message: error.to_string(),
     }
+}
+
+/// There is no such function.
+pub(crate) fn no_function(name: &FunctionName) -> DeployError {
+    let message = format!("there is no function named '{name}'");
+    invalid("not_found", message, "")
+}
+
+/// The function has no such version; `None`: no version that is older than the live one.
+pub(crate) fn no_version(
+    name: &FunctionName,
+    number: Option<u32>,
+    function: &Function,
+) -> DeployError {
+    let live = function.live.version.number;
+    let others: String = function
+        .other_numbers()
+        .iter()
+        .map(|number| format!(", {number}"))
+        .collect();
+    let missing = match number {
+        Some(number) => format!("no version {number}"),
+        None => format!("no version older than {live}"),
+    };
+    let message =
+        format!("function '{name}' has {missing}: there is {live} (the live one){others}");
+    invalid("unknown_version", message, "")
 }
 
 /// A command whose program is in the code but cannot run.

@@ -152,11 +152,12 @@ impl Registry {
         )?)
     }
 
-    /// Makes a version the live one of its function, and removes all versions except the newest `kept`. On disk when it returns.
+    /// Makes a new version the live one of its function, and removes all versions except it and those with the numbers `kept`. On disk
+    /// when it returns.
     ///
     /// # Errors
     /// Those of SQLite; then nothing has changed.
-    pub fn commit(&self, stored: &StoredVersion, kept: usize) -> Result<(), RegistryError> {
+    pub fn commit(&self, stored: &StoredVersion, kept: &[u32]) -> Result<(), RegistryError> {
         let version = &stored.version;
         let environment = &version.environment;
         let name = version.config.name.as_str();
@@ -180,14 +181,40 @@ impl Registry {
                 environment.id.as_str(),
             ],
         )?;
+        let numbers = std::iter::once(version.number).chain(kept.iter().copied());
+        let kept: Vec<u32> = numbers.collect();
         transaction.execute(
-            "DELETE FROM versions WHERE name = ?1 AND number NOT IN
-             (SELECT number FROM versions WHERE name = ?1 ORDER BY number DESC LIMIT ?2)",
-            params![name, i64::try_from(kept).unwrap_or(i64::MAX)],
+            "DELETE FROM versions WHERE name = ?1 AND number NOT IN (SELECT value FROM json_each(?2))",
+            params![name, json(&kept)?],
         )?;
         environments::forget_unused(&transaction)?;
         transaction.commit()?;
         Ok(())
+    }
+
+    /// Makes a version that is in the registry the live one of its function. On disk when it returns. False: it is not there.
+    ///
+    /// # Errors
+    /// Those of SQLite; then nothing has changed.
+    pub fn make_live(&self, name: &FunctionName, number: u32) -> Result<bool, RegistryError> {
+        let changed = self.connection.lock().execute(
+            "UPDATE functions SET live = ?2 WHERE name = ?1
+             AND EXISTS (SELECT 1 FROM versions WHERE name = ?1 AND number = ?2)",
+            params![name.as_str(), number],
+        )?;
+        Ok(changed > 0)
+    }
+
+    /// The number of the function's next version. It is above that of every version in the registry, also of those that cannot run.
+    ///
+    /// # Errors
+    /// Those of SQLite.
+    pub fn next_number(&self, name: &FunctionName) -> Result<u32, RegistryError> {
+        Ok(self.connection.lock().query_row(
+            "SELECT coalesce(max(number), 0) + 1 FROM versions WHERE name = ?1",
+            [name.as_str()],
+            |row| row.get(0),
+        )?)
     }
 
     /// Removes a function with all its versions. False: there was none.

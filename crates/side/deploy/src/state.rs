@@ -27,7 +27,7 @@ pub(crate) struct Deployed {
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     pub(crate) live: Deployed,
-    /// Newest first.
+    /// The other kept versions, the last live one first.
     pub(crate) older: Vec<Deployed>,
     /// Why the live version cannot run.
     pub(crate) problem: Option<String>,
@@ -124,6 +124,13 @@ impl DeployState {
 }
 
 impl Function {
+    /// The numbers of the kept versions except the live one, the highest first.
+    pub(crate) fn other_numbers(&self) -> Vec<u32> {
+        let mut numbers: Vec<u32> = self.older.iter().map(|one| one.version.number).collect();
+        numbers.sort_unstable_by(|one, other| other.cmp(one));
+        numbers
+    }
+
     fn versions(&self) -> impl Iterator<Item = &Arc<Version>> {
         self.older
             .iter()

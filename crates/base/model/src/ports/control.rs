@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::{BoxFuture, StartError};
 use crate::api::LayerInfo;
 use crate::deployment::{
-    DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, TemplateReport,
+    DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
+    TemplateReport,
 };
 use crate::ids::FunctionName;
 use crate::invocation::InvocationSummary;
@@ -116,6 +117,14 @@ pub trait ControlPlane: Send + Sync + Debug {
 
     /// Removes a function and its versions. False: no such function.
     fn remove(&self, name: &FunctionName) -> BoxFuture<'static, Result<bool, DeployError>>;
+
+    /// Makes a kept version the live one again: `number`, or the newest one that is older than the live version. Invocations that
+    /// run on the version before finish there. The errors have the codes `not_found` (no such function) and `unknown_version`.
+    fn rollback(
+        &self,
+        name: &FunctionName,
+        number: Option<u32>,
+    ) -> BoxFuture<'static, Result<RollbackReport, DeployError>>;
 
     /// See [`Platform::scale`].
     fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus>;

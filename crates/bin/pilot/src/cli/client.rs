@@ -181,7 +181,10 @@ impl Client {
     /// Replaces a 404 by an error that suggests the nearest name. Other errors stay as they are.
     pub(super) fn name_nearest(&self, name: &FunctionName, error: anyhow::Error) -> anyhow::Error {
         match error.downcast_ref::<Failure>() {
-            Some(Failure::Refused { status: 404, .. }) => self.missing(name.as_str()),
+            Some(Failure::Refused {
+                status: 404,
+                error: told,
+            }) if told.code != "unknown_version" => self.missing(name.as_str()),
             _ => error,
         }
     }

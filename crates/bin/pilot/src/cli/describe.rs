@@ -81,7 +81,7 @@ fn heading(description: &FunctionDescription, now_unix_s: u64) -> String {
     }
     if !description.versions.is_empty() {
         let older: Vec<String> = description.versions.iter().map(u32::to_string).collect();
-        let _ = writeln!(text, "  older        {}", older.join(", "));
+        let _ = writeln!(text, "  also kept    {}", older.join(", "));
     }
     text
 }

@@ -37,6 +37,8 @@ fn every_verb_of_the_documentation_is_understood() {
         "pilot bench burst hello --path / -X PUT --data x --keep-workers",
         "pilot bench load p.toml -t hello --set time_scale=2 --over-ms 700 --samples s.csv",
         "pilot bench load p.toml --target f{index} --data traces --body-text {service_ms} --threads 2",
+        "pilot rollback hello",
+        "pilot rollback hello 2 --json",
         "pilot remove hello",
         "pilot version",
         "pilot completions bash",

@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use pilot_model::api::{ApiError, DeployEvent, LayerInfo};
 use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{
-    DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress,
+    DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
 };
 use pilot_model::ports::{Observed, Scaling};
 use pilot_model::status::{PoolStatus, Totals};
@@ -120,6 +120,31 @@ impl ControlPlane for FakeControl {
     fn remove(&self, name: &FunctionName) -> BoxFuture<'static, Result<bool, DeployError>> {
         let known = name.as_str() == "known";
         Box::pin(async move { Ok(known) })
+    }
+
+    fn rollback(
+        &self,
+        name: &FunctionName,
+        number: Option<u32>,
+    ) -> BoxFuture<'static, Result<RollbackReport, DeployError>> {
+        let known = name.as_str() == "known" && number != Some(9);
+        let report = RollbackReport {
+            name: name.clone(),
+            version: VersionId::from_hex("01"),
+            number: number.unwrap_or(1),
+            replaced: 2,
+            changed: true,
+        };
+        Box::pin(async move {
+            if known {
+                return Ok(report);
+            }
+            Err(DeployError::Invalid {
+                code: "unknown_version",
+                message: "there is 1".to_owned(),
+                detail: String::new(),
+            })
+        })
     }
 
     fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus> {

@@ -1,4 +1,4 @@
-//! List, describe, remove, scale.
+//! List, describe, remove, scale, roll back.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
-use pilot_model::api::{ApiError, ScaleRequest};
-use pilot_model::deployment::{FunctionDescription, FunctionSummary};
+use pilot_model::api::{ApiError, RollbackRequest, ScaleRequest};
+use pilot_model::deployment::{DeployError, FunctionDescription, FunctionSummary, RollbackReport};
 use pilot_model::ports::Scaling;
 use pilot_model::status::PoolStatus;
 
@@ -95,4 +95,39 @@ pub(crate) async fn scale(
     };
     let status = admin.inner.parts.control.scale(&name, scaling);
     status.map(Json).ok_or_else(|| Failure::not_found(&name))
+}
+
+/// Makes a kept version the live one again.
+#[utoipa::path(
+    post, path = "/_pilot/v1/functions/{name}/rollback", tag = "functions",
+    params(("name" = String, Path, description = "The function")),
+    request_body = Option<RollbackRequest>,
+    responses(
+        (status = 200, description = "The version that is live now", body = RollbackReport),
+        (status = 400, description = "The request is invalid, or the version does not start", body = ApiError),
+        (status = 404, description = "No such function, or no such version", body = ApiError),
+    ),
+)]
+pub(crate) async fn rollback(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<RollbackReport>, Failure> {
+    let name = function_name(&name)?;
+    let request = if body.is_empty() {
+        RollbackRequest::default()
+    } else {
+        super::from_json(&body).map_err(|problem| {
+            let form = r#"{"version": N}, or nothing for the version before"#;
+            Failure::new("bad_request", format!("{problem}; send {form}"))
+        })?
+    };
+    let control = &admin.inner.parts.control;
+    let rolled_back = control.rollback(&name, request.version).await;
+    rolled_back.map(Json).map_err(|error| match error {
+        DeployError::Invalid {
+            code: "not_found", ..
+        } => Failure::not_found(&name),
+        error => error.into(),
+    })
 }

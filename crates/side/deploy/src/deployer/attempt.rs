@@ -282,11 +282,13 @@ impl Inner {
         let (layers, layers_claim) = merged.await?;
         claims.folders.extend(layers_claim);
 
+        let (inner, name) = (Arc::clone(&self), config.name.clone());
+        let number = blocking(move || inner.registry.next_number(&name))
+            .await
+            .map_err(|error| errors::from_registry(&error))?;
         let version = Arc::new(Version {
             id,
-            number: before
-                .as_ref()
-                .map_or(1, |function| function.live.version.number + 1),
+            number,
             config,
             code_dir,
             layers,
@@ -330,14 +332,15 @@ impl Inner {
             deployed_unix_s: deployed.deployed_unix_s,
             problem: None,
         };
-        self.registry
-            .commit(&stored, VERSIONS_KEPT)
-            .map_err(|error| errors::from_registry(&error))?;
         let function = Function {
             older: before.map_or_else(Vec::new, Function::into_older),
             live: deployed.clone(),
             problem: None,
         };
+        let kept: Vec<u32> = function.other_numbers();
+        self.registry
+            .commit(&stored, &kept)
+            .map_err(|error| errors::from_registry(&error))?;
         self.state
             .put(deployed.version.config.name.clone(), function);
         self.platform.activate(Arc::clone(&deployed.version));
@@ -354,7 +357,7 @@ impl Inner {
 }
 
 impl Function {
-    /// The versions that are older than the new live one, newest first. Versions that cannot run are not kept.
+    /// The versions that are kept beside a new live one, the last live one first. Versions that cannot run are not kept.
     fn into_older(self) -> Vec<Deployed> {
         let live = self.problem.is_none().then_some(self.live);
         live.into_iter()

@@ -54,7 +54,7 @@ fn what_was_committed_is_there_after_a_restart() {
     let stored = version(folder.path(), "invert", 1);
     Registry::open(folder.path())
         .unwrap()
-        .commit(&stored, 3)
+        .commit(&stored, &[])
         .unwrap();
     let functions = Registry::open(folder.path()).unwrap().functions().unwrap();
     assert_eq!(
@@ -67,16 +67,16 @@ fn what_was_committed_is_there_after_a_restart() {
 }
 
 #[test]
-fn the_newest_versions_are_kept_newest_first() {
+fn only_the_named_versions_are_kept_newest_first() {
     let folder = tempfile::tempdir().unwrap();
     let registry = Registry::open(folder.path()).unwrap();
-    for number in 1..=5 {
-        registry
-            .commit(&version(folder.path(), "a", number), 3)
-            .unwrap();
-        registry
-            .commit(&version(folder.path(), "b", number), 3)
-            .unwrap();
+    for number in 1..=5_u32 {
+        let kept = [number - 1, number.saturating_sub(2)];
+        for name in ["a", "b"] {
+            registry
+                .commit(&version(folder.path(), name, number), &kept)
+                .unwrap();
+        }
     }
     let functions = registry.functions().unwrap();
     assert_eq!(
@@ -89,7 +89,9 @@ fn the_newest_versions_are_kept_newest_first() {
 fn a_removed_function_takes_its_rows_along() {
     let folder = tempfile::tempdir().unwrap();
     let registry = Registry::open(folder.path()).unwrap();
-    registry.commit(&version(folder.path(), "a", 1), 3).unwrap();
+    registry
+        .commit(&version(folder.path(), "a", 1), &[])
+        .unwrap();
     assert!(registry.remove(&"a".parse().unwrap()).unwrap());
     assert!(!registry.remove(&"a".parse().unwrap()).unwrap());
     let connection = registry.connection.lock();
@@ -104,12 +106,38 @@ fn a_removed_function_takes_its_rows_along() {
 }
 
 #[test]
+fn a_version_is_made_live_again_and_numbers_go_on_above_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::open(folder.path()).unwrap();
+    let name = "a".parse().unwrap();
+    assert_eq!(registry.next_number(&name).unwrap(), 1);
+    for number in 1..=2 {
+        registry
+            .commit(&version(folder.path(), "a", number), &[1])
+            .unwrap();
+    }
+    assert!(registry.make_live(&name, 1).unwrap());
+    assert!(!registry.make_live(&name, 7).unwrap());
+    assert!(!registry.make_live(&"b".parse().unwrap(), 1).unwrap());
+    drop(registry);
+    let registry = Registry::open(folder.path()).unwrap();
+    assert_eq!(numbers(&registry.functions().unwrap()[0]), [1, 2]);
+    assert_eq!(registry.next_number(&name).unwrap(), 3);
+}
+
+#[test]
 fn a_number_that_is_taken_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let registry = Registry::open(folder.path()).unwrap();
-    registry.commit(&version(folder.path(), "a", 1), 3).unwrap();
+    registry
+        .commit(&version(folder.path(), "a", 1), &[])
+        .unwrap();
     let before = registry.functions().unwrap();
-    assert!(registry.commit(&version(folder.path(), "a", 1), 3).is_err());
+    assert!(
+        registry
+            .commit(&version(folder.path(), "a", 1), &[])
+            .is_err()
+    );
     assert_eq!(registry.functions().unwrap(), before);
 }
 
@@ -119,7 +147,7 @@ fn missing_files_are_a_problem_of_that_function_alone() {
     let registry = Registry::open(folder.path()).unwrap();
     for (name, number) in [("whole", 1), ("broken-code", 2)] {
         registry
-            .commit(&version(folder.path(), name, number), 3)
+            .commit(&version(folder.path(), name, number), &[])
             .unwrap();
     }
     let mut gone = version(folder.path(), "broken-python", 3);
@@ -130,7 +158,7 @@ fn missing_files_are_a_problem_of_that_function_alone() {
         imports: Vec::new(),
     });
     gone.version.environment.id = EnvironmentId::from_hex("00000000000000e1");
-    registry.commit(&gone, 3).unwrap();
+    registry.commit(&gone, &[]).unwrap();
     fs::remove_dir(&version(folder.path(), "broken-code", 2).version.code_dir).unwrap();
     let functions = registry.functions().unwrap();
     let problems: Vec<_> = functions
@@ -195,7 +223,7 @@ fn environments_of_either_kind_of_both_and_of_neither_come_back() {
     let registry = Registry::open(folder.path()).unwrap();
     let all = [python, node, both, neither];
     for stored in &all {
-        registry.commit(stored, 3).unwrap();
+        registry.commit(stored, &[]).unwrap();
     }
     let functions = Registry::open(folder.path()).unwrap().functions().unwrap();
     let read: Vec<StoredVersion> = functions
@@ -211,7 +239,7 @@ fn a_function_whose_node_or_packages_are_gone_says_which() {
     let registry = Registry::open(folder.path()).unwrap();
     let problem = || registry.functions().unwrap()[0].live.problem.clone();
     let mut stored = node_version(folder.path(), "f", 1);
-    registry.commit(&stored, 3).unwrap();
+    registry.commit(&stored, &[]).unwrap();
     assert_eq!(problem(), None);
     let node = stored.version.environment.node.as_mut().unwrap();
     let modules = node.modules_dir.clone().unwrap();
@@ -226,14 +254,14 @@ fn a_function_whose_node_or_packages_are_gone_says_which() {
     fs::create_dir(&modules).unwrap();
     node.executable = "/nonexistent/bin/node".into();
     stored.version.number = 2;
-    registry.commit(&stored, 3).unwrap();
+    registry.commit(&stored, &[]).unwrap();
     assert_eq!(
         problem().unwrap(),
         "its Node.js /nonexistent/bin/node is gone; deploy it again"
     );
     stored.version.environment.node = None;
     stored.version.number = 3;
-    registry.commit(&stored, 3).unwrap();
+    registry.commit(&stored, &[]).unwrap();
     assert_eq!(
         problem().unwrap(),
         "its Node.js is not in the registry; deploy it again"
@@ -305,7 +333,9 @@ fn a_registry_from_before_other_runtimes_is_brought_up_to_date() {
 fn a_row_that_cannot_be_read_is_a_problem_too() {
     let folder = tempfile::tempdir().unwrap();
     let registry = Registry::open(folder.path()).unwrap();
-    registry.commit(&version(folder.path(), "a", 1), 3).unwrap();
+    registry
+        .commit(&version(folder.path(), "a", 1), &[])
+        .unwrap();
     registry
         .connection
         .lock()
@@ -351,7 +381,9 @@ fn commits_are_on_disk_when_they_return() {
 fn what_was_committed_is_there_without_a_clean_end() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let registry = Registry::open(folder.path()).unwrap();
-    registry.commit(&version(folder.path(), "a", 1), 3).unwrap();
+    registry
+        .commit(&version(folder.path(), "a", 1), &[])
+        .unwrap();
     // The files after a `kill -9`, with a write-ahead log that is not merged.
     for entry in fs::read_dir(folder.path()).unwrap() {
         let path = entry.unwrap().path();
