@@ -34,6 +34,7 @@ mod simulate;
 mod start;
 mod upload;
 mod url;
+mod words;
 
 use pilot_harness::{Daemon, DaemonOptions};
 use serde_json::{Value, json};

@@ -15,6 +15,12 @@ pub enum LoadError {
         /// What is wrong.
         problem: &'static str,
     },
+    /// The URL's host has no address.
+    #[error("the host of '{url}' has no address: check its name")]
+    UnknownHost {
+        /// The given URL.
+        url: String,
+    },
     /// No server accepts connections at the address.
     #[error("cannot connect to {address}: {source}")]
     Connect {

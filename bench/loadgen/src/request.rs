@@ -34,16 +34,20 @@ impl Site {
             return Err(wrong("is not an http:// address"));
         }
         // The port is after the last colon, unless that is inside an IPv6 address.
-        let has_port = host
-            .rsplit_once(':')
-            .is_some_and(|(_, port)| !port.ends_with(']'));
-        let found = if has_port {
+        let port = host.rsplit_once(':').map(|(_, port)| port);
+        let port = port.filter(|port| !port.ends_with(']'));
+        if port.is_some_and(|port| port.parse::<u16>().is_err()) {
+            return Err(wrong("has no number after the colon"));
+        }
+        let found = if port.is_some() {
             host.to_socket_addrs()
         } else {
             format!("{host}:80").to_socket_addrs()
         };
         let address = found.ok().and_then(|mut all| all.next());
-        let address = address.ok_or_else(|| wrong("names an unknown host"))?;
+        let address = address.ok_or_else(|| LoadError::UnknownHost {
+            url: url.to_owned(),
+        })?;
         let site = Self {
             address,
             host: host.to_owned(),

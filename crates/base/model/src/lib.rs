@@ -12,6 +12,7 @@ pub mod deployment;
 mod environment;
 pub mod event;
 pub mod forecast;
+pub mod hint;
 pub mod ids;
 pub mod invocation;
 pub mod layer;

@@ -24,11 +24,62 @@ pub fn with_nearest_key(message: &str) -> String {
 /// Keys that were renamed: still accepted for one release, but never suggested.
 const FORMER_KEYS: [&str; 1] = ["parked"];
 
-/// The known word that is most similar to `word`, if it is similar enough to be a typing error.
+/// The known word that `word` probably stands for: at most a third of its characters are wrong, missing, added or exchanged.
+/// Upper and lower case are the same. `None`: no word is so near.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
     known
-        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.7)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, candidate)| candidate)
+        .filter_map(|candidate| {
+            let lower = candidate.to_lowercase();
+            let mistakes = strsim::damerau_levenshtein(&word, &lower);
+            let length = word.chars().count().max(lower.chars().count());
+            // One mistake in a short word, if it begins alike.
+            let slip = mistakes == 1 && word.chars().next() == lower.chars().next();
+            (mistakes <= length / 3 || slip).then(|| {
+                // Of words that are equally near, the one that begins alike.
+                (
+                    mistakes,
+                    1.0 - strsim::jaro_winkler(&word, &lower),
+                    candidate,
+                )
+            })
+        })
+        .min_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)))
+        .map(|(_, _, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+        nearest(word, known.iter().copied())
+    }
+
+    #[test]
+    fn only_a_word_that_is_near_is_suggested() {
+        assert_eq!(near("nothere", &["nser", "other", "hello"]), None);
+        assert_eq!(near("a", &["b", "c"]), None);
+        assert_eq!(near("", &["b", "cd"]), None);
+        assert_eq!(near("hh", &["k", "h"]), Some("h"));
+        assert_eq!(near("greet", &["great", "meet", "grid"]), Some("great"));
+        for (word, meant) in [
+            ("invrt", "invert"),
+            ("labb", "lab"),
+            ("lap", "lab"),
+            ("memroy_mb", "memory_mb"),
+            ("memory", "memory_mb"),
+            ("Handler", "handler"),
+            ("cusmu", "cusum"),
+            ("smoothing_markov", "smoothing-markov"),
+        ] {
+            assert_eq!(near(word, &["unlike", meant]), Some(meant), "{word}");
+        }
+    }
+
+    #[test]
+    fn a_long_word_costs_little_time() {
+        let long = "x".repeat(100);
+        assert_eq!(near(&long, &["handler", "memory_mb"]), None);
+    }
 }

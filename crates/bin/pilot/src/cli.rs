@@ -95,10 +95,11 @@ enum Verb {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0  success
-  1  the function failed, the deployment was refused, or the daemon refused the request
-  2  invalid arguments
-  3  no daemon can be reached
+  0    success
+  1    the function failed, or the daemon refused the request or the deployment
+  2    invalid arguments, or a file or folder that is invalid or missing
+  3    no daemon, or no server to measure, can be reached
+  130  interrupted by Ctrl-C
 
 A first function: `pilot new hello`, then `pilot dev hello`.";
 
@@ -115,8 +116,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let client = || client::Client::new(&cli.connection);
     match cli.verb {
         Verb::Serve(args) => serve::run(&args),
-        Verb::New(args) => new::run(&args),
-        Verb::Dev(args) => dev::run(&args),
+        Verb::New(args) => new::run(&cli.connection, &args),
+        Verb::Dev(args) => dev::run(&cli.connection, &args),
         Verb::Up(args) => deploy::up(&client()?, &args),
         Verb::Deploy(args) => deploy::run(&client()?, &args),
         Verb::Invoke(args) => invoke::run(&client()?, &args),

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ipnet::Ipv4Net;
-use pilot_model::nearest::with_nearest_key;
+use pilot_model::manifest::in_words;
 use pilot_telemetry::LogFormat;
 use serde::{Deserialize, Deserializer};
 
+use crate::listen;
 use crate::room;
 use crate::serve_args::{self, ServeArgs};
 
@@ -119,6 +120,7 @@ impl Limits {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
+    #[serde(deserialize_with = "listen::of_key")]
     listen: Option<SocketAddr>,
     data_dir: Option<PathBuf>,
     strict: bool,
@@ -205,12 +207,17 @@ fn refuse_openness(listen: SocketAddr, file: &File) -> anyhow::Result<()> {
 }
 
 fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
-    let file: File = toml::from_str(text).map_err(|error| {
+    let at = |error: &toml::de::Error, problem: String| {
         let line = error
             .span()
             .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        let problem = with_nearest_key(error.message());
         anyhow::anyhow!("{}:{line}: {problem}", path.display())
+    };
+    let document =
+        toml::Deserializer::parse(text).map_err(|error| at(&error, error.message().to_owned()))?;
+    let file: File = serde_path_to_error::deserialize(document).map_err(|error| {
+        let key = error.path().to_string();
+        at(error.inner(), in_words(&key, error.inner().message()))
     })?;
     let limits = &file.limits;
     for (key, fits) in [
@@ -292,6 +299,26 @@ mod tests {
     }
 
     #[test]
+    fn a_value_of_the_wrong_type_names_file_line_key_and_what_would_do() {
+        for (text, wanted) in [
+            (
+                "[limits]\nmemory_mb = \"2G\"\n",
+                "f:2: limits.memory_mb: is \"2G\", must be a whole number, not below 0",
+            ),
+            ("\nstrict = 1\n", "f:2: strict: is 1, must be true or false"),
+            (
+                "listen = \"localhost\"\n",
+                "f:1: listen: is \"localhost\": use ADDRESS:PORT or NAME:PORT, for example 127.0.0.1:8080, [::1]:8080 or \
+                 localhost:8080",
+            ),
+            ("limits = 3\n", "f:1: limits: is 3, must be a table of keys"),
+        ] {
+            let problem = parse(text, Path::new("f")).unwrap_err().to_string();
+            assert_eq!(problem, wanted, "{text}");
+        }
+    }
+
+    #[test]
     fn an_argument_wins_over_the_default() {
         let args = ServeArgs {
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 1))),
@@ -336,7 +363,8 @@ mod tests {
     fn the_range_of_outbound_functions_is_read_or_refused() {
         let file = parse("outbound_cidr = \"10.9.0.0/16\"\n", Path::new("f")).unwrap();
         assert_eq!(file.outbound_cidr.unwrap().prefix_len(), 16);
-        assert!(parse("outbound_cidr = \"10.9\"\n", Path::new("f")).is_err());
+        let problem = parse("outbound_cidr = \"10.9\"\n", Path::new("f")).unwrap_err();
+        assert!(problem.to_string().contains("outbound_cidr: "), "{problem}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 mod assemble;
 mod cli;
 mod daemon_config;
+mod listen;
 mod room;
 mod serve;
 mod serve_args;

@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::assemble::{SPAWNER_ENDED, assemble};
 use crate::daemon_config::DaemonConfig;
+use crate::listen;
 
 /// Runs the daemon until SIGINT or SIGTERM, then drains it. `begun` is called as soon as the process may have threads.
 ///
@@ -58,12 +59,9 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let daemon = assemble(config, isolation, spawner)?;
     let restored = daemon.deployer.restore();
-    let listener = TcpListener::bind(config.listen).await.with_context(|| {
-        format!(
-            "cannot listen on {}: is another daemon there? choose another address with --listen",
-            config.listen
-        )
-    })?;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .map_err(|error| anyhow::anyhow!(listen::refusal(config.listen, &error)))?;
     tracing::info!(
         address = %listener.local_addr()?,
         data_dir = %config.data_dir.display(),

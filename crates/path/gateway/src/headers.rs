@@ -29,6 +29,7 @@ names! {
     LOG_RESULT = "x-amz-log-result",
     LOG_TYPE = "x-amz-log-type",
     ORIGIN = "origin",
+    PILOT_HINT = "x-pilot-hint",
     PILOT_START = "x-pilot-start",
     PILOT_TOKEN = "x-pilot-token",
     PROXY_AUTHENTICATE = "proxy-authenticate",

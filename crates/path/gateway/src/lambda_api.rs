@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pilot_invoke::{HttpBody, InvokeError, Payload, Request, Response, ResponseBody};
+use pilot_model::hint;
 use pilot_model::ports::HttpHead;
 use pilot_model::{Interface, Version};
 use pilot_protocols::{FREE_LEN, Reserved};
@@ -250,6 +251,11 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
             headers::FUNCTION_ERROR,
             HeaderValue::from_static("Unhandled"),
         );
+        if let Some(hint) = hint::of_error(&response.version.config, &body)
+            && let Ok(value) = HeaderValue::from_str(&hint)
+        {
+            into.insert(headers::PILOT_HINT, value);
+        }
     }
     if let Some(tail) = tail.filter(|_| log == LogType::Tail)
         && let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(log_result(&tail)))

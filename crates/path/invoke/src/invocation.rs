@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use pilot_model::hint;
 use pilot_model::ports::{Clock, Done, EventSink};
 use pilot_model::{
     CpuTime, Event, Instant, InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version,
@@ -222,6 +223,10 @@ impl Invocation {
             // Never complete.
             ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => 0,
         } as u64;
+        let output = match &body {
+            ResponseBody::FunctionError(error) => with_hint(&self.version, error, output),
+            _ => output,
+        };
         let record = self.end(now, outcome, output);
         Response {
             id: self.id.clone(),
@@ -232,6 +237,14 @@ impl Invocation {
             body,
             record: Some(record),
         }
+    }
+}
+
+/// The output, and a line that says what to change, if that is known.
+fn with_hint(version: &Version, error: &[u8], output: Bytes) -> Bytes {
+    match hint::of_error(&version.config, error) {
+        Some(hint) => joined(&output, format!("[HINT] {hint}\n").as_bytes()),
+        None => output,
     }
 }
 

@@ -275,9 +275,19 @@ impl ControlPlane for Deployer {
         Box::pin(async move { inner.rollback(name, number).await })
     }
 
-    fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus> {
-        self.inner.state.function(name)?;
-        self.inner.platform.scale(name, scaling)
+    fn scale(
+        &self,
+        name: &FunctionName,
+        scaling: Scaling,
+    ) -> Result<Option<PoolStatus>, DeployError> {
+        let Some(function) = self.inner.state.function(name) else {
+            return Ok(None);
+        };
+        let max = function.live.version.config.scale.max;
+        match scaling.workers {
+            Some(wanted) if wanted > max => Err(errors::too_many_workers(name, wanted, max)),
+            _ => Ok(self.inner.platform.scale(name, scaling)),
+        }
     }
 }
 

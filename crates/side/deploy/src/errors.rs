@@ -77,6 +77,15 @@ pub(crate) fn no_version(
     invalid("unknown_version", message, "")
 }
 
+/// More workers than the function may have.
+pub(crate) fn too_many_workers(name: &FunctionName, wanted: u32, max: u32) -> DeployError {
+    let message = format!(
+        "function '{name}' has at most {max} workers (scale.max), and {wanted} were asked for: ask for fewer, or raise scale.max in \
+         pilot.toml and deploy again"
+    );
+    invalid("bad_request", message, "")
+}
+
 /// A command whose program is in the code but cannot run.
 pub(crate) fn from_command(problem: String) -> DeployError {
     invalid("bad_command", problem, "")

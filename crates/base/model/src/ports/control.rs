@@ -126,6 +126,10 @@ pub trait ControlPlane: Send + Sync + Debug {
         number: Option<u32>,
     ) -> BoxFuture<'static, Result<RollbackReport, DeployError>>;
 
-    /// See [`Platform::scale`].
-    fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus>;
+    /// See [`Platform::scale`]. More workers than the function's `scale.max` are an error. `None`: no such function.
+    fn scale(
+        &self,
+        name: &FunctionName,
+        scaling: Scaling,
+    ) -> Result<Option<PoolStatus>, DeployError>;
 }

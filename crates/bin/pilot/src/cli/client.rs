@@ -49,7 +49,15 @@ impl Client {
     /// # Errors
     /// The endpoint is not an `http://` address.
     pub(super) fn new(connection: &Connection) -> anyhow::Result<Self> {
-        let endpoint = endpoint::checked(&connection.endpoint)?;
+        Self::at(&connection.endpoint(), connection.token())
+    }
+
+    /// A client of the daemon at this address. Does not connect yet.
+    ///
+    /// # Errors
+    /// The endpoint is not an `http://` address.
+    pub(super) fn at(endpoint: &str, token: Option<String>) -> anyhow::Result<Self> {
+        let endpoint = endpoint::checked(endpoint)?;
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
@@ -60,7 +68,7 @@ impl Client {
         Ok(Self {
             agent: config.new_agent(),
             endpoint,
-            token: connection.token.clone().filter(|token| !token.is_empty()),
+            token,
         })
     }
 

@@ -1,30 +1,61 @@
-//! The options that say which daemon a command uses.
+//! The options that say which daemon a command uses. The only place that knows where its address and its token come from.
+//!
+//! The environment is read here and not by clap. Otherwise clap's usage lines would show `--endpoint` as an option that is required.
+
+use std::env;
 
 use clap::Args;
 
 /// Which daemon to use.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(super) struct Connection {
-    /// The daemon's address
+    /// The daemon's address [env: PILOT_ENDPOINT] [default: http://127.0.0.1:8080]
     #[arg(
-        long,
+        long = "endpoint",
         global = true,
-        env = "PILOT_ENDPOINT",
         value_name = "URL",
-        default_value = DEFAULT_ENDPOINT,
         help_heading = "Client options"
     )]
-    pub(super) endpoint: String,
-    /// The daemon's bearer token, if it requires one
+    pub(super) given: Option<String>,
+    /// The daemon's bearer token, if it requires one [env: PILOT_TOKEN]
     #[arg(
         long,
         global = true,
-        env = "PILOT_TOKEN",
-        hide_env_values = true,
         value_name = "TOKEN",
         help_heading = "Client options"
     )]
-    pub(super) token: Option<String>,
+    token: Option<String>,
 }
 
-const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:8080";
+impl Connection {
+    /// The daemon's address: the option, else the environment, else the default.
+    pub(super) fn endpoint(&self) -> String {
+        let given = self.given.clone().or_else(|| variable(ENDPOINT));
+        given.unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned())
+    }
+
+    /// The token: the option, else the environment.
+    pub(super) fn token(&self) -> Option<String> {
+        let token = self.token.clone().or_else(|| variable(TOKEN));
+        token.filter(|token| !token.is_empty())
+    }
+}
+
+/// A command for the daemon at this address, as it can be typed in another terminal. `words` are the command without `pilot`.
+pub(super) fn command_for(endpoint: &str, words: &str) -> String {
+    if Connection::default().endpoint() == endpoint {
+        format!("pilot {words}")
+    } else {
+        format!("pilot {words} --endpoint {endpoint}")
+    }
+}
+
+/// A variable of the environment. An empty one is as if it were not set.
+fn variable(name: &str) -> Option<String> {
+    let value = env::var_os(name)?.to_string_lossy().into_owned();
+    (!value.is_empty()).then_some(value)
+}
+
+const ENDPOINT: &str = "PILOT_ENDPOINT";
+const TOKEN: &str = "PILOT_TOKEN";
+pub(super) const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:8080";

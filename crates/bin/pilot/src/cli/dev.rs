@@ -20,13 +20,14 @@ use self::daemon::Daemon;
 use self::message::{Ended, Message};
 use self::watch::Watch;
 use super::client::Client;
-use super::connection::Connection;
+use super::connection::{Connection, command_for};
 use super::failure::Failure;
 use super::output::{self, BAD, DIM, GOOD, STRONG};
 use super::progress::Show;
 use super::project::{Project, Target};
 use super::{deploy, logs, report};
 
+mod address;
 mod daemon;
 mod data_dir;
 mod message;
@@ -38,8 +39,9 @@ pub(super) struct DevArgs {
     /// A folder with a pilot.toml, an app.py or an index.mjs
     #[arg(default_value = ".")]
     dir: PathBuf,
-    /// Address that the daemon listens on [default: a free port of 127.0.0.1]
-    #[arg(long, value_name = "ADDR")]
+    /// Address that the daemon listens on [default: that of --endpoint or PILOT_ENDPOINT if it is of this machine and free, else a
+    /// free port of 127.0.0.1]
+    #[arg(long, value_name = "ADDR", value_parser = crate::listen::address)]
     listen: Option<SocketAddr>,
     /// The daemon's data directory [default: .pilot/dev in the folder]
     #[arg(long, value_name = "DIR")]
@@ -47,7 +49,7 @@ pub(super) struct DevArgs {
 }
 
 /// Serves the folder until Ctrl-C.
-pub(super) fn run(args: &DevArgs) -> anyhow::Result<()> {
+pub(super) fn run(connection: &Connection, args: &DevArgs) -> anyhow::Result<()> {
     let project = Project::read(&args.dir, None)?;
     if let Some(remark) = project.remark() {
         output::note(&remark);
@@ -57,11 +59,12 @@ pub(super) fn run(args: &DevArgs) -> anyhow::Result<()> {
         Some(given) => given.clone(),
         None => data_dir::inside(&args.dir)?,
     };
-    let daemon = Daemon::start(&data_dir, args.listen, sender.clone())?;
-    let client = Client::new(&Connection {
-        endpoint: daemon.endpoint(),
-        token: None,
-    })?;
+    let address = match args.listen {
+        Some(address) => address,
+        None => address::choose(&connection.endpoint())?,
+    };
+    let daemon = Daemon::start(&data_dir, address, sender.clone())?;
+    let client = Client::at(&daemon.endpoint(), None)?;
     if let Some(ended) = wait_until_ready(&client, &inbox)? {
         return result(ended);
     }
@@ -132,6 +135,11 @@ impl Session {
             "\n{DIM}watching {}; Ctrl-C stops{DIM:#}",
             self.dir.display()
         ));
+        if let Some(target) = self.project.targets.first() {
+            let invoke = format!("invoke {}", target.name);
+            let invoke = command_for(self.client.endpoint(), &invoke);
+            output::note(&format!("{DIM}in another terminal: {invoke}{DIM:#}"));
+        }
     }
 
     /// Waits until the edits pause, and deploys the functions that they change. `Some`: the daemon has ended.

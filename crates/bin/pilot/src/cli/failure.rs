@@ -1,17 +1,28 @@
 //! How a command can fail, and the exit code of each failure.
 
+use std::net::SocketAddr;
+
 use pilot_model::api::ApiError;
+
+use super::connection::DEFAULT_ENDPOINT;
 
 /// Failures with an exit code of their own. Every other error has [`GENERAL`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// No daemon answers at the endpoint.
     #[error(
-        "no daemon at {endpoint}: start one with `pilot serve`, or name it with --endpoint or PILOT_ENDPOINT"
+        "no daemon at {endpoint}: {}, or name another one with --endpoint or PILOT_ENDPOINT",
+        remedy(endpoint)
     )]
     Unreachable {
         /// The endpoint.
         endpoint: String,
+    },
+    /// No server answers that is to be measured.
+    #[error("{problem}")]
+    NoServer {
+        /// Which server, and why not.
+        problem: String,
     },
     /// Invalid arguments.
     #[error("{problem}")]
@@ -43,14 +54,42 @@ impl Failure {
         }
     }
 
+    /// An invalid or missing file or folder of the user, whatever went wrong with it.
+    pub(super) fn input(error: &anyhow::Error) -> Self {
+        let mut problem = String::new();
+        for cause in error.chain().map(ToString::to_string) {
+            if problem.is_empty() {
+                problem = cause;
+            } else if !problem.contains(&cause) {
+                // Some messages contain their cause.
+                problem = format!("{problem}: {cause}");
+            }
+        }
+        Self::Usage { problem }
+    }
+
     /// The exit code of the process.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::ReaderGone => 0,
             Self::Refused { .. } | Self::Reported => GENERAL,
             Self::Usage { .. } => 2,
-            Self::Unreachable { .. } => 3,
+            Self::Unreachable { .. } | Self::NoServer { .. } => 3,
         }
+    }
+}
+
+/// How to start a daemon at the endpoint.
+fn remedy(endpoint: &str) -> String {
+    let authority = endpoint.strip_prefix("http://").unwrap_or_default();
+    if endpoint == DEFAULT_ENDPOINT {
+        return "start one with `pilot serve`".to_owned();
+    }
+    match authority.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => {
+            format!("start one with `pilot serve --listen {authority}`")
+        }
+        _ => "check the address, and that the daemon runs there".to_owned(),
     }
 }
 
@@ -63,15 +102,28 @@ mod tests {
 
     #[test]
     fn an_unreachable_daemon_is_told_apart_by_its_exit_code_and_says_what_to_do() {
-        let failure = Failure::Unreachable {
-            endpoint: "http://127.0.0.1:1".to_owned(),
-        };
-        assert_eq!(failure.exit_code(), 3);
-        assert_eq!(
-            failure.to_string(),
-            "no daemon at http://127.0.0.1:1: start one with `pilot serve`, \
-             or name it with --endpoint or PILOT_ENDPOINT"
-        );
+        for (endpoint, remedy) in [
+            ("http://127.0.0.1:8080", "start one with `pilot serve`"),
+            (
+                "http://127.0.0.1:1",
+                "start one with `pilot serve --listen 127.0.0.1:1`",
+            ),
+            (
+                "http://192.0.2.1:1",
+                "check the address, and that the daemon runs there",
+            ),
+        ] {
+            let failure = Failure::Unreachable {
+                endpoint: endpoint.to_owned(),
+            };
+            assert_eq!(failure.exit_code(), 3);
+            assert_eq!(
+                failure.to_string(),
+                format!(
+                    "no daemon at {endpoint}: {remedy}, or name another one with --endpoint or PILOT_ENDPOINT"
+                )
+            );
+        }
         assert_eq!(Failure::usage("x").exit_code(), 2);
         assert_eq!(Failure::ReaderGone.exit_code(), 0);
     }

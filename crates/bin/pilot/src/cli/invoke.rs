@@ -88,6 +88,9 @@ pub(super) fn run(client: &Client, args: &InvokeArgs) -> anyhow::Result<()> {
         }
         if raised {
             tell_exception(&answer.body);
+            if let Some(hint) = header(&answer, "x-pilot-hint") {
+                output::prose(&format!("{WARN}hint:{WARN:#} {hint}"));
+            }
         } else {
             print(args, &answer.body)?;
         }

@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use pilot_model::FunctionName;
 
+use super::connection::{Connection, command_for};
 use super::failure::Failure;
 use super::output::{self, DIM, GOOD};
 
@@ -64,25 +65,24 @@ impl Template {
     }
 
     /// How to call it.
-    fn first_call(self, name: &FunctionName) -> String {
+    fn first_call(self, name: &FunctionName, endpoint: &str) -> String {
         match self {
-            Self::Event | Self::Node | Self::Provided => {
-                format!("pilot invoke {name} --data '{{\"name\": \"Ada\"}}'")
-            }
-            Self::Asgi | Self::Wsgi | Self::Http => {
-                format!("curl http://127.0.0.1:8080/fn/{name}/")
-            }
+            Self::Event | Self::Node | Self::Provided => command_for(
+                endpoint,
+                &format!("invoke {name} --data '{{\"name\": \"Ada\"}}'"),
+            ),
+            Self::Asgi | Self::Wsgi | Self::Http => format!("curl {endpoint}/fn/{name}/"),
             Self::Image => {
-                format!(
-                    "curl --data-binary @photo.jpg http://127.0.0.1:8080/fn/{name}/ -o small.jpg"
-                )
+                format!("curl --data-binary @photo.jpg {endpoint}/fn/{name}/ -o small.jpg")
             }
         }
     }
 }
 
 /// Creates the folder and prints the next steps.
-pub(super) fn run(args: &NewArgs) -> anyhow::Result<()> {
+pub(super) fn run(connection: &Connection, args: &NewArgs) -> anyhow::Result<()> {
+    let endpoint = connection.endpoint();
+    let endpoint = endpoint.trim_end_matches('/');
     let name = name_of(&args.path)?;
     let written = write(&args.path, &name, args.template)?;
     let mut text = String::new();
@@ -92,8 +92,9 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<()> {
     let folder = args.path.display();
     text.push_str(&format!(
         "\npilot dev {folder}       {DIM}# serves it, and again with every edit{DIM:#}\n\
-         pilot deploy {folder}    {DIM}# or into a running daemon, and then{DIM:#}\n{}\n",
-        args.template.first_call(&name)
+         {}    {DIM}# or into a running daemon, and then{DIM:#}\n{}\n",
+        command_for(endpoint, &format!("deploy {folder}")),
+        args.template.first_call(&name, endpoint)
     ));
     output::print(&text)
 }

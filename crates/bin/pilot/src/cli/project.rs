@@ -41,8 +41,12 @@ impl Project {
     /// is one function with the defaults, named `name` or like the folder. The path may also be that of a `pilot.toml`.
     ///
     /// # Errors
-    /// There is neither, or the manifest is invalid. The error names file, line and nearest key.
-    pub(super) fn read(path: &Path, name: Option<&FunctionName>) -> anyhow::Result<Self> {
+    /// [`Failure::Usage`]: there is neither, or the manifest is invalid. The error names file, line and nearest key.
+    pub(super) fn read(path: &Path, name: Option<&FunctionName>) -> Result<Self, Failure> {
+        Self::read_there(path, name).map_err(|error| Failure::input(&error))
+    }
+
+    fn read_there(path: &Path, name: Option<&FunctionName>) -> anyhow::Result<Self> {
         let metadata = fs::metadata(path).map_err(|error| not_there(path, &error))?;
         let manifest = if metadata.is_dir() {
             path.join(MANIFEST)

@@ -12,12 +12,15 @@ use super::output;
 
 /// The arguments of `pilot scale`.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "pilot scale [OPTIONS] <NAME> <N>\n       pilot scale [OPTIONS] <NAME> [N] --policy <POLICY>"
+)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["workers", "policy"]))]
 pub(super) struct ScaleArgs {
     /// Which function
     name: FunctionName,
-    /// Retire idle workers above this number, or start workers up to it
-    #[arg(value_name = "N")]
+    /// Retire idle workers above this number, or start workers up to it; at most scale.max of the function
+    #[arg(value_name = "N", value_parser = check_workers)]
     workers: Option<u32>,
     /// Use this policy until the next deploy or the daemon's end, e.g. auto, static:3, cusum:h=6
     #[arg(long)]
@@ -46,4 +49,10 @@ pub(super) fn run(client: &Client, args: &ScaleArgs) -> anyhow::Result<()> {
         "{}: {} idle, {} busy, {} starting{policy}\n",
         args.name, status.idle, status.busy, status.starting
     ))
+}
+
+fn check_workers(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| {
+        "must be a number of workers, after the function's name: `pilot scale NAME 0`".to_owned()
+    })
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use nix::sys::signal::{self, Signal};
 
+use super::failure::Failure;
 use crate::daemon_config::DaemonConfig;
 use crate::serve_args::ServeArgs;
 
@@ -12,7 +13,7 @@ use crate::serve_args::ServeArgs;
 /// # Errors
 /// The configuration is invalid, or see [`crate::serve::run`].
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<()> {
-    let config = DaemonConfig::load(args)?;
+    let config = DaemonConfig::load(args).map_err(|error| Failure::input(&error))?;
     crate::serve::run(&config, || {
         if args.until_stdin_closes {
             // Lives as long as the process.

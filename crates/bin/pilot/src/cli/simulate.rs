@@ -13,6 +13,7 @@ use pilot_workload::Profile;
 
 use self::args::SimulateArgs;
 use self::report::{Report, Settings, Speed};
+use super::failure::Failure;
 use super::output;
 
 pub(super) mod args;
@@ -31,10 +32,15 @@ struct Run<'a> {
 
 /// Simulates, and prints the result.
 pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
-    let policies = resolve::policies(&args.policies)?;
-    let starts = resolve::starts(args)?;
-    let base = resolve::simulation(args)?;
-    let profiles = resolve::profiles(args)?;
+    let input = || {
+        anyhow::Ok((
+            resolve::policies(&args.policies)?,
+            resolve::starts(args)?,
+            resolve::simulation(args)?,
+            resolve::profiles(args)?,
+        ))
+    };
+    let (policies, starts, base, profiles) = input().map_err(|error| Failure::input(&error))?;
     let trials: Vec<Simulation> = (0..args.trials).map(|trial| nth(&base, trial)).collect();
     let mut named: Vec<(String, &Profile, &Simulation)> = Vec::new();
     for (name, profile) in &profiles {

@@ -147,11 +147,16 @@ impl ControlPlane for FakeControl {
         })
     }
 
-    fn scale(&self, name: &FunctionName, scaling: Scaling) -> Option<PoolStatus> {
-        (name.as_str() == "known").then(|| PoolStatus {
+    fn scale(
+        &self,
+        name: &FunctionName,
+        scaling: Scaling,
+    ) -> Result<Option<PoolStatus>, DeployError> {
+        let status = PoolStatus {
             idle: scaling.workers.unwrap_or(7),
             ..PoolStatus::default()
-        })
+        };
+        Ok((name.as_str() == "known").then_some(status))
     }
 }
 

@@ -93,7 +93,7 @@ pub(crate) async fn scale(
         workers: request.workers,
         policy: policy.map_err(|error| Failure::new("bad_request", error.to_string()))?,
     };
-    let status = admin.inner.parts.control.scale(&name, scaling);
+    let status = admin.inner.parts.control.scale(&name, scaling)?;
     status.map(Json).ok_or_else(|| Failure::not_found(&name))
 }
 

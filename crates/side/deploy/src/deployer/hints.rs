@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use pilot_model::hint;
 use pilot_model::ports::StartError;
 use pilot_model::runtime::CodeFiles;
 use pilot_model::{Runtime, Version};
@@ -47,8 +48,17 @@ pub(super) fn of(error: &StartError, version: &Version) -> Option<String> {
         (StartError::Runtime { .. }, None) if runtime.forks() => None,
         (StartError::Import { .. } | StartError::Runtime { .. }, None) => {
             let node = version.environment.node.as_ref();
-            runtime.missing_module(&version.config.handler, &Code(code), node)
+            let missing = runtime.missing_module(&version.config.handler, &Code(code), node);
+            missing.or_else(|| of_import(error, version))
         }
+        _ => None,
+    }
+}
+
+/// What the exception of an import says.
+fn of_import(error: &StartError, version: &Version) -> Option<String> {
+    match error {
+        StartError::Import { body, .. } => hint::of_error(&version.config, body.as_bytes()),
         _ => None,
     }
 }

@@ -13,7 +13,7 @@ use super::super::client::Client;
 use super::super::connection::Connection;
 use super::super::failure::Failure;
 use super::super::output::{self, Align, Table};
-use super::target::{RequestArgs, Subject};
+use super::target::{RequestArgs, Subject, not_measured};
 
 /// The arguments of `pilot bench cold`.
 #[derive(Debug, Args)]
@@ -216,7 +216,7 @@ fn measure(plan: &Plan, phases: Phases, output: &OutputArgs) -> anyhow::Result<D
         phases: phases == Phases::Collect,
         samples: output.samples,
     });
-    run(plan, &mut report)?;
+    run(plan, &mut report).map_err(not_measured)?;
     Ok(report.document())
 }
 

@@ -84,8 +84,9 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
     let targets = Targets::new(client, connection, &args.call, &args.target, body, &profile)?;
     let address = targets.site().address;
     // If no server listens, this reports it once instead of for every request.
-    TcpStream::connect_timeout(&address, CONNECT_PATIENCE)
-        .with_context(|| format!("{address}: is a server listening there?"))?;
+    TcpStream::connect_timeout(&address, CONNECT_PATIENCE).map_err(|error| Failure::NoServer {
+        problem: format!("{address}: {error}; is a server listening there?"),
+    })?;
     let samples = args.samples.as_deref().map(create).transpose()?;
     output::note(&format!(
         "{}: about {:.0} requests in {} to {}",

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use pilot_loadgen::LoadError;
 use pilot_loadgen::request::Site;
 use pilot_model::FunctionName;
 use serde_json::Value;
@@ -86,7 +87,7 @@ impl CallArgs {
             }
             Subject::Function(name) => {
                 let _: Value = client.fetch_function(name, "")?;
-                if let Some(token) = &connection.token {
+                if let Some(token) = connection.token() {
                     headers.push(("authorization".to_owned(), format!("Bearer {token}")));
                 }
                 let path = match &self.path {
@@ -101,7 +102,12 @@ impl CallArgs {
             let problem = "the Invoke API accepts only POST; use --method with --path or a URL";
             return Err(Failure::usage(problem).into());
         }
-        let (site, path) = Site::of(&url).map_err(|error| Failure::usage(error.to_string()))?;
+        let (site, path) = Site::of(&url).map_err(|error| match error {
+            LoadError::UnknownHost { .. } => Failure::NoServer {
+                problem: error.to_string(),
+            },
+            error => Failure::usage(error.to_string()),
+        })?;
         Ok(Call {
             site,
             path,
@@ -173,6 +179,17 @@ impl RequestArgs {
 pub(super) fn body_of(path: &Path) -> anyhow::Result<Vec<u8>> {
     let read = fs::read(path);
     Ok(read.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?)
+}
+
+/// Why a measurement ended, with the exit code of a server that is not there.
+pub(super) fn not_measured(error: LoadError) -> anyhow::Error {
+    let problem = error.to_string();
+    match error {
+        LoadError::Connect { .. } | LoadError::UnknownHost { .. } => {
+            Failure::NoServer { problem }.into()
+        }
+        _ => anyhow::anyhow!(problem),
+    }
 }
 
 fn check_method(text: &str) -> Result<String, String> {

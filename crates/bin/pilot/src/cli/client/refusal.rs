@@ -1,6 +1,7 @@
 //! The messages of failed requests to the daemon.
 
 use std::io::ErrorKind;
+use std::net::ToSocketAddrs;
 
 use pilot_model::api::ApiError;
 use ureq::http::StatusCode;
@@ -19,11 +20,23 @@ pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
         ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => true,
         _ => false,
     };
-    if unreachable {
+    // The resolver's errors have no kind of their own.
+    if unreachable || !has_address(endpoint) {
         let endpoint = endpoint.to_owned();
         return Failure::Unreachable { endpoint }.into();
     }
     anyhow::Error::new(error).context(format!("the daemon at {} hung up", endpoint))
+}
+
+/// Whether the name of the endpoint's host can be resolved.
+fn has_address(endpoint: &str) -> bool {
+    let authority = endpoint.strip_prefix("http://").unwrap_or(endpoint);
+    let found = if authority.ends_with(']') || !authority.contains(':') {
+        format!("{authority}:80").to_socket_addrs()
+    } else {
+        authority.to_socket_addrs()
+    };
+    found.is_ok_and(|mut all| all.next().is_some())
 }
 
 /// An error response.

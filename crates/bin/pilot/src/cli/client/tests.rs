@@ -34,11 +34,8 @@ fn read_request(stream: &TcpStream) -> Seen {
 }
 
 fn client_of(listener: &TcpListener, token: Option<&str>) -> Client {
-    Client::new(&Connection {
-        endpoint: format!("http://{}", listener.local_addr().unwrap()),
-        token: token.map(str::to_owned),
-    })
-    .unwrap()
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    Client::at(&endpoint, token.map(str::to_owned)).unwrap()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! The child stops when its standard input closes, so it always ends with this process, even after `kill -9`. It has its own
 //! process group, so that Ctrl-C reaches only this process, which then stops the child.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -35,13 +35,9 @@ impl Daemon {
     /// Starts the daemon, which is not ready yet. Its end is sent to `inbox`. From now on SIGINT, SIGTERM and SIGHUP stop it.
     pub(super) fn start(
         data_dir: &Path,
-        listen: Option<SocketAddr>,
+        address: SocketAddr,
         inbox: Sender<Message>,
     ) -> anyhow::Result<Self> {
-        let address = match listen {
-            Some(address) => address,
-            None => free_address().context("no free port on 127.0.0.1")?,
-        };
         let (stop, stops) = mpsc::channel();
         let stopping = Arc::new(AtomicBool::new(false));
         stop_on_signals(stop.clone(), Arc::clone(&stopping))?;
@@ -118,11 +114,6 @@ fn supervise(mut child: Child, stops: &Receiver<Stop>) -> Ended {
             let _ = child.wait();
         }
     }
-}
-
-/// A port that is free at the moment.
-fn free_address() -> std::io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
 fn stop_on_signals(stop: Sender<Stop>, stopping: Arc<AtomicBool>) -> anyhow::Result<()> {

@@ -1,0 +1,158 @@
+//! What to change after an error of a function, if the error's text and the function's configuration say it: there is no network, or a
+//! package is not installed. Hints go to the log, to the header `X-Pilot-Hint` and to the report of a deployment. The error body stays
+//! the function's own, as in Lambda.
+
+use serde::Deserialize;
+
+use crate::Network;
+use crate::config::FunctionConfig;
+
+/// The hint for Lambda's error body (JSON), in one line of ASCII. `None`: there is nothing to add.
+#[must_use]
+pub fn of_error(config: &FunctionConfig, body: &[u8]) -> Option<String> {
+    if body.len() > BODY_BYTES_MAX {
+        return None;
+    }
+    let error: ErrorBody = serde_json::from_slice(body).ok()?;
+    if let Some(module) = missing_python_module(&error.error_message) {
+        return Some(python_package(config, module));
+    }
+    if let Some(module) = missing_node_package(&error.error_message) {
+        return Some(format!(
+            "add '{module}' to the dependencies in package.json in the function's folder, and deploy again"
+        ));
+    }
+    let needs_network = NO_NETWORK
+        .iter()
+        .any(|text| error.error_message.contains(text));
+    (needs_network && config.network == Network::None).then(|| {
+        "the function has no network (network = \"none\"); set network = \"outbound\" in pilot.toml, and deploy again"
+            .to_owned()
+    })
+}
+
+fn python_package(config: &FunctionConfig, module: &str) -> String {
+    let top = module.split('.').next().unwrap_or(module);
+    let own = config.handler.split('.').next().unwrap_or_default();
+    if top == own {
+        return format!(
+            "there is no module {module} in the function's folder; check path and handler in pilot.toml"
+        );
+    }
+    format!(
+        "add the package with the module '{top}' to requirements.txt in the function's folder, and deploy again; a module of your \
+         own must be in that folder"
+    )
+}
+
+/// The module of `No module named 'requests.adapters'`.
+fn missing_python_module(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once("No module named '")?;
+    named(rest)
+}
+
+/// The package of `Cannot find package 'left-pad' imported from …` or `Cannot find module 'left-pad'`. Not a path.
+fn missing_node_package(message: &str) -> Option<&str> {
+    let found = ["Cannot find package '", "Cannot find module '"]
+        .iter()
+        .find_map(|start| message.split_once(start));
+    let (_, rest) = found?;
+    named(rest).filter(|module| !module.starts_with(['.', '/']))
+}
+
+/// The text up to the closing quotation mark, if it can be a module's name. It may go into a header and to a terminal.
+fn named(rest: &str) -> Option<&str> {
+    let (module, _) = rest.split_once('\'')?;
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/@".contains(&byte);
+    (!module.is_empty() && module.len() <= NAME_LEN_MAX && module.bytes().all(fits))
+        .then_some(module)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ErrorBody {
+    #[serde(default)]
+    error_message: String,
+}
+
+/// What the C library, Node.js and botocore say when there is no resolver and no route.
+const NO_NETWORK: [&str; 7] = [
+    "Temporary failure in name resolution",
+    "Name or service not known",
+    "Network is unreachable",
+    "EAI_AGAIN",
+    "ENETUNREACH",
+    "Could not connect to the endpoint URL",
+    "Failed to resolve '",
+];
+/// Longer bodies are results by mistake.
+const BODY_BYTES_MAX: usize = 256 * 1024;
+const NAME_LEN_MAX: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::FunctionSpec;
+
+    fn hint(message: &str, network: &str) -> Option<String> {
+        let spec = FunctionSpec {
+            network: Some(network.to_owned()),
+            ..FunctionSpec::default()
+        };
+        let config = spec.check(&"lab".parse().unwrap()).unwrap();
+        let body = serde_json::json!({"errorType": "X", "errorMessage": message});
+        of_error(&config, body.to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_function_without_network_that_looks_for_a_host_is_told_the_key() {
+        for message in [
+            "<urlopen error [Errno -3] Temporary failure in name resolution>",
+            "[Errno 101] Network is unreachable",
+            "getaddrinfo EAI_AGAIN example.com",
+            "Could not connect to the endpoint URL: \"https://s3.amazonaws.com/\"",
+        ] {
+            let said = hint(message, "none").unwrap();
+            assert!(said.contains("set network = \"outbound\""), "{said}");
+            assert_eq!(hint(message, "outbound"), None);
+        }
+        assert_eq!(hint("division by zero", "none"), None);
+    }
+
+    #[test]
+    fn a_missing_package_is_told_where_to_add_it() {
+        let python = "Unable to import module 'app': No module named 'requests.adapters'";
+        let said = hint(python, "none").unwrap();
+        assert!(
+            said.starts_with("add the package with the module 'requests' to requirements.txt"),
+            "{said}"
+        );
+        let own = hint("No module named 'app'", "none").unwrap();
+        assert!(own.starts_with("there is no module app in"), "{own}");
+        for node in [
+            "Cannot find package '@aws-sdk/client-s3' imported from /var/task/index.mjs",
+            "Cannot find module '@aws-sdk/client-s3'\nRequire stack:",
+        ] {
+            let said = hint(node, "none").unwrap();
+            assert!(
+                said.starts_with("add '@aws-sdk/client-s3' to the dependencies in package.json"),
+                "{said}"
+            );
+        }
+        assert_eq!(hint("Cannot find module './util'", "none"), None);
+    }
+
+    #[test]
+    fn what_a_function_writes_into_its_error_stays_out_of_the_hint() {
+        for module in ["a\u{1b}[31m", "a\r\nset-cookie: x", "", &"x".repeat(101)] {
+            let message = format!("No module named '{module}'");
+            assert_eq!(hint(&message, "none"), None, "{module:?}");
+        }
+        let config = FunctionSpec::default()
+            .check(&"lab".parse().unwrap())
+            .unwrap();
+        assert_eq!(of_error(&config, b"not json"), None);
+        let long = vec![b' '; BODY_BYTES_MAX + 1];
+        assert_eq!(of_error(&config, &long), None);
+    }
+}
