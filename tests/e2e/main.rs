@@ -11,6 +11,7 @@
 
 mod apps;
 mod bench;
+mod bench_ends;
 mod cli;
 mod deploy;
 mod durability;

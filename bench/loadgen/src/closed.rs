@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::answer::Answer;
+use crate::control::{Control, LOOK_EVERY};
 use crate::error::LoadError;
 use crate::report::{Report, Want};
 
@@ -44,17 +45,18 @@ pub enum Shape {
     Burst,
 }
 
-/// Runs the plan.
+/// Runs the plan, until its end or until it is stopped.
 ///
 /// # Errors
 /// The server cannot be reached, closes a connection, does not answer for 30 s, does not speak HTTP/1.1, or refuses `before`. An
 /// error status is not an error here: the report counts it.
-pub fn run(plan: &Plan, report: &mut Report) -> Result<(), LoadError> {
+pub fn run(plan: &Plan, control: &Control, report: &mut Report) -> Result<(), LoadError> {
     let mut connections = (0..plan.connections.max(1))
         .map(|_| Connection::open(plan.address))
         .collect::<Result<Vec<_>, LoadError>>()?;
     let mut run = Run {
         plan,
+        control,
         aside: plan
             .before
             .is_some()
@@ -65,6 +67,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<(), LoadError> {
         let mut scratch = Report::new(Want::default());
         run.part(plan.warm_up, Duration::MAX, &mut connections, &mut scratch)?;
     }
+    control.begin();
     let began = Instant::now();
     run.part(plan.count, plan.duration, &mut connections, report)?;
     report.finished(began.elapsed());
@@ -73,6 +76,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<(), LoadError> {
 
 struct Run<'a> {
     plan: &'a Plan,
+    control: &'a Control,
     /// The connection for `before`.
     aside: Option<Connection>,
 }
@@ -98,7 +102,9 @@ impl Run<'_> {
     fn prepare(&mut self) -> Result<(), LoadError> {
         if let (Some(before), Some(aside)) = (&self.plan.before, &mut self.aside) {
             aside.send(before)?;
-            aside.wait(before)?;
+            if aside.wait(before, self.control)?.is_none() {
+                return Ok(());
+            }
             if aside.answer.status() >= 400 {
                 return Err(LoadError::Before {
                     status: aside.answer.status(),
@@ -106,8 +112,12 @@ impl Run<'_> {
                 });
             }
         }
-        if !self.plan.pause.is_zero() {
-            std::thread::sleep(self.plan.pause);
+        let end = Instant::now() + self.plan.pause;
+        while !self.control.is_stopped()
+            && let Some(left) = end.checked_duration_since(Instant::now())
+            && !left.is_zero()
+        {
+            std::thread::sleep(left.min(LOOK_EVERY));
         }
         Ok(())
     }
@@ -127,10 +137,16 @@ impl Run<'_> {
                 break;
             }
             self.prepare()?;
+            if self.control.is_stopped() {
+                break;
+            }
             let connection = &mut connections[turn];
             connection.send(&self.plan.request)?;
-            let complete = connection.wait(&self.plan.request)?;
+            let Some(complete) = connection.wait(&self.plan.request, self.control)? else {
+                break;
+            };
             connection.report(complete, report);
+            self.control.count();
         }
         Ok(())
     }
@@ -153,13 +169,15 @@ impl Run<'_> {
                 sent += 1;
             }
         }
-        while connections.iter().any(|connection| connection.waiting) {
-            for at in ready(connections, request)? {
+        while !self.control.is_stopped() && connections.iter().any(|connection| connection.waiting)
+        {
+            for at in ready(connections, request, self.control)? {
                 let connection = &mut connections[at];
                 let Some(complete) = connection.go_on(request)? else {
                     continue;
                 };
                 connection.report(complete, report);
+                self.control.count();
                 if sent < count && began.elapsed() < duration {
                     connection.send(request)?;
                     sent += 1;
@@ -184,19 +202,30 @@ impl Run<'_> {
                 break;
             }
             self.prepare()?;
+            if self.control.is_stopped() {
+                break;
+            }
             let request = &self.plan.request;
+            let failed = report.failed();
             let instant = Instant::now();
             for connection in connections.iter_mut() {
                 connection.send(request)?;
             }
             while connections.iter().any(|connection| connection.waiting) {
-                for at in ready(connections, request)? {
+                if self.control.is_stopped() {
+                    return Ok(());
+                }
+                for at in ready(connections, request, self.control)? {
                     if let Some(complete) = connections[at].go_on(request)? {
                         connections[at].report(complete, report);
+                        self.control.count();
                     }
                 }
             }
-            report.round(instant.elapsed());
+            // The time of a round in which a request failed says nothing about the others.
+            if report.failed() == failed {
+                report.round(instant.elapsed());
+            }
         }
         set_blocking(connections, Blocking::Yes)
     }
@@ -219,8 +248,12 @@ fn set_blocking(connections: &mut [Connection], blocking: Blocking) -> Result<()
     Ok(())
 }
 
-/// The indexes of the waiting connections that are ready.
-fn ready(connections: &[Connection], request: &[u8]) -> Result<Vec<usize>, LoadError> {
+/// The indexes of the waiting connections that are ready. None if the run was stopped.
+fn ready(
+    connections: &[Connection],
+    request: &[u8],
+    control: &Control,
+) -> Result<Vec<usize>, LoadError> {
     let mut places = Vec::with_capacity(connections.len());
     let mut fds = Vec::with_capacity(connections.len());
     for (place, connection) in connections.iter().enumerate() {
@@ -233,13 +266,22 @@ fn ready(connections: &[Connection], request: &[u8]) -> Result<Vec<usize>, LoadE
             fds.push(PollFd::new(connection.stream.as_fd(), what));
         }
     }
-    let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
-    let number = poll(&mut fds, timeout).map_err(|error| LoadError::io("poll")(error.into()))?;
-    if number == 0 {
-        return Err(LoadError::Silent {
-            waiting: fds.len(),
-            patience: PATIENCE,
-        });
+    let timeout = PollTimeout::try_from(LOOK_EVERY).unwrap_or(PollTimeout::MAX);
+    let began = Instant::now();
+    loop {
+        match poll(&mut fds, timeout) {
+            // A signal, for example the one that stops the run.
+            Ok(0) | Err(nix::Error::EINTR) if control.is_stopped() => return Ok(Vec::new()),
+            Ok(0) if began.elapsed() >= PATIENCE => {
+                return Err(LoadError::Silent {
+                    waiting: fds.len(),
+                    patience: PATIENCE,
+                });
+            }
+            Ok(0) | Err(nix::Error::EINTR) => {}
+            Ok(_) => break,
+            Err(error) => return Err(LoadError::io("poll")(error.into())),
+        }
     }
     Ok(places
         .into_iter()
@@ -310,11 +352,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Blocks until the response is complete, and returns its time.
-    fn wait(&mut self, request: &[u8]) -> Result<Duration, LoadError> {
+    /// Blocks until the response is complete, and returns its time. `None`: the run was stopped.
+    fn wait(&mut self, request: &[u8], control: &Control) -> Result<Option<Duration>, LoadError> {
         loop {
             if let Some(complete) = self.go_on(request)? {
-                return Ok(complete);
+                return Ok(Some(complete));
+            }
+            if control.is_stopped() {
+                return Ok(None);
             }
             if self.sent.elapsed() > PATIENCE {
                 return Err(LoadError::Silent {
@@ -366,7 +411,7 @@ fn connect(address: SocketAddr) -> Result<TcpStream, LoadError> {
     let set_up = || -> io::Result<TcpStream> {
         let stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(LOOK_EVERY))?;
         Ok(stream)
     };
     set_up().map_err(|source| LoadError::Connect { address, source })
@@ -443,7 +488,7 @@ mod tests {
             3,
         );
         let mut report = Report::new(Want::default());
-        run(&plan, &mut report).unwrap();
+        run(&plan, &Control::default(), &mut report).unwrap();
         assert_eq!(report.document().status[&200], 3);
         serving.join().unwrap();
     }
@@ -460,11 +505,52 @@ mod tests {
             samples: true,
             ..Want::default()
         });
-        run(&plan, &mut report).unwrap();
+        run(&plan, &Control::default(), &mut report).unwrap();
         let document = report.document();
         assert_eq!(document.status[&200], 2);
         assert_eq!(document.samples.unwrap().round_us.len(), 1);
         serving.join().unwrap();
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_ends_soon_with_what_is_complete() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        for shape in [Shape::Closed, Shape::Burst] {
+            for connections in [1, 2] {
+                let control = Control::default();
+                let request = b"GET / HTTP/1.1\r\n\r\n".to_vec();
+                let plan = plan(address, request, shape, connections, 100);
+                let mut report = Report::new(Want::default());
+                let began = Instant::now();
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        // Answers one request and never again.
+                        let (mut first, _) = listener.accept().unwrap();
+                        let mut others: Vec<TcpStream> = (1..connections)
+                            .map(|_| listener.accept().unwrap().0)
+                            .collect();
+                        for stream in others.iter_mut().chain([&mut first]) {
+                            let mut head = [0; 18];
+                            stream.read_exact(&mut head).unwrap();
+                        }
+                        first
+                            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                            .unwrap();
+                        while control.done() == 0 {
+                            std::thread::yield_now();
+                        }
+                        control.stop();
+                        // Open until the client has ended.
+                        let mut rest = Vec::new();
+                        let _ = first.read_to_end(&mut rest);
+                    });
+                    run(&plan, &control, &mut report).unwrap();
+                });
+                assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+                assert_eq!(report.document().complete_us.count, 1, "{shape:?}");
+            }
+        }
     }
 
     #[test]
@@ -477,7 +563,12 @@ mod tests {
             1,
             1,
         );
-        let error = run(&plan, &mut Report::new(Want::default())).unwrap_err();
+        let error = run(
+            &plan,
+            &Control::default(),
+            &mut Report::new(Want::default()),
+        )
+        .unwrap_err();
         assert!(matches!(error, LoadError::Closed), "{error}");
         serving.join().unwrap();
     }

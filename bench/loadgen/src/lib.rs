@@ -10,6 +10,7 @@
 
 pub mod answer;
 pub mod closed;
+pub mod control;
 mod error;
 pub mod open;
 pub mod report;

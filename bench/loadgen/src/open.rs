@@ -14,6 +14,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use crate::answer::Answer;
+use crate::control::{Control, LOOK_EVERY};
 use crate::error::LoadError;
 
 use self::connection::{Connection, Progress};
@@ -88,13 +89,14 @@ impl Failure {
     }
 }
 
-/// Sends all requests and waits until all have ended. `shots` are in the order of their times. `fill` writes a request's bytes into
+/// Sends all requests and waits until all have ended, or until the run is stopped. Requests under way at that time have no outcome. `shots` are in the order of their times. `fill` writes a request's bytes into
 /// an empty buffer. `over` gets the outcome of each request.
 ///
 /// # Errors
 /// The kernel provides no epoll or no timer. Failed requests are not errors; `over` gets them.
 pub fn run<T: Copy>(
     plan: &Plan,
+    control: &Control,
     shots: impl Iterator<Item = Shot<T>>,
     fill: impl FnMut(T, &mut Vec<u8>),
     over: impl FnMut(&Outcome<'_, T>),
@@ -111,6 +113,7 @@ pub fn run<T: Copy>(
         .map_err(failed("epoll_ctl"))?;
     let mut run = Run {
         plan,
+        control,
         epoll,
         timer,
         timer_at: None,
@@ -130,6 +133,7 @@ pub fn run<T: Copy>(
 /// The state of one thread.
 struct Run<'a, T, F, O> {
     plan: &'a Plan,
+    control: &'a Control,
     epoll: Epoll,
     timer: TimerFd,
     /// The time of the timer.
@@ -185,7 +189,7 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
                 }
             }
             let next = shots.peek().map(|shot| shot.at);
-            if next.is_none() && self.flying == 0 {
+            if (next.is_none() && self.flying == 0) || self.control.is_stopped() {
                 return Ok(());
             }
             let timeout = self.sleep(next)?;
@@ -221,10 +225,11 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
                 self.timer_at = Some(at);
             }
         }
-        let Some((deadline, _)) = self.deadlines.front() else {
-            return Ok(EpollTimeout::NONE);
-        };
-        let wait = deadline.saturating_sub(now) + Duration::from_millis(1);
+        let deadline = self.deadlines.front().map(|(deadline, _)| {
+            // Rounded up.
+            deadline.saturating_sub(now) + Duration::from_millis(1)
+        });
+        let wait = deadline.map_or(LOOK_EVERY, |wait| wait.min(LOOK_EVERY));
         Ok(EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::MAX))
     }
 
@@ -373,6 +378,7 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
         connection: Option<&Connection>,
         result: Result<(), Failure>,
     ) {
+        self.control.count();
         let none = Answer::default();
         let answer = connection.map_or(&none, |connection| &connection.answer);
         (self.over)(&Outcome {

@@ -48,12 +48,12 @@ pub struct Samples {
     pub round_us: Vec<f64>,
 }
 
-/// The results as JSON.
+/// The results as JSON. All times and rates are those of successful responses; failures are in `status` and `failed` only.
 #[derive(Debug, Clone, Serialize)]
 pub struct Document {
     /// Total time.
     pub seconds: f64,
-    /// Responses per second.
+    /// Successful responses per second.
     pub per_second: f64,
     /// From the request's write to the first byte of its response.
     pub first_byte_us: Summary,
@@ -111,12 +111,6 @@ impl Report {
 
     /// Adds one answered request.
     pub(crate) fn answered(&mut self, first_byte: Duration, complete: Duration, answer: &Answer) {
-        self.first_byte.record(first_byte);
-        self.complete.record(complete);
-        if self.want.samples {
-            self.samples.first_byte_us.push(micros(first_byte));
-            self.samples.complete_us.push(micros(complete));
-        }
         let status = answer.status();
         *self.statuses.entry(status).or_default() += 1;
         let marked = |name| answer.header(name).is_some();
@@ -125,6 +119,14 @@ impl Report {
             if self.first_problem.is_none() {
                 self.first_problem = Some(answer.body_start());
             }
+            // A refusal is often faster than an answer. No figure is made of it.
+            return;
+        }
+        self.first_byte.record(first_byte);
+        self.complete.record(complete);
+        if self.want.samples {
+            self.samples.first_byte_us.push(micros(first_byte));
+            self.samples.complete_us.push(micros(complete));
         }
         if let Some(name) = self.want.start_header
             && let Some(value) = answer.header(name)
@@ -150,7 +152,12 @@ impl Report {
         }
     }
 
-    /// Adds one burst, from its first write to its last byte.
+    /// Number of responses that are failures.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed
+    }
+
+    /// Adds one burst without a failure, from its first write to its last byte.
     pub(crate) fn round(&mut self, took: Duration) {
         self.rounds.record(took);
         if self.want.samples {
@@ -214,6 +221,39 @@ mod tests {
         let read: Vec<_> = phases("admit;dur=0.1, fork;desc=\"x\";dur=1.5, cache").collect();
         assert_eq!(read.len(), 2);
         assert_eq!(read[1], ("fork", Duration::from_micros(1500)));
+    }
+
+    #[test]
+    fn failures_are_counted_and_are_in_no_figure() {
+        let mut report = Report::new(Want {
+            start_header: Some("x-pilot-start"),
+            failure_header: Some("x-amz-function-error"),
+            phases: true,
+            samples: true,
+        });
+        for head in [
+            "200 OK\r\nx-pilot-start: warm",
+            "403 Forbidden",
+            "503 Service Unavailable",
+            "200 OK\r\nx-pilot-start: cold\r\nserver-timing: total;dur=1\r\nx-amz-function-error: Unhandled",
+        ] {
+            let mut answer = Answer::default();
+            let text = format!("HTTP/1.1 {head}\r\ncontent-length: 0\r\n\r\n");
+            assert!(answer.push(text.as_bytes()).unwrap());
+            report.answered(Duration::from_millis(3), Duration::from_millis(4), &answer);
+        }
+        report.finished(Duration::from_secs(1));
+        let document = report.document();
+        assert_eq!(document.failed, 3);
+        assert_eq!(
+            document.status,
+            BTreeMap::from([(200, 2), (403, 1), (503, 1)])
+        );
+        assert_eq!(document.complete_us.count, 1);
+        assert_eq!(document.start, BTreeMap::from([("warm".to_owned(), 1)]));
+        assert!(document.phases.is_empty());
+        assert_eq!(document.samples.unwrap().complete_us.len(), 1);
+        assert!((document.per_second - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -88,7 +88,7 @@ fn run_all(
     fill: impl FnMut(u32, &mut Vec<u8>),
 ) -> Vec<Seen> {
     let mut seen = Vec::new();
-    run(plan, shots, fill, |outcome| {
+    run(plan, &Control::default(), shots, fill, |outcome| {
         seen.push(Seen {
             tag: outcome.shot.tag,
             at: outcome.shot.at,
@@ -155,7 +155,8 @@ fn connections_are_used_again_and_closed_ones_replaced() {
     };
     let mut numbers = Vec::new();
     let shots = every(Duration::from_millis(5), 10);
-    run(&plan(server(answer)), shots, get, |outcome| {
+    let control = Control::default();
+    run(&plan(server(answer)), &control, shots, get, |outcome| {
         numbers.push(outcome.end.unwrap().header("x").unwrap().to_owned());
     })
     .unwrap();
@@ -234,4 +235,23 @@ fn nothing_is_sent_before_the_start() {
     assert!(seen.iter().all(|seen| seen.end == Ok(200)));
     assert_eq!(filled.len(), 2);
     assert!(filled.iter().all(|instant| *instant >= plan.start));
+}
+
+#[test]
+fn a_run_that_is_stopped_sends_no_more() {
+    let control = Control::default();
+    let shots = (0..100).map(|second| Shot {
+        at: Duration::from_secs(second),
+        tag: (),
+    });
+    let get = |(), bytes: &mut Vec<u8>| bytes.extend_from_slice(b"GET / HTTP/1.1\r\n\r\n");
+    let began = Instant::now();
+    let mut ended = 0;
+    run(&plan(server(ok)), &control, shots, get, |_| {
+        ended += 1;
+        control.stop();
+    })
+    .unwrap();
+    assert_eq!((ended, control.done()), (1, 1));
+    assert!(began.elapsed() < Duration::from_secs(10));
 }

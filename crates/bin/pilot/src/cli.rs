@@ -18,6 +18,7 @@ mod describe;
 mod dev;
 mod failure;
 mod indent;
+mod interrupt;
 mod invoke;
 mod layers;
 mod list;
@@ -137,7 +138,10 @@ fn run(cli: Cli) -> anyhow::Result<()> {
 /// Prints the error to standard error and returns the exit code.
 fn report_failure(error: &anyhow::Error) -> ExitCode {
     let failure = error.downcast_ref::<Failure>();
-    if !matches!(failure, Some(Failure::Reported | Failure::ReaderGone)) {
+    if !matches!(
+        failure,
+        Some(Failure::Reported | Failure::Interrupted | Failure::ReaderGone)
+    ) {
         output::error(&format!("{error:#}"));
     }
     if let Some(Failure::Refused { error, .. }) = failure {

@@ -9,6 +9,7 @@ use super::connection::Connection;
 mod closed;
 mod load;
 mod target;
+mod watched;
 
 /// The arguments of `pilot bench`.
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use pilot_model::api::ApiError;
 
 use super::connection::DEFAULT_ENDPOINT;
+use super::interrupt;
 
 /// Failures with an exit code of their own. Every other error has [`GENERAL`].
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,9 @@ pub(super) enum Failure {
     /// The command has already printed the error.
     #[error("reported")]
     Reported,
+    /// The user has interrupted the command (Ctrl-C). It has printed what it has so far.
+    #[error("interrupted")]
+    Interrupted,
     /// The reader of the output has closed it (`pilot list | head -1`). Not a failure.
     #[error("the reader of the output has closed it")]
     ReaderGone,
@@ -75,6 +79,7 @@ impl Failure {
             Self::Refused { .. } | Self::Reported => GENERAL,
             Self::Usage { .. } => 2,
             Self::Unreachable { .. } | Self::NoServer { .. } => 3,
+            Self::Interrupted => interrupt::EXIT_CODE,
         }
     }
 }

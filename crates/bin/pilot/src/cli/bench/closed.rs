@@ -14,6 +14,7 @@ use super::super::connection::Connection;
 use super::super::failure::Failure;
 use super::super::output::{self, Align, Table};
 use super::target::{RequestArgs, Subject, not_measured};
+use super::watched::{Ending, Extent, watched};
 
 /// The arguments of `pilot bench cold`.
 #[derive(Debug, Args)]
@@ -109,6 +110,8 @@ struct ClosedReport<'a> {
     kind: &'a str,
     target: &'a str,
     connections: usize,
+    /// Whether Ctrl-C ended it. Then the figures are those until then.
+    interrupted: bool,
     #[serde(flatten)]
     measured: &'a Document,
 }
@@ -209,52 +212,96 @@ enum Phases {
     Ignore,
 }
 
-fn measure(plan: &Plan, phases: Phases, output: &OutputArgs) -> anyhow::Result<Document> {
+/// What was measured, and whether to the end.
+struct Measured {
+    document: Document,
+    ending: Ending,
+}
+
+fn measure(plan: &Plan, phases: Phases, output: &OutputArgs) -> anyhow::Result<Measured> {
     let mut report = Report::new(Want {
         start_header: Some("x-pilot-start"),
         failure_header: Some("x-amz-function-error"),
         phases: phases == Phases::Collect,
         samples: output.samples,
     });
-    run(plan, &mut report).map_err(not_measured)?;
-    Ok(report.document())
+    let each = match plan.shape {
+        Shape::Closed => 1,
+        Shape::Burst => plan.connections as u64,
+    };
+    let extent = Extent {
+        requests: (plan.count < u64::MAX).then(|| plan.count.saturating_mul(each)),
+        duration: (plan.duration < Duration::MAX).then_some(plan.duration),
+    };
+    let ((), ending) = watched(extent, |control| {
+        run(plan, control, &mut report).map_err(not_measured)
+    })?;
+    Ok(Measured {
+        document: report.document(),
+        ending,
+    })
 }
 
+/// Prints the figures, which are those of successful responses, and then what failed.
 fn tell(
     kind: &str,
     subject: Subject<'_>,
     plan: &Plan,
-    measured: &Document,
+    measured: &Measured,
     output: &OutputArgs,
 ) -> anyhow::Result<()> {
+    let Measured { document, ending } = measured;
+    let answers = document.complete_us.count;
     if output.json {
         output::print_json(&ClosedReport {
             kind,
             target: subject.name(),
             connections: plan.connections,
-            measured,
+            interrupted: *ending == Ending::Interrupted,
+            measured: document,
         })?;
-    } else {
-        output::print(&table(kind, subject.name(), plan.connections, measured))?;
+    } else if answers > 0 {
+        output::print(&table(kind, subject.name(), plan.connections, document))?;
     }
-    let answers = measured.complete_us.count;
-    let warm = measured.start.get("warm").copied().unwrap_or(0);
+    let warm = document.start.get("warm").copied().unwrap_or(0);
     if kind == "cold" && warm > 0 {
         output::note(&format!(
             "{warm} of {answers} requests found a worker: the function keeps workers ready (min, spare, policy), or \
              another client calls it"
         ));
     }
-    if measured.failed == 0 {
-        return Ok(());
+    if document.failed > 0 {
+        output::error(&failures(document));
+        output::detail(document.first_problem.as_deref().unwrap_or_default());
     }
+    match ending {
+        Ending::Interrupted => {
+            output::note("interrupted: these are the figures until then");
+            Err(Failure::Interrupted.into())
+        }
+        Ending::Whole if document.failed > 0 => Err(Failure::Reported.into()),
+        Ending::Whole => Ok(()),
+    }
+}
+
+/// `3 of 20 responses were errors (2 × 403, 1 × 503 …)`.
+fn failures(measured: &Document) -> String {
     let failed = measured.failed;
-    let problem = measured.first_problem.as_deref().unwrap_or_default();
-    output::error(&format!(
-        "{failed} of {answers} responses were errors; the first begins:"
-    ));
-    output::detail(problem);
-    Err(Failure::Reported.into())
+    let refused: Vec<String> = measured
+        .status
+        .iter()
+        .filter(|(status, _)| **status >= 400)
+        .map(|(status, count)| format!("{count} × {status}"))
+        .collect();
+    let refused = if refused.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", refused.join(", "))
+    };
+    format!(
+        "{failed} of {} responses were errors{refused}, and are in no figure; the first begins:",
+        measured.complete_us.count + failed
+    )
 }
 
 fn table(kind: &str, name: &str, connections: usize, measured: &Document) -> String {
@@ -332,9 +379,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_table_fits_a_terminal() {
-        let measured = Document {
+    fn a_document() -> Document {
+        Document {
             seconds: 1.25,
             per_second: 40.0,
             first_byte_us: times(2_000.0),
@@ -349,8 +395,25 @@ mod tests {
             }],
             samples: None,
             first_problem: None,
-        };
-        let text = table("cold", "invert", 1, &measured);
+        }
+    }
+
+    #[test]
+    fn failures_are_counted_by_their_status() {
+        let mut measured = a_document();
+        measured.failed = 5;
+        measured.status.extend([(403, 2), (503, 1)]);
+        assert_eq!(
+            failures(&measured),
+            "5 of 55 responses were errors (2 × 403, 1 × 503), and are in no figure; the first begins:"
+        );
+        measured.status = BTreeMap::from([(200, 55)]);
+        assert!(failures(&measured).starts_with("5 of 55 responses were errors, and"));
+    }
+
+    #[test]
+    fn the_table_fits_a_terminal() {
+        let text = table("cold", "invert", 1, &a_document());
         let text = anstream::adapter::strip_str(&text).to_string();
         assert_eq!(
             text,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
+use pilot_loadgen::control::Control;
 use pilot_loadgen::open::{Plan, Shot, run as run_open};
 use pilot_workload::{Arrival, Overrides, Profile};
 
@@ -22,6 +23,7 @@ use super::super::connection::Connection;
 use super::super::failure::Failure;
 use super::super::output;
 use super::target::{CallArgs, body_of};
+use super::watched::{Ending, Extent, watched};
 
 mod document;
 mod tally;
@@ -58,7 +60,7 @@ pub(super) struct LoadArgs {
     /// Give up a request after this time
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     timeout_s: u32,
-    /// Count the requests that took longer than this, or had no response; may be repeated
+    /// Count the requests that took longer than this, failed, or had no response; may be repeated
     #[arg(long, value_name = "MS")]
     over_ms: Vec<u32>,
     /// Write every request to this file, as CSV
@@ -106,7 +108,13 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
         samples: samples.is_some(),
     };
     let began = Instant::now();
-    let tally = send(&profile, &targets, args, &watch)?;
+    let extent = Extent {
+        requests: None,
+        duration: Some(profile.duration()),
+    };
+    let (tally, ending) = watched(extent, |control| {
+        send(&profile, &targets, args, &watch, control)
+    })?;
     let took = began.elapsed();
     if let Some((mut file, path)) = samples {
         tally
@@ -121,16 +129,26 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
         &targets,
         &tally,
         took,
+        ending,
     );
     if args.json {
         output::print_json(&document)?;
     } else {
         output::print(&document.table())?;
     }
-    if tally.answered() == 0 {
-        anyhow::bail!("no request was answered");
+    if let Some(failures) = document.failures() {
+        output::error(&failures);
     }
-    Ok(())
+    match ending {
+        Ending::Interrupted => {
+            output::note(
+                "interrupted: these are the figures until then; requests under way are not counted",
+            );
+            Err(Failure::Interrupted.into())
+        }
+        Ending::Whole if document.failures().is_some() => Err(Failure::Reported.into()),
+        Ending::Whole => Ok(()),
+    }
 }
 
 /// Sends all requests, on all threads, and adds up their results.
@@ -139,6 +157,7 @@ fn send(
     targets: &Targets,
     args: &LoadArgs,
     watch: &Watch,
+    control: &Control,
 ) -> anyhow::Result<Tally> {
     let threads = args.threads as usize;
     let connections = (args.connections_max as usize).div_ceil(threads);
@@ -153,6 +172,7 @@ fn send(
         let shots = profile.arrivals().skip(number).step_by(threads).map(shot);
         run_open(
             &plan,
+            control,
             shots,
             |tag, bytes| targets.fill(tag, bytes),
             |outcome| tally.take(outcome),

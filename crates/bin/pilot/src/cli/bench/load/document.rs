@@ -8,6 +8,7 @@ use pilot_workload::Profile;
 use serde::Serialize;
 
 use super::super::super::output::{self, Align, Table, WARN};
+use super::super::watched::Ending;
 use super::tally::{Group, Tally};
 use super::targets::Targets;
 
@@ -21,6 +22,8 @@ pub(super) struct Document {
     profile_s: f64,
     /// Time until the last response.
     seconds: f64,
+    /// Whether Ctrl-C ended it. Then the figures are those until then.
+    interrupted: bool,
     total: GroupReport,
     /// How late the generator itself was with its requests.
     lag_us: Summary,
@@ -32,12 +35,14 @@ pub(super) struct Document {
     names: Vec<(String, GroupReport)>,
 }
 
-/// A group of requests. Times count from the intended send time to the first byte and to the end of the response.
+/// A group of requests. Times count from the intended send time to the first byte and to the end of the response. All times are those
+/// of successful responses.
 #[derive(Debug, Clone, Serialize)]
 struct GroupReport {
     requests: u64,
+    /// Responses, errors too.
     answered: u64,
-    /// Responses that are errors.
+    /// Responses that are errors. They are in no time.
     failed: u64,
     /// Requests without a response, by cause. They are in no percentile.
     unanswered: BTreeMap<&'static str, u64>,
@@ -46,7 +51,7 @@ struct GroupReport {
     complete_us: Summary,
     /// Times to the end of the response, by the value of `X-Pilot-Start`.
     start: BTreeMap<String, Summary>,
-    /// Requests that took longer than this number of milliseconds, or had no response.
+    /// Requests that took longer than this number of milliseconds, failed, or had no response.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     over_ms: BTreeMap<u32, u64>,
 }
@@ -77,6 +82,7 @@ impl Document {
         targets: &Targets,
         tally: &Tally,
         took: Duration,
+        ending: Ending,
     ) -> Self {
         let report = |group: &Group| GroupReport::new(group, over_ms);
         let mut names: Vec<(String, Group)> = Vec::new();
@@ -94,6 +100,7 @@ impl Document {
             target: target.to_owned(),
             profile_s: profile.duration().as_secs_f64(),
             seconds: took.as_secs_f64(),
+            interrupted: ending == Ending::Interrupted,
             total: report(&tally.total),
             lag_us: tally.lag.summary(),
             phases: phases
@@ -158,11 +165,41 @@ impl Document {
         text.push('\n');
         for (limit, count) in &self.total.over_ms {
             text.push_str(&format!(
-                "{count} took longer than {limit} ms, or had no answer\n"
+                "{count} took longer than {limit} ms, failed, or had no answer\n"
             ));
         }
         text.push_str(&self.lag());
         text
+    }
+
+    /// How many requests have no successful response, and why not. `None`: all have one.
+    pub(super) fn failures(&self) -> Option<String> {
+        let GroupReport {
+            requests,
+            failed,
+            unanswered,
+            status,
+            ..
+        } = &self.total;
+        let all = failed + unanswered.values().sum::<u64>();
+        if all == 0 {
+            return None;
+        }
+        let refused: u64 = status.range(400..).map(|(_, count)| count).sum();
+        let raised = failed.saturating_sub(refused);
+        let mut causes: Vec<String> = status
+            .range(400..)
+            .map(|(status, count)| format!("{count} × {status}"))
+            .collect();
+        if raised > 0 {
+            causes.push(format!("{raised} × the function raised an error"));
+        }
+        let unanswered = unanswered.iter();
+        causes.extend(unanswered.map(|(cause, count)| format!("{count} × {cause}")));
+        Some(format!(
+            "{all} of {requests} requests failed ({}), and are in no figure",
+            causes.join(", ")
+        ))
     }
 
     fn starts(&self) -> String {
@@ -208,7 +245,7 @@ impl GroupReport {
         let unanswered = group.unanswered.iter();
         Self {
             requests: group.requests,
-            answered: group.complete.count(),
+            answered: group.complete.count() + group.failed,
             failed: group.failed,
             unanswered: unanswered
                 .map(|(failure, count)| (failure.as_str(), *count))
@@ -248,7 +285,7 @@ fn rows(heading: &str, groups: &[(String, GroupReport)], total: &GroupReport) ->
         let failed = report.failed + report.unanswered.values().sum::<u64>();
         let counts = [report.requests, cold, failed].map(|count| count.to_string());
         let times = &report.complete_us;
-        let times = if report.answered > 0 {
+        let times = if times.count > 0 {
             [times.p50, times.p90, times.p99, times.max].map(output::micros)
         } else {
             [const { String::new() }; 4]

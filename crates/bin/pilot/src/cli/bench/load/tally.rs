@@ -12,7 +12,7 @@ use pilot_workload::Profile;
 /// What is counted in addition to the times.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
-    /// Limits. A request that took longer, or has no response, is counted as over the limit.
+    /// Limits. A request that took longer, failed, or has no response, is counted as over the limit.
     pub(super) over: Vec<Duration>,
     /// Keep every request.
     pub(super) samples: bool,
@@ -42,7 +42,7 @@ pub(super) struct Tally {
     samples: Vec<Sample>,
 }
 
-/// The counts of some requests. Times count from the intended send time.
+/// The counts of some requests. Times count from the intended send time, and are those of successful responses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
     pub(super) requests: u64,
@@ -86,11 +86,6 @@ impl Tally {
             lag: Times::new(),
             samples: Vec::new(),
         }
-    }
-
-    /// Number of responses.
-    pub(super) fn answered(&self) -> u64 {
-        self.total.complete.count()
     }
 
     /// Adds one finished request.
@@ -184,7 +179,7 @@ impl Group {
         let since = |then: Duration| then.saturating_sub(outcome.shot.at);
         let complete = since(outcome.done);
         for (limit, over) in watch.over.iter().zip(&mut self.over) {
-            if outcome.end.is_err() || complete > *limit {
+            if !is_success(outcome) || complete > *limit {
                 *over += 1;
             }
         }
@@ -195,13 +190,15 @@ impl Group {
                 return;
             }
         };
+        *self.status.entry(answer.status()).or_default() += 1;
+        if !is_success(outcome) {
+            // A refusal is often faster than an answer. No figure is made of it.
+            self.failed += 1;
+            return;
+        }
         self.first_byte
             .record(since(outcome.first_byte.unwrap_or(outcome.done)));
         self.complete.record(complete);
-        *self.status.entry(answer.status()).or_default() += 1;
-        if answer.status() >= 400 || answer.header("x-amz-function-error").is_some() {
-            self.failed += 1;
-        }
         if let Some(start) = start_of(answer) {
             match self.start.get_mut(start) {
                 Some(times) => times.record(complete),
@@ -234,6 +231,13 @@ impl Group {
             *ours += theirs;
         }
     }
+}
+
+/// Whether there is a response that is no error.
+fn is_success(outcome: &Outcome<'_, Tag>) -> bool {
+    outcome.end.is_ok_and(|answer| {
+        answer.status() < 400 && answer.header("x-amz-function-error").is_none()
+    })
 }
 
 fn start_of(answer: &Answer) -> Option<&str> {
