@@ -296,3 +296,22 @@ fn dev_serves_and_answers_an_edit_within_a_second() {
         ask().filter(|said| said.contains("mended"))
     });
 }
+
+#[test]
+fn describe_shows_the_figures_that_simulate_takes() {
+    let daemon = lab(
+        "import time\n\ndef handler(event, context):\n    time.sleep(0.05)\n",
+        plain(),
+    );
+    assert!(!daemon.cli_ok(&["describe", "lab"]).contains("  newest "));
+    answer(&daemon, "lab", json!({}));
+    let described = daemon.cli_ok(&["describe", "lab"]);
+    let line = described
+        .lines()
+        .find_map(|line| line.strip_prefix("  newest       service "))
+        .unwrap_or_else(|| panic!("no figures: {described}"));
+    let (service, rest) = line.split_once(" ms, start ").unwrap();
+    assert!(service.parse::<f64>().unwrap() >= 50.0, "{line}");
+    let (start, _) = rest.split_once(" ms").unwrap();
+    assert!(start.parse::<f64>().unwrap() > 0.0, "{line}");
+}

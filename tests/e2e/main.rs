@@ -14,6 +14,7 @@ mod bench;
 mod bench_ends;
 mod cli;
 mod deploy;
+mod doctor;
 mod durability;
 mod fidelity;
 mod forecast;

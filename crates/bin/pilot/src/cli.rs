@@ -16,6 +16,7 @@ mod connection;
 mod deploy;
 mod describe;
 mod dev;
+mod doctor;
 mod failure;
 mod indent;
 mod interrupt;
@@ -59,6 +60,8 @@ struct Cli {
 enum Verb {
     /// Run the daemon
     Serve(ServeArgs),
+    /// Say what this machine can enforce, what is missing, and what to change
+    Doctor(doctor::DoctorArgs),
     /// Create a new function in a folder of its own
     New(new::NewArgs),
     /// Serve a folder, and deploy it again after every edit
@@ -117,6 +120,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let client = || client::Client::new(&cli.connection);
     match cli.verb {
         Verb::Serve(args) => serve::run(&args),
+        Verb::Doctor(args) => doctor::run(&args),
         Verb::New(args) => new::run(&cli.connection, &args),
         Verb::Dev(args) => dev::run(&cli.connection, &args),
         Verb::Up(args) => deploy::up(&client()?, &args),

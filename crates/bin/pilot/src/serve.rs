@@ -31,6 +31,9 @@ pub(crate) fn run(
     for problem in &missing {
         tracing::warn!("not enforced on this machine: {problem}");
     }
+    if !missing.is_empty() {
+        tracing::warn!("`pilot doctor` says what to change");
+    }
     if config.strict && !missing.is_empty() {
         bail!(
             "strict mode: this machine does not enforce everything: {}",

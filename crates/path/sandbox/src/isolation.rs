@@ -21,12 +21,23 @@ pub enum Enforcement {
     Missing(String),
 }
 
+/// The result of one probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What was probed.
+    pub what: &'static str,
+    /// Whether it is enforced.
+    pub enforcement: Enforcement,
+    /// What to change where it is not.
+    pub remedy: &'static str,
+}
+
 /// The results of the probes.
 #[derive(Debug)]
 pub struct Isolation {
     user_namespace: UserNamespace,
     cgroups: Option<Hierarchy>,
-    findings: Vec<(&'static str, Enforcement)>,
+    findings: Vec<Finding>,
     /// Whether functions can have links to other hosts, or why not.
     outbound: Result<(), String>,
 }
@@ -60,59 +71,59 @@ impl Isolation {
             (_, false) => UserNamespace::None,
         };
         let cgroups = Hierarchy::probe();
-        let missing = |text: &str| Enforcement::Missing(text.to_owned());
+        let enforced_if = |is_enforced: bool, missing: &str| {
+            if is_enforced {
+                Enforcement::Full
+            } else {
+                Enforcement::Missing(missing.to_owned())
+            }
+        };
         let findings = vec![
-            (
-                "users",
-                if root {
-                    Enforcement::Full
-                } else {
-                    missing(
-                        "the daemon is not root: all functions run as its own user, and only namespaces separate them",
-                    )
-                },
-            ),
-            (
-                "user namespaces",
-                if user_namespaces {
-                    Enforcement::Full
-                } else {
-                    missing(
-                        "the kernel allows none (user.max_user_namespaces): templates run with the host's privileges",
-                    )
-                },
-            ),
-            (
-                "memory, CPU and pids limits",
-                match &cgroups {
+            Finding {
+                what: "users",
+                enforcement: enforced_if(
+                    root,
+                    "the daemon is not root: all functions run as its own user, and only namespaces separate them",
+                ),
+                remedy: "run the daemon as root, for example with its systemd unit",
+            },
+            Finding {
+                what: "user namespaces",
+                enforcement: enforced_if(
+                    user_namespaces,
+                    "the kernel allows none (user.max_user_namespaces): templates run with the host's privileges",
+                ),
+                remedy: "`sysctl user.max_user_namespaces=65536`, or a kernel with CONFIG_USER_NS",
+            },
+            Finding {
+                what: "memory, CPU and pids limits",
+                enforcement: match &cgroups {
                     Ok(_) => Enforcement::Full,
                     Err(problem) => Enforcement::Missing(format!(
                         "{problem}: memory_mb, cpu and process counts are not limited"
                     )),
                 },
-            ),
-            (
-                "descriptors from functions",
-                if seqpacket::descriptors_can_be_refused() {
-                    Enforcement::Full
-                } else {
-                    missing(
-                        "the kernel has no SO_PASSRIGHTS (Linux 6.16): a function can send a descriptor whose close blocks, and so \
-                         delay the daemon",
-                    )
-                },
-            ),
-            (
-                "process ids",
-                if process_ids::available() {
-                    Enforcement::Full
-                } else {
-                    missing(
-                        "the kernel has no ns_last_pid (CONFIG_CHECKPOINT_RESTORE): a worker may have its template's process id, \
-                         so libraries that detect a fork by it repeat their random numbers",
-                    )
-                },
-            ),
+                remedy: "run the daemon as root; in a systemd unit set Delegate=yes; in a container make /sys/fs/cgroup writable \
+                         (--privileged)",
+            },
+            Finding {
+                what: "descriptors from functions",
+                enforcement: enforced_if(
+                    seqpacket::descriptors_can_be_refused(),
+                    "the kernel has no SO_PASSRIGHTS (Linux 6.16): a function can send a descriptor whose close blocks, and so \
+                     delay the daemon",
+                ),
+                remedy: "use Linux 6.16 or newer",
+            },
+            Finding {
+                what: "process ids",
+                enforcement: enforced_if(
+                    process_ids::available(),
+                    "the kernel has no ns_last_pid (CONFIG_CHECKPOINT_RESTORE): a worker may have its template's process id, \
+                     so libraries that detect a fork by it repeat their random numbers",
+                ),
+                remedy: "use a kernel with CONFIG_CHECKPOINT_RESTORE",
+            },
         ];
         Self {
             user_namespace,
@@ -122,13 +133,19 @@ impl Isolation {
         }
     }
 
+    /// Every probe's result.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
     /// What is not enforced, one sentence each.
     pub fn missing(&self) -> impl Iterator<Item = String> + '_ {
         self.findings
             .iter()
-            .filter_map(|(what, found)| match found {
+            .filter_map(|finding| match &finding.enforcement {
                 Enforcement::Full => None,
-                Enforcement::Missing(why) => Some(format!("{what}: {why}")),
+                Enforcement::Missing(why) => Some(format!("{}: {why}", finding.what)),
             })
     }
 

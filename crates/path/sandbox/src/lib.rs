@@ -37,7 +37,7 @@ mod variables;
 mod worker;
 
 pub use engine::ForkEngine;
-pub use isolation::{Enforcement, Isolation};
+pub use isolation::{Enforcement, Finding, Isolation};
 pub use machine::{EngineConfig, EngineError, Machine};
 pub use native::NativeHost;
 pub use network::OUTBOUND_CIDR_DEFAULT;

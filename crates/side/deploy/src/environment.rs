@@ -27,11 +27,13 @@ mod part;
 pub(crate) mod program;
 mod python;
 mod site;
+mod survey;
 
 pub use self::config::{EnvironmentConfig, SourceBuilds};
 pub(crate) use self::error::EnvironmentError;
 pub(crate) use self::node::link_commands;
 pub(crate) use self::python::compile;
+pub use self::survey::{Tool, survey};
 
 /// The environment that some code needs. It is not built yet.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use clap::Args;
 use pilot_model::deployment::FunctionDescription;
 use pilot_model::invocation::InvocationSummary;
 use pilot_model::status::ForecastStatus;
-use pilot_model::{FunctionConfig, FunctionName, Reuse, StartKind, TemplateMode};
+use pilot_model::{FunctionConfig, FunctionName, Instant, Reuse, StartKind, TemplateMode};
 
 use super::client::Client;
 use super::output::{self, BAD, DIM, STRONG};
@@ -178,10 +178,37 @@ fn workers(description: &FunctionDescription) -> String {
         totals.invocations,
         totals.cold,
         output::count(totals.errors, "error"),
-    ) + &description
-        .forecast
+    ) + &figures(description)
+        + &description
+            .forecast
+            .as_ref()
+            .map_or_else(String::new, forecast)
+}
+
+/// The newest service time, the newest start time and the memory of a worker: what `pilot simulate` takes.
+fn figures(description: &FunctionDescription) -> String {
+    let between = |from: Option<Instant>, to: Option<Instant>| Some(to?.since(from?));
+    let newest = description.last.as_ref().or(description.last_cold.as_ref());
+    let service = newest.and_then(|one| between(one.timeline.started, one.timeline.returned));
+    let start = description
+        .last_cold
         .as_ref()
-        .map_or_else(String::new, forecast)
+        .and_then(|one| between(one.timeline.leased, one.timeline.initialised));
+    let workers = &description.summary.workers;
+    let alive = u64::from(workers.idle + workers.busy);
+    let memory = (alive > 0 && workers.memory_bytes > 0).then(|| workers.memory_bytes / alive);
+    let figures: Vec<String> = [
+        service.map(|time| format!("service {}", output::duration(time))),
+        start.map(|time| format!("start {}", output::duration(time))),
+        memory.map(|bytes| format!("{} a worker", output::megabytes(bytes))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if figures.is_empty() {
+        return String::new();
+    }
+    format!("  newest       {}\n", figures.join(", "))
 }
 
 /// The forecaster's target, and its reason.
@@ -225,7 +252,7 @@ fn seconds(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use pilot_model::deployment::FunctionDescription;
-    use pilot_model::{FunctionSpec, Instant, Outcome, Timeline};
+    use pilot_model::{FunctionSpec, Outcome, Timeline};
 
     use super::super::{list, report};
     use super::*;

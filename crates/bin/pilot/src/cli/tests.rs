@@ -15,6 +15,8 @@ fn the_command_line_is_consistent() {
 fn every_verb_of_the_documentation_is_understood() {
     for line in [
         "pilot serve --listen 127.0.0.1:9000 --data-dir /tmp/d --config pilotd.toml --strict --log-format json",
+        "pilot doctor",
+        "pilot doctor --config pilotd.toml --data-dir /tmp/d --json",
         "pilot new hello --template asgi",
         "pilot dev examples/hello --listen 127.0.0.1:9000 --data-dir /tmp/d",
         "pilot up",

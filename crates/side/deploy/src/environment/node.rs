@@ -24,10 +24,12 @@ mod commands;
 mod interpreter;
 mod npm;
 mod package;
+mod survey;
 mod tree;
 
 pub(crate) use self::commands::link_commands;
 pub(crate) use self::package::PackageError;
+pub(super) use self::survey::survey;
 
 /// The part that some code needs.
 #[derive(Debug)]

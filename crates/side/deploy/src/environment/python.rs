@@ -26,8 +26,10 @@ use crate::process;
 mod installer;
 mod interpreter;
 mod requirements;
+mod survey;
 
 pub(crate) use self::requirements::RequirementsError;
+pub(super) use self::survey::survey;
 
 /// The part that some code needs.
 #[derive(Debug)]

@@ -1,0 +1,129 @@
+//! What the daemon itself needs: its data directory, its address, descriptors, a container engine. Nothing is created or changed.
+
+use std::fs::{File, TryLockError};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{AccessFlags, access};
+
+use super::{Check, State};
+use crate::daemon_config::DaemonConfig;
+use crate::listen;
+
+/// Whether the engine for containers answers.
+pub(super) fn container_engine(configured: Option<&str>) -> Check {
+    let of_environment = std::env::var("DOCKER_HOST").ok();
+    let address = configured.or(of_environment.as_deref());
+    let socket = address.unwrap_or(DOCKER_SOCKET);
+    let path = socket.strip_prefix("unix://").unwrap_or(socket);
+    let found = match UnixStream::connect(path) {
+        Ok(_) => Ok(format!("an engine listens on {path}")),
+        Err(error) => Err(format!("no engine listens on {path}: {error}")),
+    };
+    Check::of(
+        ("features", "containers"),
+        found,
+        State::Absent,
+        "install Docker Engine, or name its socket with container_engine in pilotd.toml",
+    )
+}
+
+/// The checks of the daemon's own resources.
+pub(super) fn daemon(config: &DaemonConfig) -> [Check; 3] {
+    [
+        Check::of(
+            ("daemon", "data directory"),
+            data_dir(&config.data_dir),
+            State::Missing,
+            "name another folder with --data-dir, or run as a user who may write there",
+        ),
+        Check::of(
+            ("daemon", "address"),
+            address(config.listen),
+            State::Missing,
+            "name another address with listen in pilotd.toml",
+        ),
+        Check::of(
+            ("daemon", "descriptors"),
+            descriptors(),
+            State::Absent,
+            "raise the hard limit: LimitNOFILE=65536 in the systemd unit, or `ulimit -Hn`",
+        ),
+    ]
+}
+
+fn data_dir(dir: &Path) -> Result<String, String> {
+    let shown = dir.display();
+    if let Ok(lock) = File::open(dir.join("lock"))
+        && let Err(TryLockError::WouldBlock) = lock.try_lock_shared()
+    {
+        return Ok(format!("{shown}, in use by a daemon"));
+    }
+    // The daemon creates missing folders.
+    let there = dir.ancestors().find(|folder| folder.exists());
+    let there = there.unwrap_or(Path::new("/"));
+    match access(there, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => Ok(shown.to_string()),
+        Err(error) => Err(format!(
+            "{shown} cannot be written: {}: {}",
+            there.display(),
+            error.desc()
+        )),
+    }
+}
+
+/// An address that is in use is no problem: a daemon may be running there.
+fn address(address: SocketAddr) -> Result<String, String> {
+    match TcpListener::bind(address) {
+        Ok(_) => Ok(format!("{address} is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            Ok(format!("{address} is in use, perhaps by a daemon"))
+        }
+        Err(error) => Err(listen::refusal(address, &error)),
+    }
+}
+
+fn descriptors() -> Result<String, String> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|error| error.to_string())?;
+    let workers = hard / DESCRIPTORS_PER_WORKER;
+    let found = format!("{hard}, for about {workers} workers");
+    if hard >= DESCRIPTORS_WANTED {
+        Ok(found)
+    } else {
+        Err(found)
+    }
+}
+
+const DOCKER_SOCKET: &str = "/var/run/docker.sock";
+/// See "Resources" in docs/operations.md.
+const DESCRIPTORS_PER_WORKER: u64 = 10;
+const DESCRIPTORS_WANTED: u64 = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_directory_is_free_in_use_or_cannot_be_written() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("not/there/yet");
+        assert_eq!(data_dir(&dir).unwrap(), dir.display().to_string());
+        assert!(!dir.exists(), "nothing is created");
+        let lock = File::create(home.path().join("lock")).unwrap();
+        assert!(!data_dir(home.path()).unwrap().contains("in use"));
+        lock.lock().unwrap();
+        assert!(
+            data_dir(home.path())
+                .unwrap()
+                .contains("in use by a daemon")
+        );
+        let below_a_file = home.path().join("lock/data");
+        assert!(
+            data_dir(&below_a_file)
+                .unwrap_err()
+                .contains("cannot be written")
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! The documentation is complete: the README lists every document and every command, links lead somewhere, and the time limits in
+//! docs/operations.md are those of the code.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "test code, its shared functions included: a panic is how a test fails"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The part of a document below this heading, up to the next one.
+fn section(text: &str, heading: &str) -> String {
+    let (_, rest) = text
+        .split_once(&format!("\n## {heading}\n"))
+        .unwrap_or_else(|| panic!("no heading {heading}"));
+    rest.split("\n## ").next().unwrap().to_owned()
+}
+
+/// The targets of links to files of the repository, without anchors.
+fn links(text: &str) -> BTreeSet<String> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .map(|target| target.split('#').next().unwrap_or_default())
+        .filter(|target| !target.is_empty() && !target.contains("://"))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn documents(folder: &str) -> Vec<String> {
+    let mut found: Vec<String> = fs::read_dir(root().join(folder))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".md"))
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn the_table_of_documents_in_the_readme_is_complete() {
+    let table = links(&section(&read("README.md"), "Where things are"));
+    for name in documents("docs") {
+        let path = format!("docs/{name}");
+        assert!(table.contains(&path), "README.md does not list {path}");
+    }
+    for name in documents(".").iter().filter(|name| *name != "README.md") {
+        assert!(table.contains(name), "README.md does not list {name}");
+    }
+    assert!(table.contains("docs/decisions/"));
+}
+
+#[test]
+fn every_link_of_the_documents_leads_to_a_file() {
+    let of_docs = documents("docs")
+        .into_iter()
+        .map(|name| format!("docs/{name}"));
+    for path in documents(".").into_iter().chain(of_docs) {
+        let folder = root().join(&path).parent().unwrap().to_owned();
+        for link in links(&read(&path)) {
+            assert!(folder.join(&link).exists(), "{path} links to {link}");
+        }
+    }
+}
+
+#[test]
+fn the_readme_lists_every_command() {
+    let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .arg("--help")
+        .output()
+        .unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let commands: BTreeSet<&str> = commands
+        .lines()
+        .take_while(|line| !line.is_empty())
+        // A long description continues on lines that are indented further.
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .map(|line| line.split_whitespace().next().unwrap())
+        .collect();
+    let text = section(&read("README.md"), "The command line");
+    let (list, _) = text.split_once("`pilot VERB --help`").unwrap();
+    let listed: BTreeSet<&str> = list.split('`').skip(1).step_by(2).collect();
+    assert_eq!(listed, commands);
+}
+
+/// A constant of the code, and the row of the table in docs/operations.md that gives it.
+const TIMES: [(&str, &str, &str); 9] = [
+    (
+        "crates/path/sandbox/src/template.rs",
+        "const IMPORT_TIME_MAX: Duration = Duration::from_secs(120);",
+        "| imports of a template | 120 s |",
+    ),
+    (
+        "crates/path/sandbox/src/engine/trial.rs",
+        "const TRIAL_TIME_MAX: Duration = Duration::from_secs(30);",
+        "| start of the first worker in a deployment | 30 s if it is forked, 120 s otherwise |",
+    ),
+    (
+        "crates/path/pool/src/keyed.rs",
+        "const TRIAL_TIME_MAX: Duration = Duration::from_secs(120);",
+        "| start of the first worker in a deployment | 30 s if it is forked, 120 s otherwise |",
+    ),
+    (
+        "crates/path/sandbox/src/native/runtime.rs",
+        "const COME_UP_MAX: Duration = Duration::from_secs(60);",
+        "| start of a runtime that does not fork, until it is ready | 60 s; 30 s in a container |",
+    ),
+    (
+        "crates/side/container/src/container/specialise.rs",
+        "const COME_UP_TIME_MAX: Duration = Duration::from_secs(30);",
+        "| start of a runtime that does not fork, until it is ready | 60 s; 30 s in a container |",
+    ),
+    (
+        "crates/path/gateway/src/config.rs",
+        "header_timeout: Duration::from_secs(60),",
+        "| a client sends the head of its next request | 60 s |",
+    ),
+    (
+        "crates/path/gateway/src/config.rs",
+        "body_timeout: Duration::from_secs(30),",
+        "| a client sends more of a body | 30 s |",
+    ),
+    (
+        "crates/path/gateway/src/config.rs",
+        "write_timeout: Duration::from_secs(60),",
+        "| a client takes more of a response | 60 s |",
+    ),
+    (
+        "crates/side/deploy/src/environment/config.rs",
+        "install_time_max: Duration::from_secs(600),",
+        "| installation of requirements | 600 s |",
+    ),
+];
+
+#[test]
+fn the_time_limits_in_the_operations_page_are_those_of_the_code() {
+    let page = read("docs/operations.md");
+    for (file, constant, row) in TIMES {
+        assert!(
+            read(file).contains(constant),
+            "{file} has no `{constant}`: change docs/operations.md and this table, too"
+        );
+        assert!(page.contains(row), "docs/operations.md has no row {row}");
+    }
+}

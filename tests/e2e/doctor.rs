@@ -1,0 +1,134 @@
+//! `pilot doctor`: what this machine enforces, without a daemon, for root and for another user.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use pilot_harness::needs_root;
+use serde_json::Value;
+
+use crate::daemon;
+
+fn doctor(program: &Path, data_dir: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(["doctor", "--json", "--data-dir"])
+        .arg(data_dir)
+        .stdin(Stdio::null());
+    command
+}
+
+fn checks(output: &Output) -> Vec<Value> {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn check<'a>(checks: &'a [Value], what: &str) -> &'a Value {
+    let found = checks.iter().find(|check| check["what"] == what);
+    found.unwrap_or_else(|| panic!("no check of {what}: {checks:?}"))
+}
+
+#[test]
+fn the_doctor_says_what_the_daemon_says_and_leaves_nothing() {
+    let daemon = daemon();
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("data");
+    let output = doctor(Path::new(env!("CARGO_BIN_EXE_pilot")), &dir)
+        .output()
+        .unwrap();
+    let found = checks(&output);
+    assert!(!dir.exists(), "it creates nothing");
+    let of_doctor: Vec<String> = found
+        .iter()
+        .filter(|check| check["group"] == "isolation" && check["state"] == "missing")
+        .map(|check| {
+            let change = check["change"].as_str().unwrap();
+            assert!(!change.is_empty(), "{check}");
+            format!(
+                "{}: {}",
+                check["what"].as_str().unwrap(),
+                check["found"].as_str().unwrap()
+            )
+        })
+        .collect();
+    let readiness = daemon.get("/readyz").ok().json();
+    assert_eq!(readiness["reasons"], serde_json::json!(of_doctor));
+    let is_missing = found.iter().any(|check| check["state"] == "missing");
+    assert_eq!(output.status.code(), Some(i32::from(is_missing)));
+    assert_eq!(check(&found, "Python")["state"], "ok");
+    assert_eq!(check(&found, "data directory")["state"], "ok");
+    let busy = doctor(Path::new(env!("CARGO_BIN_EXE_pilot")), &daemon.data_dir())
+        .output()
+        .unwrap();
+    let busy = check(&checks(&busy), "data directory")["found"].clone();
+    assert!(
+        busy.as_str().unwrap().contains("in use by a daemon"),
+        "{busy}"
+    );
+}
+
+#[test]
+fn the_doctor_tells_another_user_what_only_root_gets() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let program = home.path().join("pilot");
+    std::fs::copy(env!("CARGO_BIN_EXE_pilot"), &program).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(home.path(), open).unwrap();
+    let as_nobody = |data_dir: &Path| {
+        doctor(&program, data_dir)
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .current_dir("/")
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .output()
+            .unwrap()
+    };
+    let output = as_nobody(&home.path().join("data"));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let found = checks(&output);
+    for (what, state, change) in [
+        ("users", "missing", "run the daemon as root"),
+        ("memory, CPU and pids limits", "missing", "Delegate=yes"),
+        ("outbound network", "absent", "run the daemon as root"),
+        ("data directory", "missing", "--data-dir"),
+    ] {
+        let check = check(&found, what);
+        assert_eq!(check["state"], state, "{check}");
+        assert!(
+            check["change"].as_str().unwrap().contains(change),
+            "{check}"
+        );
+    }
+}
+
+#[test]
+fn the_doctor_prints_for_people_and_refuses_a_wrong_configuration() {
+    let home = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .args(["doctor", "--data-dir"])
+        .arg(home.path())
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "isolation\n",
+        "features\n",
+        "interpreters\n",
+        "daemon\n",
+        " users ",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    let config = home.path().join("pilotd.toml");
+    std::fs::write(&config, "lissten = 1\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .args(["doctor", "--config"])
+        .arg(&config)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+/// The user that owns nothing.
+const NOBODY: u32 = 65_534;
