@@ -1,7 +1,7 @@
 # The usual commands. `make` lists them. The scripts do the work.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build lint bench fidelity
+.PHONY: help run test build lint bench fidelity package
 
 help:
 	@echo 'make run     build the release, start the daemon on 127.0.0.1:8080, deploy the examples, call one; Ctrl-C stops it'
@@ -10,6 +10,7 @@ help:
 	@echo 'make fidelity  forked workers with real packages: 20 bursts of 200 workers, 1,000 calls on each connection, 100 packages (25 minutes)'
 	@echo 'make lint    formatting, clippy, licences, ruff and mypy alone'
 	@echo 'make build   the release binary: target/release/pilot'
+	@echo 'make package  a Debian package and a tar archive with a static binary, in target/package; debug symbols beside them'
 	@echo 'make bench   Pilotlight beside uvicorn, gunicorn and a fresh interpreter, in one run'
 
 run:
@@ -30,3 +31,6 @@ bench:
 
 fidelity:
 	@PILOT_FIDELITY_RUNS=20 PILOT_FIDELITY_PACKAGES=all scripts/test build fidelity
+
+package:
+	@scripts/package

@@ -26,6 +26,7 @@ mod library;
 mod machine;
 mod mishaps;
 mod neighbours;
+mod package;
 mod pool;
 mod refused;
 mod registry;

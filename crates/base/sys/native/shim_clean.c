@@ -15,6 +15,7 @@
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
@@ -217,10 +218,11 @@ static const char *const MOUNTED[] = {"/etc/hosts", "/etc/hostname", "/etc/resol
 static const char *look_at_self(struct self *self) {
     memset(self, 0, sizeof *self);
     for (int i = 0; i < (int)RLIM_NLIMITS; i++)
-        if (getrlimit((__rlimit_resource_t)i, &self->limits[i]) < 0) return "getrlimit";
+        if (getrlimit(i, &self->limits[i]) < 0) return "getrlimit";
     if (sched_getaffinity(0, sizeof self->cpus, &self->cpus) < 0) return "sched_getaffinity";
     self->nice = getpriority(PRIO_PROCESS, 0);
-    self->scheduler = sched_getscheduler(0);
+    // The function of that name in musl always fails.
+    self->scheduler = (int)syscall(SYS_sched_getscheduler, 0);
     strncpy(self->oom, text_of("/proc/self/oom_score_adj"), sizeof self->oom - 1);
     uint64_t files = 0xcbf29ce484222325u;
     for (size_t i = 0; i < sizeof MOUNTED / sizeof *MOUNTED; i++) {

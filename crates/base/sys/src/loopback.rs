@@ -25,7 +25,13 @@ pub fn bring_up() -> io::Result<()> {
     let up = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     request.ifr_ifru.ifru_flags = up;
     // SAFETY: SIOCSIFFLAGS reads an ifreq, which lives across the call.
-    let failed = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    let failed = unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS as libc::Ioctl,
+            &raw const request,
+        )
+    };
     if failed == 0 {
         Ok(())
     } else {

@@ -234,6 +234,8 @@ fn show(host: &Path, inside: &Path) -> Result<(), RootError> {
     for (has, keeps) in [
         (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
         (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
+        // nix does not know it with musl. The kernel sets it for every mount without another of these flags (mount(2)).
+        #[cfg(target_env = "gnu")]
         (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
         (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
     ] {
