@@ -11,6 +11,7 @@ use crate::ids::FunctionName;
 use crate::layer::Layer;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
+use crate::timeline::WorkerOrigin;
 
 /// What a version does and may use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,6 +63,16 @@ impl FunctionConfig {
             self.name.as_str()
         } else {
             &self.owner
+        }
+    }
+
+    /// Where its workers come from.
+    #[must_use]
+    pub fn worker_origin(&self) -> WorkerOrigin {
+        match (self.runtime.forks(), self.template) {
+            (true, TemplateMode::On) => WorkerOrigin::Fork,
+            (true, TemplateMode::Off) => WorkerOrigin::Exec,
+            (false, _) => WorkerOrigin::Runtime,
         }
     }
 }

@@ -151,8 +151,10 @@ pub struct InvocationRecord {
     pub bytes_in: u64,
     /// See `bytes_in`.
     pub bytes_out: u64,
-    /// What it printed, bounded.
+    /// What it printed, bounded, and then what Pilotlight says about its end.
     pub output: Bytes,
+    /// This many bytes at the front of `output` were printed by the function. The rest is Pilotlight's.
+    pub output_printed: usize,
     /// For a function that is an HTTP server: its beginning, and this many bytes at the front of `output`, were events of their
     /// own ([`Event::Began`](crate::Event::Began), [`Event::Printed`](crate::Event::Printed)).
     pub output_published: Option<usize>,
@@ -162,8 +164,7 @@ impl InvocationRecord {
     /// Lambda's REPORT line, without a line break. Only cold ones have an Init Duration.
     #[must_use]
     pub fn report_line(&self) -> String {
-        let in_handler = self.worker.and_then(|_| self.timeline.in_handler());
-        let handler = in_handler.unwrap_or_default();
+        let handler = self.timeline.handler().unwrap_or_default();
         let billed_ms =
             handler.as_secs() * 1_000 + u64::from(handler.subsec_nanos().div_ceil(1_000_000));
         let handler = Millis(handler);

@@ -40,5 +40,5 @@ pub use policy::Policy;
 pub use ports::BoxFuture;
 pub use runtime::{EngineKind, Runtime};
 pub use spec::FunctionSpec;
-pub use timeline::{Instant, StartKind, Timeline};
+pub use timeline::{Instant, StartKind, Timeline, WorkerOrigin};
 pub use version::Version;

@@ -18,8 +18,8 @@ pub use engine::{Engine, StartError, TemplateMemory};
 pub use http::{BodyError, PassedRequest, PassedResponse, StreamedBody};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use worker::{
-    Answer, Call, Done, HttpHead, INPUTS_MAX, Input, InputKind, Part, StartStamps, Worker,
-    WorkerFault, WorkerMemory,
+    Answer, Call, Done, HttpHead, INPUTS_MAX, Input, InputKind, MemoryShortage, Part, StartStamps,
+    Worker, WorkerFault, WorkerMemory,
 };
 
 /// A boxed future, so that a port can be used as `dyn`.

@@ -52,22 +52,52 @@ impl StartKind {
     }
 }
 
+/// Where the worker of an invocation came from. It names the phase that ends with the worker's first instruction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerOrigin {
+    /// It was forked from a template.
+    #[default]
+    Fork,
+    /// Its interpreter was started for it (`template = "off"`).
+    Exec,
+    /// It got a runtime that was kept, adapted or started.
+    Runtime,
+}
+
+impl WorkerOrigin {
+    /// The name of its phase.
+    #[must_use]
+    pub fn phase(self) -> &'static str {
+        match self {
+            Self::Fork => "fork",
+            Self::Exec => "exec",
+            Self::Runtime => "runtime",
+        }
+    }
+}
+
 /// The stamps of one invocation, in their order. `None`: that phase did not take place (a warm
 /// invocation forks nothing).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Timeline {
+    /// Where the worker came from.
+    #[serde(default)]
+    pub origin: WorkerOrigin,
     /// The request's head was read.
     pub received: Instant,
     /// Look-up, authorisation and limits are done. If the body came together with the head: it has been read, too.
     pub admitted: Option<Instant>,
-    /// It got a worker (perhaps one that is still starting).
+    /// It got a worker (perhaps one that is still starting), or gave up waiting for one.
     pub leased: Option<Instant>,
     /// The worker's first instruction.
     pub forked: Option<Instant>,
-    /// The worker is in its namespaces and cgroup, with its privileges dropped.
+    /// The worker is in its namespaces and cgroup, with its privileges dropped. `None` for [`WorkerOrigin::Runtime`], whose
+    /// sandbox exists before.
     pub sandboxed: Option<Instant>,
-    /// The handler is imported and the hooks have run.
+    /// The handler is imported and the hooks have run, or the start has failed.
     pub initialised: Option<Instant>,
     /// The payload was complete. `None`: it was complete when the invocation was admitted.
     #[serde(default)]
@@ -76,7 +106,7 @@ pub struct Timeline {
     pub started: Option<Instant>,
     /// The first byte of the answer came from the worker.
     pub first_byte: Option<Instant>,
-    /// The handler returned.
+    /// The handler returned, or was ended: by its timeout, by a crash, by the kernel, because the client hung up.
     pub returned: Option<Instant>,
     /// The answer is complete.
     pub finished: Option<Instant>,
@@ -87,6 +117,7 @@ impl Timeline {
     #[must_use]
     pub fn new(received: Instant) -> Self {
         Self {
+            origin: WorkerOrigin::default(),
             received,
             admitted: None,
             leased: None,
@@ -111,7 +142,7 @@ impl Timeline {
             ("admit", self.admitted),
             ("inputs", inputs_first),
             ("lease", self.leased),
-            ("fork", self.forked),
+            (self.origin.phase(), self.forked),
             ("sandbox", self.sandboxed),
             ("init", self.initialised),
             ("inputs", inputs_last),
@@ -134,17 +165,9 @@ impl Timeline {
         Some(self.finished?.since(self.received))
     }
 
-    /// The time of the handler alone: what Lambda calls Duration.
+    /// The time of the handler alone, also if it did not return: what Lambda calls Duration.
     #[must_use]
     pub fn handler(&self) -> Option<Duration> {
         Some(self.returned?.since(self.started?))
-    }
-
-    /// As [`Timeline::handler`]; for a handler that did not return, the time until the end.
-    #[must_use]
-    pub fn in_handler(&self) -> Option<Duration> {
-        let called = self.started.or(self.initialised).or(self.leased)?;
-        self.handler()
-            .or_else(|| Some(self.finished?.since(called)))
     }
 }

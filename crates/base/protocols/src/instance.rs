@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::WorkerMemory;
+use pilot_model::ports::{MemoryShortage, WorkerMemory};
 use pilot_model::{BoxFuture, CpuTime};
 use tokio::net::TcpStream;
 
@@ -57,8 +57,8 @@ pub enum End {
     Exited(i32),
     /// It was killed by this signal.
     Signalled(i32),
-    /// Killed by the kernel at its memory limit.
-    OutOfMemory,
+    /// Killed by the kernel because memory was short.
+    OutOfMemory(MemoryShortage),
     /// Unknown, for example because the sandbox's init or the container engine ended first.
     Unknown,
 }

@@ -115,7 +115,8 @@ impl Life {
         match end {
             End::Exited(code) => WorkerFault::Exited { code, output },
             End::Signalled(signal) => WorkerFault::Signalled { signal, output },
-            End::OutOfMemory => WorkerFault::OutOfMemory {
+            End::OutOfMemory(shortage) => WorkerFault::OutOfMemory {
+                shortage,
                 limit_bytes: self.instance.memory_bytes_max(),
                 output,
             },

@@ -42,9 +42,7 @@ impl Start {
     pub(crate) fn ended(&self, end: End, became: &str, hint: &str, life: &Life) -> StartError {
         let what = self.version.config.runtime.process();
         let problem = match end {
-            End::OutOfMemory => {
-                "starting took more memory than memory_mb allows; give it more".to_owned()
-            }
+            End::OutOfMemory(shortage) => shortage.of_start("starting"),
             End::Exited(code @ (126 | 127)) => format!(
                 "{what} exited with status {code} before it {became}: can its program be found and executed? {hint}"
             ),

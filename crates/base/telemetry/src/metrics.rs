@@ -460,8 +460,9 @@ const TRIGGER: &str = "http";
 const CAUSE_OWN: &str = "own";
 const CAUSE_SHARED: &str = "shared";
 /// The names of [`pilot_model::Timeline::phases`].
-const PHASES: [&str; 8] = [
-    "admit", "lease", "fork", "sandbox", "init", "start", "handler", "answer",
+const PHASES: [&str; 11] = [
+    "admit", "inputs", "lease", "fork", "exec", "runtime", "sandbox", "init", "start", "handler",
+    "answer",
 ];
 const TEMPLATE_LEVELS: [&str; 4] = ["interpreter", "environment", "function", "prewarmed"];
 const ERROR_OUTCOMES: [Outcome; 6] = [

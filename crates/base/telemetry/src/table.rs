@@ -51,7 +51,7 @@ table! {
     TIMEOUTS: Counter "faas_timeouts_total" ["faas_name", "faas_trigger"]
         "Invocations that took longer than timeout_s.",
     INVOKE_DURATION: Histogram "faas_invoke_duration_seconds" ["faas_name", "faas_trigger"]
-        "Time in the handler.",
+        "Time in the handler, also of invocations that did not return: timeouts, crashes, out of memory.",
     INIT_DURATION: Histogram "faas_init_duration_seconds" ["faas_name", "faas_trigger"]
         "Time that a cold invocation waited until its worker was initialised.",
     MEM_USAGE: Histogram "faas_mem_usage_bytes" ["faas_name", "faas_trigger"]

@@ -14,7 +14,7 @@ use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout_at};
 
 use crate::error::InvokeError;
-use crate::fault::Failure;
+use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
 use crate::passing::TunnelTraffic;
 
@@ -236,6 +236,9 @@ impl Streaming {
             lease.finish(now);
         }
         self.invocation.done(&done, now);
-        self.record = Some(self.invocation.end(now, outcome, done.output));
+        self.record = Some(
+            self.invocation
+                .end(now, outcome, LastOutput::printed(done.output)),
+        );
     }
 }

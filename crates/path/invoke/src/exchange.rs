@@ -19,7 +19,7 @@ use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
 use crate::body::{HttpBody, Streaming};
-use crate::fault::Failure;
+use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
@@ -71,11 +71,14 @@ pub(crate) async fn exchange(
         payload: payload.body,
         inputs,
     };
-    let deadline = Deadline::now() + patience;
+    let called = Deadline::now();
+    invocation.called(called);
+    let deadline = called + patience;
     let mut answer = lease.worker().call(call);
     let result = match timeout_at(deadline, &mut answer).await {
         Ok(result) => result,
         Err(_) => {
+            invocation.stopped(invocation.now());
             let mut printed = Bytes::new();
             if config.concurrency == 1 {
                 // Afterwards there is nothing to read.
@@ -155,7 +158,8 @@ fn finish(
 ) -> Response {
     let now = invocation.now();
     invocation.measure(&lease);
-    let output = invocation.output(&lease, done.output.clone());
+    let output = LastOutput::printed(done.output.clone());
+    let output = invocation.output(&lease, output);
     lease.finish(now);
     invocation.done(&done, now);
     invocation.answer(now, outcome, output, body)

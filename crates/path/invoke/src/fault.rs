@@ -14,9 +14,50 @@ pub(crate) struct Failure {
     /// Lambda's error body, JSON.
     pub(crate) body: Bytes,
     /// What it printed, and the platform's line about its end.
-    pub(crate) output: Bytes,
+    pub(crate) output: LastOutput,
     /// Why the worker ends.
     pub(crate) reason: EndReason,
+}
+
+/// The output of an invocation that ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastOutput {
+    /// What the function printed, and then what is said about its end.
+    pub(crate) bytes: Bytes,
+    /// Bytes at the front that the function printed.
+    pub(crate) printed: usize,
+}
+
+impl LastOutput {
+    /// What the function printed.
+    pub(crate) fn printed(bytes: Bytes) -> Self {
+        let printed = bytes.len();
+        Self { bytes, printed }
+    }
+
+    /// What the function printed, and a line about its end.
+    fn and_line(printed: &[u8], line: &str) -> Self {
+        let bytes = joined(printed, line.as_bytes());
+        Self {
+            printed: bytes.len() - line.len(),
+            bytes,
+        }
+    }
+
+    /// The same, after what was `printed` before.
+    pub(crate) fn after(self, printed: Bytes) -> Self {
+        if printed.is_empty() {
+            return self;
+        }
+        if self.bytes.is_empty() {
+            return Self::printed(printed);
+        }
+        let bytes = joined(&printed, &self.bytes);
+        Self {
+            printed: bytes.len() - self.bytes.len() + self.printed,
+            bytes,
+        }
+    }
 }
 
 impl Failure {
@@ -27,17 +68,18 @@ impl Failure {
         Self {
             outcome: Outcome::Timeout,
             body: body("Sandbox.Timedout", id, &message),
-            output: joined(printed, line.as_bytes()),
+            output: LastOutput::and_line(printed, &line),
             reason: EndReason::Timeout,
         }
     }
 
     /// The log line for a tunnel that was silent for so long.
-    pub(crate) fn silence(id: &InvocationId, after: Duration) -> Bytes {
+    pub(crate) fn silence(id: &InvocationId, after: Duration) -> LastOutput {
         let after = after.as_secs_f64();
         let message =
             format!("Nothing passed through the upgraded connection for {after:.2} seconds");
-        Bytes::from(format!("{} {id} {message}\n\n", utc(SystemTime::now())))
+        let line = format!("{} {id} {message}\n\n", utc(SystemTime::now()));
+        LastOutput::and_line(b"", &line)
     }
 
     /// The function's own HTTP server did not answer, or not completely.
@@ -97,15 +139,13 @@ impl<'a> Told<'a> {
                 output,
             ),
             WorkerFault::OutOfMemory {
+                shortage,
                 limit_bytes,
                 output,
             } => (
                 Outcome::OutOfMemory,
                 "Runtime.OutOfMemory",
-                format!(
-                    "Runtime used more memory than its limit of {} MB: raise memory_mb",
-                    limit_bytes >> 20
-                ),
+                shortage.of_runtime(*limit_bytes),
                 output,
             ),
             WorkerFault::Protocol { problem, output } => (
@@ -134,7 +174,7 @@ impl<'a> Told<'a> {
         Failure {
             outcome,
             body: body(kind, id, &message),
-            output: joined(output, line.as_bytes()),
+            output: LastOutput::and_line(output, &line),
             reason: EndReason::Crash,
         }
     }
@@ -148,7 +188,7 @@ fn body(kind: &str, id: &InvocationId, message: &str) -> Bytes {
 }
 
 /// What was printed, and a line of its own.
-pub(crate) fn joined(printed: &[u8], line: &[u8]) -> Bytes {
+fn joined(printed: &[u8], line: &[u8]) -> Bytes {
     let mut text = Vec::with_capacity(printed.len() + 1 + line.len());
     text.extend_from_slice(printed);
     if text.last().is_some_and(|last| *last != b'\n') {
@@ -193,6 +233,8 @@ fn utc(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pilot_model::ports::MemoryShortage;
+
     use super::*;
 
     fn id() -> InvocationId {
@@ -216,7 +258,7 @@ mod tests {
             text(&failure.body),
             r#"{"errorMessage":"RequestId: 52fdfc07-2182-454f-963f-5f0f9a621d72 Error: Task timed out after 1.00 seconds","errorType":"Sandbox.Timedout"}"#
         );
-        let mut lines = text(&failure.output).lines();
+        let mut lines = text(&failure.output.bytes).lines();
         assert_eq!(lines.next(), Some("half a line"));
         let line = lines.next().unwrap();
         assert!(
@@ -244,9 +286,10 @@ mod tests {
             signal: 11,
             output: output.clone(),
         };
-        let large = WorkerFault::OutOfMemory {
+        let large = |shortage| WorkerFault::OutOfMemory {
+            shortage,
             limit_bytes: 256 << 20,
-            output,
+            output: output.clone(),
         };
         assert_eq!(
             said(exited),
@@ -262,7 +305,13 @@ mod tests {
                 "Runtime exited with error: signal: segmentation fault".to_owned()
             )
         );
-        let (outcome, message) = said(large);
+        let (outcome, message) = said(large(MemoryShortage::Outside));
+        assert_eq!(outcome, Outcome::OutOfMemory);
+        assert!(
+            message.contains("memory_mb was not reached") && !message.contains("256"),
+            "{message}"
+        );
+        let (outcome, message) = said(large(MemoryShortage::Own));
         assert_eq!(outcome, Outcome::OutOfMemory);
         assert!(
             message.contains("256 MB") && message.contains("memory_mb"),

@@ -8,12 +8,13 @@ use pilot_model::hint;
 use pilot_model::ports::{Clock, Done, EventSink};
 use pilot_model::{
     CpuTime, Event, Instant, InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version,
-    WorkerId,
+    WorkerId, WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools};
 use tokio::sync::Notify;
+use tokio::time::Instant as Deadline;
 
-use crate::fault::joined;
+use crate::fault::LastOutput;
 use crate::passing::TunnelTraffic;
 use crate::request::Request;
 use crate::response::{Response, ResponseBody};
@@ -71,6 +72,8 @@ pub(crate) struct Invocation {
     pub(crate) upload: Option<Upload>,
     /// See [`InvocationRecord::output_published`].
     pub(crate) output_published: Option<usize>,
+    /// When the worker got the request, on the clock of timeouts. Not a stamp, because reading that clock again is not needed.
+    called: Option<Deadline>,
     ended: bool,
 }
 
@@ -97,6 +100,7 @@ impl Invocation {
             traffic: None,
             upload: None,
             output_published: None,
+            called: None,
             ended: false,
         }
     }
@@ -114,6 +118,7 @@ impl Invocation {
     pub(crate) fn leased(&mut self, lease: &Lease) {
         self.worker = Some(lease.worker().id());
         self.start = lease.kind();
+        self.timeline.origin = self.version.config.worker_origin();
         let admitted = self.timeline.admitted.unwrap_or(self.timeline.received);
         let given = lease.since().max(admitted);
         let Some(stamps) = lease.start() else {
@@ -126,8 +131,17 @@ impl Invocation {
         let initialised = stamps.initialised.clamp(sandboxed, given);
         self.timeline.leased = Some(leased);
         self.timeline.forked = Some(forked);
-        self.timeline.sandboxed = Some(sandboxed);
+        self.timeline.sandboxed =
+            (self.timeline.origin != WorkerOrigin::Runtime).then_some(sandboxed);
         self.timeline.initialised = Some(initialised);
+    }
+
+    /// No worker came up for it. The phase `init` is the time of the attempts.
+    pub(crate) fn start_failed(&mut self, now: Instant) {
+        self.start = StartKind::Cold;
+        let leased = self.timeline.admitted.unwrap_or(self.timeline.received);
+        self.timeline.leased = Some(leased);
+        self.timeline.initialised = Some(now);
     }
 
     /// Reads what the worker used since the last call. What was read before stays if the worker is gone.
@@ -158,18 +172,33 @@ impl Invocation {
         self.timeline.first_byte = Some(done.first_byte.clamp(started, now));
     }
 
+    /// The worker gets the request: its handler runs from here on, unless the worker tells more exactly.
+    pub(crate) fn called(&mut self, at: Deadline) {
+        self.called = Some(at);
+    }
+
+    /// The handler has been ended: by its timeout, by the end of its worker, because the client hung up. Does nothing if it has
+    /// returned, or was never called.
+    pub(crate) fn stopped(&mut self, now: Instant) {
+        let Some(called) = self.called.filter(|_| self.timeline.returned.is_none()) else {
+            return;
+        };
+        let before = self.timeline.initialised.or(self.timeline.leased);
+        let before = before.unwrap_or(self.timeline.received).min(now);
+        let ran = u64::try_from(called.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let started = Instant(now.0.saturating_sub(ran)).clamp(before, now);
+        self.timeline.started.get_or_insert(started);
+        self.timeline.returned = Some(now);
+    }
+
     /// The output for the record: of an HTTP server what it has printed, followed by `output`.
-    pub(crate) fn output(&mut self, lease: &Lease, output: Bytes) -> Bytes {
+    pub(crate) fn output(&mut self, lease: &Lease, output: LastOutput) -> LastOutput {
         if self.output_published.is_none() {
             return output;
         }
-        let printed = lease.flush_output();
-        let whole = match (printed.is_empty(), output.is_empty()) {
-            (true, _) => output.clone(),
-            (false, true) => printed,
-            (false, false) => joined(&printed, &output),
-        };
-        self.output_published = Some(whole.len() - output.len());
+        let length = output.bytes.len();
+        let whole = output.after(lease.flush_output());
+        self.output_published = Some(whole.bytes.len() - length);
         whole
     }
 
@@ -178,7 +207,7 @@ impl Invocation {
         &mut self,
         now: Instant,
         outcome: Outcome,
-        output: Bytes,
+        output: LastOutput,
     ) -> Arc<InvocationRecord> {
         self.ended = true;
         if let Some(upload) = self.upload.take() {
@@ -188,6 +217,7 @@ impl Invocation {
             self.bytes_in += traffic.bytes_in.load(Ordering::Relaxed);
             self.bytes_out += traffic.bytes_out.load(Ordering::Relaxed);
         }
+        self.stopped(now);
         self.timeline.finished = Some(now);
         let record = Arc::new(InvocationRecord {
             id: self.id.clone(),
@@ -200,7 +230,8 @@ impl Invocation {
             cpu: self.cpu,
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
-            output,
+            output: output.bytes,
+            output_printed: output.printed,
             output_published: self.output_published,
         });
         self.context
@@ -214,7 +245,7 @@ impl Invocation {
         mut self,
         now: Instant,
         outcome: Outcome,
-        output: Bytes,
+        output: LastOutput,
         body: ResponseBody,
     ) -> Response {
         self.bytes_out = match &body {
@@ -251,7 +282,7 @@ fn with_hint(version: &Version, error: &[u8], output: Bytes) -> Bytes {
 impl Drop for Invocation {
     fn drop(&mut self) {
         if !self.ended {
-            self.end(self.now(), Outcome::Cancelled, Bytes::new());
+            self.end(self.now(), Outcome::Cancelled, LastOutput::default());
         }
         if self.context.running.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.context.quiet.notify_waiters();

@@ -10,11 +10,12 @@ use pilot_model::deployment::TemplateReport;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, Engine, EventSink, PassedRequest, Platform, Scaling, StartError};
 use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
-use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, StartKind, Version};
+use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, Version};
 use pilot_pool::{Pool, PoolLimits, Pools, Refusal};
 
 use crate::error::{InvokeError, ThrottleReason};
 use crate::exchange::exchange;
+use crate::fault::LastOutput;
 use crate::functions::{Function, Functions, same};
 use crate::invocation::{Invocation, InvocationContext};
 use crate::join::{join, lease};
@@ -290,12 +291,17 @@ fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, Inv
     };
     let (outcome, output, error) = match refusal {
         Refusal::Start(StartError::Import { body, output }) => {
-            invocation.start = StartKind::Cold;
+            invocation.start_failed(now);
             let body = ResponseBody::FunctionError(body.into());
-            return Ok(invocation.answer(now, Outcome::InitError, output.into(), body));
+            return Ok(invocation.answer(
+                now,
+                Outcome::InitError,
+                LastOutput::printed(output.into()),
+                body,
+            ));
         }
         Refusal::Start(error) => {
-            invocation.start = StartKind::Cold;
+            invocation.start_failed(now);
             let output = match &error {
                 StartError::Runtime { output, .. } => Bytes::from(output.clone()),
                 _ => Bytes::new(),
@@ -319,6 +325,8 @@ fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, Inv
         ),
         Refusal::Closed => (Outcome::Cancelled, Bytes::new(), InvokeError::ShuttingDown),
     };
-    invocation.end(now, outcome, output);
+    // The phase `lease` is the time that it waited.
+    invocation.timeline.leased.get_or_insert(now);
+    invocation.end(now, outcome, LastOutput::printed(output));
     Err(error)
 }

@@ -27,7 +27,7 @@ use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, Sleep, sleep_until, timeout_at};
 
 use crate::error::InvokeError;
-use crate::fault::Failure;
+use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
 use crate::response::{Response, ResponseBody};
 use held::{Held, Then};
@@ -57,7 +57,7 @@ pub(crate) async fn pass(
     if let (Ok(_), Some(problem)) = (&answer, held.upload_broke()) {
         // Only the client could receive this result, and the client has hung up. The worker is not at fault.
         drop(answer);
-        held.end(Then::ServesOn, Outcome::Cancelled, Bytes::new());
+        held.end(Then::ServesOn, Outcome::Cancelled, LastOutput::default());
         return Err(InvokeError::UploadBroken { problem });
     }
     match answer {
@@ -91,7 +91,7 @@ fn answered(
     let passed = |body| ResponseBody::Passed(http::Response::from_parts(head, body));
     if no_body || body.is_end_stream() {
         drop(body);
-        let record = held.end(Then::ServesOn, Outcome::Ok, Bytes::new());
+        let record = held.end(Then::ServesOn, Outcome::Ok, LastOutput::default());
         return Shown::of(&held).response(Outcome::Ok, record, passed(PassedBody(None)));
     }
     let shown = Shown::of(&held);
@@ -190,7 +190,7 @@ impl Body for PassedBody {
         };
         if polled.is_ok() {
             let held = &mut passing.held;
-            held.end(Then::ServesOn, Outcome::Ok, Bytes::new());
+            held.end(Then::ServesOn, Outcome::Ok, LastOutput::default());
         }
         self.0 = None;
         Poll::Ready(polled.transpose())
@@ -244,7 +244,9 @@ impl Drop for PassedBody {
     /// An HTTP server drops a body without reading its end once all announced bytes have been sent.
     fn drop(&mut self) {
         if let Some(passing) = self.0.as_mut().filter(|rest| rest.body.is_end_stream()) {
-            passing.held.end(Then::ServesOn, Outcome::Ok, Bytes::new());
+            passing
+                .held
+                .end(Then::ServesOn, Outcome::Ok, LastOutput::default());
         }
     }
 }

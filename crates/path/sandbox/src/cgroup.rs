@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pilot_model::ports::MemoryShortage;
 
 /// The limits for all processes of a group together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,8 +209,20 @@ struct Files {
     processes: File,
     /// Peak memory use; open for the same reason. `None`: the kernel does not record it.
     peak: Option<File>,
-    /// Has a line `oom_kill N`.
+    /// Has a line `oom_kill N`. In version 2 also a line `oom N`.
     oom: PathBuf,
+    /// How to tell whose limit was reached.
+    own_limit: OwnLimit,
+}
+
+/// How a group shows that it has reached its own memory limit, and not a group around it or the machine.
+#[derive(Debug)]
+enum OwnLimit {
+    /// `oom N` of `memory.events` counts the times that this group's own limit was reached and nothing could be reclaimed
+    /// (mem_cgroup_oom() in mm/memcontrol.c).
+    Counted,
+    /// Version 1 does not count them. The peak is then at the limit in this file.
+    ByPeak(PathBuf),
 }
 
 impl Cgroup {
@@ -242,14 +255,30 @@ impl Cgroup {
         str::from_utf8(&digits[..len]).ok()?.trim().parse().ok()
     }
 
-    /// How often the kernel killed one of its processes at the memory limit.
+    /// Whether the kernel has killed one of its processes because memory was short, and where it was short. `oom_kill` counts
+    /// the victims in this group, whoever had too much.
     #[must_use]
-    pub fn oom_kills(&self) -> u64 {
-        fs::read_to_string(&self.files.oom)
-            .unwrap_or_default()
-            .lines()
-            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
-            .unwrap_or(0)
+    pub fn shortage(&self) -> Option<MemoryShortage> {
+        let counts = fs::read_to_string(&self.files.oom).unwrap_or_default();
+        if counter(&counts, "oom_kill") == 0 {
+            return None;
+        }
+        let own = match &self.files.own_limit {
+            OwnLimit::Counted => counter(&counts, "oom") > 0,
+            OwnLimit::ByPeak(limit) => {
+                let limit = fs::read_to_string(limit).ok();
+                let limit = limit.and_then(|text| text.trim().parse::<u64>().ok());
+                // Without one of the two, the limit of the group itself is the usual cause.
+                limit
+                    .zip(self.peak_bytes())
+                    .is_none_or(|(limit, peak)| peak.saturating_add(CHARGE_BYTES_MAX) >= limit)
+            }
+        };
+        Some(if own {
+            MemoryShortage::Own
+        } else {
+            MemoryShortage::Outside
+        })
     }
 
     /// Changes the limits of a running group.
@@ -282,6 +311,22 @@ impl Drop for Cgroup {
         self.hierarchy.inner.leftover.lock().extend(busy);
     }
 }
+
+/// A line `NAME N` of a group's file; 0 if there is none.
+fn counter(text: &str, name: &str) -> u64 {
+    text.lines()
+        .find_map(|line| {
+            line.strip_prefix(name)?
+                .strip_prefix(' ')?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .unwrap_or(0)
+}
+
+/// The kernel charges at most so much at once (a huge page), so the peak of a group at its limit may be this much lower.
+const CHARGE_BYTES_MAX: u64 = 2 << 20;
 
 /// Opens the file of a peak, which newer kernels allow to reset by writing.
 fn open_peak(path: &Path) -> Option<File> {

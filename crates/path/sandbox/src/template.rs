@@ -61,9 +61,9 @@ impl Template {
         let message = match output.drain_while(first_message(&control, ended)).await {
             Ok(message) => message,
             Err(end) => {
-                let problem = match (&end, sandbox.cgroup().map_or(0, Cgroup::oom_kills)) {
-                    (Silence::Ended(ChildEnd::Signalled(_)), 1..) => {
-                        "importing took more memory than memory_mb allows; give it more".to_owned()
+                let problem = match (&end, sandbox.cgroup().and_then(Cgroup::shortage)) {
+                    (Silence::Ended(ChildEnd::Signalled(_)), Some(shortage)) => {
+                        shortage.of_start("importing")
                     }
                     (Silence::Ended(end), _) => {
                         format!("the template {} while importing", end.in_words())

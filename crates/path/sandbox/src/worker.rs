@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, BoxFuture, Call, INPUTS_MAX, Part, StartError, StartStamps, Worker, WorkerFault,
-    WorkerMemory,
+    Answer, BoxFuture, Call, INPUTS_MAX, MemoryShortage, Part, StartError, StartStamps, Worker,
+    WorkerFault, WorkerMemory,
 };
 use pilot_model::timeline::Instant;
 use pilot_model::{CpuTime, FunctionConfig, WorkerId};
@@ -44,8 +44,8 @@ pub(crate) struct ForkedWorker {
     end: Arc<SetOnce<ChildEnd>>,
     /// It was told to end.
     killed: AtomicBool,
-    /// The kernel killed a process of the sandbox at its memory limit.
-    out_of_memory: AtomicBool,
+    /// Set when the kernel has killed a process of the sandbox because memory was short.
+    out_of_memory: OnceLock<MemoryShortage>,
     /// Taken when the worker is killed, or released for reuse.
     body: Mutex<Option<Body>>,
     /// Peak of its memory when it was killed, bytes.
@@ -163,10 +163,9 @@ impl ForkedWorker {
                         .await
                         .unwrap_or(ChildEnd::Unknown),
                 };
-                let problem = match (&end, body.sandbox.cgroup().map_or(0, Cgroup::oom_kills)) {
-                    (ChildEnd::Signalled(_), 1..) => {
-                        "starting took more memory than memory_mb allows; give it more".to_owned()
-                    }
+                let shortage = body.sandbox.cgroup().and_then(Cgroup::shortage);
+                let problem = match (&end, shortage) {
+                    (ChildEnd::Signalled(_), Some(shortage)) => shortage.of_start("starting"),
                     _ => format!("the worker {} before it was ready", end.in_words()),
                 };
                 return Err(runtime(problem, &mut connection));
@@ -192,7 +191,7 @@ impl ForkedWorker {
                     },
                     end: body.process.end_watch(),
                     killed: AtomicBool::new(false),
-                    out_of_memory: AtomicBool::new(false),
+                    out_of_memory: OnceLock::new(),
                     body: Mutex::new(Some(body)),
                     last_peak: AtomicU64::new(0),
                     home,
@@ -243,9 +242,10 @@ impl ForkedWorker {
         let body = self.take_body();
         self.killed.store(true, Ordering::Relaxed);
         self.home.lost();
-        let oom_kills = |body: &Body| body.sandbox.cgroup().map_or(0, Cgroup::oom_kills);
-        if body.as_ref().is_some_and(|body| oom_kills(body) > 0) {
-            self.out_of_memory.store(true, Ordering::Relaxed);
+        let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
+        if let Some(shortage) = cgroup.and_then(Cgroup::shortage) {
+            // Of several callers, the first takes the body and knows.
+            let _ = self.out_of_memory.set(shortage);
         }
         if let CallError::Broken(problem) = what {
             return WorkerFault::Protocol { problem, output };
@@ -254,16 +254,15 @@ impl ForkedWorker {
             Ok(end) => end.clone(),
             Err(_) => ChildEnd::Unknown,
         };
-        match end {
-            ChildEnd::Exited(code) => WorkerFault::Exited { code, output },
-            ChildEnd::Signalled(SIGKILL) if self.out_of_memory.load(Ordering::Relaxed) => {
-                WorkerFault::OutOfMemory {
-                    limit_bytes: self.memory_bytes_max,
-                    output,
-                }
-            }
-            ChildEnd::Signalled(signal) => WorkerFault::Signalled { signal, output },
-            end => WorkerFault::Protocol {
+        match (end, self.out_of_memory.get()) {
+            (ChildEnd::Exited(code), _) => WorkerFault::Exited { code, output },
+            (ChildEnd::Signalled(SIGKILL), Some(shortage)) => WorkerFault::OutOfMemory {
+                shortage: *shortage,
+                limit_bytes: self.memory_bytes_max,
+                output,
+            },
+            (ChildEnd::Signalled(signal), _) => WorkerFault::Signalled { signal, output },
+            (end, _) => WorkerFault::Protocol {
                 problem: format!("the worker {}", end.in_words()),
                 output,
             },

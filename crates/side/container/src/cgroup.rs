@@ -6,6 +6,7 @@ use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
+use pilot_model::ports::MemoryShortage;
 
 /// The cgroup folders of a container.
 #[derive(Debug)]
@@ -23,6 +24,15 @@ enum Memory {
         /// `memory.peak`, whose resets count for this descriptor alone (Documentation/admin-guide/cgroup-v2.rst, since Linux 6.12).
         peak: Option<Mutex<File>>,
     },
+}
+
+/// How often memory was short.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Shortages {
+    /// Processes that the kernel killed.
+    kills: u64,
+    /// Version 2: times that the own limit was reached and nothing could be reclaimed.
+    own: u64,
 }
 
 impl Counters {
@@ -66,17 +76,44 @@ impl Counters {
         }
     }
 
-    /// How often the kernel killed a process in it at the memory limit.
-    pub(crate) fn oom_kills(&self) -> u64 {
+    /// How often memory was short so far.
+    pub(crate) fn shortages(&self) -> Shortages {
         let file = match &self.memory {
             Some(Memory::V1(dir)) => dir.join("memory.oom_control"),
             Some(Memory::V2 { dir, .. }) => dir.join("memory.events"),
-            None => return 0,
+            None => return Shortages::default(),
         };
         let text = fs::read_to_string(file).unwrap_or_default();
-        text.lines()
-            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
-            .unwrap_or(0)
+        let count = |name| {
+            text.lines()
+                .find_map(|line: &str| line.strip_prefix(name)?.trim().parse().ok())
+                .unwrap_or(0)
+        };
+        Shortages {
+            kills: count("oom_kill "),
+            own: count("oom "),
+        }
+    }
+
+    /// Whether the kernel has killed a process in it since `before` because memory was short, and where it was short.
+    pub(crate) fn shortage_since(&self, before: Shortages) -> Option<MemoryShortage> {
+        let now = self.shortages();
+        if now.kills <= before.kills {
+            return None;
+        }
+        let own = match &self.memory {
+            // Version 1 does not count how often its own limit was reached; its peak is at the limit then. Without one of the two
+            // numbers, the own limit is the usual cause.
+            Some(Memory::V1(dir)) => number(&dir.join("memory.limit_in_bytes"))
+                .zip(self.peak())
+                .is_none_or(|(limit, peak)| peak.saturating_add(CHARGE_BYTES_MAX) >= limit),
+            _ => now.own > before.own,
+        };
+        Some(if own {
+            MemoryShortage::Own
+        } else {
+            MemoryShortage::Outside
+        })
     }
 
     /// The peak since [`Counters::reset`], bytes.
@@ -145,6 +182,9 @@ fn pss_bytes(pid: &str) -> Option<u64> {
     }
 }
 
+/// The kernel charges at most so much at once (a huge page), so the peak at the limit may be this much lower.
+const CHARGE_BYTES_MAX: u64 = 2 << 20;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,7 +208,19 @@ mod tests {
 
         let counters = Counters::from_lines(lines, root.path());
 
-        assert_eq!(counters.oom_kills(), 3);
+        assert_eq!(counters.shortages().kills, 3);
+        let before = Shortages { kills: 2, own: 0 };
+        let limit = |bytes: u64| {
+            fs::write(memory.join("memory.limit_in_bytes"), bytes.to_string()).unwrap();
+        };
+        limit(4096);
+        assert_eq!(counters.shortage_since(before), Some(MemoryShortage::Own));
+        limit(64 << 20);
+        assert_eq!(
+            counters.shortage_since(before),
+            Some(MemoryShortage::Outside)
+        );
+        assert_eq!(counters.shortage_since(counters.shortages()), None);
         assert_eq!(counters.peak(), Some(4096));
         counters.reset();
         assert_eq!(counters.peak(), Some(0));
@@ -185,7 +237,16 @@ mod tests {
 
         let counters = Counters::from_lines("0::/system.slice/docker-c1.scope\n", root.path());
 
-        assert_eq!(counters.oom_kills(), 1);
+        let before = |own| Shortages { kills: 0, own };
+        assert_eq!(
+            counters.shortage_since(before(1)),
+            Some(MemoryShortage::Own)
+        );
+        assert_eq!(
+            counters.shortage_since(before(2)),
+            Some(MemoryShortage::Outside)
+        );
+        assert_eq!(counters.shortage_since(counters.shortages()), None);
         assert_eq!(counters.memory_bytes(), 8192);
         assert_eq!(counters.peak(), None);
     }
@@ -193,7 +254,7 @@ mod tests {
     #[test]
     fn what_cannot_be_found_is_left_out() {
         let counters = Counters::of(None);
-        assert_eq!((counters.oom_kills(), counters.peak()), (0, None));
+        assert_eq!((counters.shortages().kills, counters.peak()), (0, None));
         counters.reset();
     }
 }

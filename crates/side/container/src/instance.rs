@@ -44,11 +44,13 @@ impl Instance for ContainerInstance {
             self.usage.process.clone(),
             Arc::clone(&self.container.counters),
         );
-        let before = self.usage.oom_kills_before;
+        let before = self.usage.shortages_before;
         Box::pin(async move {
             let ended = process.ended().await;
-            if ended != Ended::Exited(0) && counters.oom_kills() > before {
-                return End::OutOfMemory;
+            if ended != Ended::Exited(0)
+                && let Some(shortage) = counters.shortage_since(before)
+            {
+                return End::OutOfMemory(shortage);
             }
             match ended {
                 Ended::Exited(status) => End::Exited(status),

@@ -20,6 +20,7 @@ use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::Sender;
 
+use crate::cgroup::Shortages;
 use crate::container::Container;
 use crate::folder::CODE_INSIDE;
 use crate::output::{Output, Whole};
@@ -46,7 +47,7 @@ struct Running<'a> {
     input: Option<Sender>,
     answer: Output,
     log: Output,
-    oom_kills_before: u64,
+    shortages_before: Shortages,
 }
 
 impl ProgramWorker {
@@ -103,12 +104,16 @@ impl ProgramWorker {
         if self.version.config.concurrency == 1 {
             self.container.shim.kill_all_soon();
         }
-        let was_killed_for_memory = ended != Ended::Exited(0)
-            && self.container.counters.oom_kills() > running.oom_kills_before;
+        let before = running.shortages_before;
+        let shortage = match ended {
+            Ended::Exited(0) => None,
+            _ => self.container.counters.shortage_since(before),
+        };
         let answer = running.answer.whole();
         let output = running.log.take();
-        if was_killed_for_memory {
+        if let Some(shortage) = shortage {
             return Err(WorkerFault::OutOfMemory {
+                shortage,
                 limit_bytes: self.version.config.memory_bytes,
                 output,
             });
@@ -161,7 +166,7 @@ impl ProgramWorker {
             argv: &self.command,
             environment: &variables,
         };
-        let oom_kills_before = self.container.counters.oom_kills();
+        let shortages_before = self.container.counters.shortages();
         let shim = &self.container.shim;
         let process = shim
             .exec(&program, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])
@@ -172,7 +177,7 @@ impl ProgramWorker {
             input: Some(input),
             answer,
             log,
-            oom_kills_before,
+            shortages_before,
         })
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::SetOnce;
 
+use crate::cgroup::Shortages;
 use crate::output::Output;
 use crate::shim::Process;
 
@@ -12,19 +13,19 @@ use crate::shim::Process;
 pub(crate) struct Use {
     pub(crate) process: Process,
     pub(crate) output: Output,
-    /// Number of kills at the memory limit before this use.
-    pub(crate) oom_kills_before: u64,
+    /// How often memory was short before this use.
+    pub(crate) shortages_before: Shortages,
     pub(crate) let_go: AtomicBool,
     /// Set when the use is released and its grace period is over.
     pub(crate) settled: SetOnce<()>,
 }
 
 impl Use {
-    pub(crate) fn new(process: Process, output: Output, oom_kills_before: u64) -> Self {
+    pub(crate) fn new(process: Process, output: Output, shortages_before: Shortages) -> Self {
         Self {
             process,
             output,
-            oom_kills_before,
+            shortages_before,
             let_go: AtomicBool::new(false),
             settled: SetOnce::new(),
         }

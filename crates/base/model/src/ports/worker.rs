@@ -218,10 +218,12 @@ pub enum WorkerFault {
         /// What it printed.
         output: Bytes,
     },
-    /// The kernel killed it at its memory limit.
-    #[error("the worker used more memory than its limit of {}", Size(*.limit_bytes))]
+    /// The kernel killed it because memory was short.
+    #[error("{}", .shortage.of_worker(*.limit_bytes))]
     OutOfMemory {
-        /// The limit, bytes.
+        /// Where memory was short.
+        shortage: MemoryShortage,
+        /// The worker's own limit, bytes.
         limit_bytes: u64,
         /// What it printed.
         output: Bytes,
@@ -235,6 +237,53 @@ pub enum WorkerFault {
         output: Bytes,
     },
 }
+
+/// Where memory was short when the kernel killed a process to free some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryShortage {
+    /// The worker reached its own limit, `memory_mb`.
+    Own,
+    /// The limit of a control group around it was reached, which all functions share, or the machine had no memory left.
+    Outside,
+}
+
+impl MemoryShortage {
+    fn of_worker(self, limit_bytes: u64) -> String {
+        match self {
+            Self::Own => format!(
+                "the worker used more memory than its limit of {}",
+                Size(limit_bytes)
+            ),
+            Self::Outside => format!("the kernel killed the worker: {OUTSIDE}"),
+        }
+    }
+
+    /// Why a worker or template did not come up.
+    #[must_use]
+    pub fn of_start(self, what: &str) -> String {
+        match self {
+            Self::Own => {
+                format!("{what} took more memory than memory_mb allows; give it more")
+            }
+            Self::Outside => format!("the kernel ended it while {what}: {OUTSIDE}"),
+        }
+    }
+
+    /// The message for the caller of the function.
+    #[must_use]
+    pub fn of_runtime(self, limit_bytes: u64) -> String {
+        match self {
+            Self::Own => format!(
+                "Runtime used more memory than its limit of {} MB: raise memory_mb",
+                limit_bytes >> 20
+            ),
+            Self::Outside => format!("Runtime was killed: {OUTSIDE}"),
+        }
+    }
+}
+
+const OUTSIDE: &str = "the machine, or the control group of all functions together, had no memory left; its own memory_mb was not \
+                       reached. Run less at once (scale.max, limits.memory_mb of pilotd.toml) or add memory";
 
 /// A worker's memory, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

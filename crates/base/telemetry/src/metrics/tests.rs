@@ -3,9 +3,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+
 use pilot_model::{
     CpuTime, Environment, EnvironmentId, FunctionSpec, Instant, InvocationId, Python, Timeline,
-    Version, VersionId,
+    Version, VersionId, WorkerOrigin,
 };
 
 use super::*;
@@ -41,6 +42,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
         start,
         outcome,
         timeline: Timeline {
+            origin: WorkerOrigin::Fork,
             received: Instant(0),
             admitted: at(1),
             leased: at(2),
@@ -58,6 +60,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
         bytes_in: 0,
         bytes_out: 0,
         output: Bytes::new(),
+        output_printed: 0,
         output_published: None,
     }
 }
@@ -184,9 +187,34 @@ fn a_start_someone_else_caused_is_counted_apart() {
 
 #[test]
 fn every_phase_of_a_full_timeline_has_a_histogram() {
-    let record = record("f", StartKind::Cold, Outcome::Ok);
-    let named: Vec<&str> = record.timeline.phases().map(|(phase, _)| phase).collect();
-    assert_eq!(named, PHASES);
+    let mut timeline = record("f", StartKind::Cold, Outcome::Ok).timeline;
+    timeline.inputs_ready = timeline.leased;
+    let mut named = BTreeSet::new();
+    for origin in [
+        WorkerOrigin::Fork,
+        WorkerOrigin::Exec,
+        WorkerOrigin::Runtime,
+    ] {
+        timeline.origin = origin;
+        named.extend(timeline.phases().map(|(phase, _)| phase));
+    }
+    assert_eq!(named, BTreeSet::from(PHASES));
+}
+
+#[test]
+fn an_invocation_that_timed_out_counts_in_the_histogram_of_durations() {
+    let metrics = Metrics::default();
+    let series = metrics.function(&"f".parse().unwrap());
+    for outcome in [Outcome::Timeout, Outcome::Crash, Outcome::OutOfMemory] {
+        series.invoked(&record("f", StartKind::Warm, outcome));
+    }
+    let text = metrics.text();
+    assert!(
+        text.contains(
+            "faas_invoke_duration_seconds_count{faas_name=\"f\",faas_trigger=\"http\"} 3\n"
+        ),
+        "{text}"
+    );
 }
 
 #[test]

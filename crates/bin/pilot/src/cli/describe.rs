@@ -12,7 +12,7 @@ use pilot_model::{FunctionConfig, FunctionName, Instant, Reuse, StartKind, Templ
 
 use super::client::Client;
 use super::output::{self, BAD, DIM, STRONG};
-use super::phases::{self, TimelinePhase};
+use super::phases;
 use super::report;
 
 /// The arguments of `pilot describe`.
@@ -45,13 +45,8 @@ fn render(description: &FunctionDescription, endpoint: &str, now_unix_s: u64) ->
         &description.template,
         &description.summary.runtime,
     ));
-    let chart = if description.config.runtime.forks() {
-        phases::chart
-    } else {
-        phases::chart_of_kept
-    };
     match &description.last_cold {
-        Some(cold) => invocation(&mut text, "last cold start", cold, chart, now_unix_s),
+        Some(cold) => invocation(&mut text, "last cold start", cold, now_unix_s),
         None => {
             let _ = writeln!(
                 text,
@@ -62,7 +57,7 @@ fn render(description: &FunctionDescription, endpoint: &str, now_unix_s: u64) ->
     if let Some(last) = &description.last
         && last.start == StartKind::Warm
     {
-        invocation(&mut text, "last invocation", last, chart, now_unix_s);
+        invocation(&mut text, "last invocation", last, now_unix_s);
     }
     text
 }
@@ -225,13 +220,7 @@ fn forecast(forecast: &ForecastStatus) -> String {
 }
 
 /// How and when an invocation ended, and the time of each phase.
-fn invocation(
-    text: &mut String,
-    title: &str,
-    invocation: &InvocationSummary,
-    chart: fn(&[TimelinePhase]) -> String,
-    now_unix_s: u64,
-) {
+fn invocation(text: &mut String, title: &str, invocation: &InvocationSummary, now_unix_s: u64) {
     let _ = writeln!(
         text,
         "\n{STRONG}{title}{STRONG:#}  {}, {} {DIM}({}){DIM:#}",
@@ -242,7 +231,7 @@ fn invocation(
     if invocation.start == StartKind::ColdShared {
         text.push_str("  waited for a start that another request had caused\n");
     }
-    text.push_str(&chart(&phases::of_timeline(&invocation.timeline)));
+    text.push_str(&phases::chart(&phases::of_timeline(&invocation.timeline)));
 }
 
 fn seconds(seconds: f64) -> String {

@@ -171,7 +171,7 @@ fn timeline(answer: &Answer, took: std::time::Duration) -> String {
     format!(
         "{style}{start}{style:#} start, {} as measured by the client\n{}",
         output::duration(took),
-        phases::chart_of_any(&phases)
+        phases::chart(&phases)
     )
 }
 

@@ -43,29 +43,7 @@ pub(super) fn of_header(header: &str) -> Vec<TimelinePhase> {
 
 /// The phases as an indented chart, one per line, and their sum.
 pub(super) fn chart(phases: &[TimelinePhase]) -> String {
-    chart_with(phases, meaning)
-}
-
-/// The same for a function whose workers do not fork.
-pub(super) fn chart_of_kept(phases: &[TimelinePhase]) -> String {
-    chart_with(phases, |phase| match phase {
-        "fork" => "from a runtime that was kept, or new",
-        "sandbox" => "its code and limits in place",
-        "init" => "started and ready",
-        other => meaning(other),
-    })
-}
-
-/// The same for a function of which only the response is known.
-pub(super) fn chart_of_any(phases: &[TimelinePhase]) -> String {
-    chart_with(phases, |phase| match phase {
-        "fork" => "forked, or from a kept runtime",
-        "init" => "hooks run, program up, ready",
-        other => meaning(other),
-    })
-}
-
-fn chart_with(phases: &[TimelinePhase], meaning: impl Fn(&str) -> &'static str) -> String {
+    let of_runtime = phases.iter().any(|phase| phase.name == "runtime");
     let total: f64 = phases.iter().map(|phase| phase.ms).sum();
     let mut text = String::new();
     let mut begun = 0.0;
@@ -76,7 +54,7 @@ fn chart_with(phases: &[TimelinePhase], meaning: impl Fn(&str) -> &'static str) 
             "  {}{}  {BAR}{bar}{BAR:#}  {DIM}{}{DIM:#}",
             output::pad(&phase.name, NAME_COLUMNS, Align::Left),
             time(phase.ms),
-            meaning(&phase.name),
+            meaning(&phase.name, of_runtime),
         );
         text.push_str(line.trim_end());
         text.push('\n');
@@ -140,12 +118,17 @@ fn column(share: f64) -> usize {
     (share.clamp(0.0, 1.0) * BAR_COLUMNS as f64).round() as usize
 }
 
-fn meaning(phase: &str) -> &'static str {
+/// `of_runtime`: the worker was neither forked nor executed for the invocation, but got a runtime.
+fn meaning(phase: &str, of_runtime: bool) -> &'static str {
     match phase {
         "admit" => "request read, function found",
         "lease" => "waiting for a worker",
+        "inputs" => "request body read",
         "fork" => "forked from the template",
+        "exec" => "interpreter started",
+        "runtime" => "a runtime kept, adapted or new",
         "sandbox" => "namespaces, limits, no rights",
+        "init" if of_runtime => "program up, ready",
         "init" => "hooks run, handler ready",
         "start" => "request handed over",
         "handler" => "your code",

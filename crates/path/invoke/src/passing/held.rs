@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pilot_model::ports::Worker;
 use pilot_model::{EndReason, InvocationRecord, Outcome};
 use pilot_pool::Lease;
 
 use super::upload::Watch;
+use crate::fault::LastOutput;
 use crate::invocation::Invocation;
 
 /// What an exchange holds. If it is dropped before [`Held::end`], the exchange was cancelled; its worker can still be used.
@@ -81,7 +81,7 @@ impl Held {
         &mut self,
         then: Then,
         outcome: Outcome,
-        output: Bytes,
+        output: LastOutput,
     ) -> Option<Arc<InvocationRecord>> {
         let lease = self.lease.take()?;
         let now = self.invocation.now();
@@ -101,6 +101,6 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.end(Then::ServesOn, Outcome::Cancelled, Bytes::new());
+        self.end(Then::ServesOn, Outcome::Cancelled, LastOutput::default());
     }
 }

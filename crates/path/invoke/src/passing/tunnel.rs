@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use pilot_model::{EndReason, Outcome};
 
 use super::held::{Held, Then};
-use crate::fault::Failure;
+use crate::fault::{Failure, LastOutput};
 
 /// The invocation of a tunnel. If it is dropped before [`Tunnel::end`], the tunnel was cut; its worker can still be used.
 #[derive(Debug)]
@@ -64,7 +63,7 @@ impl Tunnel {
         };
         let output = match end {
             TunnelEnd::Silent(after) => Failure::silence(&self.held.invocation().id, after),
-            TunnelEnd::Closed | TunnelEnd::Broken => Bytes::new(),
+            TunnelEnd::Closed | TunnelEnd::Broken => LastOutput::default(),
         };
         self.count();
         self.held.end(then, outcome, output);

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pilot_invoke::{InvokeError, ResponseBody};
-use pilot_model::ports::{StartError, WorkerFault};
+use pilot_model::ports::{MemoryShortage, StartError, WorkerFault};
 use pilot_model::{EndReason, Outcome, StartKind};
 use pilot_testkit::Deed;
 use tokio::time::Instant;
@@ -40,6 +40,8 @@ async fn a_timeout_kills_that_worker_and_nothing_else() {
         tail.contains("a621d72 Task timed out after 1.00 seconds\n"),
         "{tail}"
     );
+    let timeline = answer.timeline;
+    assert_eq!(timeline.handler(), Some(ms(1000)), "{timeline:?}");
     let error = function_error(Ok(answer));
     assert_eq!(error["errorType"], "Sandbox.Timedout");
     assert!(other.await.unwrap().is_ok());
@@ -96,6 +98,7 @@ async fn an_exit_a_signal_and_memory_are_told_apart() {
         ),
         (
             WorkerFault::OutOfMemory {
+                shortage: MemoryShortage::Own,
                 limit_bytes: 256 << 20,
                 output,
             },
@@ -115,6 +118,12 @@ async fn an_exit_a_signal_and_memory_are_told_apart() {
             .for_each(|worker| worker.die());
         let answer = fixture.call().await.unwrap();
         assert_eq!(answer.outcome, outcome);
+        let phases: Vec<&str> = answer.timeline.phases().map(|(name, _)| name).collect();
+        assert!(
+            phases.ends_with(&["start", "handler", "answer"]),
+            "{phases:?}"
+        );
+        assert_eq!(answer.timeline.handler(), Some(ms(1)));
         assert!(
             answer
                 .log_tail()
@@ -195,4 +204,29 @@ async fn a_start_that_keeps_failing_is_given_up() {
     );
     assert_eq!(fixture.sink.records()[0].outcome, Outcome::InitError);
     assert!(fixture.call().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_hangs_up_leaves_the_time_that_the_handler_ran() {
+    let fixture = Fixture::new();
+    fixture.deploy(|_| ());
+    fixture.engine.serve(|_| Deed::Hang);
+    let call = fixture.begin();
+    pass(ms(40)).await;
+    call.abort();
+    pass(ms(1)).await;
+    let records = fixture.sink.records();
+    assert_eq!(records[0].outcome, Outcome::Cancelled);
+    assert_eq!(records[0].timeline.handler(), Some(ms(40)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_fails_has_the_phase_init() {
+    let fixture = Fixture::new();
+    fixture.deploy(|_| ());
+    fixture.engine.fail_starts([import_error()]);
+    let answer = fixture.call().await.unwrap();
+    assert_eq!(answer.outcome, Outcome::InitError);
+    let phases: Vec<&str> = answer.timeline.phases().map(|(name, _)| name).collect();
+    assert_eq!(phases, ["admit", "lease", "init", "answer"]);
 }

@@ -11,7 +11,9 @@ use http::{Method, Request, Response as HttpResponse, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, StreamBody};
 use pilot_invoke::{InvokeError, PassedBody, Response, ResponseBody};
-use pilot_model::ports::{BodyError, PassedRequest, PassedResponse, StreamedBody, WorkerFault};
+use pilot_model::ports::{
+    BodyError, MemoryShortage, PassedRequest, PassedResponse, StreamedBody, WorkerFault,
+};
 use pilot_model::{EndReason, FunctionConfig, Interface, Outcome};
 use pilot_testkit::Served;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -290,6 +292,7 @@ async fn a_server_that_fails_before_its_head_is_an_error_that_names_the_function
         ),
         (
             WorkerFault::OutOfMemory {
+                shortage: MemoryShortage::Own,
                 limit_bytes: 256 << 20,
                 output: Bytes::new(),
             },

@@ -8,7 +8,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{CPU_PERIOD_US, Files, Limits, open_peak, open_to_write, weight_in_processes};
+use super::{
+    CPU_PERIOD_US, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes,
+};
 
 /// This daemon's folder in each hierarchy (memory, cpu, pids); fewer if controllers share one.
 #[derive(Debug)]
@@ -74,6 +76,7 @@ impl Folders {
             processes: File::open(memory.join("cgroup.procs"))?,
             peak: open_peak(&memory.join("memory.max_usage_in_bytes")),
             oom: memory.join("memory.oom_control"),
+            own_limit: OwnLimit::ByPeak(memory.join("memory.limit_in_bytes")),
             name: name.to_owned(),
             folders,
             join,

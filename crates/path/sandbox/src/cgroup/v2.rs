@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{CPU_PERIOD_US, Files, Limits, open_peak, open_to_write, weight_in_processes};
+use super::{
+    CPU_PERIOD_US, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes,
+};
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
@@ -63,6 +65,7 @@ impl Folder {
             processes: File::open(folder.join("cgroup.procs"))?,
             peak: open_peak(&folder.join("memory.peak")),
             oom: folder.join("memory.events"),
+            own_limit: OwnLimit::Counted,
             name: name.to_owned(),
             folders: vec![folder],
         })

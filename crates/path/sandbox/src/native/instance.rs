@@ -107,10 +107,9 @@ impl Instance for NativeInstance {
                 ChildEnd::Signalled(signal) => {
                     let body = body.lock();
                     let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
-                    match cgroup.map_or(0, Cgroup::oom_kills) {
-                        0 => End::Signalled(*signal),
-                        _ => End::OutOfMemory,
-                    }
+                    cgroup
+                        .and_then(Cgroup::shortage)
+                        .map_or(End::Signalled(*signal), End::OutOfMemory)
                 }
                 ChildEnd::ForkFailed(_) | ChildEnd::Unknown => End::Unknown,
             }

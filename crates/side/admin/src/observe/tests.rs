@@ -76,6 +76,7 @@ fn record(name: &str, id: &str, start: StartKind, outcome: Outcome, output: &'st
         bytes_in: 0,
         bytes_out: 0,
         output: Bytes::from_static(output.as_bytes()),
+        output_printed: 0,
         output_published: None,
     }))
 }

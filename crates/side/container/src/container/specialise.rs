@@ -134,13 +134,13 @@ impl Container {
             argv: command,
             environment: variables,
         };
-        let oom_kills = self.counters.oom_kills();
+        let shortages = self.counters.shortages();
         let process = self
             .shim
             .exec(&program, [nothing.as_fd(), writer.as_fd(), writer.as_fd()])
             .await
             .map_err(|error| self.cannot_run(command, &error))?;
-        let usage = Arc::new(Use::new(process, output, oom_kills));
+        let usage = Arc::new(Use::new(process, output, shortages));
         *self.usage.lock() = Some(Arc::clone(&usage));
         Ok(Arc::new(ContainerInstance::new(
             Arc::clone(self),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use pilot_model::ports::{PassedRequest, StreamedBody, WorkerFault};
+use pilot_model::ports::{MemoryShortage, PassedRequest, StreamedBody, WorkerFault};
 
 use crate::support::{
     BUSYBOX, PYTHON, Spec, Stage, answer, call, error, fault, prewarmed, problem, shell,
@@ -290,7 +290,7 @@ pub(crate) async fn memory_over_the_limit_is_out_of_memory(stage: Stage) {
     let worker = specialise(&runtime, &version).await.unwrap();
     let fault = fault(&worker, "{}").await;
     assert!(
-        matches!(fault, WorkerFault::OutOfMemory { limit_bytes, .. } if limit_bytes == 48 << 20),
+        matches!(fault, WorkerFault::OutOfMemory { shortage: MemoryShortage::Own, limit_bytes, .. } if limit_bytes == 48 << 20),
         "{fault:?}"
     );
     // The kernel did not kill process 1.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::End;
+use pilot_model::ports::MemoryShortage;
 use std::time::Duration;
 
 /// Starts a worker whose runtime does not poll.
@@ -90,7 +91,7 @@ async fn a_process_that_ends_before_it_polls_is_told_with_what_it_printed_and_wh
         ),
         (End::Exited(1), "AWS_LAMBDA_RUNTIME_API"),
         (End::Signalled(11), "was ended by signal 11"),
-        (End::OutOfMemory, "memory_mb"),
+        (End::OutOfMemory(MemoryShortage::Own), "memory_mb"),
         (End::Unknown, "unknown reason"),
     ] {
         let (listener, _) = listener().await;
@@ -143,8 +144,9 @@ async fn a_process_that_ends_during_an_invocation_is_a_fault_with_its_output() {
             },
         ),
         (
-            End::OutOfMemory,
+            End::OutOfMemory(MemoryShortage::Own),
             WorkerFault::OutOfMemory {
+                shortage: MemoryShortage::Own,
                 limit_bytes: 64 << 20,
                 output: output(),
             },
