@@ -8,7 +8,7 @@
 //! | `DELETE /_pilot/v1/functions/NAME` | | 204 |
 //! | `POST /_pilot/v1/functions/NAME/scale` | [`ScaleRequest`] | [`PoolStatus`] |
 //! | `POST /_pilot/v1/functions/NAME/rollback` | [`RollbackRequest`], or nothing | [`RollbackReport`](crate::deployment::RollbackReport) |
-//! | `GET /_pilot/v1/functions/NAME/logs?lines=N&follow=BOOL` | | text, one line each |
+//! | `GET /_pilot/v1/functions/NAME/logs?lines=N&follow=BOOL&since_unix_ms=T&request=ID&format=text\|json` | | text, one line each, or [`LogLine`](crate::log_line::LogLine)s |
 //! | `GET /_pilot/v1/layers/ID` | | [`LayerInfo`]; 404: it must be uploaded |
 //! | `PUT /_pilot/v1/layers/ID` | tar.gz of the content with this id | [`LayerInfo`] |
 //! | `GET /_pilot/v1/version`, `/_pilot/v1/openapi.json` | | |

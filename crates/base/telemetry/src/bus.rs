@@ -26,6 +26,11 @@ use crate::Metrics;
 pub trait Subscriber: Send + 'static {
     /// Processes some events. They are in the order in which they were published.
     fn batch(&mut self, events: &[Event]);
+
+    /// If there are no events for so long after a batch, [`Subscriber::batch`] is called without any. `None`: it is not.
+    fn wake_after(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The bounds of a bus.
@@ -300,6 +305,12 @@ impl fmt::Debug for Queue {
     }
 }
 
+/// What a subscriber's thread does next.
+enum Next {
+    Batch(Arc<Batch>),
+    Nothing,
+}
+
 impl Queue {
     fn take_in(&self, batch: &Arc<Batch>, lost_before: u64, config: &BusConfig) {
         let mut state = self.state.lock();
@@ -342,7 +353,12 @@ impl Queue {
 
     fn run(&self, mut subscriber: impl Subscriber) {
         let mut panics = 0;
-        while let Some(batch) = self.next() {
+        while let Some(next) = self.next(subscriber.wake_after()) {
+            let Next::Batch(batch) = next else {
+                // A subscriber that panics here is ended by its next batch.
+                let _ = catch_unwind(AssertUnwindSafe(|| subscriber.batch(&[])));
+                continue;
+            };
             let processing = AssertUnwindSafe(|| subscriber.batch(&batch.events));
             let panicked = catch_unwind(processing).is_err();
             let events = batch.events.len() as u64;
@@ -373,16 +389,23 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The next batch; `None`: there is none left, and none will come.
-    fn next(&self) -> Option<Arc<Batch>> {
+    /// The next batch, or that there was none for so long; `None`: there is none left, and none will come.
+    fn next(&self, wake_after: Option<Duration>) -> Option<Next> {
         let mut state = self.state.lock();
-        self.changed.wait_while(&mut state, |state| {
-            state.batches.is_empty() && !state.closed
-        });
+        let waits = |state: &mut QueueState| state.batches.is_empty() && !state.closed;
+        match wake_after {
+            None => self.changed.wait_while(&mut state, waits),
+            Some(limit) => {
+                let waited = self.changed.wait_while_for(&mut state, waits, limit);
+                if waited.timed_out() && waits(&mut state) {
+                    return Some(Next::Nothing);
+                }
+            }
+        }
         let batch = state.batches.pop_front()?;
         state.events -= batch.events.len();
         state.output_bytes -= batch.output_bytes;
-        Some(batch)
+        Some(Next::Batch(batch))
     }
 
     fn flush(&self) {

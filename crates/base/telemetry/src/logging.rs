@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// The format of a line.
@@ -42,7 +43,7 @@ pub enum LoggingError {
     },
     /// Not a level or a list of `target=level`.
     #[error(
-        "log level '{level}' is invalid: {problem}; use error, warn, info, debug, trace or TARGET=LEVEL,…"
+        "log level '{level}' is invalid: {problem}; use off, error, warn, info, debug, trace, or TARGET=LEVEL,… with one of these levels"
     )]
     Level {
         /// The given value.
@@ -72,10 +73,7 @@ fn subscriber<W>(
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::try_new(level).map_err(|error| LoggingError::Level {
-        level: level.to_owned(),
-        problem: error.to_string(),
-    })?;
+    let filter = filter(level)?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(writer);
@@ -83,6 +81,30 @@ where
         LogFormat::Text => Box::new(lines.with_target(false).with_ansi(false).finish()),
         LogFormat::Json => Box::new(lines.json().flatten_event(true).finish()),
     })
+}
+
+/// Checks a level or a list of `target=level` without setting anything up.
+///
+/// # Errors
+/// It is invalid; the error lists the levels.
+pub fn check_level(level: &str) -> Result<(), LoggingError> {
+    filter(level).map(|_| ())
+}
+
+fn filter(level: &str) -> Result<EnvFilter, LoggingError> {
+    let invalid = |problem| LoggingError::Level {
+        level: level.to_owned(),
+        problem,
+    };
+    // The parser takes any other word as the name of a target, for which it then enables everything.
+    let mut directives = level.split(',').map(str::trim);
+    if let Some(word) = directives.find(|one| {
+        let is_target = one.contains(['=', '[', ']', '{', '}', '"']);
+        !is_target && (one.is_empty() || one.parse::<LevelFilter>().is_err())
+    }) {
+        return Err(invalid(format!("there is no level '{word}'")));
+    }
+    EnvFilter::try_new(level).map_err(|error| invalid(error.to_string()))
 }
 
 #[cfg(test)]
@@ -144,6 +166,32 @@ mod tests {
             .err()
             .unwrap();
         assert!(error.to_string().contains("pilot=loudly"), "{error}");
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused_with_the_levels() {
+        for level in ["loud", "", "info,loud", "pilot_pool"] {
+            let error = check_level(level).unwrap_err().to_string();
+            assert!(
+                error.contains("off, error, warn, info, debug, trace"),
+                "{error}"
+            );
+        }
+        assert!(
+            check_level("info,loud")
+                .unwrap_err()
+                .to_string()
+                .contains("'loud'")
+        );
+        for level in [
+            "off",
+            "INFO",
+            "warn",
+            "info,pilot_pool=debug",
+            "pilot_pool=trace,h2=off",
+        ] {
+            assert!(check_level(level).is_ok(), "{level}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ipnet::Ipv4Net;
 use pilot_model::manifest::in_words;
-use pilot_telemetry::LogFormat;
+use pilot_telemetry::{LogFormat, logging};
 use serde::{Deserialize, Deserializer};
 
 use crate::listen;
@@ -164,7 +164,14 @@ impl DaemonConfig {
         let listen = args.listen.or(file.listen);
         let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080)));
         refuse_openness(listen, &file)?;
-        let level = args.log_level.clone().or(file.log.level);
+        let level = match (&args.log_level, file.log.level) {
+            (Some(level), _) => level.clone(),
+            (None, Some(level)) => {
+                logging::check_level(&level).context("log.level of the configuration file")?;
+                level
+            }
+            (None, None) => "info".to_owned(),
+        };
         Ok(Self {
             listen,
             data_dir: match args.data_dir.clone().or(file.data_dir) {
@@ -180,7 +187,7 @@ impl DaemonConfig {
                 .unwrap_or(pilot_sandbox::OUTBOUND_CIDR_DEFAULT),
             container_engine: file.container_engine,
             log_format,
-            log_level: level.unwrap_or_else(|| "info".to_owned()),
+            log_level: level,
             limits: file.limits,
         })
     }

@@ -24,11 +24,15 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
     /// Level of the daemon's own log: error, warn, info, debug, trace [default: info]
-    #[arg(long, value_name = "LEVEL")]
+    #[arg(long, value_name = "LEVEL", value_parser = log_level)]
     pub(crate) log_level: Option<String>,
     /// Stop when standard input closes. `pilot dev` uses it so that its daemon ends with it
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
+}
+
+fn log_level(text: &str) -> Result<String, pilot_telemetry::logging::LoggingError> {
+    pilot_telemetry::logging::check_level(text).map(|()| text.to_owned())
 }
 
 /// Format of the daemon's log.

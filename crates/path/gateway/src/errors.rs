@@ -7,9 +7,10 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use pilot_invoke::InvokeError;
-use pilot_model::InvocationId;
+use pilot_model::log_line::visible;
 use pilot_model::ports::StartError;
 use pilot_model::version::REGION;
+use pilot_model::{InvocationId, Seldom};
 use serde::{Deserialize, Serialize};
 
 use crate::headers;
@@ -243,11 +244,18 @@ impl RequestError {
     pub(crate) fn into_reply(self, id: &InvocationId) -> Reply {
         let row = self.row();
         if row.kind == Fault::Service {
-            tracing::error!(request_id = %id, error = row.name, "{self}");
+            if let Some(left_out) = SERVICE_FAULTS.admit(std::time::Instant::now()) {
+                // It may quote what the function said.
+                let problem = visible(&self.to_string());
+                tracing::error!(request_id = %id, error = row.name, left_out, "{problem}");
+            }
         }
         render(row, &self.message(), None, id)
     }
 }
+
+/// Faults of the service that are logged per interval. A function whose workers do not come up causes one per request.
+static SERVICE_FAULTS: Seldom = Seldom::new(50);
 
 /// The ARN of a function that is not known, so that its region is not either.
 fn arn(name: &str) -> String {

@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::forecast::Target;
+use pilot_model::log_line::visible;
 use pilot_model::ports::{StartError, Worker};
 use pilot_model::status::{ForecastStatus, PoolStatus};
-use pilot_model::{Event, Instant, Interface, ScaleConfig, StartKind, Version, WorkerRecord};
+use pilot_model::{
+    Event, Instant, Interface, ScaleConfig, Seldom, StartKind, Version, WorkerRecord,
+};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::forecasting::Forecast;
@@ -65,6 +68,9 @@ pub enum Refusal {
     #[error("the pool is closed")]
     Closed,
 }
+
+/// Failed starts that are logged per interval, of all functions.
+static START_FAILURES: Seldom = Seldom::new(20);
 
 impl Pool {
     pub(crate) fn new(version: Arc<Version>, shared: Arc<PoolsInner>) -> Self {
@@ -373,7 +379,12 @@ impl Pool {
                 });
             }
             Err(error) => {
-                tracing::warn!(function = %self.version.config.name, version = %self.version.id, %error, "a worker did not come up");
+                if let Some(left_out) = START_FAILURES.admit(std::time::Instant::now()) {
+                    let (function, version) = (&self.version.config.name, &self.version.id);
+                    // The error quotes what the function said.
+                    let error = visible(&error.to_string());
+                    tracing::warn!(%function, %version, error, left_out, "a worker did not come up");
+                }
                 let fault = match error {
                     StartError::Import { .. } => StartFault::Import,
                     StartError::Full { .. } => StartFault::Full,

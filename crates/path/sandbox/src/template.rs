@@ -5,9 +5,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use pilot_model::Seldom;
 use pilot_model::ports::StartError;
 use pilot_sys::seqpacket::Message;
 use pilot_wire::control::{Reply, Request, Role, TemplateReady, TemplateSpec, short_fork};
@@ -195,11 +196,14 @@ impl Children {
         }
     }
 
-    fn tell(&self, id: u64, end: ChildEnd) {
-        if let Some(waiting) = self.waiting.lock().remove(&id) {
-            // Set once, because the entry is removed.
-            let _ = waiting.set(end);
-        }
+    /// # Errors
+    /// There is no such child, or its end was told before.
+    fn tell(&self, id: u64, end: ChildEnd) -> Result<(), String> {
+        let waiting = self.waiting.lock().remove(&id);
+        let waiting = waiting.ok_or_else(|| format!("there is no child {id}"))?;
+        // Set once, because the entry is removed.
+        let _ = waiting.set(end);
+        Ok(())
     }
 }
 
@@ -231,21 +235,54 @@ async fn first_message(
     }
 }
 
+/// Passes a template's replies on until it closes its end, or has sent more invalid ones than a working template ever does. Then it
+/// is taken as ended: whoever needs it builds a new one.
 async fn read_replies(control: Arc<Channel>, children: Arc<Children>) {
+    let told = Seldom::new(INVALID_TOLD_MAX);
+    let mut invalid: u32 = 0;
     while let Ok(Some(message)) = control.receive().await {
-        match serde_json::from_slice(&message.bytes) {
+        let problem = match serde_json::from_slice(&message.bytes) {
             Ok(Reply::Exited { id, code, signal }) => {
                 let end = match (code, signal) {
                     (Some(code), _) => ChildEnd::Exited(code),
                     (None, Some(signal)) => ChildEnd::Signalled(signal),
                     (None, None) => ChildEnd::Unknown,
                 };
-                children.tell(id, end);
+                children.tell(id, end)
             }
             Ok(Reply::ForkFailed { id, error }) => children.tell(id, ChildEnd::ForkFailed(error)),
-            Ok(Reply::Forked { .. } | Reply::Ready(_)) => {}
-            Err(error) => tracing::warn!(%error, "a template sent an invalid message"),
+            Ok(Reply::Forked { .. }) => continue,
+            Ok(Reply::Ready(_)) => Err("it says again that it is ready".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        let Err(problem) = problem else {
+            continue;
+        };
+        invalid += 1;
+        if let Some(left_out) = told.admit(Instant::now()) {
+            // The problem may quote the message.
+            tracing::warn!(?problem, left_out, "a template sent an invalid message");
         }
+        if invalid == INVALID_MAX {
+            tracing::warn!(
+                invalid,
+                left_out = told.left_out(),
+                "a template sent too many invalid messages: it is not used any more"
+            );
+            break;
+        }
+    }
+    let left_out = told.left_out();
+    if left_out > 0 {
+        tracing::warn!(
+            left_out,
+            "a template that has ended had sent further invalid messages"
+        );
     }
     children.end();
 }
+
+/// Invalid messages of a template that are logged per interval.
+const INVALID_TOLD_MAX: u32 = 5;
+/// A template that sent so many invalid messages is not used any more. Each costs the daemon a little time.
+const INVALID_MAX: u32 = 1000;

@@ -1,5 +1,8 @@
 //! Functions' logs: two bounded files per function under `logs/NAME/`, the current one and the previous one. There is one writer
-//! (the events' subscriber) and any number of readers.
+//! (the events' subscriber) and any number of readers. `stored` knows how a line is written.
+//!
+//! Earlier versions of Pilotlight wrote plain text to `current.log` and `previous.log`. These files are read, but not written, and
+//! removed when the new files are full.
 //!
 //! Not here: the daemon's own log. The caller counts failures. No invocation waits for its log.
 
@@ -12,6 +15,12 @@ use std::sync::Arc;
 
 use pilot_model::FunctionName;
 use tokio::sync::watch;
+
+mod stored;
+
+pub(crate) use stored::Stored;
+
+use stored::Format;
 
 /// The log files of all functions.
 #[derive(Debug)]
@@ -65,6 +74,10 @@ impl LogStore {
         let length = file.metadata()?.len();
         if length > 0 && length + lines.len() as u64 > self.file_bytes_max {
             fs::rename(&current, folder.join(PREVIOUS))?;
+            for plain in [PLAIN_CURRENT, PLAIN_PREVIOUS] {
+                // Usually there is none.
+                let _ = fs::remove_file(folder.join(plain));
+            }
             file = open_for_append(&current)?;
         }
         file.write_all(lines)
@@ -116,19 +129,68 @@ impl LogStore {
     ///
     /// # Errors
     /// Those of the disk. A function without a log has an empty one.
-    pub fn read(&self, name: &FunctionName, lines: usize) -> io::Result<LogReader> {
-        LogReader::open(self.folder.join(name.as_str()), lines)
+    pub fn read(&self, name: &FunctionName, wanted: LogsWanted) -> io::Result<LogReader> {
+        LogReader::open(self.folder.join(name.as_str()), wanted)
     }
 
     /// As [`LogStore::read`], and then all lines that are written later, until the log is removed or the store is closed.
     ///
     /// # Errors
     /// Those of the disk.
-    pub fn follow(self: &Arc<Self>, name: &FunctionName, lines: usize) -> io::Result<LogFollower> {
+    pub fn follow(
+        self: &Arc<Self>,
+        name: &FunctionName,
+        wanted: LogsWanted,
+    ) -> io::Result<LogFollower> {
         Ok(LogFollower {
             written: self.written.subscribe(),
-            reader: self.read(name, lines)?,
+            reader: self.read(name, wanted)?,
         })
+    }
+}
+
+/// Which lines of a log, and how they are written.
+#[derive(Debug, Clone, Default)]
+pub struct LogsWanted {
+    /// Number of last lines of those that pass the filters.
+    pub lines: usize,
+    /// Only lines from this time on, Unix milliseconds. Lines without a time are left out.
+    pub since_unix_ms: Option<u64>,
+    /// Only lines of this request.
+    pub request: Option<String>,
+    /// How lines are written.
+    pub form: LogForm,
+}
+
+/// How lines are written for a reader.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogForm {
+    /// Text with time and source.
+    #[default]
+    Text,
+    /// JSON, one object per line.
+    Json,
+}
+
+impl LogsWanted {
+    fn filters(&self) -> bool {
+        self.since_unix_ms.is_some() || self.request.is_some()
+    }
+
+    fn passes(&self, line: &Stored<'_>) -> bool {
+        let is_new = |since: u64| line.unix_ms.is_some_and(|at| at >= since);
+        let is_of = |request: &str| line.request == Some(request);
+        self.since_unix_ms.is_none_or(is_new) && self.request.as_deref().is_none_or(is_of)
+    }
+
+    fn write(&self, line: &Stored<'_>, out: &mut Vec<u8>) {
+        let line = line.line();
+        let text = match self.form {
+            LogForm::Text => line.render(),
+            LogForm::Json => line.to_json(),
+        };
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'\n');
     }
 }
 
@@ -136,52 +198,122 @@ impl LogStore {
 #[derive(Debug)]
 pub struct LogReader {
     folder: PathBuf,
+    wanted: LogsWanted,
     /// Oldest first. The last one is the current file, or was when it was opened.
-    files: VecDeque<File>,
+    files: VecDeque<Opened>,
     /// Inode of the last file.
     inode: Option<u64>,
+    /// The beginning of a line whose end was not read yet.
+    begun: Vec<u8>,
+    /// Lines that pass the filters and are still left out, because they are not among the last ones.
+    skip: usize,
+    /// What was read last.
+    block: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    format: Format,
 }
 
 impl LogReader {
-    fn open(folder: PathBuf, lines: usize) -> io::Result<Self> {
+    fn open(folder: PathBuf, wanted: LogsWanted) -> io::Result<Self> {
+        let lines = wanted.lines;
         let mut reader = Self {
             folder,
             files: VecDeque::new(),
             inode: None,
+            begun: Vec::new(),
+            skip: 0,
+            block: vec![0; CHUNK_BYTES],
+            wanted,
         };
-        let Some(mut current) = open_if_there(&reader.folder.join(CURRENT))? else {
-            return Ok(reader);
-        };
-        reader.inode = Some(current.metadata()?.ino());
-        let found = seek_to_last_lines(&mut current, lines)?;
-        reader.files.push_back(current);
-        if found < lines
-            && let Some(mut previous) = open_if_there(&reader.folder.join(PREVIOUS))?
-            // After a rotation between the two calls, both would be the same file.
-            && Some(previous.metadata()?.ino()) != reader.inode
-        {
-            seek_to_last_lines(&mut previous, lines - found)?;
-            reader.files.push_front(previous);
+        let filters = reader.wanted.filters();
+        let mut found = 0;
+        for (index, (name, format)) in NEWEST_FIRST.into_iter().enumerate() {
+            if index > 0 && found >= lines && !filters {
+                break;
+            }
+            let Some(mut file) = open_if_there(&reader.folder.join(name))? else {
+                continue;
+            };
+            let inode = Some(file.metadata()?.ino());
+            // After a rotation between two of these calls, both would be the same file.
+            if name == PREVIOUS && inode == reader.inode {
+                continue;
+            }
+            if name == CURRENT {
+                reader.inode = inode;
+            }
+            if !filters {
+                found += seek_to_last_lines(&mut file, lines.saturating_sub(found))?;
+            }
+            reader.files.push_front(Opened { file, format });
+        }
+        if filters {
+            reader.skip = reader.count()?.saturating_sub(lines);
         }
         Ok(reader)
     }
 
-    /// Reads more of the log; 0 at its current end.
+    /// The number of lines that pass the filters. Afterwards, the files are at their beginnings.
+    fn count(&mut self) -> io::Result<usize> {
+        let mut count = 0;
+        for index in 0..self.files.len() {
+            let Opened { file, format } = &mut self.files[index];
+            let mut begun = Vec::new();
+            loop {
+                let read = file.read(&mut self.block)?;
+                if read == 0 {
+                    break;
+                }
+                each_line(&mut begun, &self.block[..read], |line| {
+                    count += usize::from(self.wanted.passes(&Stored::read(line, *format)));
+                });
+            }
+            file.seek(SeekFrom::Start(0))?;
+        }
+        Ok(count)
+    }
+
+    /// Reads more lines of the log, in the wanted form; nothing at its current end.
     ///
     /// # Errors
     /// Those of the disk.
-    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&mut self) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
         loop {
-            if let Some(file) = self.files.front_mut() {
-                let count = file.read(buffer)?;
-                if count > 0 {
-                    return Ok(count);
+            let Some(Opened { file, format }) = self.files.front_mut() else {
+                match self.open_next()? {
+                    true => continue,
+                    false => return Ok(out),
                 }
+            };
+            let read = file.read(&mut self.block)?;
+            let (wanted, skip) = (&self.wanted, &mut self.skip);
+            each_line(&mut self.begun, &self.block[..read], |line| {
+                let line = Stored::read(line, *format);
+                if !wanted.passes(&line) {
+                    return;
+                }
+                match *skip {
+                    0 => wanted.write(&line, &mut out),
+                    _ => *skip -= 1,
+                }
+            });
+            if !out.is_empty() {
+                return Ok(out);
+            }
+            if read > 0 {
+                continue;
             }
             if self.files.len() > 1 {
                 self.files.pop_front();
+                // Only an earlier daemon that was killed leaves a line without an end.
+                self.begun.clear();
             } else if !self.open_next()? {
-                return Ok(0);
+                return Ok(out);
             }
         }
     }
@@ -196,7 +328,10 @@ impl LogReader {
             return Ok(false);
         }
         self.inode = inode;
-        self.files.push_back(current);
+        self.files.push_back(Opened {
+            file: current,
+            format: Format::Prefixed,
+        });
         Ok(true)
     }
 
@@ -238,11 +373,7 @@ impl LogFollower {
 /// Reads on a blocking thread.
 pub(crate) async fn read_aside(mut reader: LogReader) -> (io::Result<Vec<u8>>, LogReader) {
     crate::blocking(move || {
-        let mut buffer = vec![0; CHUNK_BYTES];
-        let read = reader.read(&mut buffer).map(|count| {
-            buffer.truncate(count);
-            buffer
-        });
+        let read = reader.read();
         (read, reader)
     })
     .await
@@ -305,8 +436,40 @@ fn seek_to_last_lines(file: &mut File, lines: usize) -> io::Result<usize> {
     Ok(found + 1)
 }
 
-const CURRENT: &str = "current.log";
-const PREVIOUS: &str = "previous.log";
+/// Calls `each` with every whole line, without its line break. The beginning of an unfinished line is kept in `begun`. A line that
+/// is too long is cut into several.
+fn each_line(begun: &mut Vec<u8>, block: &[u8], mut each: impl FnMut(&[u8])) {
+    let mut rest = block;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+        let (line, after) = (&rest[..at], &rest[at + 1..]);
+        if begun.is_empty() {
+            each(line);
+        } else {
+            begun.extend_from_slice(line);
+            each(begun);
+            begun.clear();
+        }
+        rest = after;
+    }
+    begun.extend_from_slice(rest);
+    if begun.len() > LINE_BYTES_MAX {
+        each(begun);
+        begun.clear();
+    }
+}
+
+const CURRENT: &str = "current.lines";
+const PREVIOUS: &str = "previous.lines";
+const PLAIN_CURRENT: &str = "current.log";
+const PLAIN_PREVIOUS: &str = "previous.log";
+const NEWEST_FIRST: [(&str, Format); 4] = [
+    (CURRENT, Format::Prefixed),
+    (PREVIOUS, Format::Prefixed),
+    (PLAIN_CURRENT, Format::Plain),
+    (PLAIN_PREVIOUS, Format::Plain),
+];
+/// More than an invocation's output in one line.
+const LINE_BYTES_MAX: usize = 1 << 20;
 const CHUNK_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 mod counting;
 mod logging;
 mod summaries;
+mod telling;
+mod wall_clock;
 
 use std::collections::HashSet;
 use std::io;
@@ -16,6 +18,7 @@ use pilot_telemetry::{Bus, Metrics, Subscription};
 use self::counting::Counting;
 use self::logging::Logging;
 use self::summaries::Summaries;
+use self::telling::Telling;
 use crate::logs::LogStore;
 
 /// What was made of the events.
@@ -45,6 +48,8 @@ impl Observations {
         let logging = Logging {
             logs: Arc::clone(&logs),
             metrics: Arc::clone(metrics),
+            clock: Arc::clone(&clock),
+            telling: Telling::default(),
         };
         let summaries = Summaries::new(clock);
         Ok(Self {

@@ -2,10 +2,16 @@
 
 use axum::Json;
 use axum::extract::State;
-use utoipa::openapi::OpenApi;
+use axum::http::Method;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr};
 
 use crate::admin::Admin;
+use crate::router::{Route, RouteAccess, routes};
+
+pub(crate) mod page;
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -26,6 +32,7 @@ use crate::admin::Admin;
         crate::routes::logs::logs,
         crate::routes::process::version,
         openapi,
+        page::page,
         crate::routes::process::metrics,
         crate::routes::process::healthz,
         crate::routes::process::readyz,
@@ -59,7 +66,41 @@ fn document(version: &str) -> OpenApi {
         SecurityRequirement::default(),
         SecurityRequirement::new::<_, [&str; 0], &str>(BEARER, []),
     ]);
+    for route in routes() {
+        let Some(operation) = operation(&mut document, &route) else {
+            continue;
+        };
+        if route.access == RouteAccess::Open {
+            operation.security = Some(vec![SecurityRequirement::default()]);
+        } else {
+            let answers = &mut operation.responses.responses;
+            answers.insert("401".to_owned(), RefOr::T(unauthorized()));
+        }
+    }
     document
+}
+
+/// The operation of a route. A test checks that each route has one.
+fn operation<'a>(document: &'a mut OpenApi, route: &Route) -> Option<&'a mut Operation> {
+    let path = document.paths.paths.get_mut(route.path)?;
+    match route.method {
+        Method::GET => path.get.as_mut(),
+        Method::PUT => path.put.as_mut(),
+        Method::POST => path.post.as_mut(),
+        Method::DELETE => path.delete.as_mut(),
+        _ => None,
+    }
+}
+
+fn unauthorized() -> Response {
+    let error = Ref::from_schema_name("ApiError");
+    ResponseBuilder::new()
+        .description("The token is missing or wrong")
+        .content(
+            "application/json",
+            ContentBuilder::new().schema(Some(error)).build(),
+        )
+        .build()
 }
 
 const BEARER: &str = "token";
@@ -69,7 +110,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::router::routes;
 
     #[test]
     fn the_document_has_every_route_and_no_other() {
@@ -85,6 +125,26 @@ mod tests {
             .map(|route| format!("{} {}", route.method, route.path))
             .collect();
         assert_eq!(documented, served);
+    }
+
+    #[test]
+    fn every_call_that_needs_the_token_says_401_and_parameters_are_where_they_are_read() {
+        let json = serde_json::to_value(document("1.2.3")).unwrap();
+        for route in routes() {
+            let method = route.method.as_str().to_lowercase();
+            let operation = &json["paths"][route.path][method];
+            let says = !operation["responses"]["401"].is_null();
+            assert_eq!(says, route.access != RouteAccess::Open, "{}", route.path);
+            for parameter in operation["parameters"].as_array().unwrap_or(&Vec::new()) {
+                let name = parameter["name"].as_str().unwrap();
+                let in_path = route.path.contains(&format!("{{{name}}}"));
+                let place = if in_path { "path" } else { "query" };
+                assert_eq!(parameter["in"], place, "{name} of {}", route.path);
+                assert_eq!(parameter["required"] == true, in_path, "{name}");
+            }
+        }
+        let logs = &json["paths"]["/_pilot/v1/functions/{name}/logs"]["get"]["parameters"];
+        assert_eq!(logs.as_array().unwrap().len(), 6, "{logs}");
     }
 
     #[test]

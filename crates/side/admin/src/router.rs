@@ -10,6 +10,7 @@ use crate::access::{Access, require_token};
 use crate::admin::Admin;
 use crate::error::Failure;
 use crate::openapi;
+use crate::openapi::page as openapi_page;
 use crate::routes::{deploy, functions, layers, logs, process};
 
 impl Admin {
@@ -44,14 +45,17 @@ impl Admin {
 pub(crate) struct Route {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
-    access: RouteAccess,
+    pub(crate) access: RouteAccess,
     handler: MethodRouter<Admin>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RouteAccess {
+pub(crate) enum RouteAccess {
+    /// With the token, if one is configured.
     Token,
+    /// As [`AdminConfig::metrics`](crate::AdminConfig) says.
     Metrics,
+    /// Everyone may call.
     Open,
 }
 
@@ -88,6 +92,8 @@ pub(crate) fn routes() -> Vec<Route> {
         route(Method::GET, LOGS, Token, get(logs::logs)),
         route(Method::GET, VERSION, Token, get(process::version)),
         route(Method::GET, OPENAPI, Token, get(openapi::openapi)),
+        // A browser cannot send the token, and the page says nothing about this daemon.
+        route(Method::GET, DOCS, Open, get(openapi_page::page)),
         route(Method::GET, "/metrics", Metrics, get(process::metrics)),
         route(Method::GET, "/healthz", Open, get(process::healthz)),
         route(Method::GET, "/readyz", Open, get(process::readyz)),
@@ -139,5 +145,6 @@ const LAYER: &str = "/_pilot/v1/layers/{id}";
 const LOGS: &str = "/_pilot/v1/functions/{name}/logs";
 const VERSION: &str = "/_pilot/v1/version";
 const OPENAPI: &str = "/_pilot/v1/openapi.json";
+const DOCS: &str = "/_pilot/v1/docs";
 /// Largest body, except for uploads.
 const BODY_BYTES_MAX: usize = 64 * 1024;

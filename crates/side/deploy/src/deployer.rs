@@ -13,6 +13,7 @@ use pilot_model::api::LayerInfo;
 use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
 };
+use pilot_model::log_line::visible;
 use pilot_model::ports::{ControlPlane, Observation, Observed, Platform, Scaling};
 use pilot_model::runtime::shown;
 use pilot_model::status::PoolStatus;
@@ -203,7 +204,12 @@ impl ControlPlane for Deployer {
         progress: Arc<dyn Fn(Progress) + Send + Sync>,
     ) -> BoxFuture<'static, Result<DeployReport, DeployError>> {
         let inner = Arc::clone(&self.inner);
-        Box::pin(async move { inner.deploy(name, spec, archive, progress).await })
+        Box::pin(async move {
+            let begun = std::time::Instant::now();
+            let deployed = inner.deploy(name.clone(), spec, archive, progress).await;
+            log_deployment(&name, &deployed, begun.elapsed());
+            deployed
+        })
     }
 
     fn spool(&self) -> std::io::Result<File> {
@@ -284,9 +290,31 @@ impl ControlPlane for Deployer {
             return Ok(None);
         };
         let max = function.live.version.config.scale.max;
-        match scaling.workers {
-            Some(wanted) if wanted > max => Err(errors::too_many_workers(name, wanted, max)),
-            _ => Ok(self.inner.platform.scale(name, scaling)),
+        if let Some(wanted) = scaling.workers.filter(|wanted| *wanted > max) {
+            return Err(errors::too_many_workers(name, wanted, max));
+        }
+        let policy = scaling.policy.as_ref().map(ToString::to_string);
+        let workers = scaling.workers;
+        let status = self.inner.platform.scale(name, scaling);
+        tracing::info!(function = %name, workers, policy, "scaled");
+        Ok(status)
+    }
+}
+
+/// The daemon's log says who was deployed, and why not. Errors quote what the function or its installer said.
+fn log_deployment(
+    name: &FunctionName,
+    deployed: &Result<DeployReport, DeployError>,
+    took: Duration,
+) {
+    match deployed {
+        Ok(report) => {
+            let (version, id, changed) = (report.number, &report.version, report.changed);
+            tracing::info!(function = %name, version, %id, changed, ?took, "deployed");
+        }
+        Err(error) => {
+            let problem = visible(&error.to_string());
+            tracing::warn!(function = %name, problem, ?took, "not deployed");
         }
     }
 }
@@ -301,6 +329,7 @@ impl Inner {
             self.platform.remove(name);
         }
         if removed {
+            tracing::info!(function = %name, "removed");
             self.observed.forget(name);
             if let Err(error) = self.sweep() {
                 tracing::warn!(%error, function = %name, "a removed function's files are left until the next start");

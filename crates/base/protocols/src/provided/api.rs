@@ -12,7 +12,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
-use pilot_model::Version;
+use pilot_model::{Seldom, Version};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -286,6 +286,9 @@ async fn extension_next(site: &Worksite, socket: &Socket, request: &Request<Inco
     }
 }
 
+/// Errors of extensions that are logged per interval, of all functions.
+static EXTENSION_ERRORS: Seldom = Seldom::new(20);
+
 /// An extension reports an error and stops. Unlike in Lambda, the function continues without it; the log says so.
 fn extension_error(site: &Worksite, request: &Request<Incoming>) -> Reply {
     match extension(site, request) {
@@ -294,10 +297,12 @@ fn extension_error(site: &Worksite, request: &Request<Incoming>) -> Reply {
                 .headers()
                 .get("lambda-extension-function-error-type")
                 .map(|kind| String::from_utf8_lossy(kind.as_bytes()));
-            tracing::warn!(
-                worker = %site.id, function = %site.version.config.name, ?extension, ?kind,
-                "an extension reported an error and stops; the function continues without it"
-            );
+            if let Some(left_out) = EXTENSION_ERRORS.admit(std::time::Instant::now()) {
+                tracing::warn!(
+                    worker = %site.id, function = %site.version.config.name, ?extension, ?kind, left_out,
+                    "an extension reported an error and stops; the function continues without it"
+                );
+            }
             extension.goes();
             reply::accepted()
         }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use pilot_model::FunctionName;
+use pilot_model::log_line::{LogLine, LogSource};
 
 use self::daemon::Daemon;
 use self::message::{Ended, Message};
@@ -215,20 +216,21 @@ impl Session {
         let name = target.name.clone();
         thread::spawn(move || {
             // Ends with the daemon or when the function is removed. After a broken connection the log is opened again.
-            while let Ok(log) = logs::open(&client, &name, 0, true) {
-                let _ = logs::copy(log, |line| output::print(&log_line(&name, line)));
+            while let Ok(log) = logs::follow(&client, &name) {
+                let _ = logs::copy(log, |line| {
+                    output::print(&log_line(&name, &logs::parse(line)?))
+                });
             }
         });
     }
 }
 
-fn log_line(name: &FunctionName, line: &[u8]) -> String {
-    let line = String::from_utf8_lossy(line);
-    let line = line.trim_end_matches(['\n', '\r']);
-    if line.starts_with("REPORT ") {
-        format!("{DIM}{name} │ {line}{DIM:#}\n")
-    } else {
-        format!("{DIM}{name} │{DIM:#} {line}\n")
+/// `NAME │ text` of the function, `NAME ┃ text` of Pilotlight.
+fn log_line(name: &FunctionName, line: &LogLine) -> String {
+    let (_, text) = line.render_parts();
+    match line.source {
+        LogSource::Platform => format!("{DIM}{name} ┃ {text}{DIM:#}\n"),
+        LogSource::Function | LogSource::Unknown => format!("{DIM}{name} │{DIM:#} {text}\n"),
     }
 }
 
@@ -273,10 +275,20 @@ mod tests {
 
     #[test]
     fn log_lines_carry_the_functions_name() {
-        let line = log_line(&"a".parse().unwrap(), b"greeting \xff\n");
+        let shown = |source, text: &str| {
+            let line = LogLine {
+                time: None,
+                source,
+                request_id: None,
+                text: text.to_owned(),
+            };
+            let line = log_line(&"a".parse().unwrap(), &line);
+            anstream::adapter::strip_str(&line).to_string()
+        };
         assert_eq!(
-            anstream::adapter::strip_str(&line).to_string(),
-            "a │ greeting \u{fffd}\n"
+            shown(LogSource::Function, "greeting \u{1b}[2J"),
+            "a │ greeting \\u{1b}[2J\n"
         );
+        assert_eq!(shown(LogSource::Platform, "REPORT x"), "a ┃ REPORT x\n");
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
+use pilot_model::log_line::{visible, visible_lines};
 use serde::Serialize;
 
 use super::failure::Failure;
@@ -46,9 +47,9 @@ pub(super) fn note(text: &str) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
-/// Writes an error to standard error.
+/// Writes an error to standard error. Control characters in it are visible, because a function may have written parts of it.
 pub(super) fn error(text: &str) {
-    prose(&format!("{BAD}error:{BAD:#} {text}"));
+    prose(&format!("{BAD}error:{BAD:#} {}", visible_lines(text)));
 }
 
 /// Writes sentences to standard error. On a terminal, lines break between words.
@@ -81,10 +82,10 @@ fn wrapped(text: &str, columns: usize) -> String {
     out
 }
 
-/// Writes a traceback or a tool's output to standard error, indented; nothing if it is empty.
+/// Writes a traceback or a tool's output to standard error, indented, with control characters visible; nothing if it is empty.
 pub(super) fn detail(text: &str) {
     for line in text.trim_end().lines() {
-        note(&format!("  {DIM}│{DIM:#} {line}"));
+        note(&format!("  {DIM}│{DIM:#} {}", visible(line)));
     }
 }
 

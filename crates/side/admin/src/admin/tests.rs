@@ -620,18 +620,45 @@ async fn logs_are_read_and_followed_until_the_function_goes() {
     let bench = Bench::new(AdminConfig::default());
     let name: FunctionName = "known".parse().unwrap();
     let logs = bench.observations.logs();
-    logs.append(&name, b"one\ntwo\nthree\n").unwrap();
+    logs.append(&name, b"1 f - one\n2 f - two\n3 p id-3 three\n")
+        .unwrap();
     let (_, text) = bench
         .call("GET", "/_pilot/v1/functions/known/logs?lines=2", "")
         .await;
-    assert_eq!(text, "two\nthree\n");
+    assert_eq!(
+        text,
+        "1970-01-01T00:00:00.002Z function two\n1970-01-01T00:00:00.003Z platform three\n"
+    );
+    let (_, text) = bench
+        .call(
+            "GET",
+            "/_pilot/v1/functions/known/logs?request=id-3&since_unix_ms=3&format=json",
+            "",
+        )
+        .await;
+    assert_eq!(
+        text,
+        "{\"time\":\"1970-01-01T00:00:00.003Z\",\"source\":\"platform\",\"request_id\":\"id-3\",\"text\":\"three\"}\n"
+    );
     let request = Request::get("/_pilot/v1/functions/known/logs?lines=1&follow=true");
     let response = bench.send(request.body(Body::empty()).unwrap()).await;
     let mut body = response.into_body().into_data_stream();
-    assert_eq!(&body.next().await.unwrap().unwrap()[..], b"three\n");
-    logs.append(&name, b"four\n").unwrap();
+    assert!(
+        body.next()
+            .await
+            .unwrap()
+            .unwrap()
+            .ends_with(b"platform three\n")
+    );
+    logs.append(&name, b"4 f - four\n").unwrap();
     logs.wake_followers();
-    assert_eq!(&body.next().await.unwrap().unwrap()[..], b"four\n");
+    assert!(
+        body.next()
+            .await
+            .unwrap()
+            .unwrap()
+            .ends_with(b"function four\n")
+    );
     bench.observations.forget(&name);
     assert!(body.next().await.is_none());
 }

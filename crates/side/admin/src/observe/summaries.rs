@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use pilot_model::invocation::InvocationSummary;
@@ -12,6 +11,8 @@ use pilot_model::{
     Event, FunctionName, InvocationId, InvocationRecord, Outcome, StartKind, Timeline,
 };
 use pilot_telemetry::Subscriber;
+
+use super::wall_clock::WallClock;
 
 /// The summaries of all functions. The subscriber and the reader have a clone each.
 #[derive(Debug, Clone)]
@@ -69,7 +70,7 @@ impl Summaries {
 
 impl Subscriber for Summaries {
     fn batch(&mut self, events: &[Event]) {
-        let now = Now::read(&*self.clock);
+        let now = WallClock::read(&*self.clock);
         let mut functions = self.functions.lock();
         for event in events {
             if let Event::Invoked(record) = event {
@@ -81,7 +82,7 @@ impl Subscriber for Summaries {
 }
 
 impl Summary {
-    fn add(&mut self, record: &InvocationRecord, now: &Now) {
+    fn add(&mut self, record: &InvocationRecord, now: &WallClock) {
         self.totals.invocations += 1;
         self.totals.cold += u64::from(record.start != StartKind::Warm);
         self.totals.errors += u64::from(record.outcome != Outcome::Ok);
@@ -90,7 +91,7 @@ impl Summary {
             start: record.start,
             outcome: record.outcome,
             timeline: record.timeline,
-            received_unix_ms: now.unix_ms(&record.timeline),
+            received_unix_ms: now.of(record.timeline.received),
         };
         if record.start != StartKind::Warm {
             self.last_cold = Some(seen());
@@ -108,27 +109,5 @@ impl Seen {
             timeline: self.timeline,
             received_unix_ms: self.received_unix_ms,
         }
-    }
-}
-
-/// Both clocks at one instant.
-struct Now {
-    monotonic: pilot_model::Instant,
-    unix: Duration,
-}
-
-impl Now {
-    fn read(clock: &dyn Clock) -> Self {
-        Self {
-            monotonic: clock.now(),
-            unix: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default(),
-        }
-    }
-
-    fn unix_ms(&self, timeline: &Timeline) -> u64 {
-        let ago = self.monotonic.since(timeline.received);
-        u64::try_from(self.unix.saturating_sub(ago).as_millis()).unwrap_or(u64::MAX)
     }
 }

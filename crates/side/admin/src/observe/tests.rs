@@ -10,7 +10,9 @@ use pilot_model::{
 use pilot_telemetry::BusConfig;
 use pilot_testkit::ManualClock;
 
+use super::logging::LINES_MAX;
 use super::*;
+use crate::logs::LogsWanted;
 
 struct Bench {
     folder: tempfile::TempDir,
@@ -45,14 +47,16 @@ impl Bench {
     }
 
     fn log(&self, name: &str) -> String {
+        let wanted = LogsWanted {
+            lines: 1000,
+            ..LogsWanted::default()
+        };
         let mut reader = self
             .observations
             .logs()
-            .read(&name.parse().unwrap(), 1000)
+            .read(&name.parse().unwrap(), wanted)
             .unwrap();
-        let mut text = vec![0; 64 * 1024];
-        let count = reader.read(&mut text).unwrap();
-        String::from_utf8_lossy(&text[..count]).into_owned()
+        String::from_utf8(reader.read().unwrap()).unwrap()
     }
 }
 
@@ -76,7 +80,7 @@ fn record(name: &str, id: &str, start: StartKind, outcome: Outcome, output: &'st
         bytes_in: 0,
         bytes_out: 0,
         output: Bytes::from_static(output.as_bytes()),
-        output_printed: 0,
+        output_printed: output.find("PLATFORM").unwrap_or(output.len()),
         output_published: None,
     }))
 }
@@ -148,26 +152,53 @@ fn the_log_has_lambdas_look() {
         Outcome::Ok,
         "hello\nno line break",
     ));
-    bench
-        .sink
-        .publish(record("f", "id-2", StartKind::Warm, Outcome::Timeout, ""));
+    bench.sink.publish(record(
+        "f",
+        "id-2",
+        StartKind::Warm,
+        Outcome::Timeout,
+        "REPORT RequestId: id-2\tDuration: 0.01 ms\nPLATFORM Task timed out\n\n",
+    ));
     let log = bench.log("f");
-    let lines: Vec<&str> = log.lines().collect();
+    let lines: Vec<&str> = log.lines().map(|line| &line[25..]).collect();
     assert_eq!(
         lines[..4],
         [
-            "START RequestId: id-1 Version: 7",
-            "hello",
-            "no line break",
-            "END RequestId: id-1"
+            "platform START RequestId: id-1 Version: 7",
+            "function hello",
+            "function no line break",
+            "platform END RequestId: id-1"
         ]
     );
     assert!(
-        lines[4].starts_with("REPORT RequestId: id-1\tDuration: 2.00 ms"),
+        lines[4].starts_with("platform REPORT RequestId: id-1\tDuration: 2.00 ms"),
         "{log}"
     );
-    assert_eq!(lines[6], "id-2 Task timed out after 1.00 seconds");
-    assert!(lines[8].ends_with("Status: timeout"), "{log}");
+    assert_eq!(
+        lines[6],
+        "function REPORT RequestId: id-2\tDuration: 0.01 ms"
+    );
+    assert_eq!(lines[7], "platform PLATFORM Task timed out");
+    assert_eq!(lines[8], "platform END RequestId: id-2");
+    assert!(lines[9].ends_with("Status: timeout"), "{log}");
+    assert_eq!(lines.len(), 10, "{log}");
+    let times: Vec<&str> = log.lines().map(|line| &line[..24]).collect();
+    assert!(times[0] < times[1], "it began before it ended: {log}");
+}
+
+#[test]
+fn lines_beyond_the_most_are_counted() {
+    let bench = Bench::new();
+    let many: &'static str = "x\n".repeat(LINES_MAX + 3).leak();
+    bench
+        .sink
+        .publish(record("f", "a", StartKind::Warm, Outcome::Ok, many));
+    let log = bench.log("f");
+    assert!(
+        log.contains("platform 3 further lines were not kept: at most 16384"),
+        "{}",
+        log.len()
+    );
 }
 
 #[test]
@@ -236,7 +267,11 @@ fn what_is_told_of_runtimes_is_counted() {
 #[test]
 fn a_subscriber_nobody_asks_works_by_itself() {
     let bench = Bench::with(Duration::from_millis(1));
-    let written = bench.observations.logs.follow(&name("f"), 0).unwrap();
+    let written = bench
+        .observations
+        .logs
+        .follow(&name("f"), LogsWanted::default())
+        .unwrap();
     bench
         .sink
         .publish(record("f", "a", StartKind::Warm, Outcome::Ok, "x"));
@@ -245,7 +280,7 @@ fn a_subscriber_nobody_asks_works_by_itself() {
         .unwrap();
     runtime.block_on(async {
         let (bytes, _follower) = written.next().await.unwrap().unwrap();
-        assert!(bytes.starts_with(b"START"));
+        assert!(bytes[25..].starts_with(b"platform START"));
     });
 }
 
@@ -256,7 +291,7 @@ fn stopping_writes_what_has_gathered_and_takes_no_more() {
         .sink
         .publish(record("f", "a", StartKind::Warm, Outcome::Ok, ""));
     bench.sink.stop();
-    let log = std::fs::read_to_string(bench.folder.path().join("logs/f/current.log")).unwrap();
+    let log = std::fs::read_to_string(bench.folder.path().join("logs/f/current.lines")).unwrap();
     assert!(log.contains("REPORT RequestId: a"));
     bench
         .sink

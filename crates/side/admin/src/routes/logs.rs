@@ -9,19 +9,21 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use pilot_model::api::ApiError;
+use pilot_model::log_line::LogLine;
 use serde::Deserialize;
 
 use super::function_name;
 use crate::admin::Admin;
 use crate::blocking;
 use crate::error::Failure;
-use crate::logs::{LogFollower, LogReader, read_aside};
+use crate::logs::{LogFollower, LogForm, LogReader, LogsWanted, read_aside};
 
-/// `?lines=N&follow=BOOL`.
+/// `?lines=N&follow=BOOL&since_unix_ms=T&request=ID&format=FORMAT`.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LogsQuery {
-    /// Number of last lines.
+    /// Number of last lines of those that pass the filters.
     #[serde(default = "lines_default")]
     #[param(default = 100, maximum = 100_000)]
     lines: usize,
@@ -29,6 +31,23 @@ pub(crate) struct LogsQuery {
     #[serde(default)]
     #[param(default = false)]
     follow: bool,
+    /// Only lines from this time on, Unix milliseconds.
+    since_unix_ms: Option<u64>,
+    /// Only lines of the request with this id.
+    request: Option<String>,
+    /// `text`: time, source and text of each line, with control characters visible. `json`: a `LogLine` per line.
+    #[serde(default)]
+    #[param(default = "text", inline)]
+    format: Format,
+}
+
+/// How the lines are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    #[default]
+    Text,
+    Json,
 }
 
 /// A function's output, with START, END and REPORT lines.
@@ -36,7 +55,10 @@ pub(crate) struct LogsQuery {
     get, path = "/_pilot/v1/functions/{name}/logs", tag = "functions",
     params(("name" = String, Path, description = "The function"), LogsQuery),
     responses(
-        (status = 200, description = "Lines of text", body = String, content_type = "text/plain"),
+        (status = 200, description = "Lines", content(
+            (String = "text/plain"),
+            (LogLine = "application/x-ndjson"),
+        )),
         (status = 400, description = "A parameter is invalid", body = ApiError),
         (status = 404, description = "No such function", body = ApiError),
     ),
@@ -51,21 +73,30 @@ pub(crate) async fn logs(
         Failure::new(
             "bad_request",
             format!(
-                "{}; use lines=N and follow=true or false",
+                "{}; use lines=N, follow=true or false, since_unix_ms=T, request=ID, format=text or json",
                 error.body_text()
             ),
         )
     })?;
-    let lines = query.lines.min(LINES_MAX);
+    let (form, content_type) = match query.format {
+        Format::Text => (LogForm::Text, "text/plain; charset=utf-8"),
+        Format::Json => (LogForm::Json, "application/x-ndjson"),
+    };
+    let wanted = LogsWanted {
+        lines: query.lines.min(LINES_MAX),
+        since_unix_ms: query.since_unix_ms,
+        request: query.request,
+        form,
+    };
     let opened = blocking(move || {
         if admin.inner.parts.control.describe(&name).is_none() {
             return Err(Failure::not_found(&name));
         }
         let logs = admin.inner.parts.observations.logs();
         let opened = if query.follow {
-            logs.follow(&name, lines).map(following)
+            logs.follow(&name, wanted).map(following)
         } else {
-            logs.read(&name, lines).map(reading)
+            logs.read(&name, wanted).map(reading)
         };
         opened.map_err(|error| {
             Failure::new(
@@ -75,7 +106,7 @@ pub(crate) async fn logs(
         })
     });
     let body = opened.await?;
-    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response())
+    Ok(([(CONTENT_TYPE, content_type)], body).into_response())
 }
 
 fn following(follower: LogFollower) -> Body {
