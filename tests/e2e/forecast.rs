@@ -28,7 +28,16 @@ fn the_policy_is_changed_while_the_function_runs_and_describe_says_why_it_holds_
     assert!(said.contains("policy static:2"), "{said}");
     eventually("two idle workers", || held(&daemon, 2));
     let page = daemon.cli_ok(&["describe", "lab"]);
-    assert!(page.contains("static:2 wants 2 workers"), "{page}");
+    assert!(
+        page.contains(
+            "  policy       static:2 (by `pilot scale`, until the next deploy)\n  configured   demand\n"
+        ),
+        "{page}"
+    );
+    assert!(
+        page.contains("2 workers wanted") && page.contains("2 workers are always kept"),
+        "{page}"
+    );
 
     // Starts of two milliseconds: auto holds nothing for long.
     daemon.cli_ok(&["scale", "lab", "--policy", "auto"]);
@@ -38,10 +47,15 @@ fn the_policy_is_changed_while_the_function_runs_and_describe_says_why_it_holds_
     });
     let page = eventually("a tick that saw the request", || {
         let page = daemon.cli_ok(&["describe", "lab"]);
-        page.contains("is worth holding a worker for")
+        page.contains("no worker is kept: 0 for requests that run or")
             .then_some(page)
     });
-    assert!(page.contains("auto wants 0 workers"), "{page}");
+    assert!(page.contains("0 workers wanted"), "{page}");
+    assert!(
+        page.contains("policy       auto (by `pilot scale`"),
+        "{page}"
+    );
+    assert!(!page.contains("static:2"), "{page}");
 
     // A deploy returns to the manifest's policy. `demand` keeps workers only for idle_s.
     daemon.cli_ok(&["scale", "lab", "--policy", "demand"]);

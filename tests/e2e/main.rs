@@ -35,6 +35,7 @@ mod runtimes;
 mod seen;
 mod simulate;
 mod start;
+mod told;
 mod upload;
 mod url;
 mod words;

@@ -402,13 +402,21 @@ fn a_timeout_and_a_crash_are_reported_whole() {
         });
         assert!(log.contains(&format!("START RequestId: {id}")), "{log}");
         let mut lines = log.lines();
-        let report = lines.find(|line| line.contains(&id) && line.starts_with("REPORT"));
+        let report = lines.find(|line| line.contains(&id) && line.contains(" platform REPORT"));
         let report = report.unwrap();
         assert!(report.contains(&format!("Status: {status}")), "{report}");
         assert!(report.contains("\tMax Memory Used: "), "{report}");
         let duration = report.split("\tDuration: ").nth(1).unwrap();
         let ms: f64 = duration.split(' ').next().unwrap().parse().unwrap();
         assert!(ms > 0.0, "{report}");
+        let timing = answer.header("server-timing").unwrap();
+        assert!(
+            timing.contains("start;dur=") && timing.contains("handler;dur="),
+            "{timing}"
+        );
         assert!(status != "timeout" || ms >= 300.0, "{report}");
     }
+    let metrics = daemon.get("/metrics").ok().text();
+    let count = "faas_invoke_duration_seconds_count{faas_name=\"lab\",faas_trigger=\"http\"} 2";
+    assert!(metrics.contains(count), "{metrics}");
 }

@@ -55,6 +55,13 @@ impl PooledWorker {
         }
     }
 
+    /// Measures the worker if it has no sample yet. The next sample measures it again.
+    pub(crate) fn sample_first(&self) {
+        if self.pss.load(Ordering::Relaxed) == 0 {
+            self.pss.store(self.worker.memory().pss, Ordering::Relaxed);
+        }
+    }
+
     /// CPU time of the worker since the last call, or since its fork.
     fn spent(&self) -> Option<CpuTime> {
         let now = self.worker.cpu()?;

@@ -241,9 +241,14 @@ impl Pool {
         }
     }
 
-    /// Workers by state, waiting requests, and memory as last sampled.
+    /// Workers by state, waiting requests, and memory as last sampled. A worker without a sample is measured now, so this must not be
+    /// called on the path of a request.
     #[must_use]
     pub fn status(&self) -> PoolStatus {
+        let workers: Vec<_> = self.state.lock().workers().map(Arc::clone).collect();
+        for pooled in workers {
+            pooled.sample_first();
+        }
         let state = self.state.lock();
         let counts = state.counts();
         PoolStatus {

@@ -124,7 +124,7 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
             seconds(scale.idle.as_secs_f64()),
         ),
     );
-    line("policy", config.scale.policy.to_string());
+    policy(description, &mut line);
     for layer in &config.layers {
         line(
             "layer",
@@ -136,6 +136,25 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
     }
     line("environment", description.environment.clone());
     text
+}
+
+/// The policy in force; and if `pilot scale` has replaced the configured one, that one as well.
+fn policy(description: &FunctionDescription, line: &mut impl FnMut(&str, String)) {
+    let configured = description.config.scale.policy.to_string();
+    let in_force = match &description.forecast {
+        Some(forecast) => forecast.policy.as_str(),
+        None if description.summary.problem.is_some() => &configured,
+        // The only policy that forecasts nothing.
+        None => "demand",
+    };
+    if in_force == configured {
+        return line("policy", configured);
+    }
+    line(
+        "policy",
+        format!("{in_force} (by `pilot scale`, until the next deploy)"),
+    );
+    line("configured", configured);
 }
 
 /// The handler, or the command and its protocol.
@@ -206,17 +225,17 @@ fn figures(description: &FunctionDescription) -> String {
     format!("  newest       {}\n", figures.join(", "))
 }
 
-/// The forecaster's target, and its reason.
+/// The forecaster's target, and its reason. The policy has a line of its own.
 fn forecast(forecast: &ForecastStatus) -> String {
-    let idle = forecast
-        .idle_s
-        .map_or_else(String::new, |idle| format!("; others go after {idle:.1} s"));
-    format!(
-        "  forecast     {} wants {}{idle}\n               {}\n",
-        forecast.policy,
-        output::count(u64::from(forecast.target), "worker"),
-        forecast.reason,
-    )
+    let idle = forecast.idle_s.map_or_else(String::new, |idle| {
+        format!("; idle workers beyond that end after {idle:.1} s")
+    });
+    let wanted = output::count(u64::from(forecast.target), "worker");
+    let mut text = format!("  forecast     {wanted} wanted{idle}\n");
+    for line in runtimes::folded(&forecast.reason) {
+        let _ = writeln!(text, "               {line}");
+    }
+    text
 }
 
 /// How and when an invocation ended, and the time of each phase.
@@ -241,7 +260,7 @@ fn seconds(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use pilot_model::deployment::FunctionDescription;
-    use pilot_model::{FunctionSpec, Outcome, Timeline};
+    use pilot_model::{FunctionSpec, Instant, Outcome, Timeline, WorkerOrigin};
 
     use super::super::{list, report};
     use super::*;
@@ -283,7 +302,8 @@ mod tests {
                 policy: "auto".to_owned(),
                 target: 3,
                 idle_s: Some(0.8),
-                reason: "a third worker was wanted 14 times in the last 10 min".to_owned(),
+                reason: "3 workers are kept: 1 for requests that run or wait, 2 that will probably be needed again soon enough"
+                    .to_owned(),
             }),
             runtimes: None,
         }
@@ -309,6 +329,9 @@ mod tests {
         };
         description.config = spec.check(&name).unwrap();
         description.summary.runtime = "http".to_owned();
+        if let Some(cold) = &mut description.last_cold {
+            cold.timeline.origin = WorkerOrigin::Runtime;
+        }
         let text = render(&description, "http://h", 1_300);
         let text = anstream::adapter::strip_str(&text).to_string();
         assert!(

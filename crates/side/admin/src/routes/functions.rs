@@ -93,7 +93,10 @@ pub(crate) async fn scale(
         workers: request.workers,
         policy: policy.map_err(|error| Failure::new("bad_request", error.to_string()))?,
     };
-    let status = admin.inner.parts.control.scale(&name, scaling)?;
+    let control = Arc::clone(&admin.inner.parts.control);
+    let wanted = name.clone();
+    // It starts tasks, so it must know the runtime; a blocking thread does.
+    let status = blocking(move || control.scale(&wanted, scaling)).await?;
     status.map(Json).ok_or_else(|| Failure::not_found(&name))
 }
 

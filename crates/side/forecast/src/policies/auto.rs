@@ -30,7 +30,7 @@ use pilot_model::policy::AutoPolicy;
 use pilot_model::{Instant, ScaleConfig};
 
 use super::signal::exact;
-use super::sizing::whole;
+use super::sizing::{whole, workers_are};
 use cost::Cost;
 use level::{Belief, Level};
 use peak::Peak;
@@ -247,20 +247,26 @@ impl Forecaster for Auto {
             ..
         } = self.newest;
         if self.born.is_none() {
-            return "nothing came yet".to_owned();
+            return "no worker is kept: no request has come yet".to_owned();
         }
         let break_even_s = cost.break_even_s().min(1e9);
         let mut reason = format!(
-            "a start of {:.0} ms is worth holding a worker for {break_even_s:.1} s: of {held} wanted, {demand} serve or wait",
-            cost.start_s * 1e3,
+            "{} kept: {demand} for requests that run or wait",
+            workers_are(self.newest.target.workers)
         );
         let likely = held.saturating_sub(demand);
         if likely > 0 {
-            reason.push_str(&format!(", {likely} are likely to be needed again in time"));
+            reason.push_str(&format!(
+                ", {likely} that will probably be needed again soon enough"
+            ));
         }
         if rising > held {
-            reason.push_str(&format!("; the rate rises: {rising}"));
+            reason.push_str(&format!(", up to {rising} because the rate rises"));
         }
+        reason.push_str(&format!(
+            "; a start takes {:.0} ms, so a worker that is needed again within {break_even_s:.1} s is worth its memory",
+            cost.start_s * 1e3,
+        ));
         reason
     }
 }

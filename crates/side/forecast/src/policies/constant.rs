@@ -39,6 +39,9 @@ impl Forecaster for Constant {
     }
 
     fn reason(&self) -> String {
-        format!("{} workers always", self.workers())
+        format!(
+            "{} always kept: the policy says this number",
+            super::sizing::workers_are(self.workers())
+        )
     }
 }

@@ -95,25 +95,38 @@ impl Sized {
     }
 }
 
-/// `12.3/s × 0.510 s + 1 = 8 workers`.
+/// What is kept, and how it was calculated: `8 workers are kept: 12.3/s × 0.510 s + 1`.
 impl fmt::Display for Sized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} kept: ", workers_are(self.workers))?;
         match self.need {
-            Need::Product { rate, service_s } => write!(f, "{rate:.1}/s × {service_s:.3} s")?,
-            Need::Seen(count) => write!(f, "{count} at once, no service time measured yet,")?,
-            Need::Forecast(count) => write!(f, "{count:.1} at once")?,
+            Need::Product { rate, service_s } => {
+                write!(f, "{rate:.1} requests/s × {service_s:.3} s each")?;
+            }
+            Need::Seen(count) => {
+                write!(f, "{count} requests at once (no duration measured yet)")?;
+            }
+            Need::Forecast(count) => write!(f, "{count:.1} requests at once")?,
         }
         if self.margin > 0 {
-            write!(f, " + {}", self.margin)?;
+            write!(f, " + {} spare", self.margin)?;
         }
         if self.concurrency > 1 {
-            write!(f, " in workers of {}", self.concurrency)?;
+            write!(f, ", {} per worker", self.concurrency)?;
         }
-        write!(f, " = {} workers", self.workers)?;
         if self.bounded {
-            f.write_str(" (max)")?;
+            f.write_str(", at most scale.max")?;
         }
         Ok(())
+    }
+}
+
+/// `1 worker is`, `3 workers are`.
+pub(super) fn workers_are(count: u32) -> String {
+    match count {
+        0 => "no worker is".to_owned(),
+        1 => "1 worker is".to_owned(),
+        _ => format!("{count} workers are"),
     }
 }
 
@@ -159,7 +172,10 @@ mod tests {
         // ⌈12.3 × 0.51⌉ + 1 = ⌈6.273⌉ + 1
         let sized = sized(12.3, 510, 1, 1, 64);
         assert_eq!(sized.target().workers, 8);
-        assert_eq!(sized.to_string(), "12.3/s × 0.510 s + 1 = 8 workers");
+        assert_eq!(
+            sized.to_string(),
+            "8 workers are kept: 12.3 requests/s × 0.510 s each + 1 spare"
+        );
     }
 
     #[test]
@@ -169,7 +185,7 @@ mod tests {
         assert_eq!(sized.target().workers, 3);
         assert_eq!(
             sized.to_string(),
-            "12.3/s × 0.510 s + 1 in workers of 3 = 3 workers"
+            "3 workers are kept: 12.3 requests/s × 0.510 s each + 1 spare, 3 per worker"
         );
     }
 
@@ -177,7 +193,8 @@ mod tests {
     fn the_target_is_within_max() {
         let sized = sized(1e6, 500, 1, 1, 64);
         assert_eq!(sized.target().workers, 64);
-        assert!(sized.to_string().ends_with("= 64 workers (max)"));
+        let said = sized.to_string();
+        assert!(said.starts_with("64 workers are kept: ") && said.ends_with(", at most scale.max"));
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn counts(counts: &RuntimeCounts) -> String {
 }
 
 /// Folds a text into lines that fit the page, at spaces.
-fn folded(text: &str) -> Vec<String> {
+pub(super) fn folded(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
     for word in text.split(' ') {

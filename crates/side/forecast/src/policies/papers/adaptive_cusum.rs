@@ -102,12 +102,13 @@ impl Forecaster for AdaptiveCusum {
         } = &self.newest;
         if *alarm {
             format!(
-                "rate {rate:.1}/s, {z:.1} mean deviations over a baseline of {baseline:.1}/s, raised the alarm, {} times the rate is expected: {sized}",
+                "{sized}; the rate rises: {rate:.1} requests/s, {z:.1} mean deviations above its usual {baseline:.1}, so {} times the rate is expected",
                 self.constants.overshoot
             )
         } else {
             format!(
-                "rate {rate:.1}/s, mean deviations from the baseline add up to {:.2} of {}, the baseline is expected: {sized}",
+                "{sized}; the usual rate of {baseline:.1} requests/s is expected: the last {rate:.1} is no rise (sum of deviations \
+                 {:.2}, a rise from {} on)",
                 self.statistic.sum(),
                 self.constants.h
             )

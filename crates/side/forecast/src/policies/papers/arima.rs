@@ -78,10 +78,11 @@ impl Forecaster for Arima {
         let count = self.rates.values().len();
         match forecast {
             Some(forecast) => format!(
-                "ARIMA(2,1,2) of {count} ticks forecasts {forecast:.1}/s after {rate:.1}/s: {sized}"
+                "{sized}; ARIMA(2,1,2) over {count} ticks expects {forecast:.1} requests/s after {rate:.1}"
             ),
             None => format!(
-                "{count} ticks of {} that a forecast needs, the last tick's rate: {sized}",
+                "{sized}; the rate of the last tick is expected to go on, because only {count} of the {} ticks that a forecast needs \
+                 have passed",
                 self.samples_min
             ),
         }

@@ -86,12 +86,13 @@ impl Forecaster for Cusum {
         } = &self.newest;
         if *alarm {
             format!(
-                "rate {rate:.1}/s over a baseline of {baseline:.1}/s raised the alarm, {} times the rate is expected: {sized}",
+                "{sized}; the rate rises: {rate:.1} requests/s, well above its usual {baseline:.1}, so {} times the rate is expected",
                 self.overshoot
             )
         } else {
             format!(
-                "rate {rate:.1}/s, deviations from the baseline add up to {:.1} of {}, the baseline is expected: {sized}",
+                "{sized}; the usual rate of {baseline:.1} requests/s is expected: the last {rate:.1} is no rise (sum of deviations \
+                 {:.1}, a rise from {} on)",
                 self.statistic.sum(),
                 self.threshold
             )
@@ -129,12 +130,12 @@ mod tests {
         cusum.tick(&tick_of(4, 2.0, 0.5));
         assert_eq!(
             cusum.reason(),
-            "rate 2.0/s, deviations from the baseline add up to 0.0 of 8, the baseline is expected: 0.4/s × 0.500 s + 1 = 2 workers"
+            "2 workers are kept: 0.4 requests/s × 0.500 s each + 1 spare; the usual rate of 0.4 requests/s is expected: the last 2.0 is no rise (sum of deviations 0.0, a rise from 8 on)"
         );
         cusum.tick(&tick_of(60, 2.0, 0.5));
         assert_eq!(
             cusum.reason(),
-            "rate 30.0/s over a baseline of 6.3/s raised the alarm, 1.5 times the rate is expected: 45.0/s × 0.500 s + 1 = 24 workers"
+            "24 workers are kept: 45.0 requests/s × 0.500 s each + 1 spare; the rate rises: 30.0 requests/s, well above its usual 6.3, so 1.5 times the rate is expected"
         );
     }
 

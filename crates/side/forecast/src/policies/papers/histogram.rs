@@ -231,27 +231,27 @@ impl Forecaster for Histogram {
         let within = self.idle_times.within();
         let out = self.idle_times.out_of_bounds();
         let because = match origin {
-            Origin::Standard => {
-                format!("{within} idle times ({out} more out of bounds) say nothing yet")
-            }
+            Origin::Standard => format!(
+                "{within} pauses between requests ({out} more were too long to count) are too few to learn from"
+            ),
             Origin::Percentiles => format!(
-                "{} % to {} % of {within} idle times",
+                "most of {within} pauses between requests ({} % to {} %) ended within that time",
                 self.constants.head_percentile, self.constants.tail_percentile
             ),
             Origin::Arima => format!(
-                "{out} idle times of {} are out of bounds, the next is forecast",
+                "{out} of {} pauses between requests were too long to count, and the next one is forecast from them",
                 within + out
             ),
         };
         match self.phase {
-            WindowPhase::KeepAlive => format!("{because}: each worker is kept {to_s:.0} s"),
-            WindowPhase::Unloaded => {
-                format!(
-                    "{because}: nothing is held but from {from_s:.0} s to {to_s:.0} s after an execution"
-                )
+            WindowPhase::KeepAlive => {
+                format!("each worker is kept for {to_s:.0} s after a request; {because}")
             }
+            WindowPhase::Unloaded => format!(
+                "no worker is kept now, but from {from_s:.0} s to {to_s:.0} s after a request; {because}"
+            ),
             WindowPhase::Held => format!(
-                "{because}: held from {from_s:.0} s to {to_s:.0} s after an execution: {}",
+                "{}, from {from_s:.0} s to {to_s:.0} s after a request; {because}",
                 self.held
             ),
         }

@@ -39,6 +39,9 @@ impl Forecaster for Reactive {
     }
 
     fn reason(&self) -> String {
-        format!("the last tick's rate: {}", self.newest)
+        format!(
+            "{}; the rate of the last tick is expected to go on",
+            self.newest
+        )
     }
 }

@@ -61,17 +61,16 @@ impl Forecaster for SmoothingMarkov {
         let expected = self.newest.expected.unwrap_or_default();
         let smoothed = expected.smoothed;
         let sized = &self.newest.sized;
-        let Some(Step { from, to, middle }) = expected.step else {
-            return format!("smoothed to {smoothed:.1} at once, too early for a chain: {sized}");
+        let Some(Step { middle, .. }) = expected.step else {
+            return format!(
+                "{sized}; the smoothed use is {smoothed:.1}, and too few ticks have passed to correct it"
+            );
         };
         let what = match self.constants.reading {
-            Reading::Literal => "use",
-            Reading::Correction => "error",
+            Reading::Literal => "what usually follows use like the last tick's",
+            Reading::Correction => "the error that usually follows one like the last tick's",
         };
-        format!(
-            "smoothed to {smoothed:.1} at once, {what} goes from region {from} to {to} of {}, {middle:+.1}: {sized}",
-            self.constants.regions
-        )
+        format!("{sized}; the smoothed use is {smoothed:.1}, corrected by {middle:+.1}: {what}")
     }
 }
 
@@ -98,7 +97,7 @@ mod tests {
         }
         assert_eq!(
             forecaster.reason(),
-            "smoothed to 6.0 at once, use goes from region 1 to 1 of 4, +6.0: 12.0 at once = 12 workers"
+            "12 workers are kept: 12.0 requests at once; the smoothed use is 6.0, corrected by +6.0: what usually follows use like the last tick's"
         );
     }
 }

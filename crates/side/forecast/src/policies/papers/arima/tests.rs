@@ -77,6 +77,6 @@ fn constant_traffic_is_forecast_as_it_is() {
     assert_eq!(arima.newest.forecast, Some(10.0));
     assert_eq!(
         arima.reason(),
-        "ARIMA(2,1,2) of 30 ticks forecasts 10.0/s after 10.0/s: 10.0/s × 0.500 s + 1 = 6 workers"
+        "6 workers are kept: 10.0 requests/s × 0.500 s each + 1 spare; ARIMA(2,1,2) over 30 ticks expects 10.0 requests/s after 10.0"
     );
 }

@@ -57,7 +57,7 @@ fn a_new_function_has_the_standard_keep_alive_which_is_the_range() {
     assert_eq!(target.workers, 0);
     assert_eq!(
         life.histogram.reason(),
-        "0 idle times (0 more out of bounds) say nothing yet: each worker is kept 14400 s"
+        "each worker is kept for 14400 s after a request; 0 pauses between requests (0 more were too long to count) are too few to learn from"
     );
 }
 
@@ -80,7 +80,7 @@ fn a_period_is_prewarmed_shortly_before_it_ends() {
     assert_eq!(life.pass(0, begins + 1028), held);
     assert_eq!(
         life.histogram.reason(),
-        "5 % to 99 % of 12 idle times: held from 1026 s to 1320 s after an execution: 1.0 at once = 1 workers"
+        "1 worker is kept: 1.0 requests at once, from 1026 s to 1320 s after a request; most of 12 pauses between requests (5 % to 99 %) ended within that time"
     );
     assert_eq!(life.pass(0, begins + 1318), held);
     assert_eq!(life.pass(0, begins + 1322), unloaded);

@@ -1,0 +1,322 @@
+//! What the logs say, and what a function cannot make them say: the log of a function, and the daemon's own log.
+
+use pilot_harness::{DaemonOptions, eventually, eventually_within, needs_root};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+use crate::{ECHO, daemon_with, lab, plain};
+
+/// Prints its event's text.
+const PRINT: &str = "def handler(event, context):\n    print(event)\n";
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_report_line_that_a_function_prints_is_shown_as_the_functions_own() {
+    let daemon = lab(PRINT, plain());
+    let forged = "REPORT RequestId: x\tDuration: 0.01 ms\n1 p - REPORT RequestId: y";
+    daemon.invoke("lab", &json!(forged)).ok();
+    let log = eventually("it is written", || {
+        let log = daemon.cli_ok(&["logs", "lab"]);
+        log.contains("platform REPORT").then_some(log)
+    });
+    for forged in [
+        " function REPORT RequestId: x\tDuration",
+        " function 1 p - REPORT RequestId: y",
+    ] {
+        assert!(log.contains(forged), "{log}");
+    }
+    assert_eq!(log.matches(" platform REPORT").count(), 1, "{log}");
+    let json = lines(&daemon.cli_ok(&["logs", "lab", "--json"]));
+    let platform: Vec<_> = json
+        .iter()
+        .filter(|line| line["source"] == "platform")
+        .collect();
+    assert_eq!(platform.len(), 3, "START, END, REPORT: {json:?}");
+}
+
+#[test]
+fn no_control_character_of_a_function_reaches_whoever_reads_its_log() {
+    let daemon = lab(PRINT, plain());
+    let attack = "\u{1b}[2J\u{1b}]0;title\u{7}\u{9b}31m\u{202e}\rover";
+    daemon.invoke("lab", &json!(attack)).ok();
+    let is_clean = |text: &str| {
+        let control = |c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}';
+        assert!(!text.contains(control), "{text:?}");
+    };
+    let log = eventually("it is written", || {
+        let log = daemon.cli_ok(&["logs", "lab"]);
+        log.contains("REPORT").then_some(log)
+    });
+    assert!(
+        log.contains(r"\u{1b}[2J\u{1b}]0;title\u{7}\u{9b}31m"),
+        "{log}"
+    );
+    is_clean(&log);
+    is_clean(&daemon.logs("lab"));
+    let json = daemon.cli_ok(&["logs", "lab", "--json"]);
+    is_clean(&json);
+    let text = |line: &Value| line["text"] == attack;
+    assert!(lines(&json).iter().any(text), "the exact text: {json}");
+}
+
+#[test]
+fn a_log_is_filtered_by_time_and_by_request() {
+    let daemon = lab(PRINT, plain());
+    let first = daemon.invoke("lab", &json!("first")).ok();
+    let id = first.header("x-amzn-requestid").unwrap().to_owned();
+    daemon.invoke("lab", &json!("second")).ok();
+    let all = eventually("both are written", || {
+        let all = lines(&daemon.cli_ok(&["logs", "lab", "--json"]));
+        (all.len() == 8).then_some(all)
+    });
+    assert!(
+        all.iter()
+            .all(|line| line["time"].as_str().unwrap().ends_with('Z'))
+    );
+    let of = lines(&daemon.cli_ok(&["logs", "lab", "--json", "--request", &id]));
+    assert_eq!(of.len(), 4);
+    assert!(of.iter().all(|line| line["request_id"] == *id), "{of:?}");
+    assert_eq!(
+        daemon
+            .cli_ok(&["logs", "lab", "--since", "1h"])
+            .lines()
+            .count(),
+        8
+    );
+    let second = all[4]["time"].as_str().unwrap();
+    let since = lines(&daemon.cli_ok(&["logs", "lab", "--json", "--since", second]));
+    assert!(
+        since.iter().any(|line| line["text"] == "second"),
+        "{since:?}"
+    );
+    assert_eq!(
+        daemon.cli_ok(&["logs", "lab", "--since", "2100-01-01T00:00:00Z"]),
+        ""
+    );
+    let refused = daemon.cli(&["logs", "lab", "--since", "yesterday"]);
+    assert!(!refused.status.success());
+}
+
+#[test]
+fn a_log_of_an_earlier_version_is_read_and_claims_no_source() {
+    let daemon = lab(PRINT, plain());
+    let folder = daemon.data_dir().join("logs/lab");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("current.log"), "REPORT RequestId: old\n").unwrap();
+    daemon.invoke("lab", &json!("new")).ok();
+    let log = eventually("the new line is written", || {
+        let log = daemon.cli_ok(&["logs", "lab"]);
+        log.contains("function new").then_some(log)
+    });
+    let old = log.lines().next().unwrap();
+    assert!(old.ends_with(" unknown  REPORT RequestId: old"), "{log}");
+}
+
+#[test]
+fn the_daemons_log_says_what_was_deployed_and_what_failed() {
+    let code = "import os, time\ndef handler(event, context):\n    if event == 'exit': os._exit(3)\n    time.sleep(60)\n";
+    let daemon = lab(code, json!({"timeout_s": 0.3}));
+    daemon.invoke("lab", &json!("sleep"));
+    let crash = daemon.invoke("lab", &json!("exit"));
+    let id = crash.header("x-amzn-requestid").unwrap();
+    let log = eventually("both are in the log", || {
+        let log = daemon.log();
+        (log.contains("timed out") && log.contains("crashed")).then_some(log)
+    });
+    let line = |words: &str| log.lines().find(|line| line.contains(words)).unwrap();
+    assert!(line("deployed").contains("function=lab"), "{log}");
+    let crashed = line("a worker crashed");
+    for words in ["WARN", "function=lab", id, "exit status 3", "handler_ms="] {
+        assert!(crashed.contains(words), "{words}: {crashed}");
+    }
+    assert!(
+        line("an invocation timed out").contains("handler_ms=30"),
+        "{log}"
+    );
+    let (status, _) = daemon.upload("bad", &json!({"handler": "app.missing"}), b"no archive");
+    assert!(status >= 200);
+    assert!(
+        daemon.log().contains("not deployed"),
+        "a deployment that fails: {}",
+        daemon.log()
+    );
+}
+
+#[test]
+fn a_function_that_crashes_again_and_again_does_not_flood_the_daemons_log() {
+    let daemon = lab(
+        "import os\ndef handler(event, context):\n    os._exit(3)\n",
+        plain(),
+    );
+    for _ in 0..40 {
+        daemon.invoke("lab", &json!(1));
+    }
+    let log = eventually_within(Duration::from_secs(40), "the rest is counted", || {
+        let log = daemon.log();
+        log.contains("more invocations failed than are logged")
+            .then_some(log)
+    });
+    let told = log.matches("a worker crashed during an invocation").count();
+    assert!((1..=15).contains(&told), "{told} lines: {log}");
+    let left_out: usize = log
+        .split("left_out=")
+        .skip(1)
+        .map(|rest| {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse::<usize>().unwrap()
+        })
+        .sum();
+    assert_eq!(told + left_out, 40, "{log}");
+}
+
+#[test]
+fn a_template_cannot_flood_the_daemons_log() {
+    needs_root!();
+    // At import, a thread-less loop after the fork server has begun is not possible; a child process keeps the control socket.
+    let code = "import os, socket, stat\n\
+        def sockets():\n    for fd in range(3, 64):\n        try:\n            if stat.S_ISSOCK(os.fstat(fd).st_mode): yield fd\n        except OSError: pass\n\
+        if os.fork() == 0:\n    import time\n    time.sleep(1.0)\n    for fd in list(sockets()):\n        try:\n            s = socket.socket(fileno=os.dup(fd))\n            for n in range(3000):\n                s.send(b'{\"nonsense\": %d}' % n)\n        except OSError: pass\n    os._exit(0)\n\
+        def handler(event, context):\n    return 1\n";
+    let daemon = lab(code, plain());
+    daemon.invoke("lab", &json!(1));
+    let log = eventually_within(Duration::from_secs(20), "the flood is noticed", || {
+        let log = daemon.log();
+        log.contains("invalid message").then_some(log)
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    let _ = log;
+    let count = daemon
+        .log()
+        .matches("a template sent an invalid message")
+        .count();
+    assert!(count <= 10, "{count} lines");
+    // It goes on with a new template.
+    assert_eq!(daemon.invoke("lab", &json!(1)).ok().status, 200);
+}
+
+#[test]
+fn a_level_that_does_not_exist_is_refused_with_the_levels() {
+    let home = tempfile::tempdir().unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--log-level",
+            "loud",
+            "--data-dir",
+        ])
+        .arg(home.path().join("data"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("error, warn, info, debug, trace"), "{said}");
+    let config = home.path().join("pilotd.toml");
+    std::fs::write(&config, "[log]\nlevel = \"loud\"\n").unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+        .arg(&config)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    assert!(
+        said.contains("log.level") && said.contains("error, warn, info"),
+        "{said}"
+    );
+}
+
+#[test]
+fn memory_that_is_short_outside_the_function_is_not_blamed_on_its_limit() {
+    needs_root!();
+    let code =
+        "def handler(event, context):\n    x = []\n    while True: x.append(bytearray(1 << 20))\n";
+    let daemon = lab(code, json!({"memory_mb": 256}));
+    let answer = daemon.invoke("lab", &json!(1)).json();
+    let message = answer["errorMessage"].as_str().unwrap();
+    assert!(
+        message.contains("limit of 256 MB: raise memory_mb"),
+        "{message}"
+    );
+
+    let name = format!("pilotlight-{}", daemon.pid());
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let path = |controller: &str| {
+        own.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            (fields.next()? == controller).then(|| fields.next().unwrap().to_owned())
+        })
+    };
+    let files = [
+        (
+            "/sys/fs/cgroup/memory".to_owned(),
+            path("memory"),
+            "memory.limit_in_bytes",
+        ),
+        ("/sys/fs/cgroup".to_owned(), path(""), "memory.max"),
+    ];
+    let around = files.iter().find_map(|(mount, path, file)| {
+        let inside = format!("{mount}{}/{name}/{file}", path.clone()?);
+        let beside = format!("{mount}/{name}/{file}");
+        [inside, beside]
+            .into_iter()
+            .find(|file| std::path::Path::new(file).exists())
+    });
+    let around = around.expect("the daemon's control group");
+    std::fs::write(&around, (128 << 20).to_string()).unwrap();
+    let answer = daemon.invoke("lab", &json!(1)).json();
+    let message = answer["errorMessage"].as_str().unwrap();
+    assert!(message.contains("memory_mb was not reached"), "{message}");
+    assert_eq!(answer["errorType"], "Runtime.OutOfMemory");
+}
+
+#[test]
+fn workers_show_their_memory_before_the_first_sample() {
+    needs_root!();
+    let daemon = lab(ECHO, plain());
+    daemon.invoke("lab", &json!(1)).ok();
+    let listed = daemon.get("/_pilot/v1/functions").ok().json();
+    assert_eq!(listed[0]["workers"]["idle"], 1, "{listed}");
+    assert!(
+        listed[0]["workers"]["memory_bytes"].as_u64().unwrap() > 0,
+        "{listed}"
+    );
+}
+
+#[test]
+fn the_phase_of_a_worker_that_is_not_forked_has_another_name() {
+    let daemon = lab(ECHO, json!({"template": "off"}));
+    let timing = |name: &str| {
+        let answer = daemon.invoke(name, &json!(1));
+        answer.header("server-timing").unwrap().to_owned()
+    };
+    let exec = timing("lab");
+    assert!(
+        exec.contains("exec;dur=") && !exec.contains("fork"),
+        "{exec}"
+    );
+    daemon.upload_code("forked", &plain(), ECHO);
+    assert!(timing("forked").contains("fork;dur="));
+}
+
+#[test]
+fn the_page_of_the_control_api_loads_nothing_and_needs_no_token() {
+    let daemon = daemon_with(DaemonOptions {
+        config: Some("control_token = \"geheim\"\n".to_owned()),
+        ..DaemonOptions::default()
+    });
+    let page = daemon.get("/_pilot/v1/docs").ok();
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(
+        policy.starts_with("default-src 'none'; style-src 'sha256-"),
+        "{policy}"
+    );
+    assert!(page.text().contains("/_pilot/v1/functions/{name}/logs"));
+    assert_eq!(daemon.get("/_pilot/v1/openapi.json").status, 401);
+}
