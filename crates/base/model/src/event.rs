@@ -10,6 +10,7 @@ use crate::choices::words;
 use crate::ids::InvocationId;
 use crate::invocation::{CpuTime, InvocationRecord};
 use crate::status::RuntimeCounts;
+use crate::timeline::Instant;
 use crate::version::Version;
 
 /// An event of the path.
@@ -21,6 +22,8 @@ pub enum Event {
         id: InvocationId,
         /// Of which version.
         version: Arc<Version>,
+        /// When.
+        at: Instant,
     },
     /// A function's HTTP server printed something, within an invocation or between two.
     Printed {
@@ -28,6 +31,8 @@ pub enum Event {
         version: Arc<Version>,
         /// Whole lines, as far as the server ends them.
         output: Bytes,
+        /// When the output was taken over.
+        at: Instant,
     },
     /// An invocation ended.
     Invoked(Arc<InvocationRecord>),

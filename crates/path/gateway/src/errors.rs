@@ -243,12 +243,12 @@ impl RequestError {
     /// The response.
     pub(crate) fn into_reply(self, id: &InvocationId) -> Reply {
         let row = self.row();
-        if row.kind == Fault::Service {
-            if let Some(left_out) = SERVICE_FAULTS.admit(std::time::Instant::now()) {
-                // It may quote what the function said.
-                let problem = visible(&self.to_string());
-                tracing::error!(request_id = %id, error = row.name, left_out, "{problem}");
-            }
+        if row.kind == Fault::Service
+            && let Some(left_out) = SERVICE_FAULTS.admit(std::time::Instant::now())
+        {
+            // It may quote what the function said.
+            let problem = visible(&self.to_string());
+            tracing::error!(request_id = %id, error = row.name, left_out, "{problem}");
         }
         render(row, &self.message(), None, id)
     }

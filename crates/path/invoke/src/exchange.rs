@@ -16,7 +16,7 @@ use pilot_model::ports::{
 };
 use pilot_model::{Interface, InvocationHead, Outcome};
 use pilot_pool::Lease;
-use tokio::time::{Instant as Deadline, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 
 use crate::body::{HttpBody, Streaming};
 use crate::fault::{Failure, LastOutput};
@@ -71,9 +71,7 @@ pub(crate) async fn exchange(
         payload: payload.body,
         inputs,
     };
-    let called = Deadline::now();
-    invocation.called(called);
-    let deadline = called + patience;
+    let deadline = invocation.called() + patience;
     let mut answer = lease.worker().call(call);
     let result = match timeout_at(deadline, &mut answer).await {
         Ok(result) => result,

@@ -154,11 +154,13 @@ impl Invocation {
 
     /// The exchange with an HTTP server begins. What it prints is published from here on.
     pub(crate) fn begins(&mut self) {
-        self.timeline.started = Some(self.now());
+        let at = self.now();
+        self.timeline.started = Some(at);
         self.output_published = Some(0);
         self.context.sink.publish(Event::Began {
             id: self.id.clone(),
             version: Arc::clone(&self.version),
+            at,
         });
     }
 
@@ -172,9 +174,10 @@ impl Invocation {
         self.timeline.first_byte = Some(done.first_byte.clamp(started, now));
     }
 
-    /// The worker gets the request: its handler runs from here on, unless the worker tells more exactly.
-    pub(crate) fn called(&mut self, at: Deadline) {
-        self.called = Some(at);
+    /// The worker gets the request: its handler runs from here on, unless the worker tells more exactly. Returns the time, on the clock of
+    /// timeouts.
+    pub(crate) fn called(&mut self) -> Deadline {
+        *self.called.insert(Deadline::now())
     }
 
     /// The handler has been ended: by its timeout, by the end of its worker, because the client hung up. Does nothing if it has

@@ -407,8 +407,14 @@ impl Pool {
     /// A new worker. If it is an HTTP server, its output is followed from now on.
     fn pooled(&self, started: Started) -> Arc<PooledWorker> {
         let is_server = self.version.config.interface == Interface::Http;
-        let printing = is_server
-            .then(|| Printing::new(Arc::clone(&self.version), Arc::clone(&self.shared.sink)));
+        let printing = is_server.then(|| {
+            let (sink, clock) = (&self.shared.sink, &self.shared.clock);
+            Printing::new(
+                Arc::clone(&self.version),
+                Arc::clone(sink),
+                Arc::clone(clock),
+            )
+        });
         let pooled = PooledWorker::new(started.worker, printing, started.place);
         let pooled = Arc::new(pooled);
         if is_server {

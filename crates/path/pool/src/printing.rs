@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::ports::{EventSink, Worker};
+use pilot_model::ports::{Clock, EventSink, Worker};
 use pilot_model::{Event, Version};
 use tokio::time::{sleep, timeout};
 
@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 pub(crate) struct Printing {
     version: Arc<Version>,
     sink: Arc<dyn EventSink>,
+    clock: Arc<dyn Clock>,
     /// Held while output is taken and published, so that it is published in its order.
     state: Mutex<State>,
 }
@@ -37,10 +38,15 @@ enum Upto {
 }
 
 impl Printing {
-    pub(crate) fn new(version: Arc<Version>, sink: Arc<dyn EventSink>) -> Self {
+    pub(crate) fn new(
+        version: Arc<Version>,
+        sink: Arc<dyn EventSink>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
             version,
             sink,
+            clock,
             state: Mutex::default(),
         }
     }
@@ -92,6 +98,7 @@ impl Printing {
         self.sink.publish(Event::Printed {
             version: Arc::clone(&self.version),
             output: output.into(),
+            at: self.clock.now(),
         });
         len
     }

@@ -1,7 +1,7 @@
 //! `pilot invoke`: one invocation through the Invoke API: its response, and on request its log and its timeline.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -12,6 +12,7 @@ use clap::Args;
 use pilot_model::FunctionName;
 use pilot_model::api::ApiError;
 use pilot_model::deployment::{FunctionDescription, FunctionSummary};
+use pilot_model::log_line::{visible, visible_lines};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -132,6 +133,7 @@ fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {
     Ok(event)
 }
 
+/// Prints the response. On a terminal, control characters in it are visible; pipes and files get its bytes.
 fn print(args: &InvokeArgs, body: &[u8]) -> anyhow::Result<()> {
     if let Some(path) = &args.output {
         return write(path, body);
@@ -139,7 +141,14 @@ fn print(args: &InvokeArgs, body: &[u8]) -> anyhow::Result<()> {
     if !args.raw
         && let Ok(value) = serde_json::from_slice::<Box<serde_json::value::RawValue>>(body)
     {
-        return output::print(&(indent::indented(value.get()) + "\n"));
+        let text = indent::indented(value.get()) + "\n";
+        return match io::stdout().is_terminal() {
+            true => output::print(&visible_lines(&text)),
+            false => output::print_bytes(text.as_bytes()),
+        };
+    }
+    if !args.raw && io::stdout().is_terminal() {
+        return output::print(&visible_lines(&String::from_utf8_lossy(body)));
     }
     output::print_bytes(body)
 }
@@ -158,9 +167,10 @@ fn tell_exception(body: &[u8]) {
     } else {
         &exception.error_type
     };
-    output::note(&format!("{BAD}{kind}{BAD:#}: {}", exception.error_message));
+    let (kind, message) = (visible(kind), visible_lines(&exception.error_message));
+    output::note(&format!("{BAD}{kind}{BAD:#}: {message}"));
     for line in exception.stack_trace {
-        output::note(&format!("{DIM}{}{DIM:#}", line.trim_end()));
+        output::note(&format!("{DIM}{}{DIM:#}", visible_lines(line.trim_end())));
     }
 }
 

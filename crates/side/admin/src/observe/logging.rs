@@ -40,11 +40,11 @@ impl Subscriber for Logging {
             let name = &version.config.name;
             let lines = functions.entry(name).or_default();
             match event {
-                Event::Began { id, version } => {
-                    Lines::platform(lines, now.unix_ms, id).start(version);
+                Event::Began { id, version, at } => {
+                    Lines::platform(lines, now.of(*at), id).start(version);
                 }
-                Event::Printed { output, .. } => {
-                    Lines::of_nobody(lines, now.unix_ms).write(output);
+                Event::Printed { output, at, .. } => {
+                    Lines::of_nobody(lines, now.of(*at)).write(output);
                 }
                 Event::Invoked(record) => write_invocation(lines, record, &now),
                 _ => {}

@@ -11,7 +11,7 @@ use pilot_model::ports::Clock;
 pub(super) struct WallClock {
     monotonic: Instant,
     /// Unix milliseconds.
-    pub(super) unix_ms: u64,
+    unix_ms: u64,
 }
 
 impl WallClock {

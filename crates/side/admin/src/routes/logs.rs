@@ -37,12 +37,12 @@ pub(crate) struct LogsQuery {
     request: Option<String>,
     /// `text`: time, source and text of each line, with control characters visible. `json`: a `LogLine` per line.
     #[serde(default)]
-    #[param(default = "text", inline)]
+    #[param(value_type = String, default = "text", pattern = "^(text|json)$")]
     format: Format,
 }
 
 /// How the lines are written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
     #[default]
