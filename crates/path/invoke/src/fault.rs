@@ -44,6 +44,17 @@ impl LastOutput {
         }
     }
 
+    /// The same, and a line that the function has not printed.
+    pub(crate) fn and(self, line: &str) -> Self {
+        if self.printed == self.bytes.len() {
+            return Self::and_line(&self.bytes, line);
+        }
+        Self {
+            bytes: joined(&self.bytes, line.as_bytes()),
+            printed: self.printed,
+        }
+    }
+
     /// The same, after what was `printed` before.
     pub(crate) fn after(self, printed: Bytes) -> Self {
         if printed.is_empty() {

@@ -275,9 +275,9 @@ impl Invocation {
 }
 
 /// The output, and a line that says what to change, if that is known.
-fn with_hint(version: &Version, error: &[u8], output: Bytes) -> Bytes {
+fn with_hint(version: &Version, error: &[u8], output: LastOutput) -> LastOutput {
     match hint::of_error(&version.config, error) {
-        Some(hint) => joined(&output, format!("[HINT] {hint}\n").as_bytes()),
+        Some(hint) => output.and(&format!("[HINT] {hint}\n")),
         None => output,
     }
 }
