@@ -9,9 +9,11 @@
     reason = "test code, its shared functions included: a panic is how a test fails"
 )]
 
+mod access;
 mod apps;
 mod bench;
 mod cli;
+mod connections;
 mod deploy;
 mod durability;
 mod fidelity;

@@ -19,9 +19,7 @@ pub struct Plan {
     pub address: SocketAddr,
     /// The request's bytes.
     pub request: Vec<u8>,
-    /// A request that is sent and answered before every measured request or round, on its own connection.
-    pub before: Option<Vec<u8>>,
-    /// Pause between `before` and the measured request.
+    /// Pause between what is done before and the measured request.
     pub pause: Duration,
     /// Number of connections; also the number of requests of a burst.
     pub connections: usize,
@@ -44,23 +42,19 @@ pub enum Shape {
     Burst,
 }
 
+/// Done before every measured request or round; it is not measured.
+pub type Before<'a> = Box<dyn FnMut() -> Result<(), String> + 'a>;
+
 /// Runs the plan.
 ///
 /// # Errors
-/// The server cannot be reached, closes a connection, does not answer for 30 s, does not speak HTTP/1.1, or refuses `before`. An
+/// The server cannot be reached, closes a connection, does not answer for 30 s, does not speak HTTP/1.1, or `before` fails. An
 /// error status is not an error here: the report counts it.
-pub fn run(plan: &Plan, report: &mut Report) -> Result<(), LoadError> {
+pub fn run(plan: &Plan, before: Option<Before<'_>>, report: &mut Report) -> Result<(), LoadError> {
     let mut connections = (0..plan.connections.max(1))
         .map(|_| Connection::open(plan.address))
         .collect::<Result<Vec<_>, LoadError>>()?;
-    let mut run = Run {
-        plan,
-        aside: plan
-            .before
-            .is_some()
-            .then(|| Connection::open(plan.address))
-            .transpose()?,
-    };
+    let mut run = Run { plan, before };
     if plan.warm_up > 0 {
         let mut scratch = Report::new(Want::default());
         run.part(plan.warm_up, Duration::MAX, &mut connections, &mut scratch)?;
@@ -73,8 +67,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<(), LoadError> {
 
 struct Run<'a> {
     plan: &'a Plan,
-    /// The connection for `before`.
-    aside: Option<Connection>,
+    before: Option<Before<'a>>,
 }
 
 impl Run<'_> {
@@ -85,7 +78,7 @@ impl Run<'_> {
         connections: &mut [Connection],
         report: &mut Report,
     ) -> Result<(), LoadError> {
-        let stepwise = self.plan.before.is_some() || !self.plan.pause.is_zero();
+        let stepwise = self.before.is_some() || !self.plan.pause.is_zero();
         match self.plan.shape {
             Shape::Burst => self.bursts(count, duration, connections, report),
             Shape::Closed if stepwise || connections.len() == 1 => {
@@ -96,15 +89,8 @@ impl Run<'_> {
     }
 
     fn prepare(&mut self) -> Result<(), LoadError> {
-        if let (Some(before), Some(aside)) = (&self.plan.before, &mut self.aside) {
-            aside.send(before)?;
-            aside.wait(before)?;
-            if aside.answer.status() >= 400 {
-                return Err(LoadError::Before {
-                    status: aside.answer.status(),
-                    body: aside.answer.body_start(),
-                });
-            }
+        if let Some(before) = &mut self.before {
+            before().map_err(|problem| LoadError::Before { problem })?;
         }
         if !self.plan.pause.is_zero() {
             std::thread::sleep(self.plan.pause);
@@ -421,7 +407,6 @@ mod tests {
         Plan {
             address,
             request,
-            before: None,
             pause: Duration::ZERO,
             connections,
             shape,
@@ -443,7 +428,7 @@ mod tests {
             3,
         );
         let mut report = Report::new(Want::default());
-        run(&plan, &mut report).unwrap();
+        run(&plan, None, &mut report).unwrap();
         assert_eq!(report.document().status[&200], 3);
         serving.join().unwrap();
     }
@@ -460,7 +445,7 @@ mod tests {
             samples: true,
             ..Want::default()
         });
-        run(&plan, &mut report).unwrap();
+        run(&plan, None, &mut report).unwrap();
         let document = report.document();
         assert_eq!(document.status[&200], 2);
         assert_eq!(document.samples.unwrap().round_us.len(), 1);
@@ -477,7 +462,7 @@ mod tests {
             1,
             1,
         );
-        let error = run(&plan, &mut Report::new(Want::default())).unwrap_err();
+        let error = run(&plan, None, &mut Report::new(Want::default())).unwrap_err();
         assert!(matches!(error, LoadError::Closed), "{error}");
         serving.join().unwrap();
     }

@@ -34,6 +34,7 @@ mod report;
 mod scale;
 mod serve;
 mod simulate;
+mod token;
 mod version;
 
 /// Runs Lambda-shaped functions on this machine, without cold starts.
@@ -81,6 +82,8 @@ enum Verb {
     Bench(bench::BenchArgs),
     /// Remove a function
     Remove(remove::RemoveArgs),
+    /// Make, list or revoke tokens for the API over TCP
+    Token(token::TokenArgs),
     /// Print the versions of this binary and of the daemon
     Version(version::VersionArgs),
     /// Print a shell completion script
@@ -124,6 +127,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Bench(args) => bench::run(&client()?, &cli.connection, &args),
         Verb::Remove(args) => remove::run(&client()?, &args),
+        Verb::Token(args) => token::run(&client()?, &args),
         Verb::Version(args) => version::run(&client()?, &args),
         Verb::Completions { shell } => completions(shell),
     }

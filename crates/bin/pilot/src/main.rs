@@ -7,8 +7,12 @@ use std::process::ExitCode;
 mod assemble;
 mod cli;
 mod daemon_config;
+mod data_dir;
+mod listening;
+mod secrets;
 mod serve;
 mod serve_args;
+mod unix_path;
 
 fn main() -> ExitCode {
     cli::main()

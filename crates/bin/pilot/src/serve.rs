@@ -1,17 +1,18 @@
 //! `pilot serve`: the daemon, from its configuration to its end: assemble, serve, drain.
 
 use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use pilot_gateway::Gateway;
 use pilot_sandbox::{Isolation, Spawner};
 use pilot_telemetry::logging;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::assemble::assemble;
 use crate::daemon_config::DaemonConfig;
+use crate::{data_dir, listening};
 
 /// Runs the daemon until SIGINT or SIGTERM, then drains it. `begun` is called as soon as the process may have threads.
 ///
@@ -34,6 +35,7 @@ pub(crate) fn run(
             missing.join("; ")
         );
     }
+    data_dir::prepare(&config.data_dir)?;
     let mount_point = config.data_dir.join("run/root");
     fs::create_dir_all(&mount_point)
         .with_context(|| format!("cannot create {}", mount_point.display()))?;
@@ -55,20 +57,18 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let daemon = assemble(config, isolation, spawner)?;
     let restored = daemon.deployer.restore();
-    let listener = TcpListener::bind(config.listen).await.with_context(|| {
-        format!(
-            "cannot listen on {}: is another daemon there? choose another address with --listen",
-            config.listen
-        )
-    })?;
+    let listening = listening::bind_all(config).await?;
+    let url = functions_url(listening.functions);
     tracing::info!(
-        address = %listener.local_addr()?,
+        address = %listening.functions,
+        control = %listening.socket.path().display(),
         data_dir = %config.data_dir.display(),
         functions = restored.functions,
         broken = restored.broken.len(),
         "pilotlight {} serves",
         env!("CARGO_PKG_VERSION"),
     );
+    let _ = daemon.functions_url.set(url);
     let stop = stop_signal()?;
     let followed = daemon.observations.clone();
     let stop = async move {
@@ -83,7 +83,7 @@ async fn serve(
         daemon.deployer.keep_tidy(TIDY_EVERY).await;
     };
     let serving = Gateway::serve(
-        listener,
+        listening.listeners,
         daemon.gateway.clone(),
         daemon.invoker.clone(),
         daemon.control(),
@@ -105,6 +105,17 @@ async fn serve(
     }
     daemon.bus.stop();
     Ok(())
+}
+
+/// Where a client on this machine calls functions.
+fn functions_url(mut bound: SocketAddr) -> String {
+    if bound.ip().is_unspecified() {
+        bound.set_ip(match bound {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("http://{bound}")
 }
 
 /// How often the deployer removes files that an invocation still used when its version was replaced.

@@ -8,6 +8,7 @@ use hyper::body::{Body as _, Incoming};
 use pilot_model::InvocationId;
 
 use crate::connection::line::Line;
+use crate::control;
 use crate::errors::RequestError;
 use crate::function_url::{self, Place};
 use crate::gate::Gate;
@@ -16,7 +17,6 @@ use crate::lambda_api::{self, Form};
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
 use crate::route::{Route, route};
-use crate::web_page;
 
 /// Answers one request.
 pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
@@ -48,16 +48,10 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
     let uri = std::mem::take(&mut head.uri);
     let target = route(uri.path());
     if target == Route::Control {
-        // The rest are health and metrics.
-        if uri.path().starts_with("/_pilot/")
-            && !gate.config.control_requires_token
-            && let Err(error) = web_page::refuse(&head, &gate.config.hosts)
-        {
-            return error.into_reply(&new_id());
-        }
         head.uri = uri;
-        let response = (gate.control)(Request::from_parts(head, body)).await;
-        return response.map(ReplyBody::Control);
+        return control::answer(gate, head, body)
+            .await
+            .unwrap_or_else(|error| error.into_reply(&new_id()));
     }
     let context = RequestContext {
         gate,
@@ -72,6 +66,12 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
         Route::Invoke { name } => lambda_api::invoke(context, name, uri.query(), Form::Whole).await,
         Route::InvokeStreaming { name } => {
             lambda_api::invoke(context, name, uri.query(), Form::EventStream).await
+        }
+        Route::FunctionUrl { .. } if !gate.door.serves.function_urls() => {
+            Err(RequestError::NotSupported {
+                feature: "a function URL on the control API's address",
+                instead: "call it on the address for functions (listen)",
+            })
         }
         Route::FunctionUrl { name, root, path } => {
             let whole = uri.path_and_query().map_or("", PathAndQuery::as_str);

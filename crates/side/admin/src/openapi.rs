@@ -23,6 +23,9 @@ use crate::admin::Admin;
         crate::routes::layers::find,
         crate::routes::layers::add,
         crate::routes::logs::logs,
+        crate::routes::tokens::create,
+        crate::routes::tokens::list,
+        crate::routes::tokens::revoke,
         crate::routes::process::version,
         openapi,
         crate::routes::process::metrics,
@@ -32,6 +35,7 @@ use crate::admin::Admin;
     tags(
         (name = "functions", description = "What is deployed"),
         (name = "layers", description = "Content that functions share, shown at /opt of their sandboxes"),
+        (name = "tokens", description = "Who may do what"),
         (name = "daemon", description = "The daemon itself"),
     ),
 )]
@@ -53,7 +57,7 @@ fn document(version: &str) -> OpenApi {
     let components = document.components.get_or_insert_default();
     let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     components.add_security_scheme(BEARER, bearer);
-    // Either no token or the token, depending on the daemon's configuration.
+    // Over TCP a token, on the control socket none.
     document.security = Some(vec![
         SecurityRequirement::default(),
         SecurityRequirement::new::<_, [&str; 0], &str>(BEARER, []),

@@ -5,17 +5,16 @@ use clap::Args;
 /// Which daemon to use.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Connection {
-    /// The daemon's address
+    /// The daemon's address: unix:PATH or http://HOST:PORT [default: the control socket of the daemon on this machine]
     #[arg(
         long,
         global = true,
         env = "PILOT_ENDPOINT",
-        value_name = "URL",
-        default_value = DEFAULT_ENDPOINT,
+        value_name = "ADDRESS",
         help_heading = "Client options"
     )]
-    pub(super) endpoint: String,
-    /// The daemon's bearer token, if it requires one
+    pub(super) endpoint: Option<String>,
+    /// A token, which the daemon requires over TCP
     #[arg(
         long,
         global = true,
@@ -26,5 +25,3 @@ pub(super) struct Connection {
     )]
     pub(super) token: Option<String>,
 }
-
-const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:8080";

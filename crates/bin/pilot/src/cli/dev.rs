@@ -59,7 +59,7 @@ pub(super) fn run(args: &DevArgs) -> anyhow::Result<()> {
     };
     let daemon = Daemon::start(&data_dir, args.listen, sender.clone())?;
     let client = Client::new(&Connection {
-        endpoint: daemon.endpoint(),
+        endpoint: Some(daemon.endpoint()),
         token: None,
     })?;
     if let Some(ended) = wait_until_ready(&client, &inbox)? {
@@ -121,7 +121,7 @@ impl Session {
         for target in self.project.targets.clone() {
             match deploy::deploy(&self.client, &target, Show::Progress) {
                 Ok(report) => {
-                    let _ = output::print(&report::deployed(&report, self.client.endpoint()));
+                    let _ = output::print(&report::deployed(&report, &self.client.functions_url()));
                     self.follow(&target);
                 }
                 Err(_) if self.is_stopping() => return,

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
-use pilot_loadgen::closed::{Plan, Shape, run};
+use pilot_loadgen::closed::{Before, Plan, Shape, run};
 use pilot_loadgen::report::{Document, Report, Want};
 use pilot_loadgen::times::Summary;
 use pilot_model::FunctionName;
+use pilot_model::api::ScaleRequest;
+use pilot_model::status::PoolStatus;
 use serde::Serialize;
 
 use super::super::client::Client;
@@ -124,7 +126,6 @@ pub(super) fn cold(
     let plan = Plan {
         address: target.site.address,
         request: target.request,
-        before: target.retire,
         pause: Duration::from_millis(args.pause_ms),
         connections: 1,
         shape: Shape::Closed,
@@ -132,7 +133,12 @@ pub(super) fn cold(
         duration: Duration::MAX,
         warm_up: args.warm_up,
     };
-    let measured = measure(&plan, Phases::Collect, &args.output)?;
+    let measured = measure(
+        &plan,
+        retire(client, target.retires),
+        Phases::Collect,
+        &args.output,
+    )?;
     tell("cold", subject, &plan, &measured, &args.output)
 }
 
@@ -151,7 +157,6 @@ pub(super) fn warm(
     let plan = Plan {
         address: target.site.address,
         request: target.request,
-        before: None,
         pause: Duration::from_millis(args.pause_ms),
         connections: args.connections,
         shape: Shape::Closed,
@@ -165,7 +170,7 @@ pub(super) fn warm(
     } else {
         Phases::Ignore
     };
-    let measured = measure(&plan, phases, &args.output)?;
+    let measured = measure(&plan, None, phases, &args.output)?;
     tell("warm", subject, &plan, &measured, &args.output)
 }
 
@@ -180,7 +185,6 @@ pub(super) fn burst(
     let plan = Plan {
         address: target.site.address,
         request: target.request,
-        before: target.retire.filter(|_| !args.keep_workers),
         pause: Duration::from_millis(args.pause_ms),
         connections: args.connections,
         shape: Shape::Burst,
@@ -188,7 +192,13 @@ pub(super) fn burst(
         duration: Duration::MAX,
         warm_up: args.warm_up,
     };
-    let measured = measure(&plan, Phases::Collect, &args.output)?;
+    let retires = target.retires.filter(|_| !args.keep_workers);
+    let measured = measure(
+        &plan,
+        retire(client, retires),
+        Phases::Collect,
+        &args.output,
+    )?;
     tell("burst", subject, &plan, &measured, &args.output)
 }
 
@@ -209,14 +219,32 @@ enum Phases {
     Ignore,
 }
 
-fn measure(plan: &Plan, phases: Phases, output: &OutputArgs) -> anyhow::Result<Document> {
+/// What is done before every measured request: the function's idle workers are retired.
+fn retire(client: &Client, function: Option<FunctionName>) -> Option<Before<'_>> {
+    let function = function?;
+    let none = ScaleRequest {
+        workers: Some(0),
+        policy: None,
+    };
+    Some(Box::new(move || {
+        let retired = client.post_function::<PoolStatus>(&function, "/scale", &none);
+        retired.map(drop).map_err(|error| format!("{error:#}"))
+    }))
+}
+
+fn measure(
+    plan: &Plan,
+    before: Option<Before<'_>>,
+    phases: Phases,
+    output: &OutputArgs,
+) -> anyhow::Result<Document> {
     let mut report = Report::new(Want {
         start_header: Some("x-pilot-start"),
         failure_header: Some("x-amz-function-error"),
         phases: phases == Phases::Collect,
         samples: output.samples,
     });
-    run(plan, &mut report)?;
+    run(plan, before, &mut report)?;
     Ok(report.document())
 }
 

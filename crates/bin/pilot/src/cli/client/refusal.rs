@@ -6,6 +6,7 @@ use pilot_model::api::ApiError;
 use ureq::http::StatusCode;
 
 use super::super::failure::Failure;
+use crate::listening::GROUP;
 
 /// A request without a response.
 pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
@@ -13,12 +14,22 @@ pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
         ureq::Error::Io(error) => matches!(
             error.kind(),
             ErrorKind::ConnectionRefused
+                | ErrorKind::NotFound
                 | ErrorKind::HostUnreachable
                 | ErrorKind::NetworkUnreachable
         ),
         ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => true,
         _ => false,
     };
+    if let ureq::Error::Io(error) = &error
+        && error.kind() == ErrorKind::PermissionDenied
+    {
+        let problem = format!(
+            "this user may not use the control socket {endpoint}: run pilot as the daemon's user, or as a member of the group \
+             {GROUP} if the daemon is the system's service"
+        );
+        return anyhow::anyhow!(problem);
+    }
     if unreachable {
         let endpoint = endpoint.to_owned();
         return Failure::Unreachable { endpoint }.into();
