@@ -355,6 +355,62 @@ fn a_service_has_its_socket_in_its_runtime_directory_and_not_where_others_write(
     assert!(log.contains("other users may write to"), "{log}");
 }
 
+/// The machine's list of groups is replaced in a mount namespace.
+#[test]
+fn members_of_the_services_group_may_use_its_socket_and_nobody_else() {
+    pilot_harness::needs_root!();
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let groups = fs::read_to_string("/etc/group").unwrap();
+    fs::write(
+        folder.path().join("group"),
+        groups + "pilotlight:x:64242:\n",
+    )
+    .unwrap();
+    let program = folder.path().join("pilot");
+    fs::copy(env!("CARGO_BIN_EXE_pilot"), &program).unwrap();
+    let runtime = folder.path().join("run");
+    fs::create_dir(&runtime).unwrap();
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).unwrap();
+    let log = fs::File::create(folder.path().join("log")).unwrap();
+    let mut serving = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c"])
+        .arg("mount --bind \"$0\" /etc/group && exec \"$@\"")
+        .arg(folder.path().join("group"))
+        .arg(&program)
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(folder.path().join("data"))
+        .env("RUNTIME_DIRECTORY", &runtime)
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let socket = runtime.join("control.sock");
+    let list = |group: u32| {
+        Command::new(&program)
+            .args(["list", "--endpoint", &format!("unix:{}", socket.display())])
+            .current_dir("/")
+            .uid(NOBODY)
+            .gid(group)
+            .output()
+            .unwrap()
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !socket.exists() && std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let found = fs::metadata(&socket).map(|found| (found.gid(), found.mode() & 0o777));
+    let (member, other) = (list(64_242), list(NOBODY));
+    pilot_harness::terminate(&mut serving);
+    assert_eq!(found.unwrap(), (64_242, 0o660));
+    assert!(member.status.success(), "{}", said(&member));
+    assert!(!other.status.success());
+    assert!(
+        said(&other).contains("member of the group pilotlight"),
+        "{}",
+        said(&other)
+    );
+}
+
 #[test]
 fn a_token_has_only_its_roles_functions_and_owner() {
     let (daemon, control) = with_control_address("invocations = \"token\"\n");

@@ -42,8 +42,12 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
         *reply.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         return reply;
     }
-    if let Err(error) = check_host(&head) {
-        return error.into_reply(&new_id());
+    if let Err(error) = check_host(&head).and_then(|()| check_coding(&head)) {
+        let mut reply = error.into_reply(&new_id());
+        // Another program may see another request behind this one.
+        let close = HeaderValue::from_static("close");
+        reply.headers_mut().insert(headers::CONNECTION, close);
+        return reply;
     }
     let uri = std::mem::take(&mut head.uri);
     let target = route(uri.path());
@@ -107,6 +111,19 @@ fn check_host(head: &Parts) -> Result<(), RequestError> {
     Err(RequestError::Malformed {
         problem: problem.to_owned(),
     })
+}
+
+/// `chunked` is the only transfer coding. hyper looks at the last one alone, and passes a body on as if nothing came before it; another
+/// program could see other ends of requests (RFC 9112, section 6.1).
+fn check_coding(head: &Parts) -> Result<(), RequestError> {
+    let mut codings = head.headers.get_all(headers::TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err(RequestError::Malformed {
+            problem: "the only supported Transfer-Encoding is chunked".to_owned(),
+        }),
+    }
 }
 
 /// A random UUID from a local generator that the kernel seeds. Ids must be unique, but not secret.
