@@ -2,6 +2,11 @@
 //! is sent to a function whose body is collected, and to one whose requests pass to a server of its own. Behind it comes a request
 //! that an attacker wants to hide in it. Either the request is refused and the connection closed, or the function gets exactly one body.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "test code, its shared functions included: a panic is how a test fails"
+)]
+
 mod support;
 
 use std::sync::{Arc, Mutex};
