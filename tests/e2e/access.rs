@@ -329,16 +329,15 @@ fn a_socket_left_by_a_killed_daemon_is_replaced_and_a_live_ones_is_not() {
 
 #[test]
 fn a_service_has_its_socket_in_its_runtime_directory_and_not_where_others_write() {
-    let folder = tempfile::tempdir().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("pilotlight");
+    fs::create_dir(&folder).unwrap();
     let options = || DaemonOptions {
-        environment: vec![(
-            "RUNTIME_DIRECTORY".to_owned(),
-            folder.path().display().to_string(),
-        )],
+        environment: vec![("RUNTIME_DIRECTORY".to_owned(), folder.display().to_string())],
         ..DaemonOptions::default()
     };
     let daemon = daemon_with(options());
-    let socket = folder.path().join("control.sock");
+    let socket = folder.join("control.sock");
     assert_eq!(mode(&socket), 0o660);
     assert!(!daemon.control_socket().exists());
     let endpoint = format!("unix:{}", socket.display());
@@ -349,7 +348,7 @@ fn a_service_has_its_socket_in_its_runtime_directory_and_not_where_others_write(
             .success()
     );
     drop(daemon);
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     let (code, log) = Daemon::refuses_to_start(env!("CARGO_BIN_EXE_pilot"), options());
     assert_eq!(code, Some(1));
     assert!(log.contains("other users may write to"), "{log}");
@@ -369,7 +368,7 @@ fn members_of_the_services_group_may_use_its_socket_and_nobody_else() {
     .unwrap();
     let program = folder.path().join("pilot");
     fs::copy(env!("CARGO_BIN_EXE_pilot"), &program).unwrap();
-    let runtime = folder.path().join("run");
+    let runtime = folder.path().join("pilotlight");
     fs::create_dir(&runtime).unwrap();
     fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).unwrap();
     let log = fs::File::create(folder.path().join("log")).unwrap();
@@ -555,6 +554,56 @@ fn has_in_memory(pid: i32, wanted: &[u8]) -> bool {
         memory.read_at(&mut bytes, from).is_ok()
             && bytes.windows(wanted.len()).any(|window| window == wanted)
     })
+}
+
+/// Also with the host's network: it can connect to every port, but has no token, and the socket and the token's file are in no
+/// folder that it sees.
+#[test]
+fn a_function_cannot_use_the_control_api() {
+    let (daemon, control) = with_control_address("");
+    let code = r#"
+import http.client, os, socket
+
+def ask(connection, path):
+    try:
+        connection.request("POST", path, "{}", {"content-type": "application/json"})
+        return connection.getresponse().status
+    except OSError as error:
+        return type(error).__name__
+
+def handler(event, context):
+    found = {}
+    for name, port in event["ports"].items():
+        for path in event["paths"]:
+            found[f"{name} {path}"] = ask(http.client.HTTPConnection("127.0.0.1", port, timeout=5), path)
+    for name in ("control.sock", "admin.token", "tokens.json"):
+        found[name] = os.path.exists(os.path.join(event["data"], name))
+    try:
+        with socket.socket(socket.AF_UNIX) as own:
+            own.connect(os.path.join(event["data"], "control.sock"))
+        found["socket"] = "connected"
+    except OSError as error:
+        found["socket"] = type(error).__name__
+    return found
+"#;
+    daemon.upload_code("spy", &json!({"network": "host"}), code);
+    let event = json!({
+        "ports": {"functions": daemon.address().port(), "control": control.port()},
+        "paths": ["/_pilot/v1/functions/spy/scale", "/_pilot/v1/tokens"],
+        "data": daemon.data_dir(),
+    });
+    let found = crate::answer(&daemon, "spy", event);
+    let wanted = json!({
+        "functions /_pilot/v1/functions/spy/scale": 404,
+        "functions /_pilot/v1/tokens": 404,
+        "control /_pilot/v1/functions/spy/scale": 401,
+        "control /_pilot/v1/tokens": 401,
+        "control.sock": false,
+        "admin.token": false,
+        "tokens.json": false,
+        "socket": "FileNotFoundError",
+    });
+    assert_eq!(found, wanted);
 }
 
 #[test]

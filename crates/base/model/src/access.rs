@@ -18,7 +18,7 @@ pub enum Role {
     Invoke,
     /// Deploy, describe, scale and remove functions, and read their logs.
     Deploy,
-    /// Everything, for all functions: also metrics and tokens.
+    /// Everything, for all functions: also tokens.
     Admin,
 }
 
@@ -100,6 +100,12 @@ impl Grant {
                         .functions
                         .iter()
                         .any(|known| known.as_str() == function)))
+    }
+
+    /// Whether it is for some functions or one owner only.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        !self.is_admin() && (!self.functions.is_empty() || self.owner.is_some())
     }
 
     /// Whether it may do everything.

@@ -66,8 +66,8 @@ pub(crate) struct Limits {
     pub(crate) queue: usize,
     /// Highest number of open connections to the address for functions.
     pub(crate) connections: usize,
-    /// How many of them may come from one address.
-    pub(crate) connections_per_address: usize,
+    /// How many of them may come from one address. `None`: three quarters.
+    pub(crate) connections_per_address: Option<usize>,
     /// Highest number of open connections to the control socket, and to the control API's address.
     pub(crate) control_connections: usize,
     /// Time that running requests get when the daemon stops, seconds.
@@ -92,7 +92,7 @@ impl Default for Limits {
             pids: 256,
             queue: 1000,
             connections: 1024,
-            connections_per_address: 768,
+            connections_per_address: None,
             control_connections: 256,
             drain_s: 30.0,
             runtimes: 500,
@@ -110,6 +110,11 @@ fn zero_is_no_limit<'de, D: Deserializer<'de>>(limit: D) -> Result<Option<NonZer
 impl Limits {
     pub(crate) fn runtimes_keep(&self) -> Duration {
         Duration::from_secs_f64(self.runtimes_keep_s)
+    }
+
+    pub(crate) fn connections_per_address(&self) -> usize {
+        let default = self.connections - self.connections / 4;
+        self.connections_per_address.unwrap_or(default)
     }
 
     pub(crate) fn drain(&self) -> Duration {
@@ -298,7 +303,9 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         ("limits.connections", limits.connections >= 1),
         (
             "limits.connections_per_address",
-            limits.connections_per_address >= 1,
+            limits
+                .connections_per_address
+                .is_none_or(|limit| limit >= 1),
         ),
         (
             "limits.control_connections",
@@ -408,6 +415,19 @@ mod tests {
                 Ok(Access::Open)
             );
         }
+    }
+
+    #[test]
+    fn one_address_may_hold_three_quarters_of_the_connections_unless_told_otherwise() {
+        let limit = |text: &str| {
+            let file = parse(text, Path::new("f")).unwrap();
+            file.limits.connections_per_address()
+        };
+        assert_eq!(limit(""), 768);
+        assert_eq!(limit("[limits]\nconnections = 1"), 1);
+        assert_eq!(limit("[limits]\nconnections = 100"), 75);
+        assert_eq!(limit("[limits]\nconnections_per_address = 1024"), 1024);
+        assert!(parse("[limits]\nconnections_per_address = 0", Path::new("f")).is_err());
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening>
             },
             everyone: None,
             connections_max: limits.connections,
-            connections_per_address_max: limits.connections_per_address,
+            connections_per_address_max: limits.connections_per_address(),
         },
     ));
     if let Some(control) = config.control_listen.filter(|_| !is_shared) {
@@ -230,23 +230,27 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// At `given`; otherwise in the service's runtime directory (`RuntimeDirectory=` of systemd.exec(5)), otherwise in the data
+    /// At `given`; otherwise in the service's runtime directory (`RuntimeDirectory=pilotlight`, systemd.exec(5)), otherwise in the data
     /// directory, which only its owner can enter.
     pub(crate) fn resolve(
         given: Option<PathBuf>,
         runtime_directory: Option<&str>,
         data_dir: &Path,
     ) -> io::Result<Self> {
-        let first = runtime_directory.and_then(|folders| folders.split(':').next());
-        let (path, is_for_group) = match (given, first.filter(|folder| folder.starts_with('/'))) {
+        // Another service may have started this process; then the variable is about that one.
+        let ours = |folder: &&Path| folder.is_absolute() && folder.ends_with(SERVICE);
+        let folders = runtime_directory.unwrap_or_default().split(':');
+        let (path, is_for_group) = match (given, folders.map(Path::new).find(ours)) {
             (Some(path), _) => (std::path::absolute(path)?, true),
-            (None, Some(folder)) => (Path::new(folder).join(SOCKET_NAME), true),
+            (None, Some(folder)) => (folder.join(SOCKET_NAME), true),
             (None, None) => (data_dir.join(SOCKET_NAME), false),
         };
         Ok(Self { path, is_for_group })
     }
 }
 
+/// The service's folder in a runtime directory.
+pub(crate) const SERVICE: &str = "pilotlight";
 /// The file name of the control socket.
 pub(crate) const SOCKET_NAME: &str = "control.sock";
 /// The group whose members may use the control socket of the service.
@@ -326,9 +330,11 @@ mod tests {
             let found = ControlSocket::resolve(given.map(PathBuf::from), runtime, data).unwrap();
             (found.path.display().to_string(), found.is_for_group)
         };
-        assert_eq!(path(None, None), ("/d/control.sock".to_owned(), false));
+        for none in [None, Some(""), Some("/run/ci-runner"), Some("pilotlight")] {
+            assert_eq!(path(None, none), ("/d/control.sock".to_owned(), false));
+        }
         assert_eq!(
-            path(None, Some("/run/pilotlight:/run/x")),
+            path(None, Some("/run/x:/run/pilotlight")),
             ("/run/pilotlight/control.sock".to_owned(), true)
         );
         assert_eq!(

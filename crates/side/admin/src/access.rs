@@ -17,6 +17,8 @@ pub(crate) enum RouteAccess {
     Open,
     /// Everyone with a valid token.
     Known,
+    /// Those whose token is for all functions and owners, whatever its role.
+    Whole,
     /// Those with this role. If the path names a function, they must have it for this function.
     Role(Role),
 }
@@ -58,8 +60,16 @@ async fn check(
             ));
         }
     };
-    let RouteAccess::Role(role) = access else {
-        return Ok(());
+    let role = match access {
+        RouteAccess::Role(role) => role,
+        RouteAccess::Whole if grant.is_limited() => {
+            let problem = format!(
+                "the token '{}' is for some functions, and this is about all of them",
+                grant.name
+            );
+            return Err(Failure::new("forbidden", problem));
+        }
+        RouteAccess::Whole | RouteAccess::Known | RouteAccess::Open => return Ok(()),
     };
     let permitted = match &name {
         Some(function) => grant.permits(role, function),

@@ -7,7 +7,7 @@ use pilot_model::api::ApiError;
 pub(super) enum Failure {
     /// No daemon answers at the endpoint.
     #[error(
-        "no daemon at {endpoint}: start one with `pilot serve`, or name it with --endpoint or PILOT_ENDPOINT"
+        "no daemon at {endpoint}: start one with `pilot serve`, or name it with --endpoint or PILOT_ENDPOINT (unix:DATA_DIR or http://HOST:PORT)"
     )]
     Unreachable {
         /// The endpoint.
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(
             failure.to_string(),
             "no daemon at http://127.0.0.1:1: start one with `pilot serve`, \
-             or name it with --endpoint or PILOT_ENDPOINT"
+             or name it with --endpoint or PILOT_ENDPOINT (unix:DATA_DIR or http://HOST:PORT)"
         );
         assert_eq!(Failure::usage("x").exit_code(), 2);
         assert_eq!(Failure::ReaderGone.exit_code(), 0);

@@ -111,8 +111,8 @@ struct Upload {
 
 async fn read_form(admin: &Admin, mut form: Multipart) -> Result<Upload, Failure> {
     let (mut spec, mut code) = (None, None);
-    let pace = Pace::new();
-    while let Some(field) = pace
+    // The code has a pace of its own, so each part begins a new one.
+    while let Some(field) = Pace::new()
         .next(form.next_field())
         .await?
         .map_err(|error| broken(&error))?

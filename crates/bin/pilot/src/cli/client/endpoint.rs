@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::failure::Failure;
 use crate::daemon_config::default_data_dir;
-use crate::listening::SOCKET_NAME;
+use crate::listening::{SERVICE, SOCKET_NAME};
 use crate::unix_path;
 
 /// Where a daemon answers.
@@ -51,13 +51,14 @@ impl Endpoint {
         Ok(Self::Http(trimmed.to_owned()))
     }
 
-    /// The socket of a daemon on this machine: in the user's data directory, or that of the system's service. If nobody listens on
+    /// The socket of a daemon on this machine: in the user's data directory, or that of the user's or the system's service. If nobody listens on
     /// either, the first one.
     pub(super) fn find() -> Result<Self, Failure> {
         let candidates: Vec<PathBuf> = default_data_dir()
             .into_iter()
             .map(|folder| folder.join(SOCKET_NAME))
-            .chain([PathBuf::from(SERVICE_SOCKET)])
+            .chain(runtime_directory().map(|folder| folder.join(SERVICE).join(SOCKET_NAME)))
+            .chain([Path::new("/run").join(SERVICE).join(SOCKET_NAME)])
             .collect();
         let answers = candidates.iter().find(|path| listens(path));
         let chosen = answers.or(candidates.first());
@@ -92,8 +93,11 @@ fn listens(path: &Path) -> bool {
     }
 }
 
-/// The socket of the system's service.
-pub(super) const SERVICE_SOCKET: &str = "/run/pilotlight/control.sock";
+/// The runtime directory of the user, where a service of the user has its socket.
+fn runtime_directory() -> Option<PathBuf> {
+    let folder = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    folder.is_absolute().then_some(folder)
+}
 
 #[cfg(test)]
 mod tests {

@@ -46,6 +46,7 @@ async fn every_route_wants_its_role() {
         let wanted = match (route.access, path.contains("/known")) {
             (RouteAccess::Open, _) => ".......",
             (RouteAccess::Known, _) => "11.....",
+            (RouteAccess::Whole, _) => "11.33..",
             (RouteAccess::Role(Role::Deploy), true) => "1133...",
             (RouteAccess::Role(Role::Deploy), false) => "113....",
             (RouteAccess::Role(_), _) => "113333.",
@@ -181,6 +182,29 @@ async fn an_upload_that_stops_or_trickles_is_cut_off() {
             sent.elapsed()
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_upload_that_goes_on_is_not_cut_off() {
+    let bench = Bench::new(AdminConfig::default());
+    bench.control.go_on.add_permits(1);
+    let (mut head, _) = form(&[("spec", b"{}")]).into_parts();
+    head.extensions.insert(known(Grant::admin("test")));
+    let part =
+        |name: &str| format!("\r\n--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n");
+    let mut pieces = vec![part("spec")[2..].to_owned() + "{}" + &part("code")];
+    pieces.extend(std::iter::repeat_n("x".repeat(8 << 10), 100));
+    pieces.push("\r\n--b--\r\n".to_owned());
+    let stream = futures_util::stream::iter(pieces).then(|piece| async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok::<_, std::io::Error>(piece)
+    });
+    let sent = tokio::time::Instant::now();
+    let response = bench
+        .send(Request::from_parts(head, Body::from_stream(stream)))
+        .await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(sent.elapsed() > Duration::from_secs(100));
 }
 
 #[tokio::test]
