@@ -3,6 +3,8 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,11 +13,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::connection::line::Usage;
 use crate::connection::stream::Stream;
 use crate::connection::{self, DrainPhase};
 use crate::gate::Gate;
 use crate::listener::{Listener, ListeningSocket};
-use crate::peers::{Full, Peers};
+use crate::peers::{Full, Peers, Place};
 
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,26 +75,27 @@ async fn accept_all(
             Some(_) = refusals.join_next() => continue,
         };
         match accepted {
-            Ok((stream, peer)) => match peers.admit(peer.ip()) {
-                Ok(place) => {
-                    let serving = connection::serve(gate.clone(), stream, peer, phase.clone());
-                    connections.spawn(async move {
-                        serving.await;
-                        drop(place);
-                    });
-                }
-                Err(full) => {
-                    gate.refused.full(full);
-                    // Not for each one: a client could fill the log.
-                    if reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
-                        report(full, &socket, &peer.ip());
-                        reported = Some(Instant::now());
+            Ok((stream, peer)) => {
+                let usage = Arc::<Usage>::default();
+                match peers.admit(peer.ip(), &usage) {
+                    Ok(place) => {
+                        let serving =
+                            serve(gate.clone(), place, stream, peer, usage, phase.clone());
+                        connections.spawn(serving);
                     }
-                    if refusals.len() < REFUSALS_MAX {
-                        refusals.spawn(refuse(stream));
+                    Err(full) => {
+                        gate.refused.full(full);
+                        // Not for each one: a client could fill the log.
+                        if reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
+                            report(full, &socket, &peer.ip());
+                            reported = Some(Instant::now());
+                        }
+                        if refusals.len() < REFUSALS_MAX {
+                            refusals.spawn(refuse(stream));
+                        }
                     }
                 }
-            },
+            }
             Err(error) if is_the_clients(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection; if too many files are open, raise the limit of open files");
@@ -103,6 +107,30 @@ async fn accept_all(
         }
     }
     connections
+}
+
+/// Serves one connection while it has its place.
+async fn serve(
+    gate: Arc<Gate>,
+    place: Place,
+    stream: Stream,
+    peer: SocketAddr,
+    usage: Arc<Usage>,
+    phase: watch::Receiver<DrainPhase>,
+) {
+    let serving = connection::serve(gate.clone(), stream, peer, usage.clone(), phase);
+    let mut serving = pin!(serving);
+    tokio::select! {
+        biased;
+        () = serving.as_mut() => return,
+        () = place.taken() => {}
+    }
+    if usage.is_used() {
+        // It has just sent its first request, which is not interrupted.
+        serving.await;
+    } else {
+        gate.refused.too_slow();
+    }
 }
 
 fn report(full: Full, socket: &ListeningSocket, address: &std::net::IpAddr) {

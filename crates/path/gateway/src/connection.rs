@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
 use tokio::sync::watch;
 
-use self::line::Line;
+use self::line::{Line, Usage};
 use self::socket::Socket;
 use self::stream::Stream;
 use crate::dispatch;
@@ -37,9 +37,10 @@ pub(crate) async fn serve(
     gate: Arc<Gate>,
     stream: Stream,
     peer: SocketAddr,
+    usage: Arc<Usage>,
     phase: watch::Receiver<DrainPhase>,
 ) {
-    let line = Line::new(peer);
+    let line = Line::new(peer, usage);
     serve_http(&gate, stream, &line, phase).await;
     if line.usage().is_too_slow() {
         gate.refused.too_slow();

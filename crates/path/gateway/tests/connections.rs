@@ -147,6 +147,33 @@ async fn connections_beyond_the_limit_are_told_to_come_back() {
 }
 
 #[tokio::test]
+async fn connections_without_a_request_make_room_when_there_is_none() {
+    let door = Door {
+        connections_max: 2,
+        connections_per_address_max: 3,
+        ..Door::default()
+    };
+    let daemon = Daemon::start(Setup {
+        door,
+        ..Setup::default()
+    })
+    .await;
+    let mut idle = daemon.client().await;
+    assert_eq!(idle.ask("GET", "/1", "", b"").await.text(), "GET /1 ");
+    let mut silent = daemon.client().await;
+    silent.send("GET / HTTP/1.1\r\n").await;
+    // It has a second to send its request.
+    soon(async {
+        while daemon.ask("GET", "/2", "", b"").await.status != 200 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    assert_eq!(silent.closed().await, b"");
+    assert_eq!(idle.ask("GET", "/3", "", b"").await.text(), "GET /3 ");
+}
+
+#[tokio::test]
 async fn a_head_that_trickles_is_cut_off_and_an_idle_connection_is_not() {
     let config = GatewayConfig {
         head_time_max: Duration::from_millis(200),

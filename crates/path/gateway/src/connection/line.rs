@@ -125,7 +125,8 @@ impl Usage {
         self.broke_off.load(Ordering::Relaxed) && self.ends_by_closing.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_used(&self) -> bool {
+    /// Whether a head was read.
+    pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
     }
 
@@ -147,10 +148,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(super) fn new(peer: SocketAddr) -> Self {
+    pub(super) fn new(peer: SocketAddr, usage: Arc<Usage>) -> Self {
         Self {
             peer,
-            usage: Arc::default(),
+            usage,
             upgraded: Mutex::default(),
         }
     }
