@@ -195,7 +195,7 @@ fn no_daemon_is_said_plainly_with_the_address_tried() {
 fn the_endpoint_option_goes_before_the_environment() {
     let daemon = lab(ECHO, plain());
     let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
-        .args(["list", "--endpoint", &daemon.endpoint()])
+        .args(["list", "--endpoint", &daemon.control_endpoint()])
         .env("PILOT_ENDPOINT", "http://127.0.0.1:9")
         .output()
         .unwrap();

@@ -9,10 +9,12 @@
     reason = "test code, its shared functions included: a panic is how a test fails"
 )]
 
+mod access;
 mod apps;
 mod bench;
 mod bench_ends;
 mod cli;
+mod connections;
 mod deploy;
 mod doctor;
 mod durability;

@@ -27,6 +27,19 @@ def binary() -> Path:
     return max(built, key=lambda path: path.stat().st_mtime)
 
 
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self.path))
+
+
 class Daemon:
     """`pilot serve`, which is ended by its process id."""
 
@@ -56,14 +69,19 @@ class Daemon:
 
     def up(self, folder: Path, *options: str, timeout_s: float = 200) -> subprocess.CompletedProcess[str]:
         """Runs `pilot up`. It may have to install packages first."""
-        command = [binary(), "up", folder, "--endpoint", self.endpoint, *options]
+        command = [binary(), "up", folder, "--endpoint", f"unix:{self.data / 'control.sock'}", *options]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
 
     def request(
         self, method: str, path: str, body: object = None, timeout_s: float = 30, **headers: str
     ) -> http.client.HTTPResponse:
-        """One request on its own connection, up to the response's head. A body that is not bytes is sent as JSON."""
-        connection = http.client.HTTPConnection(self.address, timeout=timeout_s)
+        """One request on its own connection, up to the response's head. A body that is not bytes is sent as JSON.
+
+        The control API has a socket of its own."""
+        if path.startswith("/_pilot/"):
+            connection = UnixConnection(self.data / "control.sock", timeout_s)
+        else:
+            connection = http.client.HTTPConnection(self.address, timeout=timeout_s)
         if body is not None and not isinstance(body, bytes):
             body, headers = json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
         connection.request(method, path, body, headers)

@@ -64,23 +64,23 @@ class Side:
 
 
 def cold(side: Side, name: str) -> list[float]:
-    seen = side.load.function("cold", side.daemon.endpoint, name, count=side.effort.cold, warm_up=1, pause_ms=SETTLE_MS)
+    seen = side.load.function("cold", side.daemon.control_endpoint, name, count=side.effort.cold, warm_up=1, pause_ms=SETTLE_MS)
     return [percentile(seen.first_byte, 50) / 1000, percentile(seen.first_byte, 99) / 1000]
 
 
 def warm(side: Side) -> list[float]:
-    seen = side.load.function("warm", side.daemon.endpoint, "noop", seconds=side.effort.seconds, warm_up=100)
+    seen = side.load.function("warm", side.daemon.control_endpoint, "noop", seconds=side.effort.seconds, warm_up=100)
     return [seen.p(50), seen.p(99)]
 
 
 def many(side: Side) -> list[float]:
     options = {"connections": 16, "seconds": side.effort.seconds, "warm_up": 100}
-    return [side.load.function("warm", side.daemon.endpoint, "noop", **options).per_second]
+    return [side.load.function("warm", side.daemon.control_endpoint, "noop", **options).per_second]
 
 
 def burst(side: Side) -> list[float]:
     options = {"connections": 50, "count": side.effort.bursts, "pause_ms": 100}
-    return [median(side.load.function("burst", side.daemon.endpoint, "packages", **options).rounds) / 1000]
+    return [median(side.load.function("burst", side.daemon.control_endpoint, "packages", **options).rounds) / 1000]
 
 
 def pss(side: Side) -> list[float]:

@@ -30,13 +30,13 @@ def run(binary: Path, functions: int = 1000, turns: int = 10, seconds: float = 3
                 print(f"  {number} of {functions} functions deployed", file=sys.stderr, flush=True)
         load = Load(binary)
         daemon.invoke("called", {})
-        load.function("warm", daemon.endpoint, "called", seconds=1)
+        load.function("warm", daemon.control_endpoint, "called", seconds=1)
         for turn in range(turns):
             # The order changes every turn, so that other load on the machine affects both sides.
             for side in ("none", "auto") if turn % 2 == 0 else ("auto", "none"):
                 for name in names:
                     daemon.choose(name, "demand" if side == "none" else "auto")
-                found[side].append(load.function("warm", daemon.endpoint, "called", seconds=seconds).p(50))
+                found[side].append(load.function("warm", daemon.control_endpoint, "called", seconds=seconds).p(50))
     for side, values in found.items():
         report.rows.append([side, ", ".join(f"{value:.1f}" for value in values), f"{median(values):.1f}"])
     ratios = [ticking / still for ticking, still in zip(found["auto"], found["none"])]

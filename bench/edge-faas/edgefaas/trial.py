@@ -114,7 +114,7 @@ def _measure(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outc
 
 def load(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outcome) -> dict[str, Any]:
     """Replays the workload, with its samples in `samples.csv`. Measures the workers' memory periodically."""
-    command = [str(bench.binary), "bench", "load", str(cell.workload.path), "--endpoint", daemon.endpoint, "--json"]
+    command = [str(bench.binary), "bench", "load", str(cell.workload.path), "--endpoint", daemon.control_endpoint, "--json"]
     command += ["--samples", str(home / "samples.csv"), "--timeout-s", "120"]
     for entry in cell.workload.overrides:
         command += ["--set", entry]

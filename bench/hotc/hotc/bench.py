@@ -155,7 +155,7 @@ class Served:
         """Sends this number of requests at once. Workers of the previous burst stay."""
         options: dict[str, Any] = {"connections": count, "count": 1, "pause_ms": 0, "keep_workers": True}
         options |= {"path": self.app.path} if self.app.path else {"data": json.dumps(self.app.event)}
-        return load.function("burst", self.daemon.endpoint, self.name, **options)
+        return load.function("burst", self.daemon.control_endpoint, self.name, **options)
 
 
 @dataclass

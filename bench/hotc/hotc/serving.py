@@ -101,7 +101,7 @@ def function(bench: Bench, name: str, file: str, spec: dict[str, Any], **options
     deployed = f"empty-{name.replace('_', '-')}"
 
     def turn(**more: Any) -> Measured:
-        return bench.load.function("warm", daemon.endpoint, deployed, **options, **more)
+        return bench.load.function("warm", daemon.control_endpoint, deployed, **options, **more)
 
     architecture = Architecture(name, turn)
     try:

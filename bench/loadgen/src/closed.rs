@@ -20,9 +20,7 @@ pub struct Plan {
     pub address: SocketAddr,
     /// The request's bytes.
     pub request: Vec<u8>,
-    /// A request that is sent and answered before every measured request or round, on its own connection.
-    pub before: Option<Vec<u8>>,
-    /// Pause between `before` and the measured request.
+    /// Pause between what is done before and the measured request.
     pub pause: Duration,
     /// Number of connections; also the number of requests of a burst.
     pub connections: usize,
@@ -45,23 +43,27 @@ pub enum Shape {
     Burst,
 }
 
+/// Done before every measured request or round; it is not measured.
+pub type Before<'a> = Box<dyn FnMut() -> Result<(), String> + 'a>;
+
 /// Runs the plan, until its end or until it is stopped.
 ///
 /// # Errors
-/// The server cannot be reached, closes a connection, does not answer for 30 s, does not speak HTTP/1.1, or refuses `before`. An
+/// The server cannot be reached, closes a connection, does not answer for 30 s, does not speak HTTP/1.1, or `before` fails. An
 /// error status is not an error here: the report counts it.
-pub fn run(plan: &Plan, control: &Control, report: &mut Report) -> Result<(), LoadError> {
+pub fn run(
+    plan: &Plan,
+    before: Option<Before<'_>>,
+    control: &Control,
+    report: &mut Report,
+) -> Result<(), LoadError> {
     let mut connections = (0..plan.connections.max(1))
         .map(|_| Connection::open(plan.address))
         .collect::<Result<Vec<_>, LoadError>>()?;
     let mut run = Run {
         plan,
+        before,
         control,
-        aside: plan
-            .before
-            .is_some()
-            .then(|| Connection::open(plan.address))
-            .transpose()?,
     };
     if plan.warm_up > 0 {
         let mut scratch = Report::new(Want::default());
@@ -76,9 +78,8 @@ pub fn run(plan: &Plan, control: &Control, report: &mut Report) -> Result<(), Lo
 
 struct Run<'a> {
     plan: &'a Plan,
+    before: Option<Before<'a>>,
     control: &'a Control,
-    /// The connection for `before`.
-    aside: Option<Connection>,
 }
 
 impl Run<'_> {
@@ -89,7 +90,7 @@ impl Run<'_> {
         connections: &mut [Connection],
         report: &mut Report,
     ) -> Result<(), LoadError> {
-        let stepwise = self.plan.before.is_some() || !self.plan.pause.is_zero();
+        let stepwise = self.before.is_some() || !self.plan.pause.is_zero();
         match self.plan.shape {
             Shape::Burst => self.bursts(count, duration, connections, report),
             Shape::Closed if stepwise || connections.len() == 1 => {
@@ -100,17 +101,8 @@ impl Run<'_> {
     }
 
     fn prepare(&mut self) -> Result<(), LoadError> {
-        if let (Some(before), Some(aside)) = (&self.plan.before, &mut self.aside) {
-            aside.send(before)?;
-            if aside.wait(before, self.control)?.is_none() {
-                return Ok(());
-            }
-            if aside.answer.status() >= 400 {
-                return Err(LoadError::Before {
-                    status: aside.answer.status(),
-                    body: aside.answer.body_start(),
-                });
-            }
+        if let Some(before) = &mut self.before {
+            before().map_err(|problem| LoadError::Before { problem })?;
         }
         let end = Instant::now() + self.plan.pause;
         while !self.control.is_stopped()
@@ -466,7 +458,6 @@ mod tests {
         Plan {
             address,
             request,
-            before: None,
             pause: Duration::ZERO,
             connections,
             shape,
@@ -488,7 +479,7 @@ mod tests {
             3,
         );
         let mut report = Report::new(Want::default());
-        run(&plan, &Control::default(), &mut report).unwrap();
+        run(&plan, None, &Control::default(), &mut report).unwrap();
         assert_eq!(report.document().status[&200], 3);
         serving.join().unwrap();
     }
@@ -505,7 +496,7 @@ mod tests {
             samples: true,
             ..Want::default()
         });
-        run(&plan, &Control::default(), &mut report).unwrap();
+        run(&plan, None, &Control::default(), &mut report).unwrap();
         let document = report.document();
         assert_eq!(document.status[&200], 2);
         assert_eq!(document.samples.unwrap().round_us.len(), 1);
@@ -545,7 +536,7 @@ mod tests {
                         let mut rest = Vec::new();
                         let _ = first.read_to_end(&mut rest);
                     });
-                    run(&plan, &control, &mut report).unwrap();
+                    run(&plan, None, &control, &mut report).unwrap();
                 });
                 assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
                 assert_eq!(report.document().complete_us.count, 1, "{shape:?}");
@@ -565,6 +556,7 @@ mod tests {
         );
         let error = run(
             &plan,
+            None,
             &Control::default(),
             &mut Report::new(Want::default()),
         )

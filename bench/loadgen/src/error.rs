@@ -56,13 +56,11 @@ pub enum LoadError {
         /// Its beginning.
         head: String,
     },
-    /// The request before a round was refused.
-    #[error("the request before a round was answered {status}: {body}")]
+    /// What is done before a round failed.
+    #[error("before a round: {problem}")]
     Before {
-        /// HTTP status.
-        status: u16,
-        /// The beginning of its body.
-        body: String,
+        /// Why.
+        problem: String,
     },
 }
 

@@ -91,7 +91,7 @@ def phases(measured: Measured) -> str:
 
 def cold_turn(daemon: Daemon, load: Load, name: str, count: int) -> Turn:
     """Cold requests: the pool is emptied before each."""
-    return lambda: load.function("cold", daemon.endpoint, name, count=count, warm_up=1, pause_ms=SETTLE_MS)
+    return lambda: load.function("cold", daemon.control_endpoint, name, count=count, warm_up=1, pause_ms=SETTLE_MS)
 
 
 def only(measured: Measured, kind: str) -> None:
@@ -144,7 +144,7 @@ def spare(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     daemon.deploy("spare", IMPORTS, REQUIREMENTS, reuse="once", scale={"spare": 1})
     seen = load.function(
         "warm",
-        daemon.endpoint,
+        daemon.control_endpoint,
         "spare",
         count=effort.cold * effort.turns,
         warm_up=3,
@@ -166,8 +166,8 @@ def once(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     daemon.deploy("once", IMPORTS, REQUIREMENTS, reuse="once")
     seen = alternate(
         effort.turns,
-        one=lambda: load.function("warm", daemon.endpoint, "once", count=effort.cold, warm_up=2),
-        many=lambda: load.function("warm", daemon.endpoint, "once", connections=16, seconds=effort.seconds, warm_up=32),
+        one=lambda: load.function("warm", daemon.control_endpoint, "once", count=effort.cold, warm_up=2),
+        many=lambda: load.function("warm", daemon.control_endpoint, "once", connections=16, seconds=effort.seconds, warm_up=32),
     )
     return [
         Result("reuse once, sequential p50", ms(seen["one"].p(50)), "ms", bar=2.5, notes={"p99": ms(seen["one"].p(99))}),
@@ -180,8 +180,10 @@ def burst(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     for name, event, bar in (("fast", "{}", 60.0), ("slow", '{"sleep_ms": 100}', 220.0)):
         daemon.deploy(name, IMPORTS, REQUIREMENTS)
         # The pool must know the handler's duration to decide how many workers a burst needs.
-        load.function("warm", daemon.endpoint, name, data=event, count=10)
-        seen = load.function("burst", daemon.endpoint, name, data=event, connections=50, count=effort.bursts, pause_ms=200)
+        load.function("warm", daemon.control_endpoint, name, data=event, count=10)
+        seen = load.function(
+            "burst", daemon.control_endpoint, name, data=event, connections=50, count=effort.bursts, pause_ms=200
+        )
         what = "handler under 1 ms" if name == "fast" else "handler of 100 ms"
         results.append(
             Result(
@@ -209,8 +211,8 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         wsgi = stack.enter_context(rivals.gunicorn("noop:wsgi"))
         many_of = {"seconds": effort.seconds / 2, "warm_up": 200}
         servers: dict[str, Callable[..., Measured]] = {
-            "event": lambda **how: load.function("warm", daemon.endpoint, "event", **how),
-            "asgi": lambda **how: load.function("warm", daemon.endpoint, "asgi", path="/", **how),
+            "event": lambda **how: load.function("warm", daemon.control_endpoint, "event", **how),
+            "asgi": lambda **how: load.function("warm", daemon.control_endpoint, "asgi", path="/", **how),
             "uvicorn_event": lambda **how: load.url(over_asgi.url, data="{}", **how),
             "uvicorn_asgi": lambda **how: load.url(asgi.url, **how),
             "gunicorn": lambda **how: load.url(wsgi.url, **how),
@@ -278,7 +280,7 @@ def memory(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     daemon.wait_for_idle("memory", 4)
     load.function(
         "warm",
-        daemon.endpoint,
+        daemon.control_endpoint,
         "memory",
         data='{"sleep_ms": 0.2}',
         connections=4,
@@ -327,7 +329,7 @@ def many_functions(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     deployed = time.monotonic() - began
     time.sleep(1)
     everything = pss_mb(tree(daemon.pid))
-    untouched = [load.function("warm", daemon.endpoint, f"f{at}", count=1) for at in range(min(50, number))]
+    untouched = [load.function("warm", daemon.control_endpoint, f"f{at}", count=1) for at in range(min(50, number))]
     first = [seen.first_byte[0] for seen in untouched]
 
     starts, ready = [], []
@@ -339,7 +341,7 @@ def many_functions(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         daemon.invoke(f"f{(turn * 7) % number}", {})
         starts.append(time.monotonic() - since)
     others = [
-        load.function("warm", daemon.endpoint, f"f{at}", count=1).first_byte[0]
+        load.function("warm", daemon.control_endpoint, f"f{at}", count=1).first_byte[0]
         for at in range(number - min(30, number), number)
     ]
     return [

@@ -221,6 +221,7 @@ impl Daemon {
         }
         command
             .args(&self.options.arguments)
+            .env_remove("RUNTIME_DIRECTORY")
             .envs(
                 self.options
                     .environment
@@ -249,7 +250,13 @@ impl Daemon {
         self.address
     }
 
-    /// `http://…`, without a slash at the end.
+    /// The control socket, as the command line takes it.
+    #[must_use]
+    pub fn control_endpoint(&self) -> String {
+        format!("unix:{}", self.control_socket().display())
+    }
+
+    /// The address for functions: `http://…`, without a slash at the end.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
@@ -332,14 +339,43 @@ impl Daemon {
         Connection::open(self.address)
     }
 
-    /// One request on its own connection.
+    /// A new connection to the control socket.
+    #[must_use]
+    #[track_caller]
+    pub fn connect_control(&self) -> Connection {
+        Connection::open_unix(&self.control_socket())
+    }
+
+    /// The control socket.
+    #[must_use]
+    pub fn control_socket(&self) -> PathBuf {
+        self.data_dir().join("control.sock")
+    }
+
+    /// The administrator's token, which the daemon has made.
+    ///
+    /// # Panics
+    /// If it has made none.
+    #[must_use]
+    pub fn admin_token(&self) -> String {
+        let text = std::fs::read_to_string(self.data_dir().join("admin.token")).unwrap();
+        text.trim().to_owned()
+    }
+
+    /// One request on its own connection: to the control socket if it is for the control API, and to the address for functions
+    /// otherwise.
     #[track_caller]
     pub fn send(&self, request: &Request) -> Response {
         let mut request = request.clone().header("connection", "close");
         if let Some(token) = &self.options.token {
             request = request.header("authorization", &format!("Bearer {token}"));
         }
-        self.connect().exchange(&request)
+        let mut connection = if request.target.starts_with("/_pilot/") {
+            self.connect_control()
+        } else {
+            self.connect()
+        };
+        connection.exchange(&request)
     }
 
     /// `GET`.
@@ -516,7 +552,7 @@ impl Daemon {
         let mut command = Command::new(&self.binary);
         command
             .args(arguments)
-            .env("PILOT_ENDPOINT", self.endpoint())
+            .env("PILOT_ENDPOINT", self.control_endpoint())
             .env("NO_COLOR", "1")
             .stdin(Stdio::null());
         if let Some(token) = &self.options.token {

@@ -1,10 +1,14 @@
 //! A blocking HTTP/1.1 client with one connection. It has no redirects, no TLS and no proxies, and panics at every error of the
 //! server. It measures times, so that tests can distinguish a streamed response from a collected one.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 use serde_json::Value;
 
 /// A request.
@@ -134,7 +138,36 @@ impl Response {
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    reader: BufReader<TcpStream>,
+    reader: BufReader<Socket>,
+}
+
+/// TCP, or a Unix socket.
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Connection {
@@ -147,11 +180,45 @@ impl Connection {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))
             .unwrap_or_else(|error| panic!("connect to {address}: {error}"));
         stream.set_nodelay(true).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
+        stream.set_read_timeout(Some(READ_MAX)).unwrap();
         Self {
-            reader: BufReader::new(stream),
+            reader: BufReader::new(Socket::Tcp(stream)),
+        }
+    }
+
+    /// Connects from this address of the machine, as [`Connection::open`].
+    ///
+    /// # Panics
+    /// If no server listens.
+    #[must_use]
+    pub fn open_from(from: Ipv4Addr, address: SocketAddr) -> Self {
+        let SocketAddr::V4(address) = address else {
+            panic!("{address} is not IPv4");
+        };
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();
+        let from = SockaddrIn::from(SocketAddrV4::new(from, 0));
+        bind(socket.as_raw_fd(), &from).unwrap();
+        connect(socket.as_raw_fd(), &SockaddrIn::from(address)).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(READ_MAX)).unwrap();
+        Self {
+            reader: BufReader::new(Socket::Tcp(stream)),
+        }
+    }
+
+    /// Connects to a Unix socket, as [`Connection::open`].
+    ///
+    /// # Panics
+    /// If no server listens.
+    #[must_use]
+    pub fn open_unix(path: &Path) -> Self {
+        let stream = UnixStream::connect(path)
+            .unwrap_or_else(|error| panic!("connect to {}: {error}", path.display()));
+        stream.set_read_timeout(Some(READ_MAX)).unwrap();
+        Self {
+            reader: BufReader::new(Socket::Unix(stream)),
         }
     }
 
@@ -220,7 +287,10 @@ impl Connection {
 
     /// Closes the connection at once.
     pub fn hang_up(self) {
-        let _ = self.reader.get_ref().shutdown(Shutdown::Both);
+        let _ = match self.reader.get_ref() {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
     }
 
     #[track_caller]
@@ -289,3 +359,5 @@ pub fn encode_query(text: &str) -> String {
         })
         .collect()
 }
+
+const READ_MAX: Duration = Duration::from_secs(60);

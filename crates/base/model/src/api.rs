@@ -11,13 +11,18 @@
 //! | `GET /_pilot/v1/functions/NAME/logs?lines=N&follow=BOOL&since_unix_ms=T&request=ID&format=text\|json` | | text, one line each, or [`LogLine`](crate::log_line::LogLine)s |
 //! | `GET /_pilot/v1/layers/ID` | | [`LayerInfo`]; 404: it must be uploaded |
 //! | `PUT /_pilot/v1/layers/ID` | tar.gz of the content with this id | [`LayerInfo`] |
+//! | `POST /_pilot/v1/tokens` | [`TokenRequest`] | [`CreatedToken`] |
+//! | `GET /_pilot/v1/tokens` | | `[TokenInfo]` |
+//! | `DELETE /_pilot/v1/tokens/NAME` | | 204 |
 //! | `GET /_pilot/v1/version`, `/_pilot/v1/openapi.json` | | |
 //!
 //! Errors are [`ApiError`] with a fitting status.
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::{Grant, Role};
 use crate::deployment::{DeployReport, Progress};
+use crate::ids::FunctionName;
 use crate::layer::LayerId;
 use crate::policy::PolicySpec;
 
@@ -80,4 +85,54 @@ pub struct RollbackRequest {
     /// The number of the version that becomes the live one. Left out: the newest one that is older than the live version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
+}
+
+/// `POST /_pilot/v1/tokens`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TokenRequest {
+    /// Its name, for people.
+    pub name: String,
+    /// What it permits.
+    pub roles: Vec<Role>,
+    /// The functions that it is for; empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionName>,
+    /// The owner of what it deploys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+}
+
+/// The answer to [`TokenRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreatedToken {
+    /// Its name.
+    pub name: String,
+    /// The token. The daemon keeps only its hash, so it is not shown again.
+    pub token: String,
+}
+
+/// A token, without itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TokenInfo {
+    /// What it permits.
+    pub grant: Grant,
+    /// When it was made.
+    pub created_unix_s: u64,
+}
+
+/// `GET /_pilot/v1/version`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct VersionInfo {
+    /// The daemon's version.
+    pub version: String,
+    /// The control API's version.
+    pub api: String,
+    /// Where functions are called: `http://ADDRESS`, without a slash at the end. Older daemons do not say it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub functions: String,
 }

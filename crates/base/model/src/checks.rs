@@ -150,7 +150,11 @@ pub(crate) fn check_image(image: &str) -> Result<String, String> {
     }
 }
 
-pub(crate) fn check_owner(owner: &str) -> Result<String, String> {
+/// An owner as it may be written.
+///
+/// # Errors
+/// What is wrong.
+pub fn check_owner(owner: &str) -> Result<String, String> {
     let fits = (1..=OWNER_BYTES_MAX).contains(&owner.len())
         && owner
             .bytes()

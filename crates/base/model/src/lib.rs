@@ -3,6 +3,7 @@
 //!
 //! Not here: anything that does I/O, any policy. This crate imports nothing of ours.
 
+pub mod access;
 pub mod api;
 pub mod calendar;
 mod checks;

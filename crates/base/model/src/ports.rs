@@ -5,6 +5,7 @@ mod control;
 mod engine;
 mod http;
 mod runtime;
+mod tokens;
 mod worker;
 
 use std::fmt::Debug;
@@ -17,6 +18,7 @@ pub use control::{ControlPlane, Observation, Observed, Platform, Scaling};
 pub use engine::{Engine, StartError, TemplateMemory};
 pub use http::{BodyError, PassedRequest, PassedResponse, StreamedBody};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
+pub use tokens::Tokens;
 pub use worker::{
     Answer, Call, Done, HttpHead, INPUTS_MAX, Input, InputKind, MemoryShortage, Part, StartStamps,
     Worker, WorkerFault, WorkerMemory,

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pilot_model::ports::TemplateMemory;
@@ -77,6 +77,7 @@ families! {
     runtimes: Levels = RUNTIMES,
     runtime_uses: Counters = RUNTIME_USES,
     runtime_duration: Histograms = RUNTIME_DURATION with durations,
+    connections_refused: Counters = CONNECTIONS_REFUSED,
     events_dropped: Counters = EVENTS_DROPPED,
     log_errors: Counter = LOG_ERRORS,
 }
@@ -190,6 +191,18 @@ impl Metrics {
             .worker_memory
             .get_or_create(named)
             .set(status.memory_bytes);
+    }
+
+    /// Sets the counts of connections that were turned away, by reason.
+    pub fn set_refused_connections(&self, counts: &[(&'static str, u64)]) {
+        for (reason, count) in counts {
+            let labels = vec![("reason", Cow::Borrowed(*reason))];
+            self.families
+                .connections_refused
+                .get_or_create(&labels)
+                .inner()
+                .store(*count, Ordering::Relaxed);
+        }
     }
 
     /// Sets the gauges of the templates, added up by level.

@@ -88,6 +88,8 @@ table! {
         "Workers that got a runtime; how is reused, adapted (from a runtime with another key) or started.",
     RUNTIME_DURATION: Histogram "pilot_runtime_duration_seconds" ["how"]
         "Time to get a runtime, without the start of the function itself.",
+    CONNECTIONS_REFUSED: Counter "pilot_connections_refused_total" ["reason"]
+        "Connections that were turned away; reason is listener_full, address_full or too_slow (the request did not arrive in time).",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" ["subscriber"]
         "Events that a subscriber lost because it was too slow; subscriber is metrics, logs or summaries.",
     LOG_ERRORS: Counter "pilot_log_write_errors_total" []

@@ -10,6 +10,7 @@ mod host;
 pub mod namespaces;
 pub mod probe;
 mod sink;
+mod tokens;
 mod worker;
 
 pub use clock::{ManualClock, TokioClock};
@@ -17,4 +18,5 @@ pub use engine::FakeEngine;
 pub use fixture::{config, event_call, http_head, version, version_with};
 pub use host::{FakeHost, FakeRuntime, RuntimeDeed};
 pub use sink::RecordingSink;
+pub use tokens::FixedTokens;
 pub use worker::{Deal, Deed, FakeWorker, Served};

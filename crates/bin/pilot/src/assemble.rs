@@ -1,16 +1,16 @@
 //! Assembles the daemon. This is the only file that knows every crate. It connects the parts and does not serve requests.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness, Token};
+use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness};
 use pilot_container::{ContainerConfig, ContainerHost};
 use pilot_deploy::{ArchiveLimits, DeployConfig, Deployer, VERSIONS_KEPT};
-use pilot_gateway::{Control, GatewayConfig, InvokeToken};
+use pilot_gateway::{Control, GatewayConfig, RefusedConnections};
 use pilot_invoke::Invoker;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform};
@@ -22,6 +22,7 @@ use pilot_telemetry::{Bus, BusConfig, Metrics};
 use tower::ServiceExt;
 
 use crate::daemon_config::DaemonConfig;
+use crate::secrets;
 
 /// The daemon, ready to serve.
 pub(crate) struct Daemon {
@@ -32,6 +33,8 @@ pub(crate) struct Daemon {
     pub(crate) observations: Arc<Observations>,
     pub(crate) bus: Arc<Bus>,
     pub(crate) gateway: GatewayConfig,
+    /// Where functions are called; set when the daemon listens there.
+    pub(crate) functions_url: Arc<OnceLock<String>>,
 }
 
 /// Everything that starts workers.
@@ -126,9 +129,15 @@ pub(crate) fn assemble(
     )?;
     let templates = engine;
     let machine = Arc::clone(&engines.machine);
+    let tokens = Arc::new(secrets::tokens(config)?);
+    let refused = Arc::new(RefusedConnections::default());
+    let refused_counts = Arc::clone(&refused);
+    let functions_url = Arc::new(OnceLock::new());
     let admin = Admin::new(
         AdminParts {
             control: Arc::new(deployer.clone()),
+            tokens: Arc::clone(&tokens),
+            refused_connections: Arc::new(move || refused_counts.counts().to_vec()),
             observations: Arc::clone(&observations),
             metrics,
             templates: Arc::new(move || templates.templates()),
@@ -142,17 +151,12 @@ pub(crate) fn assemble(
             }),
         },
         AdminConfig {
-            token: config.control_token.as_deref().map(Token::new),
+            functions_url: Arc::clone(&functions_url),
             version: env!("CARGO_PKG_VERSION"),
             archive_bytes_max: ArchiveLimits::DEFAULT.compressed_bytes_max,
             ..AdminConfig::default()
         },
     );
-    let invoke_token = config
-        .invoke_token
-        .as_deref()
-        .map(|text| InvokeToken::new(text).context("invoke_token is empty"))
-        .transpose()?;
     Ok(Daemon {
         engines,
         invoker,
@@ -161,14 +165,14 @@ pub(crate) fn assemble(
         observations,
         bus,
         gateway: GatewayConfig {
-            connections_max: limits.connections,
             grace: limits.drain(),
-            invoke_token,
-            control_requires_token: config.control_token.is_some(),
+            tokens,
+            refused,
             hosts: config.hosts.clone(),
             answers,
             ..GatewayConfig::default()
         },
+        functions_url,
     })
 }
 

@@ -37,6 +37,7 @@ mod rollback;
 mod scale;
 mod serve;
 mod simulate;
+mod token;
 mod version;
 
 /// Runs Lambda-shaped functions on this machine, without cold starts.
@@ -88,6 +89,8 @@ enum Verb {
     Bench(bench::BenchArgs),
     /// Remove a function
     Remove(remove::RemoveArgs),
+    /// Make, list or revoke tokens for the API over TCP
+    Token(token::TokenArgs),
     /// Print the versions of this binary and of the daemon
     Version(version::VersionArgs),
     /// Print a shell completion script
@@ -122,7 +125,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Serve(args) => serve::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::New(args) => new::run(&cli.connection, &args),
-        Verb::Dev(args) => dev::run(&cli.connection, &args),
+        Verb::Dev(args) => dev::run(&args),
         Verb::Up(args) => deploy::up(&client()?, &args),
         Verb::Deploy(args) => deploy::run(&client()?, &args),
         Verb::Invoke(args) => invoke::run(&client()?, &args),
@@ -134,6 +137,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Bench(args) => bench::run(&client()?, &cli.connection, &args),
         Verb::Remove(args) => remove::run(&client()?, &args),
+        Verb::Token(args) => token::run(&client()?, &args),
         Verb::Version(args) => version::run(&client()?, &args),
         Verb::Completions { shell } => completions(shell),
     }

@@ -9,27 +9,34 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ipnet::Ipv4Net;
+use pilot_gateway::Access;
 use pilot_model::manifest::in_words;
 use pilot_telemetry::{LogFormat, logging};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use crate::listen;
+use crate::listening::ControlSocket;
 use crate::room;
 use crate::serve_args::{self, ServeArgs};
 
 /// The daemon's configuration, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DaemonConfig {
-    /// Address to listen on.
+    /// Address for functions: their URLs and the Invoke API.
     pub(crate) listen: SocketAddr,
+    /// Address for the control API, apart from its socket; may be the same.
+    pub(crate) control_listen: Option<SocketAddr>,
+    /// The control API's socket.
+    pub(crate) control_socket: ControlSocket,
+    /// Whether a call of a function over TCP needs a token.
+    pub(crate) calls: Access,
+    /// The configuration file. Its tokens are read later: see [`tokens_of`].
+    pub(crate) file: Option<PathBuf>,
     /// Data directory: functions, environments, logs.
     pub(crate) data_dir: PathBuf,
     /// Refuse to start if the machine cannot enforce every limit.
     pub(crate) strict: bool,
-    /// Token that callers of the control API must send.
-    pub(crate) control_token: Option<String>,
-    /// Token that callers of functions must send.
-    pub(crate) invoke_token: Option<String>,
     /// Its names, apart from `localhost`.
     pub(crate) hosts: Vec<String>,
     /// Address range of functions with `network = "outbound"`.
@@ -61,8 +68,12 @@ pub(crate) struct Limits {
     pub(crate) workers: Option<NonZeroU32>,
     /// Highest number of waiting requests of one function.
     pub(crate) queue: usize,
-    /// Highest number of open connections.
+    /// Highest number of open connections to the address for functions.
     pub(crate) connections: usize,
+    /// How many of them may come from one address. `None`: three quarters.
+    pub(crate) connections_per_address: Option<usize>,
+    /// Highest number of open connections to the control socket, and to the control API's address.
+    pub(crate) control_connections: usize,
     /// Time that running requests get when the daemon stops, seconds.
     pub(crate) drain_s: f64,
     /// Highest number of runtimes that cannot fork (sandboxes, containers), used and kept ones together. 0: none is kept, and every
@@ -86,6 +97,8 @@ impl Default for Limits {
             workers: None,
             queue: 1000,
             connections: 1024,
+            connections_per_address: None,
+            control_connections: 256,
             drain_s: 30.0,
             runtimes: 500,
             runtimes_memory_percent: 80,
@@ -108,8 +121,13 @@ impl Limits {
     pub(crate) fn workers_max(&self) -> usize {
         match self.workers {
             Some(workers) => workers.get() as usize,
-            None => room::for_workers(self.connections),
+            None => room::for_workers(self.connections + self.control_connections),
         }
+    }
+
+    pub(crate) fn connections_per_address(&self) -> usize {
+        let default = self.connections - self.connections / 4;
+        self.connections_per_address.unwrap_or(default)
     }
 
     pub(crate) fn drain(&self) -> Duration {
@@ -122,16 +140,40 @@ impl Limits {
 struct File {
     #[serde(deserialize_with = "listen::of_key")]
     listen: Option<SocketAddr>,
+    control_listen: Option<SocketAddr>,
+    control_socket: Option<PathBuf>,
     data_dir: Option<PathBuf>,
     strict: bool,
-    control_token: Option<String>,
-    invoke_token: Option<String>,
+    /// Only whether it is there: see [`tokens_of`].
+    control_token: Option<IgnoredAny>,
+    invoke_token: Option<IgnoredAny>,
+    invocations: Option<Invocations>,
     public_invocations: bool,
     hosts: Vec<String>,
     outbound_cidr: Option<Ipv4Net>,
     container_engine: Option<String>,
     log: Log,
     limits: Limits,
+}
+
+/// Who may call functions over TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Invocations {
+    /// Everyone.
+    Open,
+    /// Those with a token.
+    Token,
+}
+
+/// The tokens of the configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ConfiguredTokens {
+    /// Gives every right. Older than `pilot token`.
+    pub(crate) control_token: Option<String>,
+    /// Permits calls of functions. Older than `pilot token`.
+    pub(crate) invoke_token: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -149,9 +191,16 @@ impl DaemonConfig {
     pub(crate) fn load(args: &ServeArgs) -> anyhow::Result<Self> {
         let file = match &args.config {
             Some(path) => {
-                let text = fs::read_to_string(path)
-                    .with_context(|| format!("cannot read {}", path.display()))?;
-                parse(&text, path)?
+                let mut text = fs::read_to_string(path)
+                    .with_context(|| format!("cannot read {}", path.display()))?
+                    .into_bytes();
+                let parsed = std::str::from_utf8(&text)
+                    .map_err(anyhow::Error::from)
+                    .and_then(|text| parse(text, path));
+                // The file may have tokens, and the spawner is a copy of this process.
+                text.fill(0);
+                std::hint::black_box(&text);
+                parsed?
             }
             None => File::default(),
         };
@@ -163,7 +212,8 @@ impl DaemonConfig {
         };
         let listen = args.listen.or(file.listen);
         let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080)));
-        refuse_openness(listen, &file)?;
+        let control_listen = args.control_listen.or(file.control_listen);
+        let calls = calls(listen, &file)?;
         let level = match (&args.log_level, file.log.level) {
             (Some(level), _) => level.clone(),
             (None, Some(level)) => {
@@ -172,15 +222,21 @@ impl DaemonConfig {
             }
             (None, None) => "info".to_owned(),
         };
+        let data_dir = match args.data_dir.clone().or(file.data_dir) {
+            Some(dir) => std::path::absolute(&dir)?,
+            None => default_data_dir()?,
+        };
+        let runtime_directory = std::env::var("RUNTIME_DIRECTORY").ok();
+        let control_socket =
+            ControlSocket::resolve(file.control_socket, runtime_directory.as_deref(), &data_dir)?;
         Ok(Self {
             listen,
-            data_dir: match args.data_dir.clone().or(file.data_dir) {
-                Some(dir) => std::path::absolute(&dir)?,
-                None => default_data_dir()?,
-            },
+            control_listen,
+            control_socket,
+            calls,
+            file: args.config.clone(),
+            data_dir,
             strict: args.strict || file.strict,
-            control_token: file.control_token,
-            invoke_token: file.invoke_token,
             hosts: file.hosts,
             outbound_cidr: file
                 .outbound_cidr
@@ -193,25 +249,64 @@ impl DaemonConfig {
     }
 }
 
-/// Who can reach the daemon from another machine could deploy, which means running code here.
-fn refuse_openness(listen: SocketAddr, file: &File) -> anyhow::Result<()> {
-    if listen.ip().to_canonical().is_loopback() {
-        return Ok(());
+/// Whether calls need a token. By default only if there is one for them.
+///
+/// # Errors
+/// Other machines can reach the address, and nobody has said whether they may call functions.
+fn calls(listen: SocketAddr, file: &File) -> anyhow::Result<Access> {
+    let wanted = match file.invocations {
+        Some(Invocations::Token) => Some(Access::Token),
+        Some(Invocations::Open) => Some(Access::Open),
+        None if file.invoke_token.is_some() => Some(Access::Token),
+        None if file.public_invocations => Some(Access::Open),
+        None => None,
+    };
+    match wanted {
+        // `open` was meant for this machine unless `public_invocations` says otherwise.
+        Some(Access::Open) if is_local(listen) || file.public_invocations => Ok(Access::Open),
+        Some(Access::Token) => Ok(Access::Token),
+        None if is_local(listen) => Ok(Access::Open),
+        Some(Access::Open) | None => bail!(
+            "other machines can reach {listen}, and anyone there could call functions: set invocations = \"token\" in pilotd.toml \
+             (pilot serve --config pilotd.toml; `pilot token create` makes tokens), or public_invocations = true if that is \
+             wanted, or listen on 127.0.0.1"
+        ),
     }
-    if file.control_token.is_none() {
-        bail!(
-            "other machines can reach {listen}, and anyone there could deploy functions: set control_token in pilotd.toml \
-             (pilot serve --config pilotd.toml), or listen on 127.0.0.1"
-        );
-    }
-    if file.invoke_token.is_none() && !file.public_invocations {
-        bail!(
-            "other machines can reach {listen}, and anyone there could call functions: set invoke_token in pilotd.toml, or \
-             public_invocations = true if that is wanted"
-        );
-    }
-    Ok(())
 }
+
+fn is_local(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+/// The tokens of the configuration file. Must be called after the spawner was forked, which must not have them in its memory.
+///
+/// # Errors
+/// The file cannot be read any more, or a token cannot be used.
+pub(crate) fn tokens_of(path: &Path) -> anyhow::Result<ConfiguredTokens> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    let tokens: ConfiguredTokens =
+        toml::from_str(&text).map_err(|error| anyhow::anyhow!("{shown}: {}", error.message()))?;
+    for (key, token) in [
+        ("control_token", &tokens.control_token),
+        ("invoke_token", &tokens.invoke_token),
+    ] {
+        let fits = |token: &String| {
+            (1..=TOKEN_BYTES_MAX).contains(&token.len())
+                && token.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        if token.as_ref().is_some_and(|token| !fits(token)) {
+            bail!(
+                "{shown}: {key} must be 1 to {TOKEN_BYTES_MAX} visible ASCII characters; give such a token, or leave the key out and \
+                 use `pilot token create`"
+            );
+        }
+    }
+    Ok(tokens)
+}
+
+/// The longest token.
+const TOKEN_BYTES_MAX: usize = 256;
 
 fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     let at = |error: &toml::de::Error, problem: String| {
@@ -232,6 +327,16 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         ("limits.tmp_mb", limits.tmp_mb >= 1),
         ("limits.pids", limits.pids >= 4),
         ("limits.connections", limits.connections >= 1),
+        (
+            "limits.connections_per_address",
+            limits
+                .connections_per_address
+                .is_none_or(|limit| limit >= 1),
+        ),
+        (
+            "limits.control_connections",
+            limits.control_connections >= 1,
+        ),
         ("limits.drain_s", (0.0..=3600.0).contains(&limits.drain_s)),
         (
             "limits.runtimes_memory_percent",
@@ -250,17 +355,6 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
             bail!("{}: {key} is out of range", path.display());
         }
     }
-    for (key, token) in [
-        ("control_token", &file.control_token),
-        ("invoke_token", &file.invoke_token),
-    ] {
-        if token.as_ref().is_some_and(String::is_empty) {
-            bail!(
-                "{}: {key} is empty; give one, or leave the key out",
-                path.display()
-            );
-        }
-    }
     if let Some(engine) = &file.container_engine
         && !engine.starts_with("unix:///")
     {
@@ -274,7 +368,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
 }
 
 /// `/var/lib/pilotlight` for root, otherwise below the user's data directory (XDG Base Directory Specification).
-fn default_data_dir() -> anyhow::Result<PathBuf> {
+pub(crate) fn default_data_dir() -> anyhow::Result<PathBuf> {
     if nix::unistd::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/pilotlight"));
     }
@@ -340,30 +434,46 @@ mod tests {
 
     #[test]
     fn what_other_machines_can_reach_needs_tokens() {
-        let refused = |address: &str, text: &str| {
+        let decided = |address: &str, text: &str| {
             let file = parse(text, Path::new("f")).unwrap();
-            refuse_openness(address.parse().unwrap(), &file)
-                .err()
-                .map(|error| error.to_string())
+            calls(address.parse().unwrap(), &file).map_err(|error| error.to_string())
         };
+        let (token, open) = ("invocations = \"token\"", "invocations = \"open\"");
         for address in [
             "127.0.0.1:80",
             "127.8.0.1:80",
             "[::1]:80",
             "[::ffff:127.0.0.1]:80",
         ] {
-            assert_eq!(refused(address, ""), None, "{address}");
+            assert_eq!(decided(address, ""), Ok(Access::Open), "{address}");
+            assert_eq!(decided(address, open), Ok(Access::Open), "{address}");
+            assert_eq!(decided(address, token), Ok(Access::Token), "{address}");
         }
         for address in ["0.0.0.0:80", "[::]:80", "192.0.2.1:80"] {
-            let problem = refused(address, "invoke_token = \"i\"").unwrap();
-            assert!(problem.contains("set control_token"), "{problem}");
-            let problem = refused(address, "control_token = \"c\"").unwrap();
-            assert!(problem.contains("set invoke_token"), "{problem}");
-            let both = "control_token = \"c\"\ninvoke_token = \"i\"";
-            assert_eq!(refused(address, both), None);
-            let public = "control_token = \"c\"\npublic_invocations = true";
-            assert_eq!(refused(address, public), None);
+            for text in ["", open, "control_token = \"c\""] {
+                let problem = decided(address, text).unwrap_err();
+                assert!(problem.contains("set invocations"), "{problem}");
+            }
+            assert_eq!(decided(address, token), Ok(Access::Token));
+            assert_eq!(decided(address, "invoke_token = \"i\""), Ok(Access::Token));
+            assert_eq!(
+                decided(address, "public_invocations = true"),
+                Ok(Access::Open)
+            );
         }
+    }
+
+    #[test]
+    fn one_address_may_hold_three_quarters_of_the_connections_unless_told_otherwise() {
+        let limit = |text: &str| {
+            let file = parse(text, Path::new("f")).unwrap();
+            file.limits.connections_per_address()
+        };
+        assert_eq!(limit(""), 768);
+        assert_eq!(limit("[limits]\nconnections = 1"), 1);
+        assert_eq!(limit("[limits]\nconnections = 100"), 75);
+        assert_eq!(limit("[limits]\nconnections_per_address = 1024"), 1024);
+        assert!(parse("[limits]\nconnections_per_address = 0", Path::new("f")).is_err());
     }
 
     #[test]
@@ -375,7 +485,19 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_token_is_refused() {
-        assert!(parse("control_token = \"\"\n", Path::new("f")).is_err());
+    fn a_token_that_cannot_be_sent_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pilotd.toml");
+        for text in [
+            "control_token = \"\"",
+            "invoke_token = \"a b\"",
+            "invoke_token = 7",
+        ] {
+            fs::write(&path, text).unwrap();
+            let problem = tokens_of(&path).unwrap_err().to_string();
+            assert!(problem.contains("pilotd.toml"), "{problem}");
+        }
+        fs::write(&path, "strict = true\ncontrol_token = \"c\"").unwrap();
+        assert_eq!(tokens_of(&path).unwrap().control_token.unwrap(), "c");
     }
 }

@@ -7,10 +7,14 @@ use std::process::ExitCode;
 mod assemble;
 mod cli;
 mod daemon_config;
+mod data_dir;
 mod listen;
+mod listening;
 mod room;
+mod secrets;
 mod serve;
 mod serve_args;
+mod unix_path;
 
 fn main() -> ExitCode {
     cli::main()

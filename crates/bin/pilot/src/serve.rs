@@ -1,6 +1,7 @@
 //! `pilot serve`: the daemon, from its configuration to its end: assemble, serve, drain.
 
 use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,12 +10,11 @@ use anyhow::{Context, bail, ensure};
 use pilot_gateway::Gateway;
 use pilot_sandbox::{Isolation, Spawner};
 use pilot_telemetry::logging;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::assemble::{SPAWNER_ENDED, assemble};
 use crate::daemon_config::DaemonConfig;
-use crate::listen;
+use crate::{data_dir, listening};
 
 /// Runs the daemon until SIGINT or SIGTERM, then drains it. `begun` is called as soon as the process may have threads.
 ///
@@ -40,6 +40,7 @@ pub(crate) fn run(
             missing.join("; ")
         );
     }
+    data_dir::prepare(&config.data_dir)?;
     let mount_point = config.data_dir.join("run/root");
     fs::create_dir_all(&mount_point)
         .with_context(|| format!("cannot create {}", mount_point.display()))?;
@@ -62,17 +63,18 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let daemon = assemble(config, isolation, spawner)?;
     let restored = daemon.deployer.restore();
-    let listener = TcpListener::bind(config.listen)
-        .await
-        .map_err(|error| anyhow::anyhow!(listen::refusal(config.listen, &error)))?;
+    let listening = listening::bind_all(config).await?;
+    let url = functions_url(listening.functions);
     tracing::info!(
-        address = %listener.local_addr()?,
+        address = %listening.functions,
+        control = %listening.socket.path().display(),
         data_dir = %config.data_dir.display(),
         functions = restored.functions,
         broken = restored.broken.len(),
         "pilotlight {} serves",
         env!("CARGO_PKG_VERSION"),
     );
+    let _ = daemon.functions_url.set(url);
     let stop = stop_signal()?;
     let spawner_ended = daemon.engines.spawner_ended()?;
     let has_spawner = Arc::new(AtomicBool::new(true));
@@ -96,7 +98,7 @@ async fn serve(
         daemon.deployer.keep_tidy(TIDY_EVERY).await;
     };
     let serving = Gateway::serve(
-        listener,
+        listening.listeners,
         daemon.gateway.clone(),
         daemon.invoker.clone(),
         daemon.control(),
@@ -122,6 +124,17 @@ async fn serve(
     Ok(())
 }
 
+/// Where a client on this machine calls functions.
+fn functions_url(mut bound: SocketAddr) -> String {
+    if bound.ip().is_unspecified() {
+        bound.set_ip(match bound {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("http://{bound}")
+}
+
 /// How often the deployer removes files that an invocation still used when its version was replaced.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
@@ -143,7 +156,11 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 /// When the machine has no memory left, the kernel kills others before the daemon, the spawner and the inits, which inherit this
 /// (proc_pid_oom_score_adj(5)). Only root may ask for it; without root it stays as it is, and programs in sandboxes get a higher value.
 fn prefer_to_live() {
-    let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
+    let file = "/proc/self/oom_score_adj";
+    // A service may have set its own.
+    if fs::read_to_string(file).is_ok_and(|current| current.trim() == "0") {
+        let _ = fs::write(file, OOM_SCORE_ADJ);
+    }
 }
 
 /// -1000 would exempt the daemon, and a daemon that leaks memory would then take the machine with it.

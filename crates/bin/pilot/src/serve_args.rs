@@ -8,9 +8,12 @@ use clap::{Args, ValueEnum};
 /// The arguments of `pilot serve`. An argument wins over the configuration file.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ServeArgs {
-    /// Address to listen on, ADDRESS:PORT or NAME:PORT [default: 127.0.0.1:8080]
+    /// Address for functions, ADDRESS:PORT or NAME:PORT [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR", value_parser = crate::listen::address)]
     pub(crate) listen: Option<SocketAddr>,
+    /// Address for the control API, in addition to its socket in the data directory; over it, every request needs a token
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) control_listen: Option<SocketAddr>,
     /// Data directory: functions, environments, logs
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,

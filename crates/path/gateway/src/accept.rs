@@ -1,19 +1,24 @@
-//! Accepts a limited number of connections, and drains: stop accepting, let running requests finish within a grace period, then
-//! close the remaining connections.
+//! Accepts connections within the limits of each listener, and drains: stop accepting, let running requests finish within a grace
+//! period, then close the remaining connections.
 
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use futures_util::future::{join, join_all};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::connection::line::Usage;
+use crate::connection::stream::Stream;
 use crate::connection::{self, DrainPhase};
 use crate::gate::Gate;
+use crate::listener::{Listener, ListeningSocket};
+use crate::peers::{Full, Peers, Place};
 
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,102 +31,167 @@ pub struct Drained {
 
 /// Serves until `shutdown` resolves, then drains.
 pub(crate) async fn run(
-    listener: TcpListener,
-    gate: Arc<Gate>,
+    listeners: Vec<Listener>,
+    gate: Gate,
     shutdown: impl Future<Output = ()>,
 ) -> Drained {
     let (phase, observed) = watch::channel(DrainPhase::Open);
-    let mut slots = Slots {
-        free: Arc::new(Semaphore::new(gate.config.connections_max)),
-        reported: false,
+    let (stop, stopping) = watch::channel(false);
+    let grace = gate.config.grace;
+    let accepting = listeners.into_iter().map(|listener| {
+        let gate = gate.of(listener.door);
+        accept_all(listener.socket, gate, observed.clone(), stopping.clone())
+    });
+    let stop = async {
+        shutdown.await;
+        stop.send_replace(true);
     };
+    let (open, ()) = join(join_all(accepting), stop).await;
+    phase.send_replace(DrainPhase::Draining);
+    drain(open, grace).await
+}
+
+/// Accepts until it is told to stop. Returns the open connections.
+async fn accept_all(
+    socket: ListeningSocket,
+    gate: Gate,
+    phase: watch::Receiver<DrainPhase>,
+    mut stopping: watch::Receiver<bool>,
+) -> JoinSet<()> {
+    let gate = Arc::new(gate);
+    let peers = Peers::new(
+        gate.door.connections_max,
+        gate.door.connections_per_address_max,
+    );
     let mut connections = JoinSet::new();
-    let mut shutdown = pin!(shutdown);
+    let mut refusals = JoinSet::new();
+    let mut reported: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
-            () = shutdown.as_mut() => break,
-            accepted = accept(&listener, &mut slots) => accepted,
+            // An error means that the sender is gone, and so is everything else.
+            _ = stopping.wait_for(|stop| *stop) => break,
+            accepted = socket.accept() => accepted,
             Some(_) = connections.join_next() => continue,
+            Some(_) = refusals.join_next() => continue,
         };
         match accepted {
-            Ok((stream, peer, slot)) => {
-                let serving = connection::serve(gate.clone(), stream, peer, observed.clone());
-                connections.spawn(async move {
-                    serving.await;
-                    drop(slot);
-                });
+            Ok((stream, peer)) => {
+                let usage = Arc::<Usage>::default();
+                match peers.admit(peer.ip(), &usage) {
+                    Ok(place) => {
+                        let serving =
+                            serve(gate.clone(), place, stream, peer, usage, phase.clone());
+                        connections.spawn(serving);
+                    }
+                    Err(full) => {
+                        gate.refused.full(full);
+                        // Not for each one: a client could fill the log.
+                        if reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
+                            report(full, &socket, &peer.ip());
+                            reported = Some(Instant::now());
+                        }
+                        if refusals.len() < REFUSALS_MAX {
+                            refusals.spawn(refuse(stream));
+                        }
+                    }
+                }
             }
             Err(error) if is_the_clients(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection; if too many files are open, raise the limit of open files");
                 tokio::select! {
-                    () = shutdown.as_mut() => break,
+                    _ = stopping.wait_for(|stop| *stop) => break,
                     () = tokio::time::sleep(ACCEPT_PAUSE) => {}
                 }
             }
         }
     }
-    drop(listener);
-    phase.send_replace(DrainPhase::Draining);
-    drain(connections, gate.config.grace).await
+    connections
 }
 
-/// Permits for open connections.
-struct Slots {
-    free: Arc<Semaphore>,
-    /// The limit is reached, and the log says so.
-    reported: bool,
-}
-
-impl Slots {
-    /// Waits for a slot. Meanwhile clients wait in the kernel's backlog, which is bounded.
-    async fn next(&mut self) -> io::Result<OwnedSemaphorePermit> {
-        if let Ok(slot) = self.free.clone().try_acquire_owned() {
-            self.reported = false;
-            return Ok(slot);
-        }
-        if !self.reported {
-            tracing::warn!("the limit of open connections is reached; new connections wait");
-            self.reported = true;
-        }
-        self.free
-            .clone()
-            .acquire_owned()
-            .await
-            .map_err(io::Error::other)
+/// Serves one connection while it has its place.
+async fn serve(
+    gate: Arc<Gate>,
+    place: Place,
+    stream: Stream,
+    peer: SocketAddr,
+    usage: Arc<Usage>,
+    phase: watch::Receiver<DrainPhase>,
+) {
+    let serving = connection::serve(gate.clone(), stream, peer, usage.clone(), phase);
+    let mut serving = pin!(serving);
+    tokio::select! {
+        biased;
+        () = serving.as_mut() => return,
+        () = place.taken() => {}
+    }
+    if usage.is_used() {
+        // It has just sent its first request, which is not interrupted.
+        serving.await;
+    } else {
+        gate.refused.too_slow();
     }
 }
 
-/// Accepts one connection, when there is a slot for it.
-async fn accept(
-    listener: &TcpListener,
-    slots: &mut Slots,
-) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let slot = slots.next().await?;
-    let (stream, peer) = listener.accept().await?;
-    // Fails only if the socket is already closed, which is noticed when it is served.
-    let _ = stream.set_nodelay(true);
-    Ok((stream, peer, slot))
+fn report(full: Full, socket: &ListeningSocket, address: &std::net::IpAddr) {
+    match full {
+        Full::Listener => tracing::warn!(
+            listener = %socket,
+            "the limit of open connections is reached (limits.connections); new connections are answered with 503"
+        ),
+        Full::Address => tracing::warn!(
+            listener = %socket, %address,
+            "one address has reached its limit of open connections (limits.connections_per_address); its new connections are \
+             answered with 503"
+        ),
+    }
 }
 
-async fn drain(mut connections: JoinSet<()>, grace: Duration) -> Drained {
-    while connections.try_join_next().is_some() {}
-    let open = connections.len();
+/// Answers 503 without reading the request, and closes. The client may be sending its request: its bytes are discarded for a moment,
+/// because otherwise the kernel would answer them with RST, and the client might lose the response.
+async fn refuse(mut stream: Stream) {
+    let answer = async {
+        stream.write_all(REFUSAL).await?;
+        stream.shutdown().await?;
+        let mut scratch = [0; 1024];
+        let mut left = REFUSAL_DISCARDS;
+        while left > 0 {
+            match stream.read(&mut scratch).await? {
+                0 => break,
+                len => left = left.saturating_sub(len),
+            }
+        }
+        io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(REFUSAL_TIME, answer).await;
+}
+
+async fn drain(mut open: Vec<JoinSet<()>>, grace: Duration) -> Drained {
+    let mut connections = 0;
+    for set in &mut open {
+        while set.try_join_next().is_some() {}
+        connections += set.len();
+    }
     let finished = tokio::time::timeout(grace, async {
-        while connections.join_next().await.is_some() {}
+        for set in &mut open {
+            while set.join_next().await.is_some() {}
+        }
     });
+    let mut cut = 0;
     if finished.await.is_err() {
+        for set in &mut open {
+            while set.try_join_next().is_some() {}
+            cut += set.len();
+        }
         tracing::warn!(
-            connections = connections.len(),
+            connections = cut,
             "requests were still running at the end of the grace period; they are cut off"
         );
     }
-    let cut = connections.len();
-    connections.shutdown().await;
-    Drained {
-        connections: open,
-        cut,
+    for set in &mut open {
+        set.shutdown().await;
     }
+    Drained { connections, cut }
 }
 
 /// Whether the connection was closed before it was accepted (accept(2), "Error handling").
@@ -136,3 +206,33 @@ fn is_the_clients(error: &io::Error) -> bool {
 
 /// Pause after an error of the daemon, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often the log says that there is no room.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+/// The response to a connection for which there is no room.
+const REFUSAL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+    content-type: application/json\r\ncontent-length: 86\r\n\r\n\
+    {\"Type\":\"Service\",\"Message\":\"too many open connections: try again, or reuse your own\"}";
+/// How many refusals of a listener are sent at the same time. Beyond that, connections are closed without one.
+const REFUSALS_MAX: usize = 64;
+const REFUSAL_TIME: Duration = Duration::from_millis(500);
+const REFUSAL_DISCARDS: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusal_is_a_complete_response() {
+        let text = std::str::from_utf8(REFUSAL).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.ends_with(&format!("content-length: {}", body.len())),
+            "{} {head}",
+            body.len()
+        );
+        assert!(head.contains("retry-after: 1"));
+    }
+}

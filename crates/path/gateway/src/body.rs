@@ -1,5 +1,6 @@
-//! Reads a whole request body within three limits: its size, the time between two pieces of it, and the memory that all bodies
-//! share. A body that arrived together with the head needs no copy, no timer and no permit.
+//! Reads a whole request body within limits: its size, the time between two pieces of it, its rate, and the memory that all bodies
+//! share. Memory is reserved for bytes that have arrived, not for those that a head announces. A body that arrived together with the
+//! head needs no copy, no timer and no permit.
 //!
 //! Used for events, which are one JSON document, and for applications, whose worker gets a request in one frame. Bodies for a
 //! function's own server are streamed instead (`upload`).
@@ -14,7 +15,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::errors::RequestError;
 
@@ -96,6 +97,8 @@ impl BodyReader {
         let mut source = Source {
             body,
             patience: self.patience,
+            begun: None,
+            received: 0,
             timer: None,
         };
         let mut hold = Hold::default();
@@ -106,7 +109,6 @@ impl BodyReader {
         if announced > self.bytes_max {
             return Ok((Bytes::new(), Some(source.body)));
         }
-        self.admit(announced, &mut hold)?;
         let Some(first) = source.next().await? else {
             return Ok((Bytes::new(), None));
         };
@@ -120,11 +122,17 @@ impl BodyReader {
         let Some(second) = source.next().await? else {
             return Ok((hold.keep(first), None));
         };
-        let mut bytes = BytesMut::with_capacity(announced.max(first.len() + second.len()));
+        let begins = first.len() + second.len();
+        let mut bytes = BytesMut::with_capacity(announced.min(ANNOUNCED_BYTES_MAX).max(begins));
         bytes.extend_from_slice(&first);
         let mut next = Some(second);
         while let Some(piece) = next {
-            self.admit(bytes.len() + piece.len(), &mut hold)?;
+            let len = bytes.len() + piece.len();
+            self.admit(len, &mut hold)?;
+            if len > bytes.capacity() {
+                // The first bytes have come, so the announced rest is believed.
+                bytes.reserve(announced.min(self.bytes_max).max(len) - bytes.len());
+            }
             bytes.extend_from_slice(&piece);
             if bytes.len() > self.bytes_max {
                 return Ok((hold.keep(bytes.freeze()), Some(source.body)));
@@ -162,6 +170,9 @@ impl BodyReader {
 struct Source<B> {
     body: B,
     patience: Duration,
+    /// When it first had to be waited for.
+    begun: Option<Instant>,
+    received: u64,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -173,6 +184,9 @@ where
     async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
         let piece = poll_fn(|cx| self.poll_next(cx)).await;
         self.timer = None;
+        if let Ok(Some(piece)) = &piece {
+            self.received += piece.len() as u64;
+        }
         piece
     }
 
@@ -192,12 +206,19 @@ where
             }
         }
         let patience = self.patience;
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        let timer = self.timer.get_or_insert_with(|| {
+            let now = Instant::now();
+            let begun = *self.begun.get_or_insert(now);
+            let slowest = Duration::from_secs(self.received / BYTES_PER_S_MIN);
+            let due = (now + patience).min(begun + patience + slowest);
+            Box::pin(tokio::time::sleep_until(due))
+        });
         timer.as_mut().poll(cx).map(|()| {
             Err(RequestError::Body {
-                problem: format!("no data for {} s", patience.as_secs_f32()),
+                problem: format!(
+                    "no data for {} s, or less than {BYTES_PER_S_MIN} bytes per second",
+                    patience.as_secs_f32()
+                ),
             })
         })
     }
@@ -217,6 +238,12 @@ pub(crate) fn malformed(error: &dyn Error) -> RequestError {
 
 /// Bodies up to this size need no permit, because the connection limit bounds them.
 const FREE_BYTES: usize = 64 * 1024;
+
+/// How much of an announced length is allocated before the bytes arrive.
+const ANNOUNCED_BYTES_MAX: usize = 256 * 1024;
+
+/// The lowest rate of a body, in addition to its patience.
+const BYTES_PER_S_MIN: u64 = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -277,6 +304,86 @@ mod tests {
             drop(first);
             assert_eq!(reader.in_flight.available_permits(), 1024);
         });
+    }
+
+    /// A body that announces `len` bytes and sends these pieces, each after a second. Then it sends nothing.
+    struct Slow {
+        len: u64,
+        pieces: Vec<Bytes>,
+        wait: Pin<Box<Sleep>>,
+    }
+
+    impl Slow {
+        fn new(len: u64, pieces: Vec<Bytes>) -> Self {
+            let wait = Box::pin(tokio::time::sleep(Duration::from_secs(1)));
+            Self { len, pieces, wait }
+        }
+    }
+
+    impl Body for Slow {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+            std::task::ready!(self.wait.as_mut().poll(cx));
+            let next = Instant::now() + Duration::from_secs(1);
+            self.wait.as_mut().reset(next);
+            match self.pieces.pop() {
+                Some(piece) => Poll::Ready(Some(Ok(http_body::Frame::data(piece)))),
+                None => Poll::Pending,
+            }
+        }
+
+        fn size_hint(&self) -> http_body::SizeHint {
+            http_body::SizeHint::with_exact(self.len)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_announced_body_reserves_nothing_before_it_comes() {
+        let reader = BodyReader::new(1 << 20, Duration::from_secs(30), 1 << 20);
+        let permits = reader.in_flight.available_permits();
+        let declared = (0..42).map(|_| {
+            let reader = reader.clone();
+            async move {
+                let body = Slow::new(1 << 20, vec![Bytes::from_static(b"x"); 3]);
+                reader.read(body).await
+            }
+        });
+        let trickling = futures_util::future::join_all(declared);
+        let honest = async {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            assert_eq!(reader.in_flight.available_permits(), permits);
+            reader
+                .read(Full::new(Bytes::from(vec![0; 900 * 1024])))
+                .await
+        };
+        let (trickled, honest) = tokio::join!(trickling, honest);
+        assert!(honest.is_ok());
+        for result in trickled {
+            assert!(matches!(result, Err(RequestError::Body { .. })));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_is_cut_off_and_a_slow_one_is_not() {
+        let patience = Duration::from_secs(5);
+        let reader = BodyReader::new(1 << 20, patience, 1 << 20);
+        let begun = Instant::now();
+        let trickle = Slow::new(1 << 20, vec![Bytes::from_static(b"x"); 1000]);
+        let result = reader.read(trickle).await;
+        assert!(matches!(result, Err(RequestError::Body { .. })));
+        assert!(begun.elapsed() < 2 * patience, "{:?}", begun.elapsed());
+        let enough = Bytes::from(vec![0; 1100]);
+        let slow = Slow::new(20 * 1100, vec![enough; 20]);
+        let begun = Instant::now();
+        // All of it comes; then it does not end, because this body never does.
+        let result = reader.read(slow).await;
+        assert!(matches!(result, Err(RequestError::Body { .. })));
+        assert!(begun.elapsed() > Duration::from_secs(20));
     }
 
     proptest! {

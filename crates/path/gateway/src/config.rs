@@ -1,19 +1,22 @@
-//! The gateway's limits and its access control.
+//! The gateway's limits and its access control, for all listeners. `listener` has those of one listener.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use pilot_model::access::Grant;
+use pilot_model::ports::Tokens;
 use pilot_protocols::AnswerMemory;
 
 use crate::forward::TrustForwarded;
-use crate::token::InvokeToken;
+use crate::peers::RefusedConnections;
 
 /// The gateway's limits and its access control.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
-    /// Highest number of open connections. Further ones wait in the kernel's backlog.
-    pub connections_max: usize,
     /// Longest time from the beginning of a connection, or the end of a response, to the end of the next request's head.
     pub header_timeout: Duration,
+    /// Longest time from the first byte of a request's head to its end.
+    pub head_time_max: Duration,
     /// Longest time between two pieces of a request's body.
     pub body_timeout: Duration,
     /// Longest time that one write waits for a client that does not read.
@@ -31,11 +34,11 @@ pub struct GatewayConfig {
     pub result_bytes_max: usize,
     /// Holds responses that are gathered, and long messages of WebSockets.
     pub answers: AnswerMemory,
-    /// Token that callers of functions must send, if any.
-    pub invoke_token: Option<InvokeToken>,
-    /// The control API requires a token, which its handler checks.
-    pub control_requires_token: bool,
-    /// The daemon's names, apart from `localhost`. Without a token, the control API and the Invoke API refuse requests that name
+    /// The valid tokens.
+    pub tokens: Arc<dyn Tokens>,
+    /// Counts the connections that were turned away.
+    pub refused: Arc<RefusedConnections>,
+    /// The daemon's names, apart from `localhost`. Without a token, the Invoke API and the metrics refuse requests that name
     /// another host, or come from a web page of another site.
     pub hosts: Vec<String>,
     /// Whose `X-Forwarded-*` headers are trusted.
@@ -46,8 +49,8 @@ impl Default for GatewayConfig {
     /// AWS Lambda's payload limits (its results may have 100 bytes more than 6 MiB).
     fn default() -> Self {
         Self {
-            connections_max: 1024,
             header_timeout: Duration::from_secs(60),
+            head_time_max: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(60),
             tunnel_idle: Duration::from_secs(600),
@@ -56,10 +59,20 @@ impl Default for GatewayConfig {
             bodies_bytes_max: 256 * 1024 * 1024,
             result_bytes_max: 6 * 1024 * 1024 + 100,
             answers: AnswerMemory::default(),
-            invoke_token: None,
-            control_requires_token: false,
+            tokens: Arc::new(NoTokens),
+            refused: Arc::default(),
             hosts: Vec::new(),
             trust_forwarded: TrustForwarded::default(),
         }
+    }
+}
+
+/// No token is valid.
+#[derive(Debug)]
+struct NoTokens;
+
+impl Tokens for NoTokens {
+    fn grant(&self, _: &[u8]) -> Option<Arc<Grant>> {
+        None
     }
 }

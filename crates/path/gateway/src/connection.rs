@@ -4,6 +4,7 @@ mod client_stream;
 mod interim;
 pub(crate) mod line;
 mod socket;
+pub(crate) mod stream;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,11 +15,11 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use self::line::Line;
+use self::line::{Line, Usage};
 use self::socket::Socket;
+use self::stream::Stream;
 use crate::dispatch;
 use crate::gate::Gate;
 
@@ -34,12 +35,16 @@ pub(crate) enum DrainPhase {
 /// Serves one connection, also as a tunnel, until either side closes it. Dropping the future cancels its request.
 pub(crate) async fn serve(
     gate: Arc<Gate>,
-    stream: TcpStream,
+    stream: Stream,
     peer: SocketAddr,
+    usage: Arc<Usage>,
     phase: watch::Receiver<DrainPhase>,
 ) {
-    let line = Line::new(peer);
+    let line = Line::new(peer, usage);
     serve_http(&gate, stream, &line, phase).await;
+    if line.usage().is_too_slow() {
+        gate.refused.too_slow();
+    }
     if let Some(upgraded) = line.take_upgraded() {
         upgraded.run(gate.config.tunnel_idle).await;
     }
@@ -48,12 +53,17 @@ pub(crate) async fn serve(
 /// Serves HTTP until the connection ends or is upgraded.
 async fn serve_http(
     gate: &Gate,
-    stream: TcpStream,
+    stream: Stream,
     line: &Line,
     mut phase: watch::Receiver<DrainPhase>,
 ) {
     let (peer, usage) = (line.peer(), line.usage());
-    let socket = Socket::new(stream, usage.clone(), gate.config.write_timeout);
+    let socket = Socket::new(
+        stream,
+        usage.clone(),
+        gate.config.head_time_max,
+        gate.config.write_timeout,
+    );
     let service = service_fn(|request| {
         let answer = dispatch::answer(gate, request, line);
         async { Ok::<_, Infallible>(answer.await) }

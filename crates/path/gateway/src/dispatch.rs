@@ -8,6 +8,7 @@ use hyper::body::{Body as _, Incoming};
 use pilot_model::InvocationId;
 
 use crate::connection::line::Line;
+use crate::control;
 use crate::errors::RequestError;
 use crate::function_url::{self, Place};
 use crate::gate::Gate;
@@ -16,7 +17,6 @@ use crate::lambda_api::{self, Form};
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
 use crate::route::{Route, route};
-use crate::web_page;
 
 /// Answers one request.
 pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
@@ -42,22 +42,20 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
         *reply.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         return reply;
     }
-    if let Err(error) = check_host(&head) {
-        return error.into_reply(&new_id());
+    if let Err(error) = check_host(&head).and_then(|()| check_coding(&head)) {
+        let mut reply = error.into_reply(&new_id());
+        // Another program may see another request behind this one.
+        let close = HeaderValue::from_static("close");
+        reply.headers_mut().insert(headers::CONNECTION, close);
+        return reply;
     }
     let uri = std::mem::take(&mut head.uri);
     let target = route(uri.path());
     if target == Route::Control {
-        // The rest are health and metrics.
-        if uri.path().starts_with("/_pilot/")
-            && !gate.config.control_requires_token
-            && let Err(error) = web_page::refuse(&head, &gate.config.hosts)
-        {
-            return error.into_reply(&new_id());
-        }
         head.uri = uri;
-        let response = (gate.control)(Request::from_parts(head, body)).await;
-        return response.map(ReplyBody::Control);
+        return control::answer(gate, head, body)
+            .await
+            .unwrap_or_else(|error| error.into_reply(&new_id()));
     }
     let context = RequestContext {
         gate,
@@ -72,6 +70,12 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
         Route::Invoke { name } => lambda_api::invoke(context, name, uri.query(), Form::Whole).await,
         Route::InvokeStreaming { name } => {
             lambda_api::invoke(context, name, uri.query(), Form::EventStream).await
+        }
+        Route::FunctionUrl { .. } if !gate.door.serves.function_urls() => {
+            Err(RequestError::NotSupported {
+                feature: "a function URL on the control API's address",
+                instead: "call it on the address for functions (listen)",
+            })
         }
         Route::FunctionUrl { name, root, path } => {
             let whole = uri.path_and_query().map_or("", PathAndQuery::as_str);
@@ -107,6 +111,19 @@ fn check_host(head: &Parts) -> Result<(), RequestError> {
     Err(RequestError::Malformed {
         problem: problem.to_owned(),
     })
+}
+
+/// `chunked` is the only transfer coding. hyper looks at the last one alone, and passes a body on as if nothing came before it; another
+/// program could see other ends of requests (RFC 9112, section 6.1).
+fn check_coding(head: &Parts) -> Result<(), RequestError> {
+    let mut codings = head.headers.get_all(headers::TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err(RequestError::Malformed {
+            problem: "the only supported Transfer-Encoding is chunked".to_owned(),
+        }),
+    }
 }
 
 /// A random UUID from a local generator that the kernel seeds. Ids must be unique, but not secret.

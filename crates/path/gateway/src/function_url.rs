@@ -47,8 +47,8 @@ pub(crate) async fn call(
     mut context: RequestContext<'_>,
     place: Place<'_>,
 ) -> Result<Reply, RequestError> {
-    context.authorise()?;
     let named = Named::parse(place.name, None)?;
+    context.authorise(&named.name)?;
     let gate = context.gate;
     let version = gate.invoker.find(&named.name, named.qualifier.as_deref())?;
     let interface = version.config.interface;

@@ -48,8 +48,9 @@ pub(crate) async fn invoke(
     query: Option<&str>,
     form: Form,
 ) -> Result<Reply, RequestError> {
-    context.authorise()?;
-    if context.gate.config.invoke_token.is_none() {
+    let named = Named::parse(name, query)?;
+    context.authorise(&named.name)?;
+    if context.gate.is_open_to_pages() {
         web_page::refuse(&context.head, &context.gate.config.hosts)?;
     }
     if context.head.method != Method::POST {
@@ -57,7 +58,6 @@ pub(crate) async fn invoke(
             method: context.head.method.as_str().chars().take(20).collect(),
         });
     }
-    let named = Named::parse(name, query)?;
     let gate = context.gate;
     let version = gate.invoker.find(&named.name, named.qualifier.as_deref())?;
     let kind = InvocationType::of(&context.head.headers)?;

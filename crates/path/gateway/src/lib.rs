@@ -3,12 +3,15 @@
 //! The path of a request: `accept` → `connection` → `dispatch` → `route` → `lambda_api` or `function_url` (→ `application`, or
 //! `function_url/passing` for functions that are HTTP servers) → the invoker → `reply`, or `tunnel` for an upgraded connection. It
 //! stays in its connection's task. Requests that are not on the data path go to the control handler, which the daemon provides.
+//!
+//! Each `listener` has its rules: what it serves, to whom, and how many connections it has (`peers`).
 
 mod accept;
 mod application;
 mod body;
 mod config;
 mod connection;
+mod control;
 mod dispatch;
 mod errors;
 mod event_stream;
@@ -18,6 +21,8 @@ mod function_url;
 mod gate;
 mod headers;
 mod lambda_api;
+mod listener;
+mod peers;
 mod reply;
 mod request_context;
 mod route;
@@ -33,30 +38,30 @@ use std::future::Future;
 use std::sync::Arc;
 
 use pilot_invoke::Invoker;
-use tokio::net::TcpListener;
 
 pub use accept::Drained;
 pub use config::GatewayConfig;
 pub use forward::TrustForwarded;
 pub use gate::Control;
+pub use listener::{Access, Door, Listener, Serves};
+pub use peers::RefusedConnections;
 pub use reply::{BoxError, ControlBody};
-pub use token::InvokeToken;
 
 /// The HTTP server.
 #[derive(Debug, Clone, Copy)]
 pub struct Gateway;
 
 impl Gateway {
-    /// Serves `listener` until `shutdown` resolves. Then stops accepting, lets running requests finish within
+    /// Serves all `listeners` until `shutdown` resolves. Then stops accepting, lets running requests finish within
     /// [`GatewayConfig::grace`] and closes the remaining connections. Dropping the future closes all connections at once.
     pub async fn serve(
-        listener: TcpListener,
+        listeners: Vec<Listener>,
         config: GatewayConfig,
         invoker: Arc<Invoker>,
         control: Control,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Drained {
         let gate = gate::Gate::new(config, invoker, control);
-        accept::run(listener, Arc::new(gate), shutdown).await
+        accept::run(listeners, gate, shutdown).await
     }
 }

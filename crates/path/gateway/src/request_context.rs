@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::request::Parts;
 use hyper::body::{Body as _, Incoming};
+use pilot_model::access::Role;
 use pilot_model::ports::StreamedBody;
 use pilot_model::{Instant, InvocationId};
 
@@ -14,7 +15,8 @@ use crate::errors::RequestError;
 use crate::expectation::Expectation;
 use crate::gate::Gate;
 use crate::headers;
-use crate::token::TokenError;
+use crate::listener::Access;
+use crate::token::{self, CARRIERS, TokenError};
 use crate::upload::Upload;
 
 /// One request on the data path.
@@ -34,14 +36,27 @@ pub(crate) struct RequestContext<'a> {
 }
 
 impl RequestContext<'_> {
-    /// Checks the token, if one is required, and removes it from the headers.
+    /// Checks that the caller may call this function, and removes its token from the headers.
     ///
     /// # Errors
     /// [`TokenError`].
-    pub(crate) fn authorise(&mut self) -> Result<(), TokenError> {
-        match &self.gate.config.invoke_token {
-            None => Ok(()),
-            Some(token) => token.take(&mut self.head.headers),
+    pub(crate) fn authorise(&mut self, function: &str) -> Result<(), TokenError> {
+        let door = &self.gate.door;
+        if door.calls == Access::Open || door.everyone.is_some() {
+            // A client may send its token although none is needed. The function must not see it.
+            if CARRIERS
+                .iter()
+                .any(|name| self.head.headers.contains_key(name))
+            {
+                let _ = token::take(&*self.gate.config.tokens, &mut self.head.headers);
+            }
+            return Ok(());
+        }
+        let grant = token::take(&*self.gate.config.tokens, &mut self.head.headers)?;
+        if grant.permits(Role::Invoke, function) {
+            Ok(())
+        } else {
+            Err(TokenError::Denied(Role::Invoke))
         }
     }
 
@@ -53,7 +68,8 @@ impl RequestContext<'_> {
         let Some(body) = self.body.take() else {
             return Ok(Bytes::new());
         };
-        let body = self.gate.bodies.read(body).await?;
+        let body = self.gate.bodies.read(body).await;
+        let body = body.inspect_err(|error| self.count_slow(error))?;
         self.line.usage().body_was_read();
         Ok(body)
     }
@@ -68,12 +84,19 @@ impl RequestContext<'_> {
         let Some(body) = self.body.take() else {
             return Ok((Bytes::new(), None));
         };
-        let (front, rest) = self.gate.bodies.read_front(body).await?;
+        let front = self.gate.bodies.read_front(body).await;
+        let (front, rest) = front.inspect_err(|error| self.count_slow(error))?;
         self.body = rest;
         if self.body.is_none() {
             self.line.usage().body_was_read();
         }
         Ok((front, self.upload(None).map(StreamedBody::new)))
+    }
+
+    fn count_slow(&self, error: &RequestError) {
+        if matches!(error, RequestError::Body { .. }) {
+            self.line.usage().was_too_slow();
+        }
     }
 
     /// The unread body, as a stream; `None` if there is none. It is read when `expects` permits it.

@@ -1,79 +1,46 @@
-//! The token that callers of functions must send, if one is configured. It may be in one of three headers, so that every client can
-//! set one of them:
+//! The token of a caller. It may be in one of three headers, so that every client can set one of them:
 //! - `X-Pilot-Token: TOKEN`, which leaves `Authorization` to the application;
 //! - `Authorization: Bearer TOKEN`;
 //! - `X-Amz-Security-Token: TOKEN`, which AWS SDKs send if `AWS_SESSION_TOKEN` is set. Their signature is not checked.
 //!
 //! Every header with the token is removed, so that a function never sees it.
 
-use std::fmt;
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
+use pilot_model::access::{Grant, Role};
+use pilot_model::ports::Tokens;
 
 use crate::headers;
 
-/// A token that callers must send. `Debug` does not print it.
-#[derive(Clone)]
-pub struct InvokeToken(Arc<str>);
-
-impl InvokeToken {
-    /// A token from the configuration; `None` if it is empty or not visible ASCII.
-    #[must_use]
-    pub fn new(text: &str) -> Option<Self> {
-        let fits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-        fits.then(|| Self(text.into()))
-    }
-
-    /// Checks the token and removes it from the headers.
-    ///
-    /// # Errors
-    /// [`TokenError`]: it is missing or wrong.
-    pub(crate) fn take(&self, from: &mut HeaderMap) -> Result<(), TokenError> {
-        let (mut shown, mut right) = (false, false);
-        for name in [
-            headers::PILOT_TOKEN,
-            headers::SECURITY_TOKEN,
-            headers::AUTHORIZATION,
-        ] {
-            let is_bearer = name == headers::AUTHORIZATION;
-            let mut carries = false;
-            for value in from.get_all(&name) {
-                let value = value.as_bytes();
-                let token = if is_bearer {
-                    bearer(value)
-                } else {
-                    Some(value)
-                };
-                shown |= token.is_some();
-                carries |= token.is_some_and(|token| self.is(token));
-            }
-            if carries {
-                right = true;
-                from.remove(name);
-            }
+/// What the token in the headers permits. Every header with a valid token is removed.
+///
+/// # Errors
+/// [`TokenError`]: it is missing or wrong.
+pub(crate) fn take(tokens: &dyn Tokens, from: &mut HeaderMap) -> Result<Arc<Grant>, TokenError> {
+    let (mut shown, mut granted) = (false, None);
+    for name in CARRIERS {
+        let is_bearer = name == headers::AUTHORIZATION;
+        let mut carries = None;
+        for value in from.get_all(&name) {
+            let value = value.as_bytes();
+            let token = if is_bearer {
+                bearer(value)
+            } else {
+                Some(value)
+            };
+            shown |= token.is_some();
+            carries = carries.or_else(|| tokens.grant(token?));
         }
-        match (right, shown) {
-            (true, _) => Ok(()),
-            (false, true) => Err(TokenError::Wrong),
-            (false, false) => Err(TokenError::Missing),
+        if carries.is_some() {
+            from.remove(name);
+            granted = granted.or(carries);
         }
     }
-
-    /// Compares in a time that depends only on the length.
-    fn is(&self, shown: &[u8]) -> bool {
-        let wanted = self.0.as_bytes();
-        let differing = wanted
-            .iter()
-            .zip(shown)
-            .fold(0, |differing, (one, other)| differing | (one ^ other));
-        wanted.len() == shown.len() && std::hint::black_box(differing) == 0
-    }
-}
-
-impl fmt::Debug for InvokeToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InvokeToken(..)")
+    match (granted, shown) {
+        (Some(grant), _) => Ok(grant),
+        (None, true) => Err(TokenError::Wrong),
+        (None, false) => Err(TokenError::Missing),
     }
 }
 
@@ -89,6 +56,9 @@ pub(crate) enum TokenError {
     /// The token is wrong.
     #[error("The security token included in the request is invalid.")]
     Wrong,
+    /// The token is valid for something else.
+    #[error("the token does not have the role '{}' for this function", .0.as_str())]
+    Denied(Role),
 }
 
 impl TokenError {
@@ -97,9 +67,17 @@ impl TokenError {
         match self {
             Self::Missing => "MissingAuthenticationTokenException",
             Self::Wrong => "UnrecognizedClientException",
+            Self::Denied(_) => "AccessDeniedException",
         }
     }
 }
+
+/// The headers that may carry a token.
+pub(crate) const CARRIERS: [HeaderName; 3] = [
+    headers::PILOT_TOKEN,
+    headers::SECURITY_TOKEN,
+    headers::AUTHORIZATION,
+];
 
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
@@ -111,6 +89,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use pilot_testkit::FixedTokens;
 
     use super::*;
 
@@ -124,8 +103,8 @@ mod tests {
                 )
             })
             .collect();
-        let token = InvokeToken::new("s3cret").unwrap();
-        (token.take(&mut headers), headers)
+        let tokens = FixedTokens::one("s3cret", Grant::of("x", Role::Invoke));
+        (super::take(&*tokens, &mut headers).map(drop), headers)
     }
 
     #[test]
@@ -175,16 +154,5 @@ mod tests {
                 "{wrong}"
             );
         }
-    }
-
-    #[test]
-    fn a_token_is_visible_ascii() {
-        assert!(InvokeToken::new("").is_none());
-        assert!(InvokeToken::new("a b").is_none());
-        assert!(InvokeToken::new("é").is_none());
-        assert_eq!(
-            format!("{:?}", InvokeToken::new("x").unwrap()),
-            "InvokeToken(..)"
-        );
     }
 }

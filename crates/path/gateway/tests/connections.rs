@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use pilot_gateway::GatewayConfig;
+use pilot_gateway::{Door, GatewayConfig};
 use pilot_model::ports::PassedRequest;
 use pilot_testkit::Deed;
 use support::{Client, Daemon, Function, Setup, control, soon, text, upstream};
@@ -115,27 +115,89 @@ async fn a_client_that_does_not_take_its_response_is_cut_off() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_wait_for_one_to_close() {
-    let config = GatewayConfig {
+async fn connections_beyond_the_limit_are_told_to_come_back() {
+    let config = GatewayConfig::default();
+    let refused = Arc::clone(&config.refused);
+    let door = Door {
         connections_max: 1,
-        ..GatewayConfig::default()
+        ..Door::default()
     };
     let daemon = Daemon::start(Setup {
         config,
+        door,
         ..Setup::default()
     })
     .await;
     let mut first = daemon.client().await;
     assert_eq!(first.ask("GET", "/1", "", b"").await.text(), "GET /1 ");
-    let mut second = daemon.client().await;
-    let mut answer = std::pin::pin!(second.ask("GET", "/2", "", b""));
-    tokio::select! {
-        biased;
-        _ = &mut answer => panic!("two connections at a limit of one"),
-        answer = first.ask("GET", "/3", "", b"") => assert_eq!(answer.text(), "GET /3 "),
-    }
+    let second = daemon.ask("GET", "/2", "", b"").await;
+    assert_eq!(
+        (second.status, second.header("retry-after")),
+        (503, Some("1"))
+    );
+    assert_eq!(first.ask("GET", "/3", "", b"").await.text(), "GET /3 ");
+    assert_eq!(refused.counts()[0], ("listener_full", 1));
     drop(first);
-    assert_eq!(answer.await.text(), "GET /2 ");
+    soon(async {
+        while daemon.ask("GET", "/4", "", b"").await.status != 200 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_without_a_request_make_room_when_there_is_none() {
+    let door = Door {
+        connections_max: 2,
+        connections_per_address_max: 3,
+        ..Door::default()
+    };
+    let daemon = Daemon::start(Setup {
+        door,
+        ..Setup::default()
+    })
+    .await;
+    let mut idle = daemon.client().await;
+    assert_eq!(idle.ask("GET", "/1", "", b"").await.text(), "GET /1 ");
+    let mut silent = daemon.client().await;
+    silent.send("GET / HTTP/1.1\r\n").await;
+    // It has a second to send its request.
+    soon(async {
+        while daemon.ask("GET", "/2", "", b"").await.status != 200 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    assert_eq!(silent.closed().await, b"");
+    assert_eq!(idle.ask("GET", "/3", "", b"").await.text(), "GET /3 ");
+}
+
+#[tokio::test]
+async fn a_head_that_trickles_is_cut_off_and_an_idle_connection_is_not() {
+    let config = GatewayConfig {
+        head_time_max: Duration::from_millis(200),
+        ..GatewayConfig::default()
+    };
+    let refused = Arc::clone(&config.refused);
+    let daemon = Daemon::start(Setup {
+        config,
+        ..Setup::default()
+    })
+    .await;
+    let mut idle = daemon.client().await;
+    assert_eq!(idle.ask("GET", "/1", "", b"").await.text(), "GET /1 ");
+    // Also after a request, and in the middle of a head.
+    for before in [false, true] {
+        let mut slow = daemon.client().await;
+        if before {
+            slow.ask("GET", "/", "", b"").await;
+        }
+        slow.send("GET / HTTP/1.1\r\nhost:").await;
+        assert_eq!(slow.closed().await, b"");
+    }
+    assert_eq!(refused.counts()[2], ("too_slow", 2));
+    assert_eq!(idle.ask("GET", "/2", "", b"").await.text(), "GET /2 ");
 }
 
 #[tokio::test]

@@ -8,9 +8,10 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use pilot_gateway::{GatewayConfig, InvokeToken};
+use pilot_gateway::{Access, Door, GatewayConfig};
 use pilot_invoke::Limits;
-use pilot_testkit::{Deed, version_with};
+use pilot_model::access::{Grant, Role};
+use pilot_testkit::{Deed, FixedTokens, version_with};
 use serde_json::json;
 use support::{Daemon, Function, Setup, meta, soon};
 use tokio::sync::Notify;
@@ -407,12 +408,17 @@ async fn a_token_is_wanted_where_one_is_configured_and_control_has_its_own() {
         )
     });
     let config = GatewayConfig {
-        invoke_token: InvokeToken::new("s3cret"),
+        tokens: FixedTokens::one("s3cret", Grant::of("x", Role::Invoke)),
         ..GatewayConfig::default()
+    };
+    let door = Door {
+        calls: Access::Token,
+        ..Door::default()
     };
     let functions = vec![tell];
     let daemon = Daemon::start(Setup {
         config,
+        door,
         functions,
         ..Setup::default()
     })

@@ -15,9 +15,11 @@ use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
-use pilot_gateway::{GatewayConfig, InvokeToken};
+use pilot_gateway::{Access, Door, GatewayConfig};
 use pilot_model::Outcome;
+use pilot_model::access::{Grant, Role};
 use pilot_model::ports::{PassedRequest, PassedResponse, StreamedBody, WorkerFault};
+use pilot_testkit::FixedTokens;
 use serde_json::{Value, json};
 use support::upstream::{self, response};
 use support::{Client, Daemon, Function, Setup, soon};
@@ -73,12 +75,17 @@ async fn first_part(body: &mut StreamedBody) -> Bytes {
 #[tokio::test]
 async fn the_server_sees_the_request_as_it_was_sent_and_who_sent_it() {
     let config = GatewayConfig {
-        invoke_token: InvokeToken::new("s3cret"),
+        tokens: FixedTokens::one("s3cret", Grant::of("x", Role::Invoke)),
         ..GatewayConfig::default()
+    };
+    let door = Door {
+        calls: Access::Token,
+        ..Door::default()
     };
     let functions = vec![Function::server("web", tell)];
     let daemon = Daemon::start(Setup {
         config,
+        door,
         functions,
         ..Setup::default()
     })

@@ -1,112 +1,131 @@
-//! Who may call the control API: everyone, or only callers with the token.
+//! What a caller may do with the control API. The gateway has found out who calls ([`Caller`]); a request without that is refused.
 
-use std::fmt;
-use std::hint::black_box;
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::extract::{RawPathParams, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use pilot_model::FunctionName;
+use pilot_model::access::{Caller, Grant, Role};
 
+use crate::admin::Admin;
+use crate::blocking;
 use crate::error::Failure;
 
-/// A bearer token. Never printed.
-#[derive(Clone)]
-pub struct Token(Arc<str>);
-
-impl Token {
-    /// A token from the configuration.
-    #[must_use]
-    pub fn new(text: &str) -> Self {
-        Self(text.into())
-    }
-
-    /// Compares in a time that depends only on the length of the offered text.
-    fn is(&self, offered: &[u8]) -> bool {
-        let own = self.0.as_bytes();
-        let mut difference = u8::from(own.len() != offered.len());
-        for (at, byte) in offered.iter().enumerate() {
-            // Any byte is fine beyond the end, because the lengths differ then.
-            let own = own.get(at).copied().unwrap_or(0);
-            difference = black_box(difference | (own ^ byte));
-        }
-        difference == 0
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
-    }
-}
-
-/// Whether a call needs the token.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Access {
-    /// Everyone may call.
-    #[default]
+/// Who may use a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RouteAccess {
+    /// Everyone.
     Open,
-    /// Only with the token, if one is configured.
-    Token,
+    /// Everyone with a valid token.
+    Known,
+    /// Those whose token is for all functions and owners, whatever its role.
+    Whole,
+    /// Those with this role. If the path names a function, they must have it for this function.
+    Role(Role),
 }
 
-/// Rejects requests without the token. The state is `None` if no token is configured.
-pub(crate) async fn require_token(
-    State(token): State<Option<Token>>,
+/// Refuses callers without the required rights.
+pub(crate) async fn require(
+    State((admin, access)): State<(Admin, RouteAccess)>,
+    params: RawPathParams,
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(token) = token else {
-        return next.run(request).await;
-    };
-    let offered = request
-        .headers()
-        .get(AUTHORIZATION)
-        .and_then(|value| bearer(value.as_bytes()));
-    match offered {
-        Some(offered) if token.is(offered) => next.run(request).await,
-        Some(_) => unauthorized("the bearer token is wrong"),
-        None => unauthorized(
-            "the control API requires the header 'Authorization: Bearer TOKEN'; the CLI reads the token from PILOT_TOKEN",
-        ),
+    let name = params
+        .iter()
+        .find_map(|(key, value)| (key == "name").then(|| value.to_owned()));
+    match check(&admin, access, request.extensions().get(), name).await {
+        Ok(()) => next.run(request).await,
+        Err(failure) => failure.into_response(),
     }
 }
 
-fn bearer(header: &[u8]) -> Option<&[u8]> {
-    let (scheme, token) = header.split_at_checked(7)?;
-    scheme
-        .eq_ignore_ascii_case(b"bearer ")
-        .then(|| token.trim_ascii())
-}
-
-fn unauthorized(message: &str) -> Response {
-    Failure::new("unauthorized", message.to_owned()).into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_same_token_is_it() {
-        let token = Token::new("geheim");
-        assert!(token.is(b"geheim"));
-        for other in ["", "g", "geheimx", "Geheim", "geheim\0"] {
-            assert!(!token.is(other.as_bytes()), "{other}");
+async fn check(
+    admin: &Admin,
+    access: RouteAccess,
+    caller: Option<&Caller>,
+    name: Option<String>,
+) -> Result<(), Failure> {
+    if access == RouteAccess::Open {
+        return Ok(());
+    }
+    let grant = match caller {
+        Some(Caller::Known(grant)) => grant,
+        Some(Caller::WrongToken) => {
+            return Err(unauthorized("the token is not valid, or was revoked"));
         }
+        Some(Caller::Nobody) | None => {
+            return Err(unauthorized(
+                "the control API requires a token over TCP: 'Authorization: Bearer TOKEN'; pilot reads it from --token or PILOT_TOKEN. \
+                 On the daemon's machine, its socket needs none: leave --endpoint and PILOT_ENDPOINT out",
+            ));
+        }
+    };
+    let role = match access {
+        RouteAccess::Role(role) => role,
+        RouteAccess::Whole if grant.is_limited() => {
+            let problem = format!(
+                "the token '{}' is for some functions, and this is about all of them",
+                grant.name
+            );
+            return Err(Failure::new("forbidden", problem));
+        }
+        RouteAccess::Whole | RouteAccess::Known | RouteAccess::Open => return Ok(()),
+    };
+    let permitted = match &name {
+        Some(function) => grant.permits(role, function),
+        None => grant.has(role),
+    };
+    if !permitted {
+        return Err(denied(grant, role, name.as_deref()));
     }
+    match name.map(|name| name.parse()) {
+        Some(Ok(function)) => owns(admin, grant, &function).await,
+        // The handler refuses a name that is not valid.
+        Some(Err(_)) | None => Ok(()),
+    }
+}
 
-    #[test]
-    fn a_token_is_not_printed() {
-        assert_eq!(format!("{:?}", Token::new("geheim")), "Token(…)");
+/// Whether a token that has an owner may touch this function: it is the owner's, or does not exist.
+pub(crate) async fn owns(
+    admin: &Admin,
+    grant: &Grant,
+    function: &FunctionName,
+) -> Result<(), Failure> {
+    let Some(owner) = grant.owner.as_ref().filter(|_| !grant.is_admin()) else {
+        return Ok(());
+    };
+    let control = std::sync::Arc::clone(&admin.inner.parts.control);
+    let name = function.clone();
+    let found = blocking(move || control.describe(&name)).await;
+    match found {
+        Some(found) if found.config.owner() != owner => Err(Failure::new(
+            "forbidden",
+            format!(
+                "the token '{}' is for functions of '{owner}', and '{function}' has another owner",
+                grant.name
+            ),
+        )),
+        _ => Ok(()),
     }
+}
 
-    #[test]
-    fn the_scheme_is_case_insensitive() {
-        assert_eq!(bearer(b"Bearer abc"), Some(&b"abc"[..]));
-        assert_eq!(bearer(b"bearer  abc "), Some(&b"abc"[..]));
-        assert_eq!(bearer(b"Basic abc"), None);
-        assert_eq!(bearer(b""), None);
-    }
+fn denied(grant: &Grant, role: Role, function: Option<&str>) -> Failure {
+    let function: String = function.map_or_else(String::new, |name| {
+        format!(
+            " for '{}'",
+            name.escape_debug().take(100).collect::<String>()
+        )
+    });
+    Failure::new(
+        "forbidden",
+        format!(
+            "the token '{}' does not have the role '{}'{function}; an administrator makes tokens with `pilot token create`",
+            grant.name,
+            role.as_str()
+        ),
+    )
+}
+
+fn unauthorized(message: &str) -> Failure {
+    Failure::new("unauthorized", message.to_owned())
 }

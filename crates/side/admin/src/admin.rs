@@ -1,7 +1,7 @@
 //! `Admin`: what the control API's handlers share. Their router is in `router`.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use pilot_model::ports::{ControlPlane, TemplateMemory};
@@ -10,20 +10,21 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::access::{Access, Token};
 use crate::observe::Observations;
+use crate::routes::Arriving;
+use crate::tokens::TokenStore;
 
 /// Configuration of the control API.
 #[derive(Debug, Clone)]
 pub struct AdminConfig {
-    /// Required of every call, if there is one.
-    pub token: Option<Token>,
-    /// Whether `/metrics` requires it, too.
-    pub metrics: Access,
     /// Largest accepted archive, bytes.
     pub archive_bytes_max: u64,
-    /// Highest number of archives that arrive or are unpacked at the same time. Further uploads wait.
+    /// Highest number of archives that are unpacked and deployed at the same time. Further ones wait when they have arrived.
     pub uploads_max: usize,
+    /// Limit of all archives that arrive or wait together, bytes. Uploads beyond it are refused.
+    pub arriving_bytes_max: u64,
+    /// Where functions are called, `http://ADDRESS`; set when the daemon listens there.
+    pub functions_url: Arc<OnceLock<String>>,
     /// The daemon's version.
     pub version: &'static str,
 }
@@ -31,10 +32,10 @@ pub struct AdminConfig {
 impl Default for AdminConfig {
     fn default() -> Self {
         Self {
-            token: None,
-            metrics: Access::Open,
             archive_bytes_max: 280 << 20,
             uploads_max: 4,
+            arriving_bytes_max: 2 << 30,
+            functions_url: Arc::default(),
             version: env!("CARGO_PKG_VERSION"),
         }
     }
@@ -44,6 +45,10 @@ impl Default for AdminConfig {
 pub struct AdminParts {
     /// Deploys, lists, removes.
     pub control: Arc<dyn ControlPlane>,
+    /// The tokens.
+    pub tokens: Arc<TokenStore>,
+    /// How many connections were turned away, by reason.
+    pub refused_connections: Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>,
     /// Counts and logs of invocations.
     pub observations: Arc<Observations>,
     /// The metrics of `/metrics`.
@@ -81,8 +86,10 @@ pub struct Admin {
 pub(crate) struct Inner {
     pub(crate) parts: AdminParts,
     pub(crate) config: AdminConfig,
-    /// One permit for each archive that arrives or is unpacked.
+    /// One permit for each archive that is unpacked.
     pub(crate) uploads: Arc<Semaphore>,
+    /// The archives that arrive or wait.
+    pub(crate) arriving: Arriving,
     /// Running deployments, which continue when their clients disconnect. The lock guards only the set.
     pub(crate) deployments: Mutex<JoinSet<()>>,
 }
@@ -94,6 +101,7 @@ impl Admin {
         Self {
             inner: Arc::new(Inner {
                 uploads: Arc::new(Semaphore::new(config.uploads_max)),
+                arriving: Arriving::new(config.arriving_bytes_max),
                 parts,
                 config,
                 deployments: Mutex::default(),

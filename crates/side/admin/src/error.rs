@@ -54,6 +54,10 @@ impl IntoResponse for Failure {
                 .headers_mut()
                 .insert(header::WWW_AUTHENTICATE, scheme);
         }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            let seconds = HeaderValue::from_static("5");
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
         response
     }
 }
@@ -81,6 +85,9 @@ pub(crate) fn api_error(error: DeployError) -> ApiError {
 fn status(code: &str) -> StatusCode {
     match code {
         "unauthorized" => StatusCode::UNAUTHORIZED,
+        "forbidden" => StatusCode::FORBIDDEN,
+        "too_slow" => StatusCode::REQUEST_TIMEOUT,
+        "busy" => StatusCode::SERVICE_UNAVAILABLE,
         "not_found" | "unknown_version" | "unknown_route" => StatusCode::NOT_FOUND,
         "method_not_allowed" => StatusCode::METHOD_NOT_ALLOWED,
         "too_large" => StatusCode::PAYLOAD_TOO_LARGE,

@@ -13,11 +13,12 @@ mod error;
 mod openapi;
 mod router;
 mod routes;
+mod tokens;
 
-pub use access::{Access, Token};
 pub use admin::{Admin, AdminConfig, AdminParts, Readiness};
 pub use logs::LogStore;
 pub use observe::Observations;
+pub use tokens::TokenStore;
 
 /// Runs work that waits for the disk or a lock on a blocking thread. A panic in it is passed on to the caller.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {

@@ -8,8 +8,9 @@ use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr};
 
+use crate::access::RouteAccess;
 use crate::admin::Admin;
-use crate::router::{Route, RouteAccess, routes};
+use crate::router::{Route, routes};
 
 pub(crate) mod page;
 
@@ -30,6 +31,9 @@ pub(crate) mod page;
         crate::routes::layers::find,
         crate::routes::layers::add,
         crate::routes::logs::logs,
+        crate::routes::tokens::create,
+        crate::routes::tokens::list,
+        crate::routes::tokens::revoke,
         crate::routes::process::version,
         openapi,
         page::page,
@@ -40,6 +44,7 @@ pub(crate) mod page;
     tags(
         (name = "functions", description = "What is deployed"),
         (name = "layers", description = "Content that functions share, shown at /opt of their sandboxes"),
+        (name = "tokens", description = "Who may do what"),
         (name = "daemon", description = "The daemon itself"),
     ),
 )]
@@ -61,7 +66,7 @@ fn document(version: &str) -> OpenApi {
     let components = document.components.get_or_insert_default();
     let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     components.add_security_scheme(BEARER, bearer);
-    // Either no token or the token, depending on the daemon's configuration.
+    // Over TCP a token, on the control socket none.
     document.security = Some(vec![
         SecurityRequirement::default(),
         SecurityRequirement::new::<_, [&str; 0], &str>(BEARER, []),
@@ -75,6 +80,9 @@ fn document(version: &str) -> OpenApi {
         } else {
             let answers = &mut operation.responses.responses;
             answers.insert("401".to_owned(), RefOr::T(unauthorized()));
+            if !matches!(route.access, RouteAccess::Known) {
+                answers.insert("403".to_owned(), RefOr::T(forbidden()));
+            }
         }
     }
     document
@@ -93,9 +101,17 @@ fn operation<'a>(document: &'a mut OpenApi, route: &Route) -> Option<&'a mut Ope
 }
 
 fn unauthorized() -> Response {
+    refusal("The token is missing or wrong")
+}
+
+fn forbidden() -> Response {
+    refusal("The token does not permit this")
+}
+
+fn refusal(description: &str) -> Response {
     let error = Ref::from_schema_name("ApiError");
     ResponseBuilder::new()
-        .description("The token is missing or wrong")
+        .description(description)
         .content(
             "application/json",
             ContentBuilder::new().schema(Some(error)).build(),
@@ -133,8 +149,11 @@ mod tests {
         for route in routes() {
             let method = route.method.as_str().to_lowercase();
             let operation = &json["paths"][route.path][method];
-            let says = !operation["responses"]["401"].is_null();
-            assert_eq!(says, route.access != RouteAccess::Open, "{}", route.path);
+            let says = |status: &str| !operation["responses"][status].is_null();
+            let (open, known) = (RouteAccess::Open, RouteAccess::Known);
+            assert_eq!(says("401"), route.access != open, "{}", route.path);
+            let forbids = route.access != open && route.access != known;
+            assert_eq!(says("403"), forbids, "{}", route.path);
             for parameter in operation["parameters"].as_array().unwrap_or(&Vec::new()) {
                 let name = parameter["name"].as_str().unwrap();
                 let in_path = route.path.contains(&format!("{{{name}}}"));

@@ -6,31 +6,23 @@ use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, delete, get, post, put};
 
-use crate::access::{Access, require_token};
+use pilot_model::access::Role;
+
+use crate::access::{RouteAccess, require};
 use crate::admin::Admin;
 use crate::error::Failure;
 use crate::openapi;
 use crate::openapi::page as openapi_page;
-use crate::routes::{deploy, functions, layers, logs, process};
+use crate::routes::{deploy, functions, layers, logs, process, tokens};
 
 impl Admin {
     /// Everything below `/_pilot/`, and `/metrics`, `/healthz`, `/readyz`.
     pub fn router(&self) -> Router {
-        let config = &self.inner.config;
-        let metrics_token = match config.metrics {
-            Access::Open => None,
-            Access::Token => config.token.clone(),
-        };
         let mut router = Router::new();
         for route in routes() {
-            let token = match route.access {
-                RouteAccess::Token => config.token.clone(),
-                RouteAccess::Metrics => metrics_token.clone(),
-                RouteAccess::Open => None,
-            };
             let handler = route
                 .handler
-                .layer(from_fn_with_state(token, require_token));
+                .layer(from_fn_with_state((self.clone(), route.access), require));
             router = router.route(route.path, handler);
         }
         router
@@ -49,19 +41,11 @@ pub(crate) struct Route {
     handler: MethodRouter<Admin>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RouteAccess {
-    /// With the token, if one is configured.
-    Token,
-    /// As [`AdminConfig::metrics`](crate::AdminConfig) says.
-    Metrics,
-    /// Everyone may call.
-    Open,
-}
-
 /// The table of routes. A test compares the OpenAPI document with it.
 pub(crate) fn routes() -> Vec<Route> {
-    use RouteAccess::{Metrics, Open, Token};
+    use RouteAccess::{Known, Open, Whole};
+    const DEPLOY: RouteAccess = RouteAccess::Role(Role::Deploy);
+    const ADMIN: RouteAccess = RouteAccess::Role(Role::Admin);
     let route = |method, path, access, handler| Route {
         method,
         path,
@@ -69,32 +53,35 @@ pub(crate) fn routes() -> Vec<Route> {
         handler,
     };
     vec![
-        route(Method::GET, FUNCTIONS, Token, get(functions::list)),
-        route(Method::GET, FUNCTION, Token, get(functions::describe)),
+        route(Method::GET, FUNCTIONS, DEPLOY, get(functions::list)),
+        route(Method::GET, FUNCTION, DEPLOY, get(functions::describe)),
         route(
             Method::PUT,
             FUNCTION,
-            Token,
+            DEPLOY,
             // The archive is streamed and has its own limit.
             put(deploy::deploy).layer(DefaultBodyLimit::disable()),
         ),
-        route(Method::DELETE, FUNCTION, Token, delete(functions::remove)),
-        route(Method::POST, SCALE, Token, post(functions::scale)),
-        route(Method::POST, ROLLBACK, Token, post(functions::rollback)),
-        route(Method::GET, LAYER, Token, get(layers::find)),
+        route(Method::DELETE, FUNCTION, DEPLOY, delete(functions::remove)),
+        route(Method::POST, SCALE, DEPLOY, post(functions::scale)),
+        route(Method::POST, ROLLBACK, DEPLOY, post(functions::rollback)),
+        route(Method::GET, LAYER, DEPLOY, get(layers::find)),
         route(
             Method::PUT,
             LAYER,
-            Token,
+            DEPLOY,
             // As a deployment.
             put(layers::add).layer(DefaultBodyLimit::disable()),
         ),
-        route(Method::GET, LOGS, Token, get(logs::logs)),
-        route(Method::GET, VERSION, Token, get(process::version)),
-        route(Method::GET, OPENAPI, Token, get(openapi::openapi)),
+        route(Method::GET, LOGS, DEPLOY, get(logs::logs)),
+        route(Method::POST, TOKENS, ADMIN, post(tokens::create)),
+        route(Method::GET, TOKENS, ADMIN, get(tokens::list)),
+        route(Method::DELETE, TOKEN, ADMIN, delete(tokens::revoke)),
+        route(Method::GET, VERSION, Known, get(process::version)),
+        route(Method::GET, OPENAPI, Known, get(openapi::openapi)),
         // A browser cannot send the token, and the page says nothing about this daemon.
         route(Method::GET, DOCS, Open, get(openapi_page::page)),
-        route(Method::GET, "/metrics", Metrics, get(process::metrics)),
+        route(Method::GET, "/metrics", Whole, get(process::metrics)),
         route(Method::GET, "/healthz", Open, get(process::healthz)),
         route(Method::GET, "/readyz", Open, get(process::readyz)),
     ]
@@ -143,6 +130,8 @@ const SCALE: &str = "/_pilot/v1/functions/{name}/scale";
 const ROLLBACK: &str = "/_pilot/v1/functions/{name}/rollback";
 const LAYER: &str = "/_pilot/v1/layers/{id}";
 const LOGS: &str = "/_pilot/v1/functions/{name}/logs";
+const TOKENS: &str = "/_pilot/v1/tokens";
+const TOKEN: &str = "/_pilot/v1/tokens/{token}";
 const VERSION: &str = "/_pilot/v1/version";
 const OPENAPI: &str = "/_pilot/v1/openapi.json";
 const DOCS: &str = "/_pilot/v1/docs";

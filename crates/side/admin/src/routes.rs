@@ -4,8 +4,12 @@ pub(crate) mod deploy;
 pub(crate) mod functions;
 pub(crate) mod layers;
 pub(crate) mod logs;
+mod pace;
 pub(crate) mod process;
 mod spool;
+pub(crate) mod tokens;
+
+pub(crate) use spool::Arriving;
 
 use pilot_model::FunctionName;
 use pilot_model::manifest::in_words;

@@ -1,11 +1,11 @@
-//! The blocking client of the daemon's control API and Invoke API, over plain HTTP. It handles addresses, tokens and errors. The
+//! The blocking client of the daemon's control API and Invoke API, over the control socket or plain HTTP. It handles addresses, tokens and errors. The
 //! commands interpret the bodies.
 
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
 use anyhow::Context;
-use pilot_model::api::ApiError;
+use pilot_model::api::{ApiError, VersionInfo};
 use pilot_model::deployment::FunctionSummary;
 use pilot_model::nearest::nearest;
 use pilot_model::{FunctionName, LayerId};
@@ -15,6 +15,7 @@ use ureq::http::{HeaderMap, Method, Request, StatusCode};
 use ureq::{Agent, Body};
 
 use self::content::Content;
+use self::endpoint::Endpoint;
 use super::connection::Connection;
 use super::failure::Failure;
 use super::multipart::Multipart;
@@ -23,12 +24,15 @@ use super::pack::Archive;
 mod content;
 mod endpoint;
 mod refusal;
+mod unix;
 
 /// A client of one daemon.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     agent: Agent,
-    endpoint: String,
+    endpoint: Endpoint,
+    /// The endpoint, for people.
+    shown: String,
     token: Option<String>,
 }
 
@@ -47,17 +51,20 @@ impl Client {
     /// A client of the given daemon. Does not connect yet.
     ///
     /// # Errors
-    /// The endpoint is not an `http://` address.
+    /// The endpoint is neither a socket nor an `http://` address.
     pub(super) fn new(connection: &Connection) -> anyhow::Result<Self> {
-        Self::at(&connection.endpoint(), connection.token())
+        Self::at(connection.endpoint().as_deref(), connection.token())
     }
 
-    /// A client of the daemon at this address. Does not connect yet.
+    /// A client of the daemon at this address; `None`: of the daemon of this machine. Does not connect yet.
     ///
     /// # Errors
-    /// The endpoint is not an `http://` address.
-    pub(super) fn at(endpoint: &str, token: Option<String>) -> anyhow::Result<Self> {
-        let endpoint = endpoint::checked(endpoint)?;
+    /// The endpoint is neither a socket nor an `http://` address.
+    pub(super) fn at(endpoint: Option<&str>, token: Option<String>) -> anyhow::Result<Self> {
+        let endpoint = match endpoint {
+            Some(given) => Endpoint::parse(given)?,
+            None => Endpoint::find()?,
+        };
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
@@ -65,22 +72,59 @@ impl Client {
             .max_redirects(0)
             .user_agent(concat!("pilot/", env!("CARGO_PKG_VERSION")))
             .build();
+        let agent = match &endpoint {
+            Endpoint::Http(_) => config.new_agent(),
+            Endpoint::Unix(socket) => unix::agent(config, socket.clone()),
+        };
         Ok(Self {
-            agent: config.new_agent(),
+            agent,
+            shown: endpoint.to_string(),
             endpoint,
             token,
         })
     }
 
-    /// The daemon's address, without a slash at its end.
+    /// The daemon's address, for people.
     pub(super) fn endpoint(&self) -> &str {
-        &self.endpoint
+        &self.shown
+    }
+
+    /// Where functions are called: `http://…`, without a slash at the end. The daemon knows it. If it cannot be asked, this is the
+    /// endpoint.
+    pub(super) fn functions_url(&self) -> String {
+        let told = self
+            .fetch::<VersionInfo>("/_pilot/v1/version")
+            .map(|info| info.functions)
+            .unwrap_or_default();
+        if told.is_empty() {
+            self.endpoint.base().to_owned()
+        } else {
+            told
+        }
     }
 
     /// GET with a JSON response.
     pub(super) fn fetch<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let answer = self.call(Method::GET, path, Content::Nothing, &[])?;
         self.json(path, &answer)
+    }
+
+    /// POST of JSON, with a JSON response.
+    pub(super) fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let content = Content::Bytes(serde_json::to_vec(body)?);
+        let headers = [("content-type", "application/json")];
+        let answer = self.call(Method::POST, path, content, &headers)?;
+        self.json(path, &answer)
+    }
+
+    /// DELETE.
+    pub(super) fn delete(&self, path: &str) -> anyhow::Result<()> {
+        self.call(Method::DELETE, path, Content::Nothing, &[])
+            .map(drop)
     }
 
     /// GET about one function. If it does not exist, the error suggests the nearest name.
@@ -100,24 +144,14 @@ impl Client {
         below: &str,
         body: &impl Serialize,
     ) -> anyhow::Result<T> {
-        let path = function_path(name, below);
-        let content = Content::Bytes(serde_json::to_vec(body)?);
-        let headers = [("content-type", "application/json")];
-        self.call(Method::POST, &path, content, &headers)
-            .and_then(|answer| self.json(&path, &answer))
+        self.post(&function_path(name, below), body)
             .map_err(|error| self.name_nearest(name, error))
     }
 
     /// DELETE of one function.
     pub(super) fn delete_function(&self, name: &FunctionName) -> anyhow::Result<()> {
-        self.call(
-            Method::DELETE,
-            &function_path(name, ""),
-            Content::Nothing,
-            &[],
-        )
-        .map(drop)
-        .map_err(|error| self.name_nearest(name, error))
+        self.delete(&function_path(name, ""))
+            .map_err(|error| self.name_nearest(name, error))
     }
 
     /// GET of a stream of lines.
@@ -192,7 +226,7 @@ impl Client {
             Some(Failure::Refused {
                 status: 404,
                 error: told,
-            }) if told.code != "unknown_version" => self.missing(name.as_str()),
+            }) if told.code == "not_found" => self.missing(name.as_str()),
             _ => error,
         }
     }
@@ -236,7 +270,7 @@ impl Client {
                 body,
             })
         } else {
-            Err(refusal::refused(&self.endpoint, status, &body).into())
+            Err(refusal::refused(&self.shown, status, &body).into())
         }
     }
 
@@ -252,7 +286,7 @@ impl Client {
             Ok(body.into_reader())
         } else {
             let body = read_whole(&mut body).unwrap_or_default();
-            Err(refusal::refused(&self.endpoint, status, &body).into())
+            Err(refusal::refused(&self.shown, status, &body).into())
         }
     }
 
@@ -265,7 +299,7 @@ impl Client {
     ) -> anyhow::Result<(StatusCode, HeaderMap, Body)> {
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("{}{path}", self.endpoint));
+            .uri(format!("{}{path}", self.endpoint.base()));
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
@@ -282,7 +316,7 @@ impl Client {
         let response = self
             .agent
             .run(request)
-            .map_err(|error| refusal::not_sent(&self.endpoint, error))?;
+            .map_err(|error| refusal::not_sent(&self.shown, error))?;
         let (parts, body) = response.into_parts();
         Ok((parts.status, parts.headers, body))
     }
@@ -292,7 +326,7 @@ impl Client {
             format!(
                 "this version of pilot does not understand the response of {} to {path}; \
                  `pilot version` shows both versions",
-                self.endpoint
+                self.shown
             )
         })
     }

@@ -9,15 +9,15 @@ use clap::Args;
 /// Which daemon to use.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct Connection {
-    /// The daemon's address [env: PILOT_ENDPOINT] [default: http://127.0.0.1:8080]
+    /// The daemon's address: unix:PATH or http://HOST:PORT [env: PILOT_ENDPOINT] [default: the control socket of the daemon on this machine]
     #[arg(
         long = "endpoint",
         global = true,
-        value_name = "URL",
+        value_name = "ADDRESS",
         help_heading = "Client options"
     )]
     pub(super) given: Option<String>,
-    /// The daemon's bearer token, if it requires one [env: PILOT_TOKEN]
+    /// A token, which the daemon requires over TCP [env: PILOT_TOKEN]
     #[arg(
         long,
         global = true,
@@ -28,10 +28,10 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// The daemon's address: the option, else the environment, else the default.
-    pub(super) fn endpoint(&self) -> String {
+    /// The daemon's address: the option, else the environment. `None`: the daemon of this machine.
+    pub(super) fn endpoint(&self) -> Option<String> {
         let given = self.given.clone().or_else(|| variable(ENDPOINT));
-        given.unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned())
+        given.filter(|given| !given.is_empty())
     }
 
     /// The token: the option, else the environment.
@@ -42,11 +42,13 @@ impl Connection {
 }
 
 /// A command for the daemon at this address, as it can be typed in another terminal. `words` are the command without `pilot`.
-pub(super) fn command_for(endpoint: &str, words: &str) -> String {
-    if Connection::default().endpoint() == endpoint {
-        format!("pilot {words}")
-    } else {
-        format!("pilot {words} --endpoint {endpoint}")
+/// `None`: the daemon of this machine.
+pub(super) fn command_for(endpoint: Option<&str>, words: &str) -> String {
+    match endpoint {
+        Some(endpoint) if Connection::default().endpoint().as_deref() != Some(endpoint) => {
+            format!("pilot {words} --endpoint {endpoint}")
+        }
+        _ => format!("pilot {words}"),
     }
 }
 
@@ -58,4 +60,6 @@ fn variable(name: &str) -> Option<String> {
 
 const ENDPOINT: &str = "PILOT_ENDPOINT";
 const TOKEN: &str = "PILOT_TOKEN";
-pub(super) const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:8080";
+
+/// Where a daemon without configuration listens for calls.
+pub(super) const DEFAULT_FUNCTIONS: &str = "http://127.0.0.1:8080";

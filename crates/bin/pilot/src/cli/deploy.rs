@@ -64,7 +64,9 @@ pub(super) fn run(client: &Client, args: &DeployArgs) -> anyhow::Result<()> {
         output::print_json(&outcome_json(&target, &result)?)?;
     }
     match result {
-        Ok(report) if !args.json => output::print(&report::deployed(&report, client.endpoint())),
+        Ok(report) if !args.json => {
+            output::print(&report::deployed(&report, &client.functions_url()))
+        }
         Ok(_) => Ok(()),
         Err(error) => Err(tell_failure(client, &target.name, error)),
     }
@@ -82,7 +84,7 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
         }
         match result {
             Ok(report) if !args.json => {
-                output::print(&(report::deployed(&report, client.endpoint()) + "\n"))?;
+                output::print(&(report::deployed(&report, &client.functions_url()) + "\n"))?;
             }
             Ok(_) => {}
             Err(error) => {

@@ -32,7 +32,11 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> anyhow::Result<()> {
         return output::print_json(&description);
     }
     let description: FunctionDescription = client.fetch_function(&args.name, "")?;
-    output::print(&render(&description, client.endpoint(), output::unix_s()))
+    output::print(&render(
+        &description,
+        &client.functions_url(),
+        output::unix_s(),
+    ))
 }
 
 fn render(description: &FunctionDescription, endpoint: &str, now_unix_s: u64) -> String {

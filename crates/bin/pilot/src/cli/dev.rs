@@ -21,7 +21,7 @@ use self::daemon::Daemon;
 use self::message::{Ended, Message};
 use self::watch::Watch;
 use super::client::Client;
-use super::connection::{Connection, command_for};
+use super::connection::command_for;
 use super::failure::Failure;
 use super::output::{self, BAD, DIM, GOOD, STRONG};
 use super::progress::Show;
@@ -50,7 +50,7 @@ pub(super) struct DevArgs {
 }
 
 /// Serves the folder until Ctrl-C.
-pub(super) fn run(connection: &Connection, args: &DevArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &DevArgs) -> anyhow::Result<()> {
     let project = Project::read(&args.dir, None)?;
     if let Some(remark) = project.remark() {
         output::note(&remark);
@@ -62,10 +62,10 @@ pub(super) fn run(connection: &Connection, args: &DevArgs) -> anyhow::Result<()>
     };
     let address = match args.listen {
         Some(address) => address,
-        None => address::choose(&connection.endpoint())?,
+        None => address::choose()?,
     };
     let daemon = Daemon::start(&data_dir, address, sender.clone())?;
-    let client = Client::at(&daemon.endpoint(), None)?;
+    let client = Client::at(Some(&daemon.endpoint()), None)?;
     if let Some(ended) = wait_until_ready(&client, &inbox)? {
         return result(ended);
     }
@@ -125,7 +125,7 @@ impl Session {
         for target in self.project.targets.clone() {
             match deploy::deploy(&self.client, &target, Show::Progress) {
                 Ok(report) => {
-                    let _ = output::print(&report::deployed(&report, self.client.endpoint()));
+                    let _ = output::print(&report::deployed(&report, &self.client.functions_url()));
                     self.follow(&target);
                 }
                 Err(_) if self.is_stopping() => return,
@@ -138,7 +138,7 @@ impl Session {
         ));
         if let Some(target) = self.project.targets.first() {
             let invoke = format!("invoke {}", target.name);
-            let invoke = command_for(self.client.endpoint(), &invoke);
+            let invoke = command_for(Some(self.client.endpoint()), &invoke);
             output::note(&format!("{DIM}in another terminal: {invoke}{DIM:#}"));
         }
     }

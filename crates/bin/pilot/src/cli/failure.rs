@@ -1,10 +1,7 @@
 //! How a command can fail, and the exit code of each failure.
 
-use std::net::SocketAddr;
-
 use pilot_model::api::ApiError;
 
-use super::connection::DEFAULT_ENDPOINT;
 use super::interrupt;
 
 /// Failures with an exit code of their own. Every other error has [`GENERAL`].
@@ -12,7 +9,7 @@ use super::interrupt;
 pub(super) enum Failure {
     /// No daemon answers at the endpoint.
     #[error(
-        "no daemon at {endpoint}: {}, or name another one with --endpoint or PILOT_ENDPOINT",
+        "no daemon at {endpoint}: {}, or name another one with --endpoint or PILOT_ENDPOINT (unix:DATA_DIR or http://HOST:PORT)",
         remedy(endpoint)
     )]
     Unreachable {
@@ -84,17 +81,13 @@ impl Failure {
     }
 }
 
-/// How to start a daemon at the endpoint.
-fn remedy(endpoint: &str) -> String {
-    let authority = endpoint.strip_prefix("http://").unwrap_or_default();
-    if endpoint == DEFAULT_ENDPOINT {
-        return "start one with `pilot serve`".to_owned();
-    }
-    match authority.parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => {
-            format!("start one with `pilot serve --listen {authority}`")
+/// How there would be a daemon at the endpoint.
+fn remedy(endpoint: &str) -> &'static str {
+    match endpoint.starts_with("unix:") {
+        true => "start one with `pilot serve`",
+        false => {
+            "check the address, and that a daemon listens there (`pilot serve --control-listen`)"
         }
-        _ => "check the address, and that the daemon runs there".to_owned(),
     }
 }
 
@@ -108,14 +101,10 @@ mod tests {
     #[test]
     fn an_unreachable_daemon_is_told_apart_by_its_exit_code_and_says_what_to_do() {
         for (endpoint, remedy) in [
-            ("http://127.0.0.1:8080", "start one with `pilot serve`"),
-            (
-                "http://127.0.0.1:1",
-                "start one with `pilot serve --listen 127.0.0.1:1`",
-            ),
+            ("unix:/d/control.sock", "start one with `pilot serve`"),
             (
                 "http://192.0.2.1:1",
-                "check the address, and that the daemon runs there",
+                "check the address, and that a daemon listens there (`pilot serve --control-listen`)",
             ),
         ] {
             let failure = Failure::Unreachable {
@@ -125,7 +114,8 @@ mod tests {
             assert_eq!(
                 failure.to_string(),
                 format!(
-                    "no daemon at {endpoint}: {remedy}, or name another one with --endpoint or PILOT_ENDPOINT"
+                    "no daemon at {endpoint}: {remedy}, or name another one with --endpoint or PILOT_ENDPOINT \
+                     (unix:DATA_DIR or http://HOST:PORT)"
                 )
             );
         }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use pilot_model::FunctionName;
 
-use super::connection::{Connection, command_for};
+use super::connection::{Connection, DEFAULT_FUNCTIONS, command_for};
 use super::failure::Failure;
 use super::output::{self, DIM, GOOD};
 
@@ -65,15 +65,18 @@ impl Template {
     }
 
     /// How to call it.
-    fn first_call(self, name: &FunctionName, endpoint: &str) -> String {
+    fn first_call(self, name: &FunctionName, endpoint: Option<&str>) -> String {
+        // A socket is for the control API. Functions are then called at the default address.
+        let functions = endpoint.filter(|endpoint| endpoint.starts_with("http://"));
+        let functions = functions.unwrap_or(DEFAULT_FUNCTIONS);
         match self {
             Self::Event | Self::Node | Self::Provided => command_for(
                 endpoint,
                 &format!("invoke {name} --data '{{\"name\": \"Ada\"}}'"),
             ),
-            Self::Asgi | Self::Wsgi | Self::Http => format!("curl {endpoint}/fn/{name}/"),
+            Self::Asgi | Self::Wsgi | Self::Http => format!("curl {functions}/fn/{name}/"),
             Self::Image => {
-                format!("curl --data-binary @photo.jpg {endpoint}/fn/{name}/ -o small.jpg")
+                format!("curl --data-binary @photo.jpg {functions}/fn/{name}/ -o small.jpg")
             }
         }
     }
@@ -82,7 +85,7 @@ impl Template {
 /// Creates the folder and prints the next steps.
 pub(super) fn run(connection: &Connection, args: &NewArgs) -> anyhow::Result<()> {
     let endpoint = connection.endpoint();
-    let endpoint = endpoint.trim_end_matches('/');
+    let endpoint = endpoint.as_deref().map(|given| given.trim_end_matches('/'));
     let name = name_of(&args.path)?;
     let written = write(&args.path, &name, args.template)?;
     let mut text = String::new();

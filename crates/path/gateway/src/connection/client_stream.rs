@@ -6,7 +6,7 @@
 //! A client of HTTP/1.0 cannot be asked, because that version has no interim responses. It gets its response in any case.
 
 use std::future::Future;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,32 +14,72 @@ use std::time::Duration;
 use std::{io, net};
 
 use http::{HeaderMap, StatusCode};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::line::Usage;
+use super::stream::Stream;
 
 /// See the module.
 pub(super) struct ClientStream {
-    stream: TcpStream,
+    stream: Stream,
     usage: Arc<Usage>,
+    /// Longest time from the first byte of a head to its end.
+    head_time_max: Duration,
+    /// The number of heads that were read when bytes last came: those bytes belong to the next head.
+    bytes_after: Option<u32>,
+    /// Created when a head first comes in more than one piece, and then reused.
+    head_timer: Option<Pin<Box<Sleep>>>,
+    /// The timer runs for the current head.
+    timed: bool,
     /// After the end of the client's direction: resolves when the client is gone.
     gone: Option<Pin<Box<dyn Future<Output = io::Error> + Send>>>,
 }
 
 impl ClientStream {
-    pub(super) fn new(stream: TcpStream, usage: Arc<Usage>) -> Self {
+    pub(super) fn new(stream: Stream, usage: Arc<Usage>, head_time_max: Duration) -> Self {
         Self {
             stream,
             usage,
+            head_time_max,
+            bytes_after: None,
+            head_timer: None,
+            timed: false,
             gone: None,
         }
     }
 
     /// Closes with RST instead of an orderly end when it is dropped.
     pub(super) fn reset_on_drop(&self) {
-        // Fails only if the socket is already closed.
-        let _ = self.stream.set_zero_linger();
+        self.stream.reset_on_drop();
+    }
+
+    /// Fails when a head has begun to arrive and is not complete in time. hyper's own limit includes the time before its first byte,
+    /// so it is longer.
+    fn poll_head_timer(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let within_a_head =
+            self.bytes_after == Some(self.usage.requests()) && self.usage.expects_head();
+        if !within_a_head {
+            self.timed = false;
+            return Poll::Pending;
+        }
+        let due = || Instant::now() + self.head_time_max;
+        let timer = self
+            .head_timer
+            .get_or_insert_with(|| Box::pin(sleep_until(due())));
+        if !self.timed {
+            timer.as_mut().reset(due());
+            self.timed = true;
+        }
+        ready!(timer.as_mut().poll(cx));
+        self.usage.was_too_slow();
+        Poll::Ready(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client does not finish the request's head",
+        ))
     }
 
     /// The bytes as they come. Nothing is read at the end.
@@ -61,13 +101,22 @@ impl AsyncRead for ClientStream {
         let this = self.get_mut();
         if this.gone.is_none() || this.usage.is_upgraded() {
             let before = buf.filled().len();
-            ready!(this.poll_read_all(cx, buf))?;
+            match this.poll_read_all(cx, buf) {
+                Poll::Ready(result) => result?,
+                Poll::Pending => return this.poll_head_timer(cx).map(Err),
+            }
+            if buf.filled().len() > before {
+                this.bytes_after = Some(this.usage.requests());
+            }
             if buf.filled().len() > before || !this.usage.awaits_response() {
                 return Poll::Ready(Ok(()));
             }
-            let socket = this.stream.as_fd().try_clone_to_owned()?.into();
+            let socket = this.stream.duplicate()?;
             this.usage.client_half_closed();
-            this.gone = Some(Box::pin(gone(socket, Arc::clone(&this.usage))));
+            this.gone = Some(match this.stream {
+                Stream::Tcp(_) => Box::pin(gone(socket.into(), Arc::clone(&this.usage))),
+                Stream::Unix(_) => Box::pin(hung_up(socket)),
+            });
         }
         match &mut this.gone {
             Some(gone) => gone.as_mut().poll(cx).map(Err),
@@ -121,6 +170,19 @@ async fn gone(socket: net::TcpStream, usage: Arc<Usage>) -> io::Error {
     match socket.ready(Interest::ERROR).await {
         Ok(_) => io::ErrorKind::ConnectionReset.into(),
         Err(error) => error,
+    }
+}
+
+/// Returns when the other end of a Unix socket is closed in both directions: the kernel says so, and nobody need be asked (unix(7)).
+async fn hung_up(socket: OwnedFd) -> io::Error {
+    loop {
+        tokio::time::sleep(ASK_AFTER).await;
+        let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+        match poll(&mut polled, PollTimeout::ZERO) {
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => return io::ErrorKind::ConnectionReset.into(),
+            Err(error) => return error.into(),
+        }
     }
 }
 

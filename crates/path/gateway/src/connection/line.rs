@@ -1,7 +1,7 @@
 //! The state of a connection that its requests need.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Version;
@@ -22,6 +22,10 @@ pub(crate) struct Usage {
     in_request: AtomicBool,
     half_closed: AtomicBool,
     body_malformed: AtomicBool,
+    /// How many heads were read.
+    requests: AtomicU32,
+    /// The client took too long to send a head.
+    too_slow: AtomicBool,
     interim: Interim,
 }
 
@@ -29,6 +33,9 @@ impl Usage {
     /// A request's head was read.
     pub(crate) fn request_began(&self, version: Version, has_body: bool) {
         self.used.store(true, Ordering::Relaxed);
+        // Only this connection's task writes it.
+        let requests = self.requests.load(Ordering::Relaxed).wrapping_add(1);
+        self.requests.store(requests, Ordering::Relaxed);
         self.body_unread.store(has_body, Ordering::Relaxed);
         self.in_request.store(true, Ordering::Relaxed);
         self.ends_by_closing
@@ -43,6 +50,28 @@ impl Usage {
     /// The head of the response is made.
     pub(crate) fn response_begins(&self) {
         self.in_request.store(false, Ordering::Relaxed);
+    }
+
+    /// How many heads were read; it may wrap around.
+    pub(super) fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client may be sending a head now, and nothing else.
+    pub(super) fn expects_head(&self) -> bool {
+        !self.in_request.load(Ordering::Relaxed)
+            && !self.body_unread.load(Ordering::Relaxed)
+            && !self.is_upgraded()
+    }
+
+    /// The client took too long to send something.
+    pub(crate) fn was_too_slow(&self) {
+        self.too_slow.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it did.
+    pub(super) fn is_too_slow(&self) -> bool {
+        self.too_slow.load(Ordering::Relaxed)
     }
 
     /// Whether the whole request was read, and its response has not begun.
@@ -96,7 +125,8 @@ impl Usage {
         self.broke_off.load(Ordering::Relaxed) && self.ends_by_closing.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_used(&self) -> bool {
+    /// Whether a head was read.
+    pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
     }
 
@@ -118,10 +148,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(super) fn new(peer: SocketAddr) -> Self {
+    pub(super) fn new(peer: SocketAddr, usage: Arc<Usage>) -> Self {
         Self {
             peer,
-            usage: Arc::default(),
+            usage,
             upgraded: Mutex::default(),
         }
     }

@@ -16,11 +16,11 @@ use std::time::Duration;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::io::ReadBuf;
-use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use super::client_stream::ClientStream;
 use super::line::Usage;
+use super::stream::Stream;
 
 /// See the module.
 pub(super) struct Socket {
@@ -39,10 +39,17 @@ struct Linger {
 }
 
 impl Socket {
-    /// `write_timeout`: the longest that one write may wait for the client.
-    pub(super) fn new(stream: TcpStream, usage: Arc<Usage>, write_timeout: Duration) -> Self {
+    /// `head_time_max`: the longest time from the first byte of a head to its end. `write_timeout`: the longest that one write may
+    /// wait for the client.
+    pub(super) fn new(
+        stream: Stream,
+        usage: Arc<Usage>,
+        head_time_max: Duration,
+        write_timeout: Duration,
+    ) -> Self {
+        let stream = ClientStream::new(stream, Arc::clone(&usage), head_time_max);
         Self {
-            io: TokioIo::new(ClientStream::new(stream, Arc::clone(&usage))),
+            io: TokioIo::new(stream),
             usage,
             write_timeout,
             stalled: None,

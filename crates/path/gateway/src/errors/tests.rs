@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use pilot_invoke::{InvokeError, ThrottleReason};
+use pilot_model::access::Role;
 use pilot_model::ports::{StartError, WorkerFault};
 
 use super::*;
@@ -108,6 +109,7 @@ fn request_errors() -> Vec<RequestError> {
         },
         RequestError::Token(TokenError::Missing),
         RequestError::Token(TokenError::Wrong),
+        RequestError::Token(TokenError::Denied(Role::Invoke)),
     ];
     errors.extend(invoke_errors().into_iter().map(RequestError::Invoke));
     errors

@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use pilot_gateway::{Control, ControlBody, Drained, Gateway, GatewayConfig};
+use pilot_gateway::{Control, ControlBody, Door, Drained, Gateway, GatewayConfig, Listener};
 use pilot_invoke::{Invoker, Limits};
 use pilot_model::ports::{Call, PassedRequest, PassedResponse, Platform as _, WorkerFault};
 use pilot_model::status::PoolStatus;
@@ -101,6 +101,7 @@ impl Function {
 /// The configuration of a gateway.
 pub struct Setup {
     pub config: GatewayConfig,
+    pub door: Door,
     pub limits: Limits,
     pub control: Control,
     pub functions: Vec<Function>,
@@ -111,6 +112,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             config: GatewayConfig::default(),
+            door: Door::default(),
             limits: Limits::default(),
             control: control(|request| Box::pin(echo(request))),
             functions: Vec::new(),
@@ -164,7 +166,8 @@ impl Daemon {
         let gateway = invoker.clone();
         let mut config = setup.config;
         config.hosts.extend(["x", "pilot.test"].map(str::to_owned));
-        let serving = Gateway::serve(listener, config, gateway, setup.control, shutdown);
+        let listeners = vec![Listener::tcp(listener, setup.door)];
+        let serving = Gateway::serve(listeners, config, gateway, setup.control, shutdown);
         Self {
             addr,
             engine,

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::multipart::{Field, MultipartError, MultipartRejection};
 use axum::extract::{Multipart, Path, State};
@@ -12,6 +13,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
+use pilot_model::access::{Caller, Grant};
 use pilot_model::api::{ApiError, DeployEvent};
 use pilot_model::deployment::{DeployError, Progress};
 use pilot_model::size::Size;
@@ -19,7 +21,9 @@ use pilot_model::{FunctionName, FunctionSpec};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::function_name;
-use super::spool::Spool;
+use super::pace::Pace;
+use super::spool::{Share, Spool};
+use crate::access::owns;
 use crate::admin::Admin;
 use crate::error::{Failure, api_error};
 
@@ -51,27 +55,68 @@ pub(crate) struct DeployForm {
 pub(crate) async fn deploy(
     State(admin): State<Admin>,
     Path(name): Path<String>,
+    Extension(caller): Extension<Caller>,
     form: Result<Multipart, MultipartRejection>,
 ) -> Result<Response, Failure> {
     let name = function_name(&name)?;
     let form = form.map_err(|error| bad_form(&error.body_text()))?;
-    // Waits while too many archives arrive; the client's upload waits, too. The semaphore is never closed, so this is never
-    // an error.
+    let mut upload = read_form(&admin, form).await?;
+    let grant = match &caller {
+        Caller::Known(grant) => grant,
+        Caller::WrongToken | Caller::Nobody => return Err(no_caller()),
+    };
+    upload.spec.owner = owner(grant, &name, upload.spec.owner)?;
+    // Again, because the function may have got an owner while the upload arrived.
+    owns(&admin, grant, &name).await?;
+    // Waits while too many archives are unpacked. The semaphore is never closed, so this is never an error.
     let permit = Arc::clone(&admin.inner.uploads).acquire_owned().await.ok();
-    let upload = read_form(&admin, form).await?;
     let body = start(&admin, name, upload, permit);
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}
+
+/// The owner of a deployment: an administrator chooses it; a token that has an owner gives it to everything that it deploys; any other
+/// token cannot choose one, because functions of one owner reuse each other's runtimes.
+fn owner(
+    grant: &Grant,
+    function: &FunctionName,
+    wanted: Option<String>,
+) -> Result<Option<String>, Failure> {
+    if grant.is_admin() {
+        return Ok(wanted);
+    }
+    let own = grant.owner.as_deref().unwrap_or(function.as_str());
+    match wanted {
+        Some(wanted) if wanted != own => Err(Failure::new(
+            "forbidden",
+            format!(
+                "the token '{}' may only deploy for the owner '{own}', not for '{}': remove the key owner",
+                grant.name,
+                wanted.escape_debug().take(100).collect::<String>()
+            ),
+        )),
+        wanted => Ok(grant.owner.clone().or(wanted)),
+    }
+}
+
+fn no_caller() -> Failure {
+    Failure::new("unauthorized", "nobody is known to deploy".to_owned())
 }
 
 /// The parts of a form.
 struct Upload {
     spec: FunctionSpec,
     code: File,
+    share: Share,
 }
 
 async fn read_form(admin: &Admin, mut form: Multipart) -> Result<Upload, Failure> {
     let (mut spec, mut code) = (None, None);
-    while let Some(field) = form.next_field().await.map_err(|error| broken(&error))? {
+    // The code has a pace of its own, so each part begins a new one.
+    while let Some(field) = Pace::new()
+        .next(form.next_field())
+        .await?
+        .map_err(|error| broken(&error))?
+    {
         match field.name() {
             Some("spec") => {
                 let text = read_spec(field).await?;
@@ -85,7 +130,7 @@ async fn read_form(admin: &Admin, mut form: Multipart) -> Result<Upload, Failure
         }
     }
     match (spec, code) {
-        (Some(spec), Some(code)) => Ok(Upload { spec, code }),
+        (Some(spec), Some((code, share))) => Ok(Upload { spec, code, share }),
         (None, _) => Err(bad_form("it has no part 'spec'")),
         (_, None) => Err(bad_form("it has no part 'code'")),
     }
@@ -93,7 +138,13 @@ async fn read_form(admin: &Admin, mut form: Multipart) -> Result<Upload, Failure
 
 async fn read_spec(mut field: Field<'_>) -> Result<Bytes, Failure> {
     let mut bytes = BytesMut::new();
-    while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error))? {
+    let mut pace = Pace::new();
+    while let Some(chunk) = pace
+        .next(field.chunk())
+        .await?
+        .map_err(|error| broken(&error))?
+    {
+        pace.came(chunk.len());
         if bytes.len() + chunk.len() > SPEC_BYTES_MAX {
             let problem = format!(
                 "the part 'spec' is larger than the limit of {}",
@@ -106,10 +157,13 @@ async fn read_spec(mut field: Field<'_>) -> Result<Bytes, Failure> {
     Ok(bytes.freeze())
 }
 
-async fn read_code(admin: &Admin, mut field: Field<'_>) -> Result<File, Failure> {
-    let control = admin.inner.parts.control.as_ref();
-    let mut spool = Spool::new(control, "code", admin.inner.config.archive_bytes_max)?;
-    while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error))? {
+async fn read_code(admin: &Admin, mut field: Field<'_>) -> Result<(File, Share), Failure> {
+    let mut spool = Spool::new(admin, "code")?;
+    while let Some(chunk) = spool
+        .next(field.chunk())
+        .await?
+        .map_err(|error| broken(&error))?
+    {
         spool.add(chunk).await?;
     }
     spool.finish().await
@@ -133,6 +187,7 @@ fn start(
 ) -> Body {
     let (line, lines) = mpsc::channel::<Bytes>(LINES_MAX);
     let (last, done) = oneshot::channel::<Bytes>();
+    let share = upload.share;
     let progress = Arc::new(move |progress: Progress| {
         // A client that does not read misses lines, but never the last one.
         let _ = line.try_send(json_line(&DeployEvent::Progress(progress)));
@@ -149,7 +204,7 @@ fn start(
             Ok(report) => DeployEvent::Done(Box::new(report)),
             Err(error) => DeployEvent::Failed(api_error(error)),
         };
-        drop(permit);
+        drop((permit, share));
         // The client may have disconnected.
         let _ = last.send(json_line(&event));
     });

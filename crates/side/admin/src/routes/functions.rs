@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use bytes::Bytes;
+use pilot_model::access::{Caller, Role};
 use pilot_model::api::{ApiError, RollbackRequest, ScaleRequest};
 use pilot_model::deployment::{DeployError, FunctionDescription, FunctionSummary, RollbackReport};
 use pilot_model::ports::Scaling;
@@ -21,9 +22,29 @@ use crate::error::Failure;
     get, path = "/_pilot/v1/functions", tag = "functions",
     responses((status = 200, description = "Every function, by name", body = [FunctionSummary])),
 )]
-pub(crate) async fn list(State(admin): State<Admin>) -> Json<Vec<FunctionSummary>> {
+pub(crate) async fn list(
+    State(admin): State<Admin>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Vec<FunctionSummary>> {
     let control = Arc::clone(&admin.inner.parts.control);
-    Json(blocking(move || control.list()).await)
+    let listed = move || {
+        let mut functions = control.list();
+        if let Caller::Known(grant) = &caller
+            && !grant.is_admin()
+        {
+            // A token sees the functions that it is for.
+            functions.retain(|function| {
+                let is_owners = |owner: &String| {
+                    let found = control.describe(&function.name);
+                    found.is_some_and(|found| found.config.owner() == owner)
+                };
+                grant.permits(Role::Deploy, function.name.as_str())
+                    && grant.owner.as_ref().is_none_or(is_owners)
+            });
+        }
+        functions
+    };
+    Json(blocking(listed).await)
 }
 
 /// One function.

@@ -56,21 +56,17 @@ pub(crate) async fn add(
 ) -> Result<Json<LayerInfo>, Failure> {
     let id = layer_id(&id)?;
     let control = &admin.inner.parts.control;
-    // Waits while too many archives arrive. The semaphore is never closed, so this is never an error.
-    let _permit = Arc::clone(&admin.inner.uploads).acquire_owned().await.ok();
-    let mut spool = Spool::new(
-        control.as_ref(),
-        "layer",
-        admin.inner.config.archive_bytes_max,
-    )?;
+    let mut spool = Spool::new(&admin, "layer")?;
     let mut chunks = body.into_data_stream();
-    while let Some(chunk) = chunks.next().await {
+    while let Some(chunk) = spool.next(chunks.next()).await? {
         let chunk = chunk.map_err(|error| {
             Failure::new("bad_request", format!("the upload broke off: {error}"))
         })?;
         spool.add(chunk).await?;
     }
-    let file = spool.finish().await?;
+    let (file, _share) = spool.finish().await?;
+    // Waits while too many archives are unpacked. The semaphore is never closed, so this is never an error.
+    let _permit = Arc::clone(&admin.inner.uploads).acquire_owned().await.ok();
     Ok(Json(control.add_layer(id, file).await?))
 }
 

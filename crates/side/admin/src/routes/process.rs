@@ -7,20 +7,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use pilot_model::api::VersionInfo;
 use pilot_telemetry::Metrics;
-use serde::Serialize;
 
 use crate::admin::{Admin, Readiness};
 use crate::blocking;
-
-/// The versions.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub(crate) struct VersionInfo {
-    /// The daemon's version.
-    version: &'static str,
-    /// The control API's version.
-    api: &'static str,
-}
 
 /// The versions.
 #[utoipa::path(
@@ -29,8 +20,15 @@ pub(crate) struct VersionInfo {
 )]
 pub(crate) async fn version(State(admin): State<Admin>) -> Json<VersionInfo> {
     Json(VersionInfo {
-        version: admin.inner.config.version,
-        api: "v1",
+        version: admin.inner.config.version.to_owned(),
+        api: "v1".to_owned(),
+        functions: admin
+            .inner
+            .config
+            .functions_url
+            .get()
+            .cloned()
+            .unwrap_or_default(),
     })
 }
 
@@ -85,5 +83,8 @@ fn scrape(admin: &Admin) -> String {
         parts.metrics.set_pool(&function.name, &function.workers);
     }
     parts.metrics.set_templates(&(parts.templates)());
+    parts
+        .metrics
+        .set_refused_connections(&(parts.refused_connections)());
     parts.metrics.text()
 }

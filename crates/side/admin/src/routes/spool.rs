@@ -2,18 +2,43 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use pilot_model::ports::ControlPlane;
 use pilot_model::size::Size;
 use tokio::io::AsyncWriteExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::pace::Pace;
+use crate::admin::Admin;
 use crate::error::Failure;
+
+/// The uploads that arrive, or wait to be unpacked. They share a limit on the disk that they take.
+#[derive(Debug, Clone)]
+pub(crate) struct Arriving {
+    /// One permit per 64 KiB.
+    free: Arc<Semaphore>,
+}
+
+impl Arriving {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        let permits = usize::try_from(bytes_max / SHARE).unwrap_or(usize::MAX);
+        Self {
+            free: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
+        }
+    }
+}
+
+/// The share of an upload. Dropping it makes room for others.
+pub(super) type Share = Option<OwnedSemaphorePermit>;
 
 /// An upload that is written to a file without a name.
 #[derive(Debug)]
 pub(super) struct Spool {
     file: tokio::fs::File,
+    arriving: Arriving,
+    share: Share,
+    pace: Pace,
     /// What arrives, for messages.
     name: &'static str,
     bytes: u64,
@@ -21,25 +46,33 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    pub(super) fn new(
-        control: &dyn ControlPlane,
-        name: &'static str,
-        bytes_max: u64,
-    ) -> Result<Self, Failure> {
-        let file = control.spool().map_err(|error| disk(&error))?;
+    pub(super) fn new(admin: &Admin, name: &'static str) -> Result<Self, Failure> {
+        let inner = &admin.inner;
+        let file = inner.parts.control.spool().map_err(|error| disk(&error))?;
+        let bytes_max = inner.config.archive_bytes_max;
         Ok(Self {
             file: tokio::fs::File::from_std(file),
+            arriving: inner.arriving.clone(),
+            share: None,
+            pace: Pace::new(),
             name,
             bytes: 0,
             bytes_max,
         })
     }
 
+    /// The next part, if it comes in time.
+    pub(super) async fn next<T>(&self, part: impl Future<Output = T>) -> Result<T, Failure> {
+        self.pace.next(part).await
+    }
+
     /// Writes the next bytes. Once it is over its limit, it only counts, because many clients read the response only after they
     /// have sent everything; it fails as soon as that is too much as well.
     pub(super) async fn add(&mut self, chunk: Bytes) -> Result<(), Failure> {
         self.bytes += chunk.len() as u64;
+        self.pace.came(chunk.len());
         if self.bytes <= self.bytes_max {
+            self.admit()?;
             return self
                 .file
                 .write_all(&chunk)
@@ -52,8 +85,30 @@ impl Spool {
         Ok(())
     }
 
-    /// The whole file, at its beginning.
-    pub(super) async fn finish(mut self) -> Result<File, Failure> {
+    /// Takes the share of the bytes that have come.
+    fn admit(&mut self) -> Result<(), Failure> {
+        let held = self
+            .share
+            .as_ref()
+            .map_or(0, OwnedSemaphorePermit::num_permits);
+        let wanted = usize::try_from(self.bytes.div_ceil(SHARE)).unwrap_or(usize::MAX);
+        let Ok(more) = u32::try_from(wanted.saturating_sub(held)) else {
+            return Err(busy());
+        };
+        if more == 0 {
+            return Ok(());
+        }
+        let free = Arc::clone(&self.arriving.free);
+        let permit = free.try_acquire_many_owned(more).map_err(|_| busy())?;
+        match &mut self.share {
+            Some(share) => share.merge(permit),
+            none => *none = Some(permit),
+        }
+        Ok(())
+    }
+
+    /// The whole file, at its beginning, and its share.
+    pub(super) async fn finish(mut self) -> Result<(File, Share), Failure> {
         if self.bytes > self.bytes_max {
             return Err(self.too_large());
         }
@@ -61,7 +116,7 @@ impl Spool {
             self.file.flush().await?;
             let mut file = self.file.into_std().await;
             file.seek(SeekFrom::Start(0))?;
-            Ok(file)
+            Ok((file, self.share))
         };
         flushed.await.map_err(|error: io::Error| disk(&error))
     }
@@ -79,6 +134,13 @@ impl Spool {
     }
 }
 
+fn busy() -> Failure {
+    Failure::new(
+        "busy",
+        "too many uploads arrive at the same time: try again".to_owned(),
+    )
+}
+
 fn disk(error: &io::Error) -> Failure {
     Failure::new(
         "internal",
@@ -86,4 +148,6 @@ fn disk(error: &io::Error) -> Failure {
     )
 }
 
+/// How many bytes one permit is for.
+const SHARE: u64 = 64 * 1024;
 const DISCARDED_BYTES_MAX: u64 = 512 << 20;

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
-use pilot_loadgen::closed::{Plan, Shape, run};
+use pilot_loadgen::closed::{Before, Plan, Shape, run};
 use pilot_loadgen::report::{Document, Report, Want};
 use pilot_loadgen::times::Summary;
 use pilot_model::FunctionName;
+use pilot_model::api::ScaleRequest;
+use pilot_model::status::PoolStatus;
 use serde::Serialize;
 
 use super::super::client::Client;
@@ -127,7 +129,6 @@ pub(super) fn cold(
     let plan = Plan {
         address: target.site.address,
         request: target.request,
-        before: target.retire,
         pause: Duration::from_millis(args.pause_ms),
         connections: 1,
         shape: Shape::Closed,
@@ -135,7 +136,12 @@ pub(super) fn cold(
         duration: Duration::MAX,
         warm_up: args.warm_up,
     };
-    let measured = measure(&plan, Phases::Collect, &args.output)?;
+    let measured = measure(
+        &plan,
+        retire(client, target.retires),
+        Phases::Collect,
+        &args.output,
+    )?;
     tell("cold", subject, &plan, &measured, &args.output)
 }
 
@@ -154,7 +160,6 @@ pub(super) fn warm(
     let plan = Plan {
         address: target.site.address,
         request: target.request,
-        before: None,
         pause: Duration::from_millis(args.pause_ms),
         connections: args.connections,
         shape: Shape::Closed,
@@ -168,7 +173,7 @@ pub(super) fn warm(
     } else {
         Phases::Ignore
     };
-    let measured = measure(&plan, phases, &args.output)?;
+    let measured = measure(&plan, None, phases, &args.output)?;
     tell("warm", subject, &plan, &measured, &args.output)
 }
 
@@ -183,7 +188,6 @@ pub(super) fn burst(
     let plan = Plan {
         address: target.site.address,
         request: target.request,
-        before: target.retire.filter(|_| !args.keep_workers),
         pause: Duration::from_millis(args.pause_ms),
         connections: args.connections,
         shape: Shape::Burst,
@@ -191,7 +195,13 @@ pub(super) fn burst(
         duration: Duration::MAX,
         warm_up: args.warm_up,
     };
-    let measured = measure(&plan, Phases::Collect, &args.output)?;
+    let retires = target.retires.filter(|_| !args.keep_workers);
+    let measured = measure(
+        &plan,
+        retire(client, retires),
+        Phases::Collect,
+        &args.output,
+    )?;
     tell("burst", subject, &plan, &measured, &args.output)
 }
 
@@ -218,7 +228,25 @@ struct Measured {
     ending: Ending,
 }
 
-fn measure(plan: &Plan, phases: Phases, output: &OutputArgs) -> anyhow::Result<Measured> {
+/// What is done before every measured request: the function's idle workers are retired.
+fn retire(client: &Client, function: Option<FunctionName>) -> Option<Before<'_>> {
+    let function = function?;
+    let none = ScaleRequest {
+        workers: Some(0),
+        policy: None,
+    };
+    Some(Box::new(move || {
+        let retired = client.post_function::<PoolStatus>(&function, "/scale", &none);
+        retired.map(drop).map_err(|error| format!("{error:#}"))
+    }))
+}
+
+fn measure(
+    plan: &Plan,
+    before: Option<Before<'_>>,
+    phases: Phases,
+    output: &OutputArgs,
+) -> anyhow::Result<Measured> {
     let mut report = Report::new(Want {
         start_header: Some("x-pilot-start"),
         failure_header: Some("x-amz-function-error"),
@@ -234,7 +262,7 @@ fn measure(plan: &Plan, phases: Phases, output: &OutputArgs) -> anyhow::Result<M
         duration: (plan.duration < Duration::MAX).then_some(plan.duration),
     };
     let ((), ending) = watched(extent, |control| {
-        run(plan, control, &mut report).map_err(not_measured)
+        run(plan, before, control, &mut report).map_err(not_measured)
     })?;
     Ok(Measured {
         document: report.document(),

@@ -9,7 +9,7 @@ use pilot_loadgen::request::Site;
 use pilot_model::FunctionName;
 use serde_json::Value;
 
-use super::super::client::{Client, FUNCTIONS};
+use super::super::client::Client;
 use super::super::connection::Connection;
 use super::super::failure::Failure;
 
@@ -54,8 +54,8 @@ pub(super) enum Subject<'a> {
 pub(super) struct Target {
     pub(super) site: Site,
     pub(super) request: Vec<u8>,
-    /// Retires the function's idle workers.
-    pub(super) retire: Option<Vec<u8>>,
+    /// The function whose idle workers can be retired.
+    pub(super) retires: Option<FunctionName>,
 }
 
 impl Subject<'_> {
@@ -94,7 +94,7 @@ impl CallArgs {
                     Some(path) => format!("/fn/{name}/{}", path.trim_start_matches('/')),
                     None => format!("/2015-03-31/functions/{name}/invocations"),
                 };
-                format!("{}{path}", client.endpoint())
+                format!("{}{path}", client.functions_url())
             }
         };
         let invokes = matches!(subject, Subject::Function(_)) && self.path.is_none();
@@ -140,15 +140,6 @@ impl Call {
         let body = body.unwrap_or(if self.invokes { b"{}" } else { b"" });
         self.site.encode(method, &self.path, &self.headers, body)
     }
-
-    /// The request that retires a function's idle workers.
-    fn retire(&self, name: &FunctionName) -> Vec<u8> {
-        let mut headers = self.headers.clone();
-        headers.push(("content-type".to_owned(), "application/json".to_owned()));
-        let path = format!("{FUNCTIONS}/{name}/scale");
-        self.site
-            .encode("POST", &path, &headers, br#"{"workers":0}"#)
-    }
 }
 
 impl RequestArgs {
@@ -166,8 +157,8 @@ impl RequestArgs {
         let call = self.call.site(client, connection, subject)?;
         Ok(Target {
             request: call.request(body.as_deref()),
-            retire: match subject {
-                Subject::Function(name) => Some(call.retire(name)),
+            retires: match subject {
+                Subject::Function(name) => Some(name.clone()),
                 Subject::Url(_) => None,
             },
             site: call.site,

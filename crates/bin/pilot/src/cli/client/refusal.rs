@@ -7,6 +7,7 @@ use pilot_model::api::ApiError;
 use ureq::http::StatusCode;
 
 use super::super::failure::Failure;
+use crate::listening::GROUP;
 
 /// A request without a response.
 pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
@@ -14,12 +15,22 @@ pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
         ureq::Error::Io(error) => matches!(
             error.kind(),
             ErrorKind::ConnectionRefused
+                | ErrorKind::NotFound
                 | ErrorKind::HostUnreachable
                 | ErrorKind::NetworkUnreachable
         ),
         ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => true,
         _ => false,
     };
+    if let ureq::Error::Io(error) = &error
+        && error.kind() == ErrorKind::PermissionDenied
+    {
+        let problem = format!(
+            "this user may not use the control socket {endpoint}: run pilot as the daemon's user, or as a member of the group \
+             {GROUP} if the daemon is the system's service"
+        );
+        return anyhow::anyhow!(problem);
+    }
     // The resolver's errors have no kind of their own.
     if unreachable || !has_address(endpoint) {
         let endpoint = endpoint.to_owned();
@@ -30,7 +41,9 @@ pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
 
 /// Whether the name of the endpoint's host can be resolved.
 fn has_address(endpoint: &str) -> bool {
-    let authority = endpoint.strip_prefix("http://").unwrap_or(endpoint);
+    let Some(authority) = endpoint.strip_prefix("http://") else {
+        return true;
+    };
     let found = if authority.ends_with(']') || !authority.contains(':') {
         format!("{authority}:80").to_socket_addrs()
     } else {

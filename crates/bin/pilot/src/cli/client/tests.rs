@@ -1,5 +1,6 @@
 use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::sync::mpsc;
 use std::thread;
 
@@ -35,7 +36,7 @@ fn read_request(stream: &TcpStream) -> Seen {
 
 fn client_of(listener: &TcpListener, token: Option<&str>) -> Client {
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    Client::at(&endpoint, token.map(str::to_owned)).unwrap()
+    Client::at(Some(&endpoint), token.map(str::to_owned)).unwrap()
 }
 
 #[test]
@@ -43,6 +44,38 @@ fn nobody_listening_is_an_unreachable_daemon() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = client_of(&listener, None);
     drop(listener);
+    let error = client.fetch::<serde_json::Value>("/").unwrap_err();
+    assert!(
+        matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })),
+        "{error:#}"
+    );
+}
+
+#[test]
+fn a_socket_is_used_like_an_address_and_also_when_its_path_is_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let deep = folder.path().join("a-long-name-".repeat(12));
+    std::fs::create_dir(&deep).unwrap();
+    let path = deep.join("control.sock");
+    let listener = crate::unix_path::short(&path, |path| UnixListener::bind(path)).unwrap();
+    let client = Client::at(Some(&format!("unix:{}", path.display())), None).unwrap();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = [0; 4096];
+        let len = stream.read(&mut head).unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n[]")
+            .unwrap();
+        String::from_utf8_lossy(&head[..len]).into_owned()
+    });
+    let list: Vec<serde_json::Value> = client.fetch("/_pilot/v1/functions").unwrap();
+    assert!(list.is_empty());
+    let head = server.join().unwrap();
+    assert!(
+        head.starts_with("GET /_pilot/v1/functions HTTP/1.1\r\n"),
+        "{head}"
+    );
+    // Nobody listens any more.
     let error = client.fetch::<serde_json::Value>("/").unwrap_err();
     assert!(
         matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })),

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +17,12 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::message::{Ended, Message};
+use crate::listening::SOCKET_NAME;
 
 /// A child daemon. Dropping it stops the daemon and waits for its end.
 #[derive(Debug)]
 pub(super) struct Daemon {
-    address: SocketAddr,
+    socket: PathBuf,
     stopping: Arc<AtomicBool>,
     stop: Sender<Stop>,
     supervisor: Option<JoinHandle<()>>,
@@ -48,6 +49,8 @@ impl Daemon {
             .arg(address.to_string())
             .arg("--data-dir")
             .arg(data_dir)
+            // Its socket is in its data directory, even if this is the shell of a service.
+            .env_remove("RUNTIME_DIRECTORY")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .process_group(0)
@@ -58,16 +61,16 @@ impl Daemon {
             let _ = inbox.send(Message::Ended(ended));
         });
         Ok(Self {
-            address,
+            socket: std::path::absolute(data_dir)?.join(SOCKET_NAME),
             stopping,
             stop,
             supervisor: Some(supervisor),
         })
     }
 
-    /// Its address.
+    /// Its control socket.
     pub(super) fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        format!("unix:{}", self.socket.display())
     }
 
     /// Set after the first signal.

@@ -1,0 +1,124 @@
+//! `pilot token`: makes, lists and revokes tokens.
+
+use clap::{Args, Subcommand};
+use pilot_model::FunctionName;
+use pilot_model::access::Role;
+use pilot_model::api::{CreatedToken, TokenInfo, TokenRequest};
+
+use super::client::Client;
+use super::output::{self, Align, Table};
+
+/// The arguments of `pilot token`.
+#[derive(Debug, Args)]
+pub(super) struct TokenArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make a token and print it. The daemon keeps only its hash, so it is not shown again
+    Create(CreateArgs),
+    /// List all tokens, without the tokens themselves
+    List {
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a token invalid at once
+    Revoke {
+        /// The token's name
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct CreateArgs {
+    /// The token's name, for people
+    name: String,
+    /// What it permits: invoke, deploy or admin; may be repeated
+    #[arg(long = "role", value_name = "ROLE", required = true)]
+    roles: Vec<Role>,
+    /// Only for this function; may be repeated
+    #[arg(long = "function", value_name = "NAME")]
+    functions: Vec<FunctionName>,
+    /// The owner of everything that it deploys; it can change only functions of this owner
+    #[arg(long, value_name = "OWNER")]
+    owner: Option<String>,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub(super) fn run(client: &Client, args: &TokenArgs) -> anyhow::Result<()> {
+    match &args.what {
+        What::Create(args) => create(client, args),
+        What::List { json } => list(client, *json),
+        What::Revoke { name } => {
+            client.delete(&format!("{TOKENS}/{}", escaped(name)))?;
+            output::print(&format!("{name}  revoked\n"))
+        }
+    }
+}
+
+fn create(client: &Client, args: &CreateArgs) -> anyhow::Result<()> {
+    let request = TokenRequest {
+        name: args.name.clone(),
+        roles: args.roles.clone(),
+        functions: args.functions.clone(),
+        owner: args.owner.clone(),
+    };
+    let created: CreatedToken = client.post(TOKENS, &request)?;
+    if args.json {
+        return output::print_json(&created);
+    }
+    output::note(
+        "keep it: it is not shown again. Clients send it as PILOT_TOKEN or --token, in Authorization: Bearer, or as AWS_SESSION_TOKEN",
+    );
+    output::print(&format!("{}\n", created.token))
+}
+
+fn list(client: &Client, json: bool) -> anyhow::Result<()> {
+    let tokens: Vec<TokenInfo> = client.fetch(TOKENS)?;
+    if json {
+        return output::print_json(&tokens);
+    }
+    let mut table = Table::new(&[
+        ("NAME", Align::Left),
+        ("ROLES", Align::Left),
+        ("FUNCTIONS", Align::Left),
+        ("OWNER", Align::Left),
+    ]);
+    for token in &tokens {
+        let grant = &token.grant;
+        let roles: Vec<&str> = grant.roles.iter().map(|role| role.as_str()).collect();
+        let functions: Vec<&str> = grant.functions.iter().map(FunctionName::as_str).collect();
+        let functions = if functions.is_empty() {
+            "all".to_owned()
+        } else {
+            functions.join(", ")
+        };
+        table.row(vec![
+            grant.name.clone(),
+            roles.join(", "),
+            functions,
+            grant.owner.clone().unwrap_or_default(),
+        ]);
+    }
+    output::print(&table.render())
+}
+
+/// A name as a part of a path. A token's valid name needs no escaping, and another one is not found.
+fn escaped(name: &str) -> String {
+    name.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
+const TOKENS: &str = "/_pilot/v1/tokens";

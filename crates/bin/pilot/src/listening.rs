@@ -1,0 +1,345 @@
+//! The daemon's listeners: the control socket, the address for functions, and the control API's address if it has one.
+//!
+//! The control socket is a Unix socket that only its owner and group can open, so it needs no token.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{Gid, Group, chown};
+use pilot_gateway::{Access, Door, Listener, Serves};
+use pilot_model::access::Grant;
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::daemon_config::DaemonConfig;
+use crate::unix_path;
+
+/// The daemon's listeners. The control socket's file is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) listeners: Vec<Listener>,
+    /// Where functions are called, as bound.
+    pub(crate) functions: SocketAddr,
+    pub(crate) socket: SocketFile,
+}
+
+/// Binds everything.
+///
+/// # Errors
+/// An address or the socket cannot be used; the error says what to do.
+pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening> {
+    let limits = &config.limits;
+    let (socket, file) = bind_socket(&config.control_socket)?;
+    let mut listeners = vec![Listener::unix(
+        socket,
+        Door {
+            serves: Serves::Control,
+            calls: Access::Open,
+            metrics: Access::Open,
+            everyone: Some(Arc::new(Grant::admin("the control socket"))),
+            connections_max: limits.control_connections,
+            // All of its clients are one address.
+            connections_per_address_max: limits.control_connections,
+        },
+    )];
+    let is_local = config.listen.ip().to_canonical().is_loopback();
+    let is_shared = config.control_listen == Some(config.listen);
+    let functions = bind_tcp(config.listen, "--listen").await?;
+    let address = functions.local_addr()?;
+    listeners.push(Listener::tcp(
+        functions,
+        Door {
+            serves: if is_shared {
+                Serves::Everything
+            } else {
+                Serves::Functions
+            },
+            calls: config.calls,
+            metrics: if is_local {
+                Access::Open
+            } else {
+                Access::Token
+            },
+            everyone: None,
+            connections_max: limits.connections,
+            connections_per_address_max: limits.connections_per_address(),
+        },
+    ));
+    if let Some(control) = config.control_listen.filter(|_| !is_shared) {
+        listeners.push(Listener::tcp(
+            bind_tcp(control, "control_listen").await?,
+            Door {
+                serves: Serves::Control,
+                calls: Access::Token,
+                metrics: Access::Token,
+                everyone: None,
+                connections_max: limits.control_connections,
+                connections_per_address_max: limits.control_connections.div_ceil(2),
+            },
+        ));
+    }
+    Ok(Listening {
+        listeners,
+        functions: address,
+        socket: file,
+    })
+}
+
+async fn bind_tcp(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        format!("cannot listen on {address}: is another daemon there? choose another address with {option}")
+    })
+}
+
+/// The file of a Unix socket that is listened on.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode, so that the socket of a later daemon is not removed.
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).ok() == Some(self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
+}
+
+/// Binds the control socket: mode 0660, and the group [`GROUP`] if it exists and the socket is not in the data directory. Replaces the
+/// socket of a daemon that has ended.
+fn bind_socket(at: &ControlSocket) -> anyhow::Result<(UnixListener, SocketFile)> {
+    let path = &at.path;
+    let shown = path.display();
+    check_folder(path)?;
+    check_old(path)?;
+    // Another name first, and then a rename: clients find either the old socket or a complete new one.
+    let fresh = path.with_extension(format!("{}.new", std::process::id()));
+    let _ = fs::remove_file(&fresh);
+    let listener = bind_at(&fresh).with_context(|| format!("cannot create the socket {shown}"))?;
+    let ready = || -> io::Result<(u64, u64)> {
+        if at.is_for_group
+            && let Ok(Some(group)) = Group::from_name(GROUP)
+            && group.gid != Gid::effective()
+        {
+            chown(&fresh, None, Some(group.gid))?;
+        }
+        // Only now, because the umask may have removed rights of the group, and its group was another one.
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o660))?;
+        fs::rename(&fresh, path)?;
+        identity(path)
+    };
+    let identity = ready().inspect_err(|_| {
+        let _ = fs::remove_file(&fresh);
+    });
+    let identity = identity.with_context(|| format!("cannot create the socket {shown}"))?;
+    let listener = std::os::unix::net::UnixListener::from(listener);
+    listener.set_nonblocking(true)?;
+    let file = SocketFile {
+        path: path.clone(),
+        identity,
+    };
+    Ok((UnixListener::from_std(listener)?, file))
+}
+
+/// A socket that listens at this path, which only this user may open so far: bind(2) gives the file the mode of the socket's inode,
+/// so there is no moment in which others can connect.
+fn bind_at(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    fchmod(socket.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR)?;
+    unix_path::short(path, |path| {
+        bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+        Ok(())
+    })?;
+    listen(&socket, Backlog::new(BACKLOG)?)?;
+    Ok(socket)
+}
+
+/// Whoever may write to the folder could put a socket of his own there, and receive code and secrets.
+fn check_folder(path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let found = fs::metadata(folder).with_context(|| {
+        format!(
+            "cannot use the folder {} for the control socket",
+            folder.display()
+        )
+    })?;
+    let ours = found.uid() == nix::unistd::geteuid().as_raw() || found.uid() == 0;
+    if !ours || found.mode() & 0o022 != 0 {
+        bail!(
+            "other users may write to {}, so they could replace the control socket there: choose a folder of your own with \
+             control_socket",
+            folder.display()
+        );
+    }
+    Ok(())
+}
+
+/// What is at the path may be replaced only if it is a socket on which nobody listens.
+fn check_old(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| format!("cannot look at {shown}")),
+    };
+    if !found.file_type().is_socket() {
+        bail!(
+            "{shown} exists and is not a socket: remove it, or choose another path with control_socket"
+        );
+    }
+    match unix_path::short(path, |path| UnixStream::connect(path)) {
+        Ok(_) => bail!(
+            "another daemon listens on {shown}: stop it, or choose another data directory or control_socket"
+        ),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) => {
+            Err(error).with_context(|| format!("cannot tell whether a daemon listens on {shown}"))
+        }
+    }
+}
+
+/// Where the control socket is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ControlSocket {
+    pub(crate) path: PathBuf,
+    /// Members of [`GROUP`] may open it.
+    pub(crate) is_for_group: bool,
+}
+
+impl ControlSocket {
+    /// At `given`; otherwise in the service's runtime directory (`RuntimeDirectory=pilotlight`, systemd.exec(5)), otherwise in the data
+    /// directory, which only its owner can enter.
+    pub(crate) fn resolve(
+        given: Option<PathBuf>,
+        runtime_directory: Option<&str>,
+        data_dir: &Path,
+    ) -> io::Result<Self> {
+        // Another service may have started this process; then the variable is about that one.
+        let ours = |folder: &&Path| folder.is_absolute() && folder.ends_with(SERVICE);
+        let folders = runtime_directory.unwrap_or_default().split(':');
+        let (path, is_for_group) = match (given, folders.map(Path::new).find(ours)) {
+            (Some(path), _) => (std::path::absolute(path)?, true),
+            (None, Some(folder)) => (folder.join(SOCKET_NAME), true),
+            (None, None) => (data_dir.join(SOCKET_NAME), false),
+        };
+        Ok(Self { path, is_for_group })
+    }
+}
+
+/// The service's folder in a runtime directory.
+pub(crate) const SERVICE: &str = "pilotlight";
+/// The file name of the control socket.
+pub(crate) const SOCKET_NAME: &str = "control.sock";
+/// The group whose members may use the control socket of the service.
+pub(crate) const GROUP: &str = "pilotlight";
+const BACKLOG: i32 = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(path: PathBuf) -> ControlSocket {
+        ControlSocket {
+            path,
+            is_for_group: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dead_daemons_socket_is_replaced_and_a_live_ones_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        let (listener, file) = bind_socket(&at(path.clone())).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        let problem = bind_socket(&at(path.clone())).unwrap_err();
+        assert!(
+            problem.to_string().contains("another daemon listens"),
+            "{problem:#}"
+        );
+        // As after kill -9: the file stays.
+        drop(listener);
+        let (_second, second) = bind_socket(&at(path.clone())).unwrap();
+        drop(file);
+        assert!(path.exists(), "the socket of the second daemon stays");
+        drop(second);
+        assert!(!path.exists());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn something_else_at_the_path_or_a_folder_of_others_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        fs::write(&path, "mine").unwrap();
+        let problem = bind_socket(&at(path.clone())).unwrap_err();
+        assert!(
+            problem.to_string().contains("is not a socket"),
+            "{problem:#}"
+        );
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+        fs::remove_file(&path).unwrap();
+        for mode in [0o777, 0o1777, 0o770] {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let problem = bind_socket(&at(path.clone())).unwrap_err();
+            assert!(
+                problem.to_string().contains("control_socket"),
+                "{problem:#}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_path_longer_than_a_socket_address_works() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("a-long-name-".repeat(12));
+        fs::create_dir(&deep).unwrap();
+        let path = deep.join("control.sock");
+        assert!(path.as_os_str().len() > 108);
+        let (_listener, _file) = bind_socket(&at(path.clone())).unwrap();
+        unix_path::short(&path, |path| UnixStream::connect(path)).unwrap();
+    }
+
+    #[test]
+    fn the_service_has_its_socket_in_its_runtime_directory() {
+        let data = Path::new("/d");
+        let path = |given: Option<&str>, runtime| {
+            let found = ControlSocket::resolve(given.map(PathBuf::from), runtime, data).unwrap();
+            (found.path.display().to_string(), found.is_for_group)
+        };
+        for none in [None, Some(""), Some("/run/ci-runner"), Some("pilotlight")] {
+            assert_eq!(path(None, none), ("/d/control.sock".to_owned(), false));
+        }
+        assert_eq!(
+            path(None, Some("/run/x:/run/pilotlight")),
+            ("/run/pilotlight/control.sock".to_owned(), true)
+        );
+        assert_eq!(
+            path(Some("/srv/c.sock"), Some("/run/pilotlight")),
+            ("/srv/c.sock".to_owned(), true)
+        );
+    }
+}

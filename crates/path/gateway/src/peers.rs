@@ -1,0 +1,261 @@
+//! The open connections of a listener, in total and by address of the client, within their limits. When the listener is full, a new
+//! connection takes the place of the oldest one that has not sent a request.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use crate::connection::line::Usage;
+
+/// The open connections of one listener.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    connections_max: usize,
+    per_address_max: usize,
+    /// The lock is held for a look-up, or for a look at each connection.
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    /// By age: a new connection has the next number.
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    /// Only addresses with a connection, so there are never more than connections.
+    by_address: HashMap<IpAddr, usize>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    address: IpAddr,
+    since: Instant,
+    usage: Arc<Usage>,
+    taken: Arc<Notify>,
+}
+
+/// The place of one open connection. Dropping it makes room for another one.
+#[derive(Debug)]
+pub(crate) struct Place {
+    peers: Arc<Peers>,
+    number: u64,
+    taken: Arc<Notify>,
+}
+
+impl Place {
+    /// Resolves when another connection has taken the place, so that this one must close.
+    pub(crate) async fn taken(&self) {
+        self.taken.notified().await;
+    }
+}
+
+/// Why there is no room for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// The listener has as many as it may have.
+    Listener,
+    /// The client's address has.
+    Address,
+}
+
+impl Peers {
+    pub(crate) fn new(connections_max: usize, per_address_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            connections_max,
+            per_address_max,
+            open: Mutex::default(),
+        })
+    }
+
+    /// Room for one more connection from this address. `usage`: what will be known about it.
+    pub(crate) fn admit(self: &Arc<Self>, from: IpAddr, usage: &Arc<Usage>) -> Result<Place, Full> {
+        let address = network(from);
+        let mut open = self.open();
+        let of_address = open.by_address.get(&address).copied().unwrap_or(0);
+        if of_address >= self.per_address_max {
+            return Err(Full::Address);
+        }
+        let now = Instant::now();
+        if open.connections.len() >= self.connections_max && !open.make_room(now) {
+            return Err(Full::Listener);
+        }
+        let taken = Arc::new(Notify::new());
+        let number = open.next;
+        open.next += 1;
+        *open.by_address.entry(address).or_default() += 1;
+        open.connections.insert(
+            number,
+            Connection {
+                address,
+                since: now,
+                usage: Arc::clone(usage),
+                taken: Arc::clone(&taken),
+            },
+        );
+        Ok(Place {
+            peers: Arc::clone(self),
+            number,
+            taken,
+        })
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        // Whoever holds it only counts, so it is never left in a wrong state.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    /// Takes the place of the oldest connection that has had time to send a request and has not. Returns false if there is none.
+    fn make_room(&mut self, now: Instant) -> bool {
+        let silent = self.connections.iter().find(|(_, connection)| {
+            !connection.usage.is_used() && now.duration_since(connection.since) >= FIRST_REQUEST
+        });
+        let Some(number) = silent.map(|(number, _)| *number) else {
+            return false;
+        };
+        if let Some(connection) = self.remove(number) {
+            connection.taken.notify_one();
+        }
+        true
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Connection> {
+        let connection = self.connections.remove(&number)?;
+        if let Some(count) = self.by_address.get_mut(&connection.address) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(&connection.address);
+            }
+        }
+        Some(connection)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // It is gone already if another connection has taken it.
+        self.peers.open().remove(self.number);
+    }
+}
+
+/// What counts as one client: an IPv4 address, or an IPv6 network of /64, from which one machine may take any address.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => {
+            let prefix = u128::from(address) & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from(prefix))
+        }
+    }
+}
+
+/// How long a connection keeps its place without a request when others need it.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
+
+/// How many connections were turned away, since the daemon started.
+#[derive(Debug, Default)]
+pub struct RefusedConnections {
+    listener_full: AtomicU64,
+    address_full: AtomicU64,
+    too_slow: AtomicU64,
+}
+
+impl RefusedConnections {
+    pub(crate) fn full(&self, why: Full) {
+        match why {
+            Full::Listener => &self.listener_full,
+            Full::Address => &self.address_full,
+        }
+        .fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn too_slow(&self) {
+        self.too_slow.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The reasons and their counts.
+    #[must_use]
+    pub fn counts(&self) -> [(&'static str, u64); 3] {
+        [
+            ("listener_full", &self.listener_full),
+            ("address_full", &self.address_full),
+            ("too_slow", &self.too_slow),
+        ]
+        .map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn one_address_cannot_take_every_connection() {
+        let peers = Peers::new(3, 2);
+        let usage = Arc::<Usage>::default();
+        let first = peers.admit(ip("192.0.2.1"), &usage).unwrap();
+        let _second = peers.admit(ip("::ffff:192.0.2.1"), &usage).unwrap();
+        assert_eq!(
+            peers.admit(ip("192.0.2.1"), &usage).err(),
+            Some(Full::Address),
+            "the same address"
+        );
+        let _third = peers.admit(ip("192.0.2.2"), &usage).unwrap();
+        assert_eq!(
+            peers.admit(ip("192.0.2.3"), &usage).err(),
+            Some(Full::Listener)
+        );
+        drop(first);
+        let _again = peers.admit(ip("192.0.2.1"), &usage).unwrap();
+        assert_eq!(peers.open().by_address.len(), 2);
+    }
+
+    #[test]
+    fn a_full_listener_takes_the_place_of_a_silent_connection_and_of_no_other() {
+        let peers = Peers::new(2, 2);
+        let (busy, silent) = (Arc::<Usage>::default(), Arc::<Usage>::default());
+        busy.request_began(http::Version::HTTP_11, false);
+        let _busy = peers.admit(ip("192.0.2.1"), &busy).unwrap();
+        let loser = peers.admit(ip("192.0.2.2"), &silent).unwrap();
+        assert_eq!(
+            peers.admit(ip("192.0.2.3"), &busy).err(),
+            Some(Full::Listener),
+            "too early"
+        );
+        for connection in peers.open().connections.values_mut() {
+            connection.since -= FIRST_REQUEST;
+        }
+        let _new = peers.admit(ip("192.0.2.3"), &busy).unwrap();
+        let told = futures_util::FutureExt::now_or_never(loser.taken());
+        assert!(told.is_some());
+        drop(loser);
+        assert_eq!(peers.open().connections.len(), 2);
+        assert_eq!(peers.open().by_address.len(), 2);
+        assert_eq!(
+            peers.admit(ip("192.0.2.4"), &busy).err(),
+            Some(Full::Listener)
+        );
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one_address() {
+        let peers = Peers::new(10, 1);
+        let usage = Arc::<Usage>::default();
+        let place = peers.admit(ip("2001:db8::1"), &usage).unwrap();
+        assert_eq!(
+            peers.admit(ip("2001:db8::2"), &usage).err(),
+            Some(Full::Address)
+        );
+        let _other = peers.admit(ip("2001:db8:0:1::1"), &usage).unwrap();
+        drop(place);
+        let _next = peers.admit(ip("2001:db8::3"), &usage).unwrap();
+    }
+}

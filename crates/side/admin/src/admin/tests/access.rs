@@ -1,0 +1,225 @@
+//! Who may do what, and clients that are slow.
+
+use super::*;
+use crate::access::RouteAccess;
+
+/// Every route with the status that each caller gets, as a table: the handler's own status is not 401 or 403.
+#[tokio::test]
+async fn every_route_wants_its_role() {
+    let bench = Bench::new(AdminConfig::default());
+    let limited = |role, function: &str| {
+        let mut grant = Grant::of("t", role);
+        grant.functions.insert(function.parse().unwrap());
+        known(grant)
+    };
+    let callers = [
+        Caller::Nobody,
+        Caller::WrongToken,
+        known(Grant::of("t", Role::Invoke)),
+        limited(Role::Deploy, "other"),
+        limited(Role::Deploy, "known"),
+        known(Grant::of("t", Role::Deploy)),
+        known(Grant::admin("t")),
+    ];
+    for route in routes() {
+        let path = route
+            .path
+            .replace("{name}", "known")
+            .replace("{token}", "none");
+        let mut refused = Vec::new();
+        for caller in &callers {
+            let request = Request::builder().method(route.method.clone()).uri(&path);
+            let request = request.extension(caller.clone()).body(Body::empty());
+            let response = bench.send(request.unwrap()).await;
+            let status = response.status();
+            assert_eq!(
+                response.headers().contains_key(header::WWW_AUTHENTICATE),
+                status == StatusCode::UNAUTHORIZED
+            );
+            refused.push(match status.as_u16() {
+                401 => '1',
+                403 => '3',
+                _ => '.',
+            });
+        }
+        let refused: String = refused.into_iter().collect();
+        let wanted = match (route.access, path.contains("/known")) {
+            (RouteAccess::Open, _) => ".......",
+            (RouteAccess::Known, _) => "11.....",
+            (RouteAccess::Whole, _) => "11.33..",
+            (RouteAccess::Role(Role::Deploy), true) => "1133...",
+            (RouteAccess::Role(Role::Deploy), false) => "113....",
+            (RouteAccess::Role(_), _) => "113333.",
+        };
+        assert_eq!(refused, wanted, "{} {path}", route.method);
+    }
+    let open: Vec<&str> = routes()
+        .iter()
+        .filter(|route| route.access == RouteAccess::Open)
+        .map(|route| route.path)
+        .collect();
+    assert_eq!(open, ["/healthz", "/readyz"]);
+    // Not through the gateway: nobody is known.
+    let request = Request::get("/_pilot/v1/functions").body(Body::empty());
+    let response = bench.admin.router().oneshot(request.unwrap()).await;
+    assert_eq!(response.unwrap().status(), StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn the_owner_of_a_deployment_is_the_tokens() {
+    let mut bench = Bench::new(AdminConfig::default());
+    bench.control.go_on.add_permits(10);
+    let mut of_team = Grant::of("t", Role::Deploy);
+    of_team.owner = Some("team".to_owned());
+    let deploy = async |grant: &Grant, name: &str, spec: &'static [u8]| {
+        let mut request = form(&[("spec", spec), ("code", b"1")]);
+        *request.uri_mut() = format!("/_pilot/v1/functions/{name}").parse().unwrap();
+        request.extensions_mut().insert(known(grant.clone()));
+        let response = bench.send(request).await;
+        let status = response.status().as_u16();
+        text(response).await;
+        status
+    };
+    let plain = Grant::of("t", Role::Deploy);
+    let claims = br#"{"owner": "victim"}"#;
+    for (grant, name) in [(&of_team, "new"), (&plain, "new")] {
+        assert_eq!(deploy(grant, name, claims).await, 403);
+    }
+    // `known` is its own owner.
+    assert_eq!(deploy(&of_team, "known", b"{}").await, 403);
+    assert_eq!(deploy(&of_team, "new", b"{}").await, 200);
+    assert_eq!(deploy(&plain, "new", b"{}").await, 200);
+    assert_eq!(deploy(&Grant::admin("a"), "new", claims).await, 200);
+    let mut owners = Vec::new();
+    for _ in 0..3 {
+        owners.push(bench.deployed.recv().await.unwrap().1.owner);
+    }
+    let owners: Vec<Option<&str>> = owners.iter().map(Option::as_deref).collect();
+    assert_eq!(owners, [Some("team"), None, Some("victim")]);
+}
+
+#[tokio::test]
+async fn a_token_is_made_used_and_revoked() {
+    let bench = Bench::new(AdminConfig::default());
+    let make = r#"{"name": "ci", "roles": ["deploy", "invoke"], "functions": ["known"]}"#;
+    let (status, text) = bench.call("POST", "/_pilot/v1/tokens", make).await;
+    assert_eq!(status, 200, "{text}");
+    let made: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let token = made["token"].as_str().unwrap();
+    let tokens = Arc::clone(&bench.admin.inner.parts.tokens);
+    let grant = pilot_model::ports::Tokens::grant(&*tokens, token.as_bytes()).unwrap();
+    assert!(grant.permits(Role::Deploy, "known") && !grant.permits(Role::Deploy, "other"));
+    let (_, list) = bench.call("GET", "/_pilot/v1/tokens", "").await;
+    assert!(list.contains("\"ci\"") && !list.contains(token), "{list}");
+    assert_eq!(
+        bench.call("DELETE", "/_pilot/v1/tokens/ci", "").await.0,
+        204
+    );
+    assert_eq!(
+        bench.call("DELETE", "/_pilot/v1/tokens/ci", "").await.0,
+        404
+    );
+    assert!(pilot_model::ports::Tokens::grant(&*tokens, token.as_bytes()).is_none());
+    let (status, text) = bench
+        .call(
+            "POST",
+            "/_pilot/v1/tokens",
+            r#"{"name": "x", "roles": ["root"]}"#,
+        )
+        .await;
+    assert_eq!(status, 400, "{text}");
+}
+
+/// Four uploads that have not arrived must not stop a fifth one.
+#[tokio::test]
+async fn slow_uploads_stop_nobody_elses() {
+    let mut bench = Bench::new(AdminConfig::default());
+    bench.control.go_on.add_permits(1);
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        let whole = form(&[("spec", b"{}"), ("code", b"never")]);
+        let (mut head, _) = whole.into_parts();
+        head.extensions.insert(known(Grant::admin("test")));
+        let begin = "--b\r\ncontent-disposition: form-data; name=\"code\"\r\n\r\nhalf";
+        let begin = futures_util::stream::once(async move { Ok::<_, std::io::Error>(begin) });
+        let body = Body::from_stream(begin.chain(futures_util::stream::pending()));
+        let router = bench.admin.router();
+        slow.push(tokio::spawn(
+            router.oneshot(Request::from_parts(head, body)),
+        ));
+    }
+    tokio::task::yield_now().await;
+    let honest = bench.send(form(&[("spec", b"{}"), ("code", b"1")])).await;
+    let _ = events(honest).await;
+    assert_eq!(&bench.deployed.recv().await.unwrap().2[..], b"1");
+    for slow in slow {
+        assert!(!slow.is_finished());
+        slow.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_stops_or_trickles_is_cut_off() {
+    for trickles in [false, true] {
+        let bench = Bench::new(AdminConfig::default());
+        let (head, _) = form(&[("spec", b"{}")]).into_parts();
+        let begin = "--b\r\ncontent-disposition: form-data; name=\"code\"\r\n\r\nhalf";
+        let begin = futures_util::stream::once(async move { Ok::<_, std::io::Error>(begin) });
+        let drops = futures_util::stream::unfold((), move |()| async move {
+            if !trickles {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok("x"), ()))
+        });
+        let body = Body::from_stream(begin.chain(drops));
+        let sent = tokio::time::Instant::now();
+        let response = bench.send(Request::from_parts(head, body)).await;
+        assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT);
+        assert!(
+            sent.elapsed() < Duration::from_secs(35),
+            "{:?}",
+            sent.elapsed()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_upload_that_goes_on_is_not_cut_off() {
+    let bench = Bench::new(AdminConfig::default());
+    bench.control.go_on.add_permits(1);
+    let (mut head, _) = form(&[("spec", b"{}")]).into_parts();
+    head.extensions.insert(known(Grant::admin("test")));
+    let part =
+        |name: &str| format!("\r\n--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n");
+    let mut pieces = vec![part("spec")[2..].to_owned() + "{}" + &part("code")];
+    pieces.extend(std::iter::repeat_n("x".repeat(8 << 10), 100));
+    pieces.push("\r\n--b--\r\n".to_owned());
+    let stream = futures_util::stream::iter(pieces).then(|piece| async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok::<_, std::io::Error>(piece)
+    });
+    let sent = tokio::time::Instant::now();
+    let response = bench
+        .send(Request::from_parts(head, Body::from_stream(stream)))
+        .await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(sent.elapsed() > Duration::from_secs(100));
+}
+
+#[tokio::test]
+async fn uploads_that_arrive_share_a_limit() {
+    let bench = Bench::new(AdminConfig {
+        arriving_bytes_max: 256 * 1024,
+        ..AdminConfig::default()
+    });
+    let large = vec![0; 300 * 1024];
+    let response = bench.send(form(&[("spec", b"{}"), ("code", &large)])).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(response.headers().contains_key(header::RETRY_AFTER));
+    // What it had is free again.
+    bench.control.go_on.add_permits(1);
+    let small = vec![0; 250 * 1024];
+    let response = bench.send(form(&[("spec", b"{}"), ("code", &small)])).await;
+    assert_eq!(response.status(), StatusCode::OK);
+}
