@@ -1,7 +1,9 @@
 //! Machines with missing features: a daemon that is not root, and one without cgroups. It reports at its start and under `/readyz`
 //! what is not enforced, and serves. In strict mode it refuses to start.
 
-use pilot_harness::{Daemon, DaemonOptions, Machine, needs_root};
+use std::process::{Command, Stdio};
+
+use pilot_harness::{Daemon, DaemonOptions, Machine, Project, eventually, needs_root, terminate};
 use serde_json::json;
 
 use crate::{ECHO, answer, daemon, daemon_with, plain};
@@ -101,4 +103,44 @@ fn strict_mode_serves_where_nothing_is_missing() {
     });
     daemon.upload_code("lab", &plain(), ECHO);
     assert_eq!(answer(&daemon, "lab", json!(1)), json!(1));
+}
+
+#[test]
+fn a_strict_umask_of_the_administrator_keeps_no_function_from_its_files() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut daemon = Command::new("sh")
+        .args(["-c", "umask 077; exec \"$@\"", "sh"])
+        .args([env!("CARGO_BIN_EXE_pilot"), "serve", "--data-dir"])
+        .arg(home.path().join("data"))
+        .args(["--listen", &format!("127.0.0.1:{port}")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pilot = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_pilot"))
+            .args(arguments)
+            .args(["--endpoint", &format!("http://127.0.0.1:{port}")])
+            .output()
+            .unwrap()
+    };
+    eventually("it answers", || {
+        pilot(&["list"]).status.success().then_some(())
+    });
+    let project = Project::function("lab", ECHO, "");
+    let deployed = pilot(&["deploy", &project.path().display().to_string()]);
+    assert!(deployed.status.success(), "{deployed:?}");
+    let invoked = pilot(&["invoke", "lab", "--data", "7"]);
+    assert_eq!(
+        String::from_utf8_lossy(&invoked.stdout),
+        "7\n",
+        "{invoked:?}"
+    );
+    terminate(&mut daemon);
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use nix::sys::stat::Mode;
 use pilot_gateway::Gateway;
 use pilot_sandbox::{Isolation, Spawner};
 use pilot_telemetry::logging;
@@ -26,6 +27,8 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     logging::init(config.log_format, &config.log_level)?;
     raise_open_files();
+    // Sandboxes read the daemon's files as other users. What must stay private has its mode from the start.
+    nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
     let isolation = Isolation::probe(config.limits.id_base);
     let missing: Vec<String> = isolation.missing().collect();
     for problem in &missing {
