@@ -233,7 +233,7 @@ fn what_it_prints_is_in_its_log_as_it_is_printed() {
     let daemon = server_lab(PRINTER, "concurrency = 4");
     let logged = |text: &str| {
         eventually(&format!("{text:?} is logged"), || {
-            let log = daemon.logs("lab");
+            let log = daemon.log_texts("lab");
             log.contains(text).then_some(log)
         })
     };
@@ -282,7 +282,7 @@ fn the_tail_of_an_invocation_has_what_the_server_printed() {
     assert!(tail.starts_with("START RequestId"), "{tail}");
     assert!(tail.contains("handling /\nEND RequestId"), "{tail}");
     let log = eventually("it is logged", || {
-        let log = daemon.logs("lab");
+        let log = daemon.log_texts("lab");
         log.contains("REPORT").then_some(log)
     });
     assert_eq!(log.matches("handling /\n").count(), 1, "{log}");

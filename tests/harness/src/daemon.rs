@@ -537,6 +537,15 @@ impl Daemon {
             .text()
     }
 
+    /// The texts of the function's log lines, without time and source.
+    #[track_caller]
+    pub fn log_texts(&self, function: &str) -> String {
+        // The text begins at a fixed column.
+        let log = self.logs(function);
+        let texts = log.lines().map(|line| line.get(34..).unwrap_or_default());
+        texts.flat_map(|text| [text, "\n"]).collect()
+    }
+
     /// Runs a command of the command line against this daemon.
     ///
     /// # Panics
