@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use self::interpreter::{Interpreter, Interpreters};
 use self::npm::{Installation, Versions, failure, progress, telling};
 use self::package::{Found, NODE_MODULES, NPMRC, PACKAGE_JSON, Package};
-use super::config::{EnvironmentConfig, SourceBuilds};
+use super::config::EnvironmentConfig;
 use super::error::{EnvironmentError, InstallFailure};
 use super::part::{Parts, Unfinished, disk};
 use super::site::{Say, Site, without_stage};
@@ -221,34 +221,13 @@ impl Site<'_> {
         }
         write(PACKAGE_JSON, &package.manifest.to_string())?;
         if let Some(lock) = &package.lock {
-            write(lock.file, &lock.text)?;
+            write(lock.file, &lock.canonical.to_string())?;
         }
         if let Some(npmrc) = &package.npmrc {
-            match self.config.source_builds {
-                SourceBuilds::Allowed => write(NPMRC, npmrc)?,
-                SourceBuilds::Refused => write(NPMRC, &harmless(npmrc))?,
-            }
+            write(NPMRC, npmrc)?;
         }
         Ok(())
     }
-}
-
-/// The lines of an `.npmrc` about the source and the choice of packages. Other lines may name programs that npm runs, which a daemon
-/// that refuses install scripts must not allow.
-fn harmless(npmrc: &str) -> String {
-    let mut text = String::new();
-    for line in npmrc.lines() {
-        let key = line.split('=').next().unwrap_or(line).trim();
-        let known = matches!(
-            key,
-            "registry" | "legacy-peer-deps" | "strict-peer-deps" | "always-auth"
-        );
-        if known || key.starts_with("//") || (key.starts_with('@') && key.ends_with(":registry")) {
-            text.push_str(line);
-            text.push('\n');
-        }
-    }
-    text
 }
 
 /// Number of packages that are installed in a folder.

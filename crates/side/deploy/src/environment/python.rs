@@ -14,7 +14,7 @@ use tokio::process::Command;
 use self::installer::{Installation, Installer, failure, progress};
 use self::interpreter::{Interpreter, Interpreters};
 use self::requirements::Requirements;
-use super::config::EnvironmentConfig;
+use super::config::{EnvironmentConfig, SourceBuilds};
 use super::error::EnvironmentError;
 use super::part::{Parts, Unfinished, disk};
 use super::program::on_path;
@@ -79,6 +79,19 @@ impl PythonParts {
         code_hash: &str,
     ) -> Result<Option<Plan>, EnvironmentError> {
         let requirements = requirements::find(code, need.files)?;
+        if self.config.source_builds == SourceBuilds::Refused
+            && let Some(required) = &requirements
+            && let Some(line) = required.wants_source()
+        {
+            return Err(RequirementsError {
+                file: required.file.to_owned(),
+                problem: format!(
+                    "'{line}' is built from its source, which this daemon refuses (sources = \"wheels-only\" in [build] of \
+                     pilotd.toml); require a wheel"
+                ),
+            }
+            .into());
+        }
         let file = requirements
             .as_ref()
             .map(|required| NeededBy::File(required.file));
@@ -93,11 +106,14 @@ impl PythonParts {
         hash.add(&interpreter.version)
             .add(&interpreter.abi)
             .add(interpreter.executable.as_os_str().as_encoded_bytes());
-        for line in requirements.iter().flat_map(|required| &required.lines) {
-            hash.add(line);
-        }
-        if requirements.as_ref().is_some_and(|required| required.local) {
-            hash.add(code_hash);
+        if let Some(required) = &requirements {
+            hash.add(CANONICAL);
+            for list in [&required.lines, &required.constraints] {
+                hash.add(Requirements::text(list));
+            }
+            if required.local {
+                hash.add(code_hash);
+            }
         }
         Ok(Some(Plan {
             id: EnvironmentId::from_hex(&hash.hex()),
@@ -154,21 +170,25 @@ impl Site<'_> {
     ) -> Result<Record, EnvironmentError> {
         let packages = unfinished.folder().join(PACKAGES);
         make_dir(&packages).map_err(|source| disk(&packages, source))?;
-        let file = match required.file {
-            "requirements.txt" => self.code.join(required.file),
-            _ => {
-                let file = unfinished.work().join("requirements.txt");
-                fs::write(&file, required.lines.join("\n"))
-                    .map_err(|source| disk(&file, source))?;
-                file
-            }
+        let work = unfinished.work();
+        let write = |name: &str, lines: &[String]| {
+            let file = work.join(name);
+            fs::write(&file, Requirements::text(lines)).map_err(|source| disk(&file, source))?;
+            Ok::<_, EnvironmentError>(file)
+        };
+        let file = write("requirements.txt", &required.lines)?;
+        let constraints = match required.constraints.as_slice() {
+            [] => None,
+            lines => Some(write("constraints.txt", lines)?),
         };
         let installer = self.installer(interpreter).await?;
         (self.say)(format!("installing the packages of {}", required.file));
         let command = installer.command(&Installation {
             python: &interpreter.executable,
             file: &file,
-            cwd: self.code,
+            constraints: constraints.as_deref(),
+            // uv also reads uv.toml and pyproject.toml of this folder and those above it.
+            cwd: if required.local { self.code } else { &work },
             target: &packages,
             source_builds: self.config.source_builds,
         });
@@ -317,6 +337,8 @@ pub(super) fn count(packages: Option<&Path>) -> usize {
 }
 
 const PACKAGES: &str = "packages";
+/// Begins the hash of requirements. Older daemons installed from other bytes than they hashed, so their environments are not used again.
+const CANONICAL: &str = "canonical requirements 2";
 const READY: &str = "ready";
 const COMPILE_TIME_MAX: Duration = Duration::from_secs(120);
 /// Largest command. The commands that installers write are a few lines.

@@ -25,6 +25,8 @@ pub(super) struct Installation<'a> {
     pub(super) python: &'a Path,
     /// A requirements file.
     pub(super) file: &'a Path,
+    /// A file of constraints.
+    pub(super) constraints: Option<&'a Path>,
     /// Paths in the file are relative to this.
     pub(super) cwd: &'a Path,
     /// The folder for the packages.
@@ -63,6 +65,9 @@ impl Installer {
         }
         command.arg("--target").arg(what.target);
         command.arg("-r").arg(what.file);
+        if let Some(constraints) = what.constraints {
+            command.arg("-c").arg(constraints);
+        }
         // The daemon may have been started in a virtual environment, which is not the function's.
         command.current_dir(what.cwd).env_remove("VIRTUAL_ENV");
         command
@@ -172,6 +177,7 @@ mod tests {
         Requirements {
             file: "requirements.txt",
             lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+            constraints: Vec::new(),
             local: false,
         }
     }
@@ -243,6 +249,7 @@ mod tests {
         let what = Installation {
             python: Path::new("/py"),
             file: Path::new("/c/requirements.txt"),
+            constraints: None,
             cwd: Path::new("/c"),
             target: Path::new("/t"),
             source_builds: SourceBuilds::Refused,

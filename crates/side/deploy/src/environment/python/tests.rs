@@ -261,6 +261,7 @@ async fn imports_are_those_of_the_requested_packages() {
     let required = Requirements {
         file: "requirements.txt",
         lines: vec!["Pillow".to_owned()],
+        constraints: Vec::new(),
         local: false,
     };
     let python = this_python().await;
@@ -278,4 +279,29 @@ async fn imports_are_those_of_the_requested_packages() {
         .unwrap();
     }
     assert_eq!(imports(&python, folder.path(), &required).await, ["PIL"]);
+}
+
+#[tokio::test]
+async fn a_daemon_with_wheels_only_refuses_what_would_be_built_and_no_line_changes_that() {
+    let python = python("touch \"$target/six.py\"");
+    let refused = async |line: &str| {
+        let requirements = [("requirements.txt", line)];
+        let bench = Bench::with(&requirements, python.path().into(), |config| {
+            config.source_builds = SourceBuilds::Refused;
+        });
+        bench
+            .obtain(&PYTHON)
+            .await
+            .err()
+            .map(|error| error.to_string())
+    };
+    assert_eq!(refused("six").await, None);
+    for line in [
+        "./p",
+        "--no-binary :all:\nsix",
+        "six @ git+https://example.org/x.git",
+    ] {
+        let problem = refused(line).await.unwrap();
+        assert!(problem.contains("is built from its source"), "{problem}");
+    }
 }
