@@ -11,6 +11,7 @@
 
 mod apps;
 mod bench;
+mod builds;
 mod cli;
 mod deploy;
 mod durability;

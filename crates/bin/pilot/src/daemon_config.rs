@@ -1,6 +1,8 @@
 //! The daemon's configuration, from `pilotd.toml` and the arguments of `pilot serve`, with defaults filled in. An argument wins
 //! over the file, and the file over the default.
 
+pub(crate) mod build;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -13,6 +15,7 @@ use pilot_model::nearest::with_nearest_key;
 use pilot_telemetry::LogFormat;
 use serde::{Deserialize, Deserializer};
 
+use self::build::Build;
 use crate::serve_args::{self, ServeArgs};
 
 /// The daemon's configuration, checked.
@@ -40,6 +43,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) log_level: String,
     /// The limits.
     pub(crate) limits: Limits,
+    /// How packages are installed.
+    pub(crate) build: Build,
 }
 
 /// `[limits]` of `pilotd.toml`.
@@ -118,6 +123,7 @@ struct File {
     container_engine: Option<String>,
     log: Log,
     limits: Limits,
+    build: Build,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -168,6 +174,7 @@ impl DaemonConfig {
             log_format,
             log_level: level.unwrap_or_else(|| "info".to_owned()),
             limits: file.limits,
+            build: file.build,
         })
     }
 }
@@ -200,6 +207,9 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         let problem = with_nearest_key(error.message());
         anyhow::anyhow!("{}:{line}: {problem}", path.display())
     })?;
+    file.build
+        .check()
+        .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     let limits = &file.limits;
     for (key, fits) in [
         ("limits.template_memory_mb", limits.template_memory_mb >= 32),

@@ -4,6 +4,7 @@ use super::super::config::SourceBuilds;
 use super::super::program::tests::write_program;
 use super::super::tests::{Bench, NODE, fake_node};
 use super::*;
+use crate::process;
 
 /// A folder with a `node`, and an `npm` that is this shell script.
 fn machine(install: &str) -> tempfile::TempDir {
