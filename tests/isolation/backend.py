@@ -1,6 +1,6 @@
 """A build back end that attacks. It needs no other package, so the build needs no network.
 
-The test puts the constants ATTACK and WITH before this text. The result is the constant SEEN of the package that it builds.
+The test sets the constants ATTACK and WITH. The result is the constant SEEN of the package that it builds.
 """
 import os
 import signal
@@ -11,6 +11,9 @@ import time
 import zipfile
 
 TARGET = "/build/part/packages"
+# The test replaces these two lines.
+ATTACK = ""
+WITH = None
 
 
 def tried(what):

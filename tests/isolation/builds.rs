@@ -8,6 +8,8 @@ use crate::ground::{BUILD_PIDS, Ground, HOSTS_SECRET};
 use crate::{Attempt, Verdict};
 
 const BACKEND: &str = include_str!("backend.py");
+/// The lines of the back end that say which attack.
+const UNCHOSEN: &str = "ATTACK = \"\"\nWITH = None\n";
 const PROJECT: &str = "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n\
                        [project]\nname = \"built\"\nversion = \"1\"\n";
 const APP: &str = "import built\ndef handler(event, context):\n    return built.SEEN\n";
@@ -154,7 +156,9 @@ fn seen(ground: &Ground, attack: &str, with: &Value) -> Value {
 }
 
 fn deploy(ground: &Ground, attack: &str, with: &Value) -> (u16, Value) {
-    let backend = format!("ATTACK = {attack:?}\nWITH = {}\n{BACKEND}", python(with));
+    let chosen = format!("ATTACK = {attack:?}\nWITH = {}\n", python(with));
+    let backend = BACKEND.replace(UNCHOSEN, &chosen);
+    assert!(backend.contains(&chosen), "backend.py has no {UNCHOSEN:?}");
     let files = archive(&[
         ArchiveEntry::text("app.py", APP),
         ArchiveEntry::text("requirements.txt", "./p\n"),

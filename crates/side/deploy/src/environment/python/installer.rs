@@ -135,6 +135,25 @@ pub(super) fn failure(output: &str, declared: &Requirements) -> InstallFailure {
 
 /// The requirements that pip cannot satisfy together, which it lists below its error.
 fn conflict(lines: &[&str]) -> Option<String> {
+    // uv explains a conflict in several lines.
+    if let Some(at) = lines.iter().position(|line| line.contains("Because "))
+        && lines
+            .get(at + 1)
+            .is_some_and(|line| line.starts_with("And "))
+    {
+        let first = lines[at].find("Because ").unwrap_or(0);
+        let more = lines[at + 1..]
+            .iter()
+            .take_while(|line| line.starts_with("And "));
+        let said: Vec<&str> = std::iter::once(&lines[at][first..])
+            .chain(more.copied())
+            .take(CONFLICTS_MAX)
+            .collect();
+        return Some(format!(
+            "requirements exclude one another ({})",
+            said.join(" ")
+        ));
+    }
     let at = lines
         .iter()
         .position(|line| line.starts_with("The conflict is caused by:"))?;
@@ -318,6 +337,18 @@ mod tests {
             "requirements exclude one another (the function requires urllib3==1.20; requests 2.32.3 depends on urllib3<3 and >=1.21.1)"
         );
         assert_eq!(failure.at_fault, None);
+    }
+
+    #[test]
+    fn a_conflict_that_uv_explains_names_both_requirements() {
+        let output = "error: No solution found when resolving dependencies\n  cause: Because requests==2.32.3 depends on urllib3>=1.21.1 \
+            we can conclude that you require urllib3>=1.21.1.\n         And because you require urllib3==1.20, we can conclude that your \
+            requirements are unsatisfiable.\n";
+        let failure = failure(output, &declared(&["requests==2.32.3", "urllib3==1.20"]));
+        assert_eq!(failure.at_fault, None);
+        for package in ["requests==2.32.3", "urllib3==1.20"] {
+            assert!(failure.reason.contains(package), "{failure:?}");
+        }
     }
 
     #[test]

@@ -331,3 +331,21 @@ async fn a_daemon_with_wheels_only_refuses_what_would_be_built_and_no_line_chang
         assert!(problem.contains("is built from its source"), "{problem}");
     }
 }
+
+#[tokio::test]
+async fn uv_does_not_see_the_configuration_beside_the_code() {
+    let python = python("exit 9");
+    write_program(
+        python.path(),
+        "uv",
+        "PATH=/usr/bin:/bin; ls -A > \"$0.saw\"; ls -A .. >> \"$0.saw\"",
+    );
+    let files = [
+        ("requirements.txt", "six"),
+        ("uv.toml", "index-url = \"https://evil.example\""),
+    ];
+    let bench = Bench::new(&files, python.path().into());
+    bench.obtain(&PYTHON).await.unwrap();
+    let saw = fs::read_to_string(python.path().join("uv.saw")).unwrap();
+    assert_eq!(saw, "code\nrequirements.txt\n");
+}
