@@ -13,6 +13,7 @@ mod access;
 mod apps;
 mod bench;
 mod bench_ends;
+mod builds;
 mod cli;
 mod connections;
 mod deploy;

@@ -18,6 +18,9 @@ pub(crate) const MEMORY_MB: u64 = 128;
 /// CPU limit of the function `slow`.
 pub(crate) const SLOW_CPU: f64 = 0.25;
 
+/// Limit of processes of a build.
+pub(crate) const BUILD_PIDS: u64 = 128;
+
 /// The daemon and its environment.
 pub(crate) struct Ground {
     pub(crate) daemon: Daemon,
@@ -38,6 +41,9 @@ impl Ground {
         open_to_all(host_files.path());
         let options = DaemonOptions {
             machine,
+            config: Some(format!(
+                "[build]\nmemory_mb = 512\ndisk_mb = 300\ntime_s = 60\npids = {BUILD_PIDS}\n"
+            )),
             ..DaemonOptions::default()
         };
         let daemon = Daemon::start_with(env!("CARGO_BIN_EXE_pilot"), options);

@@ -11,6 +11,7 @@
     reason = "test code: a panic is caught and printed as a failed attempt"
 )]
 
+mod builds;
 mod calls;
 mod files;
 mod ground;
@@ -101,6 +102,7 @@ fn as_root() -> Vec<Attempt> {
         others::attempts(),
         limits::attempts(),
         import::attempts(),
+        builds::attempts(),
     ]
     .into_iter()
     .flatten()
@@ -116,6 +118,7 @@ fn without_root() -> Vec<Attempt> {
         files::attempts(),
         others::attempts(),
         import::attempts(),
+        builds::attempts(),
     ]
     .into_iter()
     .flatten()
@@ -125,10 +128,11 @@ fn without_root() -> Vec<Attempt> {
 }
 
 /// Attempts that the sandbox's own user prevents. Without root there is only the daemon's user, which is 0 inside.
-const OF_USERS: [&str; 3] = [
+const OF_USERS: [&str; 4] = [
     "neither root nor in a group of the host",
     "cannot change user by",
     "at import: as root",
+    "(limit)",
 ];
 
 fn attack(machine: Machine, attempts: &[Attempt], tally: &mut Tally) {

@@ -1,6 +1,7 @@
 //! The ports: how crates work together without importing each other. Each has more than one implementation, or a fake in
 //! `base/testkit`. `bin/pilot/src/assemble.rs` connects them.
 
+mod build;
 mod control;
 mod engine;
 mod http;
@@ -14,6 +15,9 @@ use std::pin::Pin;
 
 use crate::event::Event;
 use crate::timeline::Instant;
+pub use build::{
+    BuildAddress, BuildCommand, BuildEnd, BuildError, BuildHost, BuildPlace, BuildSpec, Unreached,
+};
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling};
 pub use engine::{Engine, StartError, TemplateMemory};
 pub use http::{BodyError, PassedRequest, PassedResponse, StreamedBody};

@@ -3,6 +3,7 @@
 //! [`FakeEngine`] and [`FakeHost`] start [`FakeWorker`]s in tokio's time, so that a test with a paused clock controls when
 //! everything happens.
 
+mod build;
 mod clock;
 mod engine;
 mod fixture;
@@ -13,6 +14,7 @@ mod sink;
 mod tokens;
 mod worker;
 
+pub use build::UnconfinedBuilds;
 pub use clock::{ManualClock, TokioClock};
 pub use engine::FakeEngine;
 pub use fixture::{config, event_call, http_head, version, version_with};

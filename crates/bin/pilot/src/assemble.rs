@@ -9,7 +9,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness};
 use pilot_container::{ContainerConfig, ContainerHost};
-use pilot_deploy::{ArchiveLimits, DeployConfig, Deployer, VERSIONS_KEPT};
+use pilot_deploy::{ArchiveLimits, DeployConfig, Deployer, EnvironmentConfig, VERSIONS_KEPT};
 use pilot_gateway::{Control, GatewayConfig, RefusedConnections};
 use pilot_invoke::Invoker;
 use pilot_model::forecast::MakeForecaster;
@@ -17,7 +17,9 @@ use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platf
 use pilot_model::{EngineKind, Instant};
 use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
 use pilot_protocols::AnswerMemory;
-use pilot_sandbox::{EngineConfig, ForkEngine, Isolation, Machine, NativeHost, Spawner};
+use pilot_sandbox::{
+    BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds, Spawner,
+};
 use pilot_telemetry::{Bus, BusConfig, Metrics};
 use tower::ServiceExt;
 
@@ -123,7 +125,7 @@ pub(crate) fn assemble(
         },
     );
     let deployer = Deployer::open(
-        DeployConfig::new(config.data_dir.clone()),
+        deploy_config(config, &engines)?,
         Arc::clone(&invoker) as Arc<dyn Platform>,
         Arc::clone(&observations) as Arc<dyn Observed>,
     )?;
@@ -228,6 +230,32 @@ fn engines(
         keyed: Arc::new(keyed),
         machine,
     })
+}
+
+fn deploy_config(config: &DaemonConfig, engines: &Engines) -> anyhow::Result<DeployConfig> {
+    let build = &config.build;
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let upstream_proxy = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]
+        .into_iter()
+        .find_map(variable);
+    let builds = SandboxedBuilds::new(
+        Arc::clone(&engines.machine),
+        BuildLimits {
+            memory_bytes: build.memory_mb << 20,
+            pids: build.pids,
+            disk_bytes: build.disk_mb << 20,
+            upstream_proxy,
+        },
+    )
+    .map_err(anyhow::Error::msg)?;
+    let mut deploy = DeployConfig::new(config.data_dir.clone(), Arc::new(builds));
+    deploy.environment = EnvironmentConfig {
+        install_time_max: build.time(),
+        source_builds: build.sources.into(),
+        hosts: build.addresses(),
+        ..EnvironmentConfig::default()
+    };
+    Ok(deploy)
 }
 
 fn forecaster() -> MakeForecaster {

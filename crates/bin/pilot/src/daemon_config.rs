@@ -1,6 +1,8 @@
 //! The daemon's configuration, from `pilotd.toml` and the arguments of `pilot serve`, with defaults filled in. An argument wins
 //! over the file, and the file over the default.
 
+pub(crate) mod build;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -15,6 +17,7 @@ use pilot_telemetry::{LogFormat, logging};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
+use self::build::Build;
 use crate::listen;
 use crate::listening::ControlSocket;
 use crate::room;
@@ -49,6 +52,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) log_level: String,
     /// The limits.
     pub(crate) limits: Limits,
+    /// How packages are installed.
+    pub(crate) build: Build,
 }
 
 /// `[limits]` of `pilotd.toml`.
@@ -154,6 +159,7 @@ struct File {
     container_engine: Option<String>,
     log: Log,
     limits: Limits,
+    build: Build,
 }
 
 /// Who may call functions over TCP.
@@ -245,6 +251,7 @@ impl DaemonConfig {
             log_format,
             log_level: level,
             limits: file.limits,
+            build: file.build,
         })
     }
 }
@@ -321,6 +328,9 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         let key = error.path().to_string();
         at(error.inner(), in_words(&key, error.inner().message()))
     })?;
+    file.build
+        .check()
+        .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     let limits = &file.limits;
     for (key, fits) in [
         ("limits.template_memory_mb", limits.template_memory_mb >= 32),

@@ -255,6 +255,13 @@ impl Cgroup {
         str::from_utf8(&digits[..len]).ok()?.trim().parse().ok()
     }
 
+    /// How many of its processes the kernel has killed because memory was short.
+    #[must_use]
+    pub fn oom_kills(&self) -> u64 {
+        let counts = fs::read_to_string(&self.files.oom).unwrap_or_default();
+        counter(&counts, "oom_kill")
+    }
+
     /// Whether the kernel has killed one of its processes because memory was short, and where it was short. `oom_kill` counts
     /// the victims in this group, whoever had too much.
     #[must_use]

@@ -8,11 +8,13 @@
 //! - Every sandbox has an [`init`], which is process 1 of its PID namespace and runs code of this crate. Closing its control socket
 //!   ends the sandbox and everything in it.
 //! - A template forks, and the child enters a sandbox that was made before, so that a start does not wait for namespaces.
+//! - [`build`] runs installers and compilers in sandboxes.
 //! - [`engine`] owns the tree of templates (interpreter → environment → function) and implements the `Engine` port.
 //!
 //! User code never has a capability outside the user namespace that all sandboxes share; `docs/security-model.md` lists those that
 //! it has inside.
 
+mod build;
 pub mod cgroup;
 mod channel;
 mod child;
@@ -36,6 +38,7 @@ mod template;
 mod variables;
 mod worker;
 
+pub use build::{BuildLimits, SandboxedBuilds};
 pub use engine::ForkEngine;
 pub use isolation::{Enforcement, Finding, Isolation};
 pub use machine::{EngineConfig, EngineError, Machine};

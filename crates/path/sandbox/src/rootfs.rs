@@ -26,6 +26,8 @@ pub(crate) struct RootSpec {
     pub(crate) mount_point: PathBuf,
     /// Host folders to mount read-only: (host, inside).
     pub(crate) shown: Vec<(PathBuf, PathBuf)>,
+    /// A host folder that is mounted with the modes that it has: (host, inside). Only builds have one.
+    pub(crate) writable: Option<(PathBuf, PathBuf)>,
     /// User id inside, for `/etc/passwd`.
     pub(crate) user: u32,
     /// The host's file that becomes `/etc/resolv.conf`.
@@ -126,6 +128,13 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
     for (host, inside) in &spec.shown {
         show(host, &beneath(root, inside))?;
     }
+    if let Some((host, inside)) = &spec.writable {
+        show_as(
+            host,
+            &beneath(root, inside),
+            MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+        )?;
+    }
     // A procfs must be visible here, or the sandbox's init may not mount its own (mount_too_revealing() in fs/namespace.c); the
     // init's covers this one.
     let proc = root.join("proc");
@@ -206,6 +215,10 @@ fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
 
 /// Mounts `host` at `inside`, read-only, without devices and set-user-id bits.
 fn show(host: &Path, inside: &Path) -> Result<(), RootError> {
+    show_as(host, inside, READ_ONLY)
+}
+
+fn show_as(host: &Path, inside: &Path, restricted: MsFlags) -> Result<(), RootError> {
     let metadata = step("look at", host, || fs::metadata(host))?;
     if metadata.is_dir() {
         // Below the layers, which are read-only, the folder is there already.
@@ -230,7 +243,7 @@ fn show(host: &Path, inside: &Path) -> Result<(), RootError> {
     })?;
     // A remount must repeat the flags the mount has: without the host's privileges it may not take one away.
     let kept = step("look at", inside, || statvfs(inside))?.flags();
-    let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | READ_ONLY;
+    let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | restricted;
     for (has, keeps) in [
         (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
         (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),

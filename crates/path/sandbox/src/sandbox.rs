@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use nix::sys::stat::fstat;
 use pilot_model::ports::StartError;
 use tokio::time::timeout;
 
@@ -192,6 +193,12 @@ impl Sandbox {
         self.cgroup
             .iter()
             .flat_map(|cgroup| cgroup.join_files().iter().map(AsFd::as_fd))
+    }
+
+    /// The inode of its PID namespace, which `/proc/PID/ns/pid` of its processes has, too (namespaces(7)).
+    pub(crate) fn pid_namespace(&self) -> Option<u64> {
+        let namespace = fstat(&self.namespaces[0]).ok()?;
+        Some(namespace.st_ino)
     }
 
     pub(crate) fn network_namespace(&self) -> BorrowedFd<'_> {

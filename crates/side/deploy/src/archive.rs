@@ -103,13 +103,28 @@ pub fn unpack(
     let plain =
         MultiGzDecoder::new(archive).take(limits.unpacked_bytes_max.saturating_add(overhead));
     let mut tar = tar::Archive::new(plain);
-    let entries = tar.entries().map_err(unreadable)?;
+    // Raw, because otherwise the library reads extended headers of any size into memory.
+    let entries = tar.entries().map_err(unreadable)?.raw(true);
+    let mut long_name = LongName::default();
     for entry in entries {
-        unpacking.entry(entry.map_err(unreadable)?)?;
+        let mut entry = entry.map_err(unreadable)?;
+        if !long_name.read(&mut entry)? {
+            let name = std::mem::take(&mut long_name).of(&entry)?;
+            unpacking.entry(&name, entry)?;
+        }
     }
     // Reads to the end, because a gzip stream that is truncated after the tar's end mark is still a broken upload.
     io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(unreadable)?;
     Ok(unpacking.content)
+}
+
+/// The extended headers before an entry. Only its name is used.
+#[derive(Default)]
+struct LongName {
+    pax: Option<Vec<u8>>,
+    gnu: Option<Vec<u8>>,
+    /// The target of a link, which is refused.
+    link: Option<Vec<u8>>,
 }
 
 struct Unpacking<'a> {
@@ -123,37 +138,37 @@ struct Unpacking<'a> {
 }
 
 impl Unpacking<'_> {
-    fn entry<R: Read>(&mut self, mut entry: tar::Entry<'_, R>) -> Result<(), ArchiveError> {
-        let raw = entry.path_bytes().into_owned();
+    fn entry<R: Read>(
+        &mut self,
+        raw: &[u8],
+        mut entry: tar::Entry<'_, R>,
+    ) -> Result<(), ArchiveError> {
         let fail = |problem: String| ArchiveError::Entry {
-            entry: printable(&raw),
+            entry: printable(raw),
             problem,
         };
         let kind = entry.header().entry_type();
-        if kind == EntryType::XGlobalHeader {
-            return Ok(());
-        }
         check_kind(kind).map_err(fail)?;
-        let path = checked_path(&raw).map_err(fail)?;
+        let path = checked_path(raw).map_err(fail)?;
         if path.as_os_str().is_empty() || !content::counts(&path) {
             return Ok(());
         }
         if self.content.files() + self.folders.len() >= self.limits.entries_max {
             return Err(ArchiveError::TooLarge {
                 problem: format!(
-                    "the archive has more than {} entries; leave out what the function does not need",
+                    "the archive has more than {} files and folders; {LEAVE_OUT}",
                     self.limits.entries_max
                 ),
             });
         }
         if kind.is_dir() {
-            return self.make_folders(&path, &raw);
+            return self.make_folders(&path, raw);
         }
         if let Some(parent) = path.parent() {
-            self.make_folders(parent, &raw)?;
+            self.make_folders(parent, raw)?;
         }
         let executable = entry.header().mode().map_err(unreadable)? & 0o111 != 0;
-        let digest = self.write_file(&path, &raw, executable, &mut entry)?;
+        let digest = self.write_file(&path, raw, executable, &mut entry)?;
         self.content.add(path, executable, digest);
         Ok(())
     }
@@ -236,8 +251,7 @@ impl Unpacking<'_> {
         let part = Part::new("code".to_owned(), sizes.into_iter());
         ArchiveError::TooLarge {
             problem: format!(
-                "the unpacked content is larger than the limit of {}; its largest files up to there are{}; leave out what the \
-                 function does not need",
+                "the unpacked content is larger than the limit of {}; its largest files up to there are{}; {LEAVE_OUT}",
                 Size(self.limits.unpacked_bytes_max),
                 content::largest_of(&[part]),
             ),
@@ -245,12 +259,79 @@ impl Unpacking<'_> {
     }
 }
 
+impl LongName {
+    /// Reads the entry if it describes the next one; returns whether it does.
+    fn read<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>) -> Result<bool, ArchiveError> {
+        let (kind, size) = (entry.header().entry_type(), entry.size());
+        let described = match kind {
+            EntryType::XGlobalHeader => None,
+            EntryType::XHeader => Some(&mut self.pax),
+            EntryType::GNULongName => Some(&mut self.gnu),
+            EntryType::GNULongLink => Some(&mut self.link),
+            _ => return Ok(false),
+        };
+        let fail = |problem: String| ArchiveError::Unreadable { problem };
+        if size > EXTENDED_HEADER_BYTES_MAX {
+            return Err(fail(format!(
+                "an extended header of {} is larger than the limit of {}",
+                Size(size),
+                Size(EXTENDED_HEADER_BYTES_MAX)
+            )));
+        }
+        let Some(described) = described else {
+            return Ok(true);
+        };
+        if described.is_some() {
+            return Err(fail(
+                "two extended headers of one kind describe one entry".to_owned(),
+            ));
+        }
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).map_err(unreadable)?;
+        *described = Some(bytes);
+        Ok(true)
+    }
+
+    /// The name of the entry that it describes.
+    fn of<R: Read>(self, entry: &tar::Entry<'_, R>) -> Result<Vec<u8>, ArchiveError> {
+        let unreadable = |problem: &str| ArchiveError::Unreadable {
+            problem: problem.to_owned(),
+        };
+        let mut name = None;
+        for extension in tar::PaxExtensions::new(self.pax.as_deref().unwrap_or_default()) {
+            let extension = extension.map_err(|error| unreadable(&error.to_string()))?;
+            match extension.key_bytes() {
+                b"path" => name = Some(extension.value_bytes().to_vec()),
+                b"size" => {
+                    let told = extension.value().ok().and_then(|text| text.parse().ok());
+                    if told != Some(entry.size()) {
+                        return Err(unreadable("an entry has two different sizes"));
+                    }
+                }
+                key if key.starts_with(b"GNU.sparse.") => {
+                    return Err(unreadable("an entry is stored as a sparse file"));
+                }
+                _ => {}
+            }
+        }
+        let gnu = self.gnu.map(|mut bytes| {
+            if bytes.last() == Some(&0) {
+                bytes.pop();
+            }
+            bytes
+        });
+        Ok(name
+            .or(gnu)
+            .unwrap_or_else(|| entry.header().path_bytes().into_owned()))
+    }
+}
+
 fn check_kind(kind: EntryType) -> Result<(), String> {
     match kind {
-        EntryType::Regular
-        | EntryType::Continuous
-        | EntryType::GNUSparse
-        | EntryType::Directory => Ok(()),
+        EntryType::Regular | EntryType::Continuous | EntryType::Directory => Ok(()),
+        EntryType::GNUSparse => {
+            Err("is stored as a sparse file; pack it without --sparse".to_owned())
+        }
         EntryType::Symlink | EntryType::Link => Err(
             "is a link; put the file itself there (tar --dereference packs what links point at)"
                 .to_owned(),
@@ -327,6 +408,9 @@ fn printable(raw: &[u8]) -> String {
 /// 1980-01-01, the usual time of reproducible archives.
 const MODIFIED: Duration = Duration::from_secs(315_532_800);
 const NAME_BYTES_MAX: usize = 1024;
+/// Largest extended header: pax or a long GNU name.
+const EXTENDED_HEADER_BYTES_MAX: u64 = 64 << 10;
+const LEAVE_OUT: &str = "list what the function does not need in .pilotignore";
 const BUFFER_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]

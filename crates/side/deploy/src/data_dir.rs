@@ -76,8 +76,8 @@ impl DataDir {
     }
 
     /// A new folder for unfinished work, which is removed when dropped.
-    pub(crate) fn stage(&self) -> io::Result<TempDir> {
-        TempDir::new_in(self.staging.path())
+    pub(crate) fn stage(&self) -> io::Result<Stage> {
+        Ok(Stage(TempDir::new_in(self.staging.path())?))
     }
 
     /// A new file for an upload. It has no name, so it is gone when it is closed.
@@ -90,11 +90,74 @@ impl DataDir {
         for entry in fs::read_dir(self.root.join(STAGING))? {
             let path = entry?.path();
             if path != self.staging.path() {
-                fs::remove_dir_all(&path)?;
+                remove_tree(&path)?;
             }
         }
         Ok(())
     }
+}
+
+/// A folder for unfinished work, which is removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Stage(TempDir);
+
+impl Stage {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Removes it now.
+    pub(crate) fn close(self) -> io::Result<()> {
+        remove_tree(self.path())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // What is left is removed at the next start.
+        if let Err(error) = remove_tree(self.path()) {
+            tracing::warn!(%error, path = %self.path().display(), "unfinished work was not removed");
+        }
+    }
+}
+
+/// Removes a folder of any depth. A build may nest folders so deeply that paths are too long, and that one call or one open file per
+/// level is too many: deep folders are moved up first. Follows no links.
+fn remove_tree(root: &Path) -> io::Result<()> {
+    match root.symlink_metadata() {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return fs::remove_file(root),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    let mut folders = vec![(root.to_owned(), 0)];
+    let (mut next, mut moved) = (0, 0);
+    while let Some((folder, depth)) = folders.get(next).cloned() {
+        next += 1;
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                fs::remove_file(entry.path())?;
+            } else if depth < DEPTH_MAX {
+                folders.push((entry.path(), depth + 1));
+            } else {
+                let place = root.join(format!(".removed-{moved}"));
+                moved += 1;
+                match fs::rename(entry.path(), &place) {
+                    Ok(()) => folders.push((place, 1)),
+                    // The build has made a folder of this name, too. It is empty or follows later in the list.
+                    Err(_) => folders.push((entry.path(), depth)),
+                }
+            }
+        }
+    }
+    folders
+        .iter()
+        .rev()
+        .try_for_each(|(folder, _)| match fs::remove_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        })
 }
 
 /// Creates a folder that everyone may enter, because sandboxed workers run as another user and read its files.
@@ -102,6 +165,8 @@ pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
+/// Levels of folders that are removed in their place.
+const DEPTH_MAX: usize = 8;
 const CODE: &str = "code";
 const ENVIRONMENTS: &str = "environments";
 const LAYERS: &str = "layers";
@@ -119,6 +184,27 @@ mod tests {
         assert!(DataDir::open(root.path()).unwrap().is_none());
         drop(first);
         assert!(DataDir::open(root.path()).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_stage_of_any_depth_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(root.path()).unwrap().unwrap();
+        let stage = data_dir.stage().unwrap();
+        let path = stage.path().to_owned();
+        // 250 levels of 20 bytes are longer than the kernel's longest path.
+        let (top, outer) = (path.join("top"), path.join("outer"));
+        fs::create_dir(&top).unwrap();
+        for _ in 0..25 {
+            let deep = outer.join(["a-folder-of-20-bytes"; 10].join("/"));
+            fs::create_dir_all(&deep).unwrap();
+            fs::write(deep.join("file"), "").unwrap();
+            std::os::unix::fs::symlink("/", deep.join("link")).unwrap();
+            fs::rename(&top, deep.join("inner")).unwrap();
+            fs::rename(&outer, &top).unwrap();
+        }
+        drop(stage);
+        assert!(!path.exists());
     }
 
     #[test]

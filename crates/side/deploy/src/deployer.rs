@@ -14,7 +14,7 @@ use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
 };
 use pilot_model::log_line::visible;
-use pilot_model::ports::{ControlPlane, Observation, Observed, Platform, Scaling};
+use pilot_model::ports::{BuildHost, ControlPlane, Observation, Observed, Platform, Scaling};
 use pilot_model::runtime::shown;
 use pilot_model::status::PoolStatus;
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec, LayerId};
@@ -45,16 +45,19 @@ pub struct DeployConfig {
     pub archive: ArchiveLimits,
     /// How environments are built.
     pub environment: EnvironmentConfig,
+    /// What runs installers and compilers.
+    pub builds: Arc<dyn BuildHost>,
 }
 
 impl DeployConfig {
     /// The defaults, for a data directory.
     #[must_use]
-    pub fn new(data_dir: PathBuf) -> Self {
+    pub fn new(data_dir: PathBuf, builds: Arc<dyn BuildHost>) -> Self {
         Self {
             data_dir,
             archive: ArchiveLimits::default(),
             environment: EnvironmentConfig::default(),
+            builds,
         }
     }
 }
@@ -135,7 +138,11 @@ impl Deployer {
         }
         Ok(Self {
             inner: Arc::new(Inner {
-                environments: Environments::new(Arc::clone(&data_dir), config.environment),
+                environments: Environments::new(
+                    Arc::clone(&data_dir),
+                    config.environment,
+                    config.builds,
+                ),
                 layers: LayerStore::new(Arc::clone(&data_dir), Arc::clone(&state), config.archive),
                 data_dir,
                 registry,

@@ -10,6 +10,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use pilot_model::ports::BuildHost;
 use pilot_model::runtime::NeededBy;
 use pilot_model::{Environment, EnvironmentId, Runtime};
 
@@ -21,18 +22,21 @@ use crate::data_dir::DataDir;
 use crate::hash::Fields;
 
 mod config;
+mod confined;
 mod error;
 mod node;
+mod outcome;
 mod part;
 pub(crate) mod program;
 mod python;
+mod settings;
 mod site;
 mod survey;
 
 pub use self::config::{EnvironmentConfig, SourceBuilds};
 pub(crate) use self::error::EnvironmentError;
 pub(crate) use self::node::link_commands;
-pub(crate) use self::python::compile;
+pub(crate) use self::python::Compiler;
 pub use self::survey::{Tool, survey};
 
 /// The environment that some code needs. It is not built yet.
@@ -56,15 +60,34 @@ pub(crate) struct Obtained {
 pub(crate) struct Environments {
     python: PythonParts,
     node: NodeParts,
+    data_dir: Arc<DataDir>,
+    builds: Arc<dyn BuildHost>,
 }
 
 impl Environments {
-    pub(crate) fn new(data_dir: Arc<DataDir>, config: EnvironmentConfig) -> Self {
-        let parts = Arc::new(Parts::new(data_dir));
+    /// `builds` runs installers and compilers.
+    pub(crate) fn new(
+        data_dir: Arc<DataDir>,
+        config: EnvironmentConfig,
+        builds: Arc<dyn BuildHost>,
+    ) -> Self {
+        let parts = Arc::new(Parts::new(Arc::clone(&data_dir)));
         Self {
-            python: PythonParts::new(Arc::clone(&parts), config.clone()),
-            node: NodeParts::new(parts, config),
+            python: PythonParts::new(Arc::clone(&parts), config.clone(), Arc::clone(&builds)),
+            node: NodeParts::new(parts, config, Arc::clone(&builds)),
+            data_dir,
+            builds,
         }
+    }
+
+    /// Compiles code for the interpreter of the function's runtime, if that is Python.
+    pub(crate) fn compiler(&self, plan: &Plan) -> Option<Compiler> {
+        let python = plan.python.as_ref()?;
+        let runs_code = python.always == Some(NeededBy::Runtime);
+        runs_code.then(|| {
+            let (data_dir, builds) = (Arc::clone(&self.data_dir), Arc::clone(&self.builds));
+            Compiler::new(python.interpreter.clone(), data_dir, builds)
+        })
     }
 
     /// Finds out which environment the code needs. Runs interpreters that are not known yet.
@@ -128,13 +151,6 @@ impl Plan {
         let python = self.python.as_ref().map(|plan| plan.id.as_str());
         let node = self.node.as_ref().map(|plan| plan.id.as_str());
         python.into_iter().chain(node)
-    }
-
-    /// The interpreter that the code is compiled for when it is deployed: that of the function's runtime.
-    pub(crate) fn python_to_compile(&self) -> Option<&Path> {
-        let python = self.python.as_ref()?;
-        let runs_code = python.always == Some(NeededBy::Runtime);
-        runs_code.then_some(&*python.interpreter.executable)
     }
 
     /// The content of the environment, for people: `Python 3.11.7, 2 packages; Node 20.20.2`. Empty if it has none.

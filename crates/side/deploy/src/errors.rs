@@ -35,12 +35,18 @@ pub(crate) fn from_environment(error: &EnvironmentError) -> DeployError {
         EnvironmentError::Requirements(_) | EnvironmentError::Package(_) => {
             invalid("bad_requirements", message, "")
         }
-        EnvironmentError::Failed { tail, .. } | EnvironmentError::TooLong { tail, .. } => {
-            invalid("requirement_failed", message, tail)
+        EnvironmentError::Failed { tail, .. }
+        | EnvironmentError::TooLong { tail, .. }
+        | EnvironmentError::OverLimit { tail, .. } => invalid("requirement_failed", message, tail),
+        EnvironmentError::Outcome { .. } => invalid("requirement_failed", message, ""),
+        EnvironmentError::Unreachable { tail, .. } => {
+            invalid("registry_unreachable", message, tail)
         }
         EnvironmentError::NoPip { tail, .. } => invalid("installer_missing", message, tail),
         EnvironmentError::NoNpm { .. } => invalid("installer_missing", message, ""),
-        EnvironmentError::Disk { .. } => DeployError::Internal { message },
+        EnvironmentError::Disk { .. } | EnvironmentError::Build(_) => {
+            DeployError::Internal { message }
+        }
     }
 }
 

@@ -18,11 +18,10 @@ use pilot_model::deployment::DeployError;
 use pilot_model::layer::RESERVED;
 use pilot_model::runtime::NeededBy;
 use pilot_model::{Environment, FunctionConfig, Layer, LayerId, MergedLayers};
-use tempfile::TempDir;
 
 use crate::archive::{self, ArchiveLimits};
 use crate::content::Part;
-use crate::data_dir::{DataDir, make_dir};
+use crate::data_dir::{DataDir, Stage, make_dir};
 use crate::durable;
 use crate::errors;
 use crate::state::{DeployState, Reservation};
@@ -48,7 +47,7 @@ struct Held {
 /// Merged layers in a staging folder.
 #[derive(Debug)]
 pub(crate) struct StagedLayers {
-    stage: TempDir,
+    stage: Stage,
     folder: PathBuf,
 }
 

@@ -106,14 +106,14 @@ impl Drop for Group {
 }
 
 /// Splits output into lines and keeps its end.
-#[derive(Default)]
-struct Lines {
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
     line: Vec<u8>,
     tail: String,
 }
 
 impl Lines {
-    fn push(&mut self, bytes: &[u8], on_line: &mut impl FnMut(&str)) {
+    pub(crate) fn push(&mut self, bytes: &[u8], on_line: &mut impl FnMut(&str)) {
         for byte in bytes {
             match byte {
                 b'\n' | b'\r' => self.end_line(on_line),
@@ -148,7 +148,7 @@ impl Lines {
         }
     }
 
-    fn finish(mut self, on_line: &mut impl FnMut(&str)) -> String {
+    pub(crate) fn finish(mut self, on_line: &mut impl FnMut(&str)) -> String {
         self.end_line(on_line);
         self.cut_tail();
         self.tail

@@ -436,6 +436,7 @@ impl TemplateTree {
             shown.push((packages.to_owned(), PathBuf::from(PACKAGES_INSIDE)));
         }
         RootSpec {
+            writable: None,
             mount_point: self.machine.config.dir.join("root"),
             shown,
             user: user.unwrap_or(0),

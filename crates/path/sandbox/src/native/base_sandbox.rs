@@ -57,6 +57,7 @@ impl BaseSandbox {
         }
         let request = SandboxSpec {
             root: RootSpec {
+                writable: None,
                 mount_point: machine.config.dir.join(Path::new("root")),
                 shown,
                 user: USER_SHOWN,

@@ -174,7 +174,8 @@ fn every_limit_names_itself() {
         entries_max: 1,
         ..limits
     };
-    assert!(message(entries, "2").contains("more than 1 entries"));
+    assert!(message(entries, "2").contains("more than 1 files and folders; list what"));
+    assert!(message(bytes, "3").ends_with("in .pilotignore"));
 }
 
 #[test]
@@ -195,6 +196,85 @@ fn a_bomb_stops_at_the_limit() {
     assert!(matches!(error, ArchiveError::TooLarge { .. }), "{error}");
     let written = fs::metadata(folder.path().join("zeros")).unwrap().len();
     assert!(written <= 1 << 20);
+}
+
+/// A pax record: its length, which counts itself, then `key=value`.
+fn pax(key: &str, value: &str) -> Vec<u8> {
+    let rest = format!(" {key}={value}\n");
+    let length = (1..)
+        .find(|length| length.to_string().len() + rest.len() == *length)
+        .unwrap();
+    format!("{length}{rest}").into_bytes()
+}
+
+fn of(kind: EntryType, content: &[u8]) -> Entry<'_> {
+    Entry {
+        name: b"header",
+        kind,
+        mode: 0o600,
+        content,
+    }
+}
+
+#[test]
+fn an_extended_header_over_its_limit_is_refused_before_it_is_read() {
+    let zeros = vec![0; 100 << 20];
+    for kind in [
+        EntryType::XHeader,
+        EntryType::XGlobalHeader,
+        EntryType::GNULongName,
+        EntryType::GNULongLink,
+    ] {
+        let archive = tar_gz(&[of(kind, &zeros), file("app.py", b"")]);
+        assert!(archive.len() < 1 << 20);
+        let folder = tempfile::tempdir().unwrap();
+        let mut rest = archive.as_slice();
+        let error = unpack(&mut rest, folder.path(), &ArchiveLimits::default()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the archive cannot be read: an extended header of 100 MB is larger than the limit of 64 KB; send the code as a \
+             gzip-compressed tar"
+        );
+        assert!(
+            rest.len() > archive.len() / 2,
+            "{} bytes are unread",
+            rest.len()
+        );
+    }
+}
+
+#[test]
+fn long_names_are_read_from_both_kinds_of_extended_headers() {
+    let long = format!("{}/app.py", "folder".repeat(30));
+    let pax = pax("path", &long);
+    let gnu = format!("{long}\0").into_bytes();
+    for header in [
+        of(EntryType::XHeader, &pax),
+        of(EntryType::GNULongName, &gnu),
+    ] {
+        let global = of(EntryType::XGlobalHeader, b"14 comment=abc\n");
+        let (folder, unpacked) =
+            try_unpack(&[global, header, file("short", b"x"), file("b.py", b"")]);
+        assert_eq!(unpacked.unwrap().files(), 2);
+        assert!(folder.path().join("code").join(&long).is_file());
+        assert!(folder.path().join("code/b.py").is_file());
+    }
+}
+
+#[test]
+fn extended_headers_that_contradict_are_refused() {
+    let header = pax("path", "x");
+    let twice = [
+        of(EntryType::XHeader, &header),
+        of(EntryType::XHeader, &header),
+        file("a", b""),
+    ];
+    assert!(refusal(&twice).contains("two extended headers"));
+    let size = pax("size", "7");
+    let sizes = [of(EntryType::XHeader, &size), file("a", b"123")];
+    assert!(refusal(&sizes).contains("two different sizes"));
+    let out = pax("path", "../../x");
+    assert!(refusal(&[of(EntryType::XHeader, &out), file("a", b"")]).contains("leads out"));
 }
 
 #[test]

@@ -15,16 +15,16 @@ use pilot_model::{
     Environment, EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, MergedLayers, Runtime,
     Version, VersionId,
 };
-use tempfile::TempDir;
+
 use tokio::sync::OwnedMutexGuard;
 
 use super::{Inner, VERSIONS_KEPT, hints, url_path};
 use crate::archive::{self, ArchiveError};
 use crate::blocking::blocking;
 use crate::content::{self, Content};
-use crate::data_dir::make_dir;
+use crate::data_dir::{Stage, make_dir};
 use crate::durable;
-use crate::environment::{self, Plan};
+use crate::environment::{self, Compiler, Plan};
 use crate::errors;
 use crate::layers;
 use crate::registry::StoredVersion;
@@ -33,7 +33,7 @@ use crate::version_id::MadeOf;
 
 /// The code, unpacked in a staging folder.
 struct Staged {
-    stage: TempDir,
+    stage: Stage,
     code: PathBuf,
     unpacked: Content,
 }
@@ -209,8 +209,9 @@ impl Inner {
         self: &Arc<Self>,
         config: &FunctionConfig,
         environment: &Environment,
-        python: Option<&Path>,
+        compiler: Option<&Compiler>,
         broken: bool,
+        say: &Say,
     ) -> Result<(Option<MergedLayers>, Option<Reservation>), DeployError> {
         let folder = self.data_dir.layers();
         let Some(merged) = layers::merged(&folder, config, environment) else {
@@ -233,8 +234,10 @@ impl Inner {
         if broken || !merged.dir.is_dir() {
             let (inner, layers) = (Arc::clone(self), config.layers.clone());
             let staged = blocking(move || inner.layers.merge(&layers)).await?;
-            if let (Some(python), Some(modules)) = (python, staged.python()) {
-                environment::compile(python, &modules).await;
+            if let (Some(compiler), Some(modules)) = (compiler, staged.python()) {
+                for left_out in compiler.compile(&modules).await {
+                    say.stage("layers", left_out);
+                }
             }
             let place = merged.dir.clone();
             blocking(move || staged.settle(&place, broken)).await?;
@@ -268,17 +271,19 @@ impl Inner {
         let has = plan.in_words(&obtained.environment);
         say.stage("environment", was.describe(&plan.id, &has));
 
-        if let Some(python) = plan.python_to_compile() {
-            environment::compile(python, &staged.code).await;
+        let compiler = self.environments.compiler(&plan);
+        if let Some(compiler) = &compiler {
+            for left_out in compiler.compile(&staged.code).await {
+                say.stage("compile", left_out);
+            }
         }
         let code_dir = self.data_dir.code().join(id.as_str());
         let broken = before
             .as_ref()
             .is_some_and(|function| function.problem.is_some());
         staged.settle(code_dir.clone(), broken).await?;
-        let python = plan.python_to_compile();
         let environment = &obtained.environment;
-        let merged = self.merge_layers(&config, environment, python, broken);
+        let merged = self.merge_layers(&config, environment, compiler.as_ref(), broken, say);
         let (layers, layers_claim) = merged.await?;
         claims.folders.extend(layers_claim);
 

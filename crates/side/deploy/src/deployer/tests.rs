@@ -155,7 +155,10 @@ impl Bench {
     }
 
     fn open(&self, data_dir: &Path) -> Result<(Deployer, SharedPlatform), OpenError> {
-        let mut config = DeployConfig::new(data_dir.to_owned());
+        let mut config = DeployConfig::new(
+            data_dir.to_owned(),
+            Arc::new(pilot_testkit::UnconfinedBuilds),
+        );
         config.environment.search_path = self.folder.path().join("bin").into();
         let platform = SharedPlatform::default();
         let observed = Arc::clone(&self.observed) as Arc<dyn Observed>;
@@ -694,6 +697,7 @@ const APP_2: &[(&str, &str)] = &[("app.py", "2")];
 const APP_3: &[(&str, &str)] = &[("app.py", "3")];
 const APP_4: &[(&str, &str)] = &[("app.py", "4")];
 const PYTHON: &str = r#"#!/bin/sh
+PATH=/usr/bin:/bin
 case "$3" in
 pip) for file; do :; done
      if grep -q fails "$file"; then echo 'ERROR: No matching distribution found for fails'; exit 1; fi ;;

@@ -4,6 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pilot_model::ports::BuildError;
+use pilot_model::size::Size;
+
 use super::node::PackageError;
 use super::program::NotFound;
 use super::python::RequirementsError;
@@ -45,8 +48,69 @@ pub(crate) enum EnvironmentError {
          ('!node_modules/' in .pilotignore)"
     )]
     NoNpm { node: PathBuf },
+    #[error("the packages of {file} were not installed: {}", .limit)]
+    OverLimit {
+        file: &'static str,
+        limit: BuildLimit,
+        tail: String,
+    },
+    #[error("the packages of {file} could not be installed: {unreachable}")]
+    Unreachable {
+        file: &'static str,
+        unreachable: Unreachable,
+        tail: String,
+    },
+    #[error("the packages of {file} cannot be used: {problem}")]
+    Outcome { file: &'static str, problem: String },
+    #[error(transparent)]
+    Build(#[from] BuildError),
     #[error("the environment could not be written to {path}: {source}")]
     Disk { path: PathBuf, source: io::Error },
+}
+
+/// A limit of builds that was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BuildLimit {
+    #[error(
+        "the build used more memory than its limit of {}; require packages that have wheels, or raise memory_mb in [build] of \
+         pilotd.toml",
+        Size(*.0)
+    )]
+    Memory(u64),
+    #[error(
+        "the build wrote more than its limit of {}, or the disk is nearly full; require less, or raise disk_mb in [build] of pilotd.toml",
+        Size(*.0)
+    )]
+    Disk(u64),
+    #[error("the build printed more than {}", Size(*.0))]
+    Output(u64),
+}
+
+/// A host that a build did not reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreachable {
+    /// `host:port`.
+    pub(crate) address: String,
+    /// Why; `None`: builds may not connect to it.
+    pub(crate) problem: Option<String>,
+}
+
+impl std::fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let address = &self.address;
+        match &self.problem {
+            Some(problem) => write!(
+                f,
+                "{address} could not be reached from the daemon's machine ({problem}); check its network, and the index or registry \
+                 that is configured there"
+            ),
+            None => write!(
+                f,
+                "builds may not connect to {address}; require packages of the daemon's registries, or let its operator add the host to \
+                 hosts in [build] of pilotd.toml"
+            ),
+        }
+    }
 }
 
 /// The cause of an installer's failure.

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pilot_model::ports::BuildHost;
 use pilot_model::runtime::{NeededBy, NodeNeed};
 use pilot_model::{EnvironmentId, Node};
 use serde::{Deserialize, Serialize};
@@ -12,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use self::interpreter::{Interpreter, Interpreters};
 use self::npm::{Installation, Versions, failure, progress, telling};
 use self::package::{Found, NODE_MODULES, NPMRC, PACKAGE_JSON, Package};
-use super::config::{EnvironmentConfig, SourceBuilds};
+use super::config::EnvironmentConfig;
 use super::error::{EnvironmentError, InstallFailure};
+use super::outcome;
 use super::part::{Parts, Unfinished, disk};
-use super::site::{Say, Site, without_stage};
+use super::site::{Say, Site, without_folder};
 use crate::blocking::blocking;
 use crate::hash::Fields;
-use crate::process;
 
 mod commands;
 mod interpreter;
@@ -30,6 +31,7 @@ mod tree;
 pub(crate) use self::commands::link_commands;
 pub(crate) use self::package::PackageError;
 pub(super) use self::survey::survey;
+pub(super) use self::tree::copy;
 
 /// The part that some code needs.
 #[derive(Debug)]
@@ -58,12 +60,18 @@ struct Record {
 pub(super) struct NodeParts {
     parts: Arc<Parts>,
     config: EnvironmentConfig,
+    builds: Arc<dyn BuildHost>,
     interpreters: Interpreters,
 }
 
 impl NodeParts {
-    pub(super) fn new(parts: Arc<Parts>, config: EnvironmentConfig) -> Self {
+    pub(super) fn new(
+        parts: Arc<Parts>,
+        config: EnvironmentConfig,
+        builds: Arc<dyn BuildHost>,
+    ) -> Self {
         Self {
+            builds,
             interpreters: Interpreters::new(config.search_path.clone()),
             parts,
             config,
@@ -130,6 +138,7 @@ impl NodeParts {
         let site = Site {
             parts: &self.parts,
             config: &self.config,
+            builds: &*self.builds,
             code,
             say,
         };
@@ -159,7 +168,7 @@ impl Site<'_> {
                     node: interpreter.executable.clone(),
                 })?;
         let work = unfinished.work();
-        self.lay_out(package, &work).await?;
+        self.lay_out_packages(package, &work).await?;
         let versions = match &package.lock {
             Some(lock) => {
                 (self.say)(format!("installing the packages of {}", lock.file));
@@ -173,29 +182,46 @@ impl Site<'_> {
             }
         };
         let node_dir = interpreter.executable.parent().unwrap_or(Path::new("/"));
+        let mut shown = vec![interpreter.prefix(), npm.clone()];
+        // npm is a link to a program of its package.
+        let package_of_npm = npm.canonicalize().ok();
+        shown.extend(package_of_npm.and_then(|npm| Some(npm.parent()?.parent()?.to_owned())));
+        let build = self.begin(unfinished, shown).await?;
+        let folder = build.inside(&work);
         let installation = Installation {
             npm: &npm,
             node_dir,
             search_path: &self.config.search_path,
-            folder: &work,
+            folder: Path::new(&folder),
             versions,
             source_builds: self.config.source_builds,
         };
-        let limit = self.config.install_time_max;
-        let ended = process::run(installation.command(), limit, |line| {
-            if let Some(line) = progress(line) {
-                (self.say)(line);
-            }
-        })
-        .await
-        .map_err(|source| disk(&npm, source))?;
-        let tail = without_stage(&telling(&ended.tail), &work);
+        let ended = build
+            .run(installation.command(), |line| {
+                if let Some(line) = progress(line) {
+                    (self.say)(line);
+                }
+            })
+            .await;
+        let unreachable = build.unreachable();
+        // Also after a failure: what is removed then must not be written to.
+        let closed = build.close().await;
+        let ended = ended?;
+        let tail = without_folder(&telling(&ended.tail), &folder);
         let failure = |tail: &str| failure(tail, &package.declared);
-        self.check(&ended, (PACKAGE_JSON, "package"), tail, failure)?;
+        self.check(
+            &ended,
+            unreachable,
+            (PACKAGE_JSON, "package"),
+            tail,
+            failure,
+        )?;
+        closed?;
+        outcome::check_kinds(&work, PACKAGE_JSON).await?;
         let modules = unfinished.folder().join(NODE_MODULES);
         let place = modules.clone();
         match blocking(move || tree::make_whole(&work, &modules)).await {
-            Ok(None) => Ok(()),
+            Ok(None) => outcome::check(&place, PACKAGE_JSON).await,
             Ok(Some(link)) => Err(EnvironmentError::Failed {
                 failure: InstallFailure {
                     at_fault: Some(link.name),
@@ -210,7 +236,11 @@ impl Site<'_> {
     }
 
     /// Writes npm's input to its folder; if packages are beside the code, also the code.
-    async fn lay_out(&self, package: &Package, work: &Path) -> Result<(), EnvironmentError> {
+    async fn lay_out_packages(
+        &self,
+        package: &Package,
+        work: &Path,
+    ) -> Result<(), EnvironmentError> {
         let write = |name: &str, text: &str| {
             let path = work.join(name);
             fs::write(&path, text).map_err(|source| disk(&path, source))
@@ -223,34 +253,13 @@ impl Site<'_> {
         }
         write(PACKAGE_JSON, &package.manifest.to_string())?;
         if let Some(lock) = &package.lock {
-            write(lock.file, &lock.text)?;
+            write(lock.file, &lock.canonical.to_string())?;
         }
         if let Some(npmrc) = &package.npmrc {
-            match self.config.source_builds {
-                SourceBuilds::Allowed => write(NPMRC, npmrc)?,
-                SourceBuilds::Refused => write(NPMRC, &harmless(npmrc))?,
-            }
+            write(NPMRC, npmrc)?;
         }
         Ok(())
     }
-}
-
-/// The lines of an `.npmrc` about the source and the choice of packages. Other lines may name programs that npm runs, which a daemon
-/// that refuses install scripts must not allow.
-fn harmless(npmrc: &str) -> String {
-    let mut text = String::new();
-    for line in npmrc.lines() {
-        let key = line.split('=').next().unwrap_or(line).trim();
-        let known = matches!(
-            key,
-            "registry" | "legacy-peer-deps" | "strict-peer-deps" | "always-auth"
-        );
-        if known || key.starts_with("//") || (key.starts_with('@') && key.ends_with(":registry")) {
-            text.push_str(line);
-            text.push('\n');
-        }
-    }
-    text
 }
 
 /// Number of packages that are installed in a folder.

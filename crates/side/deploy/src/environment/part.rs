@@ -9,12 +9,12 @@ use std::sync::Arc;
 use pilot_model::EnvironmentId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tempfile::TempDir;
+
 use tokio::sync::OwnedMutexGuard;
 
 use super::error::EnvironmentError;
 use crate::blocking::blocking;
-use crate::data_dir::{DataDir, make_dir};
+use crate::data_dir::{DataDir, Stage, make_dir};
 use crate::durable;
 use crate::keyed_locks::KeyedLocks;
 
@@ -36,7 +36,7 @@ pub(super) struct Claimed {
 /// A part that is being built. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Unfinished {
-    stage: TempDir,
+    stage: Stage,
     claimed: Claimed,
 }
 
@@ -98,6 +98,11 @@ impl Unfinished {
     /// The folder that becomes the part.
     pub(super) fn folder(&self) -> PathBuf {
         self.stage.path().join(PART)
+    }
+
+    /// The folder with all its folders.
+    pub(super) fn stage(&self) -> &Path {
+        self.stage.path()
     }
 
     /// A folder for temporary files.

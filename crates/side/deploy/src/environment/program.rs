@@ -43,14 +43,14 @@ impl NotFound {
         } = self;
         match needed_by {
             NeededBy::Runtime => format!(
-                "{wanted} was not found on PATH ({found}); install it, or choose another runtime"
+                "{wanted} was not found on the daemon's PATH ({found}); install it on the daemon's machine, or choose another runtime"
             ),
             NeededBy::Command => format!(
-                "command: {wanted} was not found on PATH ({found}); install it, or change command"
+                "command: {wanted} was not found on the daemon's PATH ({found}); install it on the daemon's machine, or change command"
             ),
             NeededBy::File(file) => format!(
-                "{file} needs {wanted}, which was not found on PATH ({found}); install it, or list {file} in .pilotignore if \
-                 the function does without"
+                "{file} needs {wanted}, which was not found on the daemon's PATH ({found}); install it on the daemon's machine, or \
+                 list {file} in .pilotignore if the function does without"
             ),
         }
     }
@@ -202,15 +202,15 @@ pub(super) mod tests {
         };
         assert_eq!(
             missing(NeededBy::Runtime).to_string(),
-            "node was not found on PATH (no Node.js is); install it, or choose another runtime"
+            "node was not found on the daemon's PATH (no Node.js is); install it on the daemon's machine, or choose another runtime"
         );
         assert_eq!(
             missing(NeededBy::Command).to_string(),
-            "command: node was not found on PATH (no Node.js is); install it, or change command"
+            "command: node was not found on the daemon's PATH (no Node.js is); install it on the daemon's machine, or change command"
         );
         assert_eq!(
             missing(NeededBy::File("package.json")).to_string(),
-            "package.json needs node, which was not found on PATH (no Node.js is); install it, or list package.json in \
+            "package.json needs node, which was not found on the daemon's PATH (no Node.js is); install it on the daemon's machine, or list package.json in \
              .pilotignore if the function does without"
         );
     }

@@ -2,10 +2,10 @@
 //! `environments/ID/packages`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
+use pilot_model::ports::{BuildCommand, BuildHost};
 use pilot_model::runtime::{NeededBy, PythonNeed};
 use pilot_model::{EnvironmentId, Python};
 use serde::{Deserialize, Serialize};
@@ -14,20 +14,26 @@ use tokio::process::Command;
 use self::installer::{Installation, Installer, failure, progress};
 use self::interpreter::{Interpreter, Interpreters};
 use self::requirements::Requirements;
-use super::config::EnvironmentConfig;
+use super::config::{EnvironmentConfig, SourceBuilds};
+use super::confined::Confined;
 use super::error::EnvironmentError;
+use super::node::copy;
+use super::outcome;
 use super::part::{Parts, Unfinished, disk};
 use super::program::on_path;
-use super::site::{Say, Site, without_stage};
+use super::site::{Say, Site, without_folder};
+use crate::blocking::blocking;
 use crate::data_dir::make_dir;
 use crate::hash::Fields;
 use crate::process;
 
+mod compile;
 mod installer;
 mod interpreter;
 mod requirements;
 mod survey;
 
+pub(crate) use self::compile::Compiler;
 pub(crate) use self::requirements::RequirementsError;
 pub(super) use self::survey::survey;
 
@@ -61,12 +67,18 @@ struct Record {
 pub(super) struct PythonParts {
     parts: Arc<Parts>,
     config: EnvironmentConfig,
+    builds: Arc<dyn BuildHost>,
     interpreters: Interpreters,
 }
 
 impl PythonParts {
-    pub(super) fn new(parts: Arc<Parts>, config: EnvironmentConfig) -> Self {
+    pub(super) fn new(
+        parts: Arc<Parts>,
+        config: EnvironmentConfig,
+        builds: Arc<dyn BuildHost>,
+    ) -> Self {
         Self {
+            builds,
             interpreters: Interpreters::new(config.search_path.clone()),
             parts,
             config,
@@ -81,6 +93,19 @@ impl PythonParts {
         code_hash: &str,
     ) -> Result<Option<Plan>, EnvironmentError> {
         let requirements = requirements::find(code, need.files)?;
+        if self.config.source_builds == SourceBuilds::Refused
+            && let Some(required) = &requirements
+            && let Some(line) = required.wants_source()
+        {
+            return Err(RequirementsError {
+                file: required.file.to_owned(),
+                problem: format!(
+                    "'{line}' is built from its source, which this daemon refuses (sources = \"wheels-only\" in [build] of \
+                     pilotd.toml); require a wheel"
+                ),
+            }
+            .into());
+        }
         let file = requirements
             .as_ref()
             .map(|required| NeededBy::File(required.file));
@@ -95,11 +120,14 @@ impl PythonParts {
         hash.add(&interpreter.version)
             .add(&interpreter.abi)
             .add(interpreter.executable.as_os_str().as_encoded_bytes());
-        for line in requirements.iter().flat_map(|required| &required.lines) {
-            hash.add(line);
-        }
-        if requirements.as_ref().is_some_and(|required| required.local) {
-            hash.add(code_hash);
+        if let Some(required) = &requirements {
+            hash.add(CANONICAL);
+            for list in [&required.lines, &required.constraints] {
+                hash.add(Requirements::text(list));
+            }
+            if required.local {
+                hash.add(code_hash);
+            }
         }
         Ok(Some(Plan {
             id: EnvironmentId::from_hex(&hash.hex()),
@@ -135,6 +163,7 @@ impl PythonParts {
         let site = Site {
             parts: &self.parts,
             config: &self.config,
+            builds: &*self.builds,
             code,
             say,
         };
@@ -156,37 +185,25 @@ impl Site<'_> {
     ) -> Result<Record, EnvironmentError> {
         let packages = unfinished.folder().join(PACKAGES);
         make_dir(&packages).map_err(|source| disk(&packages, source))?;
-        let file = match required.file {
-            "requirements.txt" => self.code.join(required.file),
-            _ => {
-                let file = unfinished.work().join("requirements.txt");
-                fs::write(&file, required.lines.join("\n"))
-                    .map_err(|source| disk(&file, source))?;
-                file
-            }
-        };
+        let files = self.lay_out_requirements(required, unfinished).await?;
         let installer = self.installer(interpreter).await?;
+        let mut shown = vec![interpreter.prefix.clone(), interpreter.executable.clone()];
+        match &installer {
+            Installer::Uv(uv) => shown.push(uv.clone()),
+            Installer::OwnPip(_, folder) => shown.push(folder.clone()),
+            Installer::Pip(_) => {}
+        }
+        let build = self.begin(unfinished, shown).await?;
         (self.say)(format!("installing the packages of {}", required.file));
-        let command = installer.command(&Installation {
-            python: &interpreter.executable,
-            file: &file,
-            cwd: self.code,
-            target: &packages,
-            source_builds: self.config.source_builds,
-        });
-        let ended = process::run(command, self.config.install_time_max, |line| {
-            if let Some(line) = progress(line) {
-                (self.say)(without_stage(line, self.code));
-            }
-        })
-        .await
-        .map_err(|source| disk(&interpreter.executable, source))?;
-        let tail = without_stage(&ended.tail, self.code);
-        let failure = |tail: &str| failure(tail, required);
-        self.check(&ended, (required.file, "requirement"), tail, failure)?;
-        if let Installer::Pip(python) = &installer
-            && *python != interpreter.executable
-        {
+        let done = self
+            .install(interpreter, required, &installer, &files, &packages, &build)
+            .await;
+        // Also after a failure: what is removed then must not be written to.
+        let closed = build.close().await;
+        let imports = done?;
+        closed?;
+        outcome::check(&packages, required.file).await?;
+        if let Installer::OwnPip(python, _) = &installer {
             let bin = packages.join("bin");
             readdress(&bin, python, &interpreter.executable)
                 .map_err(|source| disk(&bin, source))?;
@@ -194,8 +211,82 @@ impl Site<'_> {
         Ok(Record {
             python_version: interpreter.version.clone(),
             requirements: required.lines.clone(),
-            imports: imports(interpreter, &packages, required).await,
+            imports,
         })
+    }
+
+    /// Writes the installer's input to the work folder; if packages are beside the code, also the code.
+    async fn lay_out_requirements(
+        &self,
+        required: &Requirements,
+        unfinished: &Unfinished,
+    ) -> Result<Files, EnvironmentError> {
+        let work = unfinished.work();
+        let write = |name: &str, lines: &[String]| {
+            let file = work.join(name);
+            fs::write(&file, Requirements::text(lines)).map_err(|source| disk(&file, source))?;
+            Ok::<_, EnvironmentError>(file)
+        };
+        let requirements = write("requirements.txt", &required.lines)?;
+        let constraints = match required.constraints.as_slice() {
+            [] => None,
+            lines => Some(write("constraints.txt", lines)?),
+        };
+        // uv also reads uv.toml and pyproject.toml of its folder and those above it, so it gets one without the code if possible.
+        let cwd = work.join("code");
+        make_dir(&cwd).map_err(|source| disk(&cwd, source))?;
+        if required.local {
+            let (code, folder) = (self.code.to_owned(), cwd.clone());
+            blocking(move || copy(&code, &folder))
+                .await
+                .map_err(|source| disk(&cwd, source))?;
+        }
+        Ok(Files {
+            requirements,
+            constraints,
+            cwd,
+        })
+    }
+
+    /// Installs, and returns the modules of the declared requirements.
+    async fn install(
+        &self,
+        interpreter: &Interpreter,
+        required: &Requirements,
+        installer: &Installer,
+        files: &Files,
+        packages: &Path,
+        build: &Confined,
+    ) -> Result<Vec<String>, EnvironmentError> {
+        let cwd = build.inside(&files.cwd);
+        let mut command = installer.command(&Installation {
+            python: &interpreter.executable,
+            file: build.inside(&files.requirements),
+            constraints: files.constraints.as_deref().map(|file| build.inside(file)),
+            cwd: cwd.clone().into(),
+            target: build.inside(packages),
+            source_builds: self.config.source_builds,
+        });
+        let path = self.config.search_path.to_string_lossy().into_owned();
+        command.environment.push(("PATH".to_owned(), path));
+        let ended = build
+            .run(command, |line| {
+                if let Some(line) = progress(line) {
+                    (self.say)(without_folder(line, &cwd));
+                }
+            })
+            .await?;
+        let tail = without_folder(&ended.tail, &cwd);
+        let failure = |tail: &str| failure(tail, required);
+        let unreachable = build.unreachable();
+        self.check(
+            &ended,
+            unreachable,
+            (required.file, "requirement"),
+            tail,
+            failure,
+        )?;
+        imports(interpreter, packages, required, build).await
     }
 
     /// uv if it is on PATH, otherwise the interpreter's pip, otherwise a pip that the daemon installs for this interpreter.
@@ -214,7 +305,7 @@ impl Site<'_> {
         let python = place.join("bin/python");
         let _building = self.parts.lock(&format!("tooling {id}")).await;
         if place.join(READY).exists() {
-            return Ok(Installer::Pip(python));
+            return Ok(Installer::OwnPip(python, place));
         }
         (self.say)(format!(
             "{} has no pip: making a virtual environment that has one",
@@ -233,8 +324,16 @@ impl Site<'_> {
             });
         }
         fs::write(place.join(READY), "").map_err(|source| disk(&place, source))?;
-        Ok(Installer::Pip(python))
+        Ok(Installer::OwnPip(python, place))
     }
+}
+
+/// The installer's input.
+#[derive(Debug)]
+struct Files {
+    requirements: PathBuf,
+    constraints: Option<PathBuf>,
+    cwd: PathBuf,
 }
 
 /// Changes the interpreter in the first lines of installed commands. The daemon's own pip is in a virtual environment that does not
@@ -263,48 +362,49 @@ fn readdress(bin: &Path, from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Compiles code to bytecode, because the folder is mounted read-only. Files that do not compile are skipped; their import reports
-/// the error. The folder never changes, so the bytecode is marked as unchecked (PEP 552).
-pub(crate) async fn compile(python: &Path, code: &Path) {
-    let mut command = Command::new(python);
-    command
-        .args(["-I", "-m", "compileall", "-q", "-q"])
-        .args(["--invalidation-mode", "unchecked-hash"])
-        .arg(code);
-    match process::run(command, COMPILE_TIME_MAX, |_| {}).await {
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "the code was not compiled ahead"),
-    }
-}
-
 /// The modules of the declared requirements. Without them the template only imports less in advance.
 async fn imports(
     interpreter: &Interpreter,
     packages: &Path,
     required: &Requirements,
-) -> Vec<String> {
-    let mut command = Command::new(&interpreter.executable);
-    command
-        .args(["-I", "-c", include_str!("python/imports.py")])
-        .arg(packages)
-        .args(
-            required
-                .lines
-                .iter()
-                .filter_map(|line| Requirements::package(line)),
-        );
-    let mut found = None;
-    let ended = process::run(command, COMPILE_TIME_MAX, |line| {
-        found = serde_json::from_str(line).ok().or(found.take());
-    })
-    .await;
-    found.unwrap_or_else(|| {
+    build: &Confined,
+) -> Result<Vec<String>, EnvironmentError> {
+    let mut arguments = vec!["-I".to_owned(), "-c".to_owned()];
+    arguments.push(include_str!("python/imports.py").to_owned());
+    arguments.push(build.inside(packages));
+    arguments.extend(
+        required
+            .lines
+            .iter()
+            .filter_map(|line| Requirements::package(line)),
+    );
+    let command = BuildCommand {
+        program: interpreter.executable.clone(),
+        arguments,
+        environment: Vec::new(),
+        cwd: PathBuf::from("/"),
+    };
+    let mut found: Option<Vec<String>> = None;
+    let ended = build
+        .run(command, |line| {
+            found = serde_json::from_str(line).ok().or(found.take());
+        })
+        .await?;
+    let found = found.unwrap_or_else(|| {
         tracing::warn!(
             ?ended,
             "the modules of the installed packages could not be listed"
         );
         Vec::new()
-    })
+    });
+    // The packages' own files say them.
+    let plausible =
+        |name: &String| name.len() <= MODULE_NAME_BYTES_MAX && !name.contains(char::is_control);
+    Ok(found
+        .into_iter()
+        .filter(plausible)
+        .take(MODULES_MAX)
+        .collect())
 }
 
 /// Number of packages that are installed in a folder.
@@ -319,8 +419,12 @@ pub(super) fn count(packages: Option<&Path>) -> usize {
 }
 
 const PACKAGES: &str = "packages";
+/// Begins the hash of requirements. Older daemons installed from other bytes than they hashed, so their environments are not used again.
+const CANONICAL: &str = "canonical requirements 2";
 const READY: &str = "ready";
-const COMPILE_TIME_MAX: Duration = Duration::from_secs(120);
+/// Modules that a template imports in advance, and their names' longest.
+const MODULES_MAX: usize = 1000;
+const MODULE_NAME_BYTES_MAX: usize = 200;
 /// Largest command. The commands that installers write are a few lines.
 const SCRIPT_BYTES_MAX: u64 = 64 << 10;
 

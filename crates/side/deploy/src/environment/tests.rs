@@ -39,7 +39,11 @@ impl Bench {
         };
         change(&mut config);
         let bench = Self {
-            environments: Environments::new(Arc::clone(&data_dir), config),
+            environments: Environments::new(
+                Arc::clone(&data_dir),
+                config,
+                Arc::new(pilot_testkit::UnconfinedBuilds),
+            ),
             data_dir,
             code: folder.path().join("code"),
             _folder: folder,
@@ -108,7 +112,7 @@ pub(super) fn http(command: &[&str]) -> Runtime {
 /// Creates a `python3` whose pip is this shell script, which installs into `$target`.
 pub(super) fn fake_python(folder: &Path, install: &str) {
     let script = format!(
-        r#"case "$3" in
+        r#"PATH=/usr/bin:/bin; case "$3" in
 pip) for target; do [ "$last" = --target ] && break; last=$target; done
      {install} ;;
 compileall) ;;
@@ -255,7 +259,7 @@ async fn what_is_required_and_not_on_the_machine_says_how_to_do_without() {
         .to_string();
     assert_eq!(
         error,
-        "requirements.txt needs python3, which was not found on PATH (no Python is); install it, or list requirements.txt in \
+        "requirements.txt needs python3, which was not found on the daemon's PATH (no Python is); install it on the daemon's machine, or list requirements.txt in \
          .pilotignore if the function does without"
     );
     bench.write(&[("x", "")]);
@@ -265,7 +269,7 @@ async fn what_is_required_and_not_on_the_machine_says_how_to_do_without() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "command: python3.12 was not found on PATH (no Python is); install it, or change command"
+        "command: python3.12 was not found on the daemon's PATH (no Python is); install it on the daemon's machine, or change command"
     );
 }
 

@@ -9,7 +9,7 @@ use super::*;
 use crate::content::{Content, FileDigest};
 
 struct Bench {
-    _root: TempDir,
+    _root: tempfile::TempDir,
     data_dir: Arc<DataDir>,
     state: Arc<DeployState>,
     store: LayerStore,

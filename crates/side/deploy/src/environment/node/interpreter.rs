@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             format!(
-                "Node.js 22 was not found on PATH (there is Node 20.1.0 at {}); install it, or choose another runtime",
+                "Node.js 22 was not found on the daemon's PATH (there is Node 20.1.0 at {}); install it on the daemon's machine, or choose another runtime",
                 folder.path().join("node").display()
             )
         );
@@ -168,7 +168,7 @@ mod tests {
         let error = found(empty.path(), None).await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "Node.js 18 or newer was not found on PATH (no Node.js is); install it, or choose another runtime"
+            "Node.js 18 or newer was not found on the daemon's PATH (no Node.js is); install it on the daemon's machine, or choose another runtime"
         );
     }
 

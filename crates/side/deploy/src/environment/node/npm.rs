@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-use tokio::process::Command;
+use pilot_model::ports::BuildCommand;
 
 use super::super::config::SourceBuilds;
 use super::super::error::InstallFailure;
@@ -34,37 +34,30 @@ pub(super) enum Versions {
 }
 
 impl Installation<'_> {
-    /// The command. It uses the user's own configuration (`~/.npmrc`, `npm_config_*`).
-    pub(super) fn command(&self) -> Command {
-        let mut command = Command::new(self.npm);
-        command.arg(match self.versions {
+    /// The command. It uses the operator's configuration (`~/.npmrc`, `npm_config_*`).
+    pub(super) fn command(&self) -> BuildCommand {
+        let mut arguments = vec![match self.versions {
             Versions::Locked => "ci",
             Versions::Open => "install",
-        });
-        command
-            .args(["--omit=dev", "--no-audit", "--no-fund", "--no-progress"])
-            .args(["--no-update-notifier", "--loglevel=http"]);
+        }];
+        arguments.extend(["--omit=dev", "--no-audit", "--no-fund", "--no-progress"]);
+        arguments.extend(["--no-update-notifier", "--loglevel=http"]);
         if self.source_builds == SourceBuilds::Refused {
-            command.arg("--ignore-scripts");
+            arguments.push("--ignore-scripts");
         }
         let own = [self.node_dir.to_owned()];
         let path = std::env::join_paths(
             own.into_iter()
                 .chain(std::env::split_paths(self.search_path)),
         );
-        command
-            // The first line of the npm script names `node`, which must be the one that was found.
-            .env("PATH", path.unwrap_or_else(|_| self.search_path.clone()))
-            .current_dir(self.folder);
-        // Set by an `npm run` that started the daemon: they are of another project.
-        for variable in [
-            "npm_config_prefix",
-            "npm_config_local_prefix",
-            "npm_config_global",
-        ] {
-            command.env_remove(variable);
+        // The first line of the npm script names `node`, which must be the one that was found.
+        let path = path.unwrap_or_else(|_| self.search_path.clone());
+        BuildCommand {
+            program: self.npm.to_owned(),
+            arguments: arguments.into_iter().map(str::to_owned).collect(),
+            environment: vec![("PATH".to_owned(), path.to_string_lossy().into_owned())],
+            cwd: self.folder.to_owned(),
         }
-        command
     }
 }
 
@@ -432,11 +425,7 @@ mod tests {
             versions: Versions::Locked,
             source_builds: SourceBuilds::Allowed,
         };
-        let words = |what: &Installation<'_>| -> Vec<String> {
-            let command = what.command();
-            let args = command.as_std().get_args();
-            args.map(|arg| arg.to_string_lossy().into_owned()).collect()
-        };
+        let words = |what: &Installation<'_>| what.command().arguments;
         let locked = words(&what);
         assert_eq!(
             locked[..5],
@@ -455,12 +444,7 @@ mod tests {
             (open[0].as_str(), open.last().map(String::as_str)),
             ("install", Some("--ignore-scripts"))
         );
-        let command = what.command();
-        let path = command
-            .as_std()
-            .get_envs()
-            .find(|(name, _)| *name == "PATH")
-            .unwrap();
-        assert_eq!(path.1.unwrap(), "/opt/node/bin:/usr/bin:/bin");
+        let path = ("PATH".to_owned(), "/opt/node/bin:/usr/bin:/bin".to_owned());
+        assert_eq!(what.command().environment, [path]);
     }
 }

@@ -19,9 +19,8 @@ use crate::hash::Fields;
 pub(super) struct Package {
     /// The fields of `package.json` that decide what is installed, with sorted keys.
     pub(super) manifest: Value,
-    /// The lockfile as it is.
     pub(super) lock: Option<Lock>,
-    /// The `.npmrc` beside it, which mostly names a registry.
+    /// The lines of the `.npmrc` beside it that choose registries and packages.
     pub(super) npmrc: Option<String>,
     /// Name and required version of each dependency.
     pub(super) declared: BTreeMap<String, String>,
@@ -34,9 +33,8 @@ pub(super) struct Package {
 pub(super) struct Lock {
     /// `package-lock.json` or `npm-shrinkwrap.json`.
     pub(super) file: &'static str,
-    pub(super) text: String,
-    /// Its content, independent of key order and white space.
-    canonical: Value,
+    /// Its content, independent of key order and white space. npm reads exactly what is hashed.
+    pub(super) canonical: Value,
 }
 
 /// Why a package's files cannot be used.
@@ -97,7 +95,7 @@ pub(super) fn find(code: &Path) -> Result<Found, PackageError> {
     Ok(Found::Wanted(Box::new(Package {
         manifest: sorted(&Value::Object(kept)),
         lock,
-        npmrc: read(code, NPMRC)?,
+        npmrc: read(code, NPMRC)?.as_deref().map(npmrc).transpose()?,
         declared,
         local,
     })))
@@ -106,7 +104,7 @@ pub(super) fn find(code: &Path) -> Result<Found, PackageError> {
 impl Package {
     /// Hashes everything that decides what is installed, except Node.js itself.
     pub(super) fn hash(&self, hash: &mut Fields, code_hash: &str) {
-        hash.add(self.manifest.to_string());
+        hash.add(CANONICAL).add(self.manifest.to_string());
         match &self.lock {
             Some(lock) => hash.add("locked").add(lock.canonical.to_string()),
             None => hash.add("open"),
@@ -122,14 +120,40 @@ fn find_lock(code: &Path) -> Result<Option<Lock>, PackageError> {
     for file in LOCKS {
         if let Some(text) = read(code, file)? {
             let canonical = sorted(&parse(file, &text)?);
-            return Ok(Some(Lock {
-                file,
-                text,
-                canonical,
-            }));
+            return Ok(Some(Lock { file, canonical }));
         }
     }
     Ok(None)
+}
+
+/// The lines of an `.npmrc` that choose registries and packages. Other lines may name programs that npm runs, or folders. npm reads
+/// exactly what is hashed.
+fn npmrc(text: &str) -> Result<String, PackageError> {
+    let mut kept = String::new();
+    for (at, line) in (1..).zip(text.lines()) {
+        let problem = |what: &str| Err(fail(NPMRC, format!("line {at} {what}")));
+        if line.chars().any(|c| {
+            (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
+        }) {
+            return problem("has a line end or a control character within it; remove it");
+        }
+        let line = line.trim();
+        let key = line.split('=').next().unwrap_or(line).trim();
+        let known = NPMRC_KEYS.contains(&key)
+            || key.starts_with("//")
+            || (key.starts_with('@') && key.ends_with(":registry"));
+        if !known {
+            continue;
+        }
+        if line.contains("${") {
+            return problem(
+                "uses a variable of the environment, which a build does not see; write its value",
+            );
+        }
+        kept.push_str(line);
+        kept.push('\n');
+    }
+    Ok(kept)
 }
 
 /// The dependencies of a field: name and required version.
@@ -227,6 +251,23 @@ pub(super) const NODE_MODULES: &str = "node_modules";
 pub(super) const NPMRC: &str = ".npmrc";
 /// npm uses the first one that exists.
 const LOCKS: [&str; 2] = ["npm-shrinkwrap.json", "package-lock.json"];
+/// The keys of an `.npmrc` that are used.
+const NPMRC_KEYS: [&str; 12] = [
+    "registry",
+    "legacy-peer-deps",
+    "strict-peer-deps",
+    "always-auth",
+    "ignore-scripts",
+    "engine-strict",
+    "before",
+    "tag",
+    "include",
+    "omit",
+    "install-strategy",
+    "prefer-dedupe",
+];
+/// Begins the hash of packages. Older daemons gave npm other bytes than they hashed, so their environments are not used again.
+const CANONICAL: &str = "canonical packages 2";
 /// Fields whose packages are installed.
 const INSTALLED: [&str; 2] = ["dependencies", "optionalDependencies"];
 /// Fields that decide what is installed.
@@ -361,6 +402,24 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn no_character_hides_a_line_of_an_npmrc() {
+        for end in ["\r", "\x0c", "\u{2028}", "\0"] {
+            let npmrc = format!("tag=x\nregistry=https://a.example{end}script-shell=./evil\n");
+            let problem = refusal(&[("package.json", EXPRESS), (".npmrc", &npmrc)]);
+            assert!(
+                problem.starts_with(".npmrc: line 2 has a line end"),
+                "{problem}"
+            );
+        }
+        let variable = "//a.example/:_authToken=${TOKEN}";
+        let problem = refusal(&[("package.json", EXPRESS), (".npmrc", variable)]);
+        assert!(
+            problem.contains("a variable of the environment"),
+            "{problem}"
+        );
     }
 
     #[test]

@@ -20,6 +20,12 @@ pub(super) struct Link {
 /// out of `work`, or to a folder that contains it.
 pub(super) fn make_whole(work: &Path, place: &Path) -> io::Result<Option<Link>> {
     let modules = work.join(NODE_MODULES);
+    if modules.is_symlink() {
+        return Ok(Some(Link {
+            name: NODE_MODULES.to_owned(),
+            target: fs::read_link(&modules)?.display().to_string(),
+        }));
+    }
     if !modules.is_dir() {
         make_dir(place)?;
         return Ok(None);
@@ -73,7 +79,7 @@ pub(super) fn packages(modules: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Copies the content of a folder into another. Links stay links.
-pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
+pub(in super::super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(from.join(&folder))? {

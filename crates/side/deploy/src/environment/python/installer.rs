@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tokio::process::Command;
+use pilot_model::ports::BuildCommand;
 
 use super::super::config::SourceBuilds;
 use super::super::error::InstallFailure;
@@ -16,6 +16,8 @@ pub(super) enum Installer {
     Uv(PathBuf),
     /// The pip of this interpreter.
     Pip(PathBuf),
+    /// The pip of a virtual environment of the daemon's: its interpreter, and its folder.
+    OwnPip(PathBuf, PathBuf),
 }
 
 /// An installation.
@@ -24,54 +26,68 @@ pub(super) struct Installation<'a> {
     /// The interpreter.
     pub(super) python: &'a Path,
     /// A requirements file.
-    pub(super) file: &'a Path,
+    pub(super) file: String,
+    /// A file of constraints.
+    pub(super) constraints: Option<String>,
     /// Paths in the file are relative to this.
-    pub(super) cwd: &'a Path,
+    pub(super) cwd: PathBuf,
     /// The folder for the packages.
-    pub(super) target: &'a Path,
+    pub(super) target: String,
     /// Whether the set-up code of source distributions may run.
     pub(super) source_builds: SourceBuilds,
 }
 
 impl Installer {
-    /// The command. It uses the user's own configuration (pip.conf, uv.toml, `PIP_*`, `UV_*`).
-    pub(super) fn command(&self, what: &Installation<'_>) -> Command {
-        let mut command = match self {
-            Self::Uv(uv) => {
-                let mut command = Command::new(uv);
-                command.args([
+    /// The command. It uses the operator's configuration (pip.conf, uv.toml, `PIP_*`, `UV_*`), and no cache: a cache that several
+    /// builds write to would let one give another its packages.
+    pub(super) fn command(&self, what: &Installation<'_>) -> BuildCommand {
+        let (program, arguments): (&Path, &[&str]) = match self {
+            Self::Uv(uv) => (
+                uv,
+                &["pip", "install", "--no-progress", "--compile-bytecode"],
+            ),
+            Self::Pip(python) | Self::OwnPip(python, _) => (
+                python,
+                &[
+                    "-I",
+                    "-m",
                     "pip",
                     "install",
-                    "--no-progress",
-                    "--compile-bytecode",
-                    "--python",
-                ]);
-                command.arg(what.python);
-                command
-            }
-            Self::Pip(python) => {
-                let mut command = Command::new(python);
-                command
-                    .args(["-I", "-m", "pip", "install", "--no-input", "--compile"])
-                    .args(["--disable-pip-version-check", "--progress-bar", "off"])
-                    .env("PIP_ROOT_USER_ACTION", "ignore");
-                command
-            }
+                    "--no-input",
+                    "--no-cache-dir",
+                    "--compile",
+                    "--disable-pip-version-check",
+                    "--progress-bar",
+                    "off",
+                ],
+            ),
         };
-        if what.source_builds == SourceBuilds::Refused {
-            command.args(["--only-binary", ":all:"]);
+        let mut arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+        let mut add =
+            |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
+        if let Self::Uv(_) = self {
+            add(&["--python", &what.python.to_string_lossy()]);
         }
-        command.arg("--target").arg(what.target);
-        command.arg("-r").arg(what.file);
-        // The daemon may have been started in a virtual environment, which is not the function's.
-        command.current_dir(what.cwd).env_remove("VIRTUAL_ENV");
-        command
+        if what.source_builds == SourceBuilds::Refused {
+            add(&["--only-binary", ":all:"]);
+        }
+        add(&["--target", &what.target, "-r", &what.file]);
+        if let Some(constraints) = &what.constraints {
+            add(&["-c", constraints]);
+        }
+        BuildCommand {
+            program: program.to_owned(),
+            arguments,
+            environment: vec![("PIP_ROOT_USER_ACTION".to_owned(), "ignore".to_owned())],
+            cwd: what.cwd.clone(),
+        }
     }
 }
 
 /// A line of an installer's output that shows progress.
 pub(super) fn progress(line: &str) -> Option<&str> {
-    let line = line.trim();
+    // pip adds the line of the file that the daemon has written, which nobody knows.
+    let line = line.split(" (from -r ").next().unwrap_or(line).trim();
     PROGRESS
         .iter()
         .any(|start| line.starts_with(start))
@@ -81,6 +97,18 @@ pub(super) fn progress(line: &str) -> Option<&str> {
 /// Finds the cause in a failed installer's output.
 pub(super) fn failure(output: &str, declared: &Requirements) -> InstallFailure {
     let lines: Vec<&str> = output.lines().map(str::trim).collect();
+    if let Some(reason) = conflict(&lines) {
+        return InstallFailure {
+            at_fault: None,
+            reason,
+        };
+    }
+    if let Some(reason) = no_network(&lines) {
+        return InstallFailure {
+            at_fault: None,
+            reason,
+        };
+    }
     let errors: Vec<&str> = lines.iter().filter_map(|line| error_line(line)).collect();
     let telling = errors
         .iter()
@@ -103,6 +131,56 @@ pub(super) fn failure(output: &str, declared: &Requirements) -> InstallFailure {
             .find_map(|line| named_in(line, declared)),
         reason: reason.to_owned(),
     }
+}
+
+/// The requirements that pip cannot satisfy together, which it lists below its error.
+fn conflict(lines: &[&str]) -> Option<String> {
+    // uv explains a conflict in several lines.
+    if let Some(at) = lines.iter().position(|line| line.contains("Because "))
+        && lines
+            .get(at + 1)
+            .is_some_and(|line| line.starts_with("And "))
+    {
+        let first = lines[at].find("Because ").unwrap_or(0);
+        let more = lines[at + 1..]
+            .iter()
+            .take_while(|line| line.starts_with("And "));
+        let said: Vec<&str> = std::iter::once(&lines[at][first..])
+            .chain(more.copied())
+            .take(CONFLICTS_MAX)
+            .collect();
+        return Some(format!(
+            "requirements exclude one another ({})",
+            said.join(" ")
+        ));
+    }
+    let at = lines
+        .iter()
+        .position(|line| line.starts_with("The conflict is caused by:"))?;
+    let both: Vec<&str> = lines[at + 1..]
+        .iter()
+        .copied()
+        .take_while(|line| !line.is_empty())
+        .take(CONFLICTS_MAX)
+        .collect();
+    (!both.is_empty()).then(|| {
+        format!(
+            "requirements exclude one another ({})",
+            both.join("; ")
+                .replace("The user requested", "the function requires")
+        )
+    })
+}
+
+/// The line about a connection that failed. No requirement is at fault then, although pip says that it finds none.
+fn no_network(lines: &[&str]) -> Option<String> {
+    let line = lines
+        .iter()
+        .find(|line| NETWORK.iter().any(|words| line.contains(words)))?;
+    let words: String = line.chars().take(300).collect();
+    Some(format!(
+        "the package index could not be reached from the daemon's machine ({words})"
+    ))
 }
 
 /// The text of an error line, without its prefix.
@@ -153,6 +231,19 @@ const AT_WORK: &[&str] = &[
     "Processing ",
     "Building ",
 ];
+/// Words of pip and uv about connections.
+const NETWORK: &[&str] = &[
+    "Temporary failure in name resolution",
+    "Name or service not known",
+    "Failed to establish a new connection",
+    "Tunnel connection failed",
+    "Network is unreachable",
+    "tunnel error",
+    "dns error",
+    "error sending request for url",
+];
+/// Lines of a conflict that are shown.
+const CONFLICTS_MAX: usize = 4;
 /// Lines that are more helpful than the "ERROR:" lines around them.
 const TELLING: &[&str] = &[
     "No matching distribution found",
@@ -172,6 +263,7 @@ mod tests {
         Requirements {
             file: "requirements.txt",
             lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+            constraints: Vec::new(),
             local: false,
         }
     }
@@ -234,6 +326,47 @@ mod tests {
     }
 
     #[test]
+    fn a_conflict_names_both_requirements() {
+        let output = "ERROR: Cannot install -r /build/work/requirements.txt (line 1) and urllib3==1.20 because these package versions \
+            have conflicting dependencies.\n\nThe conflict is caused by:\n    The user requested urllib3==1.20\n    \
+            requests 2.32.3 depends on urllib3<3 and >=1.21.1\n\nTo fix this you could try to:\n1. loosen the range\n\
+            ERROR: ResolutionImpossible: for help visit https://pip.example\n";
+        let failure = failure(output, &declared(&["requests==2.32.3", "urllib3==1.20"]));
+        assert_eq!(
+            failure.reason,
+            "requirements exclude one another (the function requires urllib3==1.20; requests 2.32.3 depends on urllib3<3 and >=1.21.1)"
+        );
+        assert_eq!(failure.at_fault, None);
+    }
+
+    #[test]
+    fn a_conflict_that_uv_explains_names_both_requirements() {
+        let output = "error: No solution found when resolving dependencies\n  cause: Because requests==2.32.3 depends on urllib3>=1.21.1 \
+            we can conclude that you require urllib3>=1.21.1.\n         And because you require urllib3==1.20, we can conclude that your \
+            requirements are unsatisfiable.\n";
+        let failure = failure(output, &declared(&["requests==2.32.3", "urllib3==1.20"]));
+        assert_eq!(failure.at_fault, None);
+        for package in ["requests==2.32.3", "urllib3==1.20"] {
+            assert!(failure.reason.contains(package), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_network_no_requirement_is_blamed() {
+        let output = "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError: Failed to establish a new \
+            connection: [Errno -3] Temporary failure in name resolution': /simple/six/\nERROR: Could not find a version that satisfies \
+            the requirement six (from versions: none)\nERROR: No matching distribution found for six\n";
+        let failure = failure(output, &declared(&["six"]));
+        assert_eq!(failure.at_fault, None);
+        assert!(
+            failure
+                .reason
+                .starts_with("the package index could not be reached"),
+            "{failure:?}"
+        );
+    }
+
+    #[test]
     fn silence_has_a_reason_too() {
         assert_eq!(failure("", &declared(&["six"])).reason, "it said nothing");
     }
@@ -242,16 +375,13 @@ mod tests {
     fn the_commands_install_into_the_folder_alone() {
         let what = Installation {
             python: Path::new("/py"),
-            file: Path::new("/c/requirements.txt"),
-            cwd: Path::new("/c"),
-            target: Path::new("/t"),
+            file: "/c/requirements.txt".to_owned(),
+            constraints: None,
+            cwd: PathBuf::from("/c"),
+            target: "/t".to_owned(),
             source_builds: SourceBuilds::Refused,
         };
-        let words = |installer: Installer| -> Vec<String> {
-            let command = installer.command(&what);
-            let args = command.as_std().get_args();
-            args.map(|arg| arg.to_string_lossy().into_owned()).collect()
-        };
+        let words = |installer: Installer| installer.command(&what).arguments;
         let uv = words(Installer::Uv("/uv".into()));
         let pip = words(Installer::Pip("/py".into()));
         for words in [&uv, &pip] {
@@ -271,5 +401,6 @@ mod tests {
         }
         assert_eq!(uv[..2], ["pip", "install"]);
         assert_eq!(pip[..4], ["-I", "-m", "pip", "install"]);
+        assert!(pip.contains(&"--no-cache-dir".to_owned()));
     }
 }

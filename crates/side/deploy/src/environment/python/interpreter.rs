@@ -132,7 +132,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             error.to_string(),
-            "python3.12 was not found on PATH (there is cpython 3.10.4 at /bin/sh); install it, or choose another runtime"
+            "python3.12 was not found on the daemon's PATH (there is cpython 3.10.4 at /bin/sh); install it on the daemon's machine, or choose another runtime"
         );
     }
 

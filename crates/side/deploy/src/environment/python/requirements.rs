@@ -9,13 +9,16 @@ use std::path::{Component, Path, PathBuf};
 use pilot_model::runtime::RequirementFiles;
 use pilot_model::size::Size;
 
-/// A set of requirements.
+/// A set of requirements. The installer reads exactly these lines ([`Requirements::text`]), and the hash of an environment covers
+/// exactly these lines, so that two sets with one hash are one set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Requirements {
     /// `requirements.txt` or `pyproject.toml`, for messages.
     pub(super) file: &'static str,
-    /// All lines, also those of included files, sorted and without white space and comments.
+    /// All requirements and options, also those of included files, sorted and without white space and comments.
     pub(super) lines: Vec<String>,
+    /// All lines of constraint files.
+    pub(super) constraints: Vec<String>,
     /// Whether a line refers to files beside the code, so that equal lines may mean different packages.
     pub(super) local: bool,
 }
@@ -38,6 +41,7 @@ pub(super) fn find(
     let mut reader = Reader {
         code,
         lines: Vec::new(),
+        constraints: Vec::new(),
         bytes: 0,
     };
     let file = if code.join(TXT).is_file() {
@@ -49,15 +53,48 @@ pub(super) fn find(
     } else {
         return Ok(None);
     };
-    let mut lines = reader.lines;
-    lines.sort();
-    lines.dedup();
-    let local = lines.iter().any(|line| is_local(line));
+    let Reader {
+        mut lines,
+        mut constraints,
+        ..
+    } = reader;
+    for list in [&mut lines, &mut constraints] {
+        list.sort();
+        list.dedup();
+    }
+    let local = lines.iter().chain(&constraints).any(|line| is_local(line));
     let installs_something = lines.iter().any(|line| !line.starts_with('-'));
-    Ok(installs_something.then_some(Requirements { file, lines, local }))
+    Ok(installs_something.then_some(Requirements {
+        file,
+        lines,
+        constraints,
+        local,
+    }))
 }
 
 impl Requirements {
+    /// The lines as a file.
+    pub(super) fn text(lines: &[String]) -> String {
+        let mut text = lines.join("\n");
+        text.push('\n');
+        text
+    }
+
+    /// A requirement that is built from its source, or an option that asks for it; `None`: every line can be installed from wheels.
+    pub(super) fn wants_source(&self) -> Option<&str> {
+        let wants = |line: &&String| {
+            let option = line.split([' ', '=']).next().unwrap_or(line);
+            if line.starts_with('-') {
+                return matches!(option, "--no-binary" | "--only-binary");
+            }
+            let target = line.rsplit_once(" @ ").map_or(line.as_str(), |(_, to)| to);
+            let target = target.split([' ', ';', '#', '?', '[']).next().unwrap_or("");
+            let direct = target.contains("://") || is_local(line);
+            direct && !target.to_ascii_lowercase().ends_with(".whl")
+        };
+        self.lines.iter().find(wants).map(String::as_str)
+    }
+
     /// The name of the package that a line requires, lower case with `-`; `None` for options, addresses and paths.
     pub(super) fn package(line: &str) -> Option<String> {
         let end = line
@@ -90,6 +127,7 @@ pub(super) fn normal_name(name: &str) -> String {
 struct Reader<'a> {
     code: &'a Path,
     lines: Vec<String>,
+    constraints: Vec<String>,
     bytes: u64,
 }
 
@@ -105,19 +143,22 @@ impl Reader<'_> {
             ));
         }
         let text = self.read(file).map_err(fail)?;
-        for line in logical_lines(&text) {
+        for (at, line) in lines_of(file, &text)? {
+            let fail = |problem: String| fail_at(file, at, problem);
             if let Some(word) = editable(&line) {
                 return Err(fail(format!(
                     "'{line}' asks for an editable installation, which a deployed function cannot have; write {word} without -e"
                 )));
             }
             let Some(included) = included(&line) else {
+                check_options(&line).map_err(fail)?;
                 self.lines.push(line);
                 continue;
             };
             if included.contains("://") {
-                self.lines.push(line);
-                continue;
+                return Err(fail(format!(
+                    "'{line}' includes a file from elsewhere, which may change; put a copy of it beside {TXT}"
+                )));
             }
             let beside = file.parent().unwrap_or(Path::new("")).join(included);
             let inside = inside(&beside).ok_or_else(|| {
@@ -125,12 +166,20 @@ impl Reader<'_> {
                     "'{line}' leads out of the code; put that file beside it"
                 ))
             })?;
-            // A constraint only limits the versions of requirements. Its option distinguishes it from them.
             if line.starts_with("-c") || line.starts_with("--constraint") {
                 let text = self.read(&inside).map_err(fail)?;
-                let constraints = logical_lines(&text);
-                self.lines
-                    .extend(constraints.into_iter().map(|line| format!("-c {line}")));
+                for (at, line) in lines_of(&inside, &text)? {
+                    if line.starts_with('-') {
+                        return Err(fail_at(
+                            &inside,
+                            at,
+                            format!(
+                                "'{line}' is an option, which a file of constraints cannot have; move it to {TXT}"
+                            ),
+                        ));
+                    }
+                    self.constraints.push(line);
+                }
             } else {
                 self.read_txt(&inside, depth + 1)?;
             }
@@ -179,7 +228,15 @@ impl Reader<'_> {
                     word.escape_debug()
                 )));
             }
-            self.lines.extend(logical_lines(&word));
+            for (_, line) in lines_of(Path::new(PYPROJECT), &word).map_err(|_| {
+                fail(format!(
+                    "'{}' has a character that a requirement cannot have; remove it",
+                    word.escape_debug()
+                ))
+            })? {
+                check_options(&line).map_err(fail)?;
+                self.lines.push(line);
+            }
         }
         Ok(())
     }
@@ -207,28 +264,105 @@ impl Reader<'_> {
     }
 }
 
-/// Logical lines as in pip: joined at backslashes, without comments, surrounding white space and empty lines.
-fn logical_lines(text: &str) -> Vec<String> {
+/// The logical lines of a file with their numbers: joined at backslashes, without comments, surrounding white space and empty lines.
+///
+/// pip and uv end lines at more characters than `\n`, expand variables, and pip decodes a file as its first lines say. A text in which
+/// they could see other lines than this function is refused.
+fn lines_of(file: &Path, text: &str) -> Result<Vec<(usize, String)>, RequirementsError> {
     let mut lines = Vec::new();
     let mut line = String::new();
-    for part in text.lines() {
+    let mut begun = None;
+    let count = text.split('\n').count();
+    for (at, part) in (1..).zip(text.split('\n')) {
+        let fail = |problem: String| fail_at(file, at, problem);
+        // Windows' line end.
+        let part = match at < count {
+            true => part.strip_suffix('\r').unwrap_or(part),
+            false => part,
+        };
+        if let Some(c) = part.chars().find(|c| is_confusing(*c)) {
+            return Err(fail(format!(
+                "has the character {}, which is a line end or a control character; remove it",
+                c.escape_unicode()
+            )));
+        }
+        if at <= CODING_LINES && names_coding(part) {
+            return Err(fail(
+                "names an encoding ('coding:'); save the file as UTF-8 and remove this line"
+                    .to_owned(),
+            ));
+        }
         let part = without_comment(part);
-        if let Some(continued) = part.strip_suffix('\\') {
+        begun = begun.or(Some(at));
+        if let Some(continued) = part.strip_suffix('\\')
+            && at < count
+        {
             line.push_str(continued);
             continue;
         }
         line.push_str(part);
         let words: Vec<&str> = line.split_whitespace().collect();
         if !words.is_empty() {
-            lines.push(words.join(" "));
+            let line = words.join(" ");
+            if line.contains('\\') {
+                return Err(fail(format!(
+                    "'{line}' has a backslash that does not end the line; remove it"
+                )));
+            }
+            if words.iter().any(|word| word.starts_with('#')) {
+                return Err(fail(format!(
+                    "'{line}' has a comment within a continued line; remove it"
+                )));
+            }
+            if line.contains("${") {
+                return Err(fail(format!(
+                    "'{line}' uses a variable of the environment, which a build does not see; write its value"
+                )));
+            }
+            lines.push((begun.unwrap_or(at), line));
         }
         line.clear();
+        begun = None;
     }
-    let rest = line.trim();
-    if !rest.is_empty() {
-        lines.push(rest.to_owned());
+    Ok(lines)
+}
+
+/// Characters at which an installer could end a line (Python's `str.splitlines`), or that nobody sees.
+fn is_confusing(c: char) -> bool {
+    (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
+/// Whether pip would take the encoding of the file from this line, which must be one of the first two (PEP 263).
+fn names_coding(line: &str) -> bool {
+    line.trim_start().starts_with('#') && (line.contains("coding:") || line.contains("coding="))
+}
+
+/// Refuses options that are not known to be harmless. pip accepts abbreviations (`--req`), some of which read other files.
+fn check_options(line: &str) -> Result<(), String> {
+    let alone = line.starts_with('-');
+    let known: &[&str] = if alone { &OPTIONS } else { &OF_A_REQUIREMENT };
+    for word in line.split(' ').filter(|word| word.starts_with('-')) {
+        let name = word.split('=').next().unwrap_or(word);
+        if !known.contains(&name) {
+            return Err(format!(
+                "'{word}' is not an option that a deployed function can have; these are: {}",
+                known.join(", ")
+            ));
+        }
     }
-    lines
+    if alone && line.contains(['"', '\'']) {
+        return Err(format!(
+            "'{line}' has quotes; write the option without them"
+        ));
+    }
+    Ok(())
+}
+
+fn fail_at(file: &Path, line: usize, problem: String) -> RequirementsError {
+    RequirementsError {
+        file: format!("{}:{line}", file.display()),
+        problem,
+    }
 }
 
 /// A comment begins with `#` at the start or after whitespace: `pkg @ https://…#egg=x` has none.
@@ -245,9 +379,16 @@ fn without_comment(line: &str) -> &str {
 
 /// The file that `-r FILE` or `-c FILE` includes.
 fn included(line: &str) -> Option<&str> {
-    ["--requirement", "--constraint", "-r", "-c"]
-        .iter()
-        .find_map(|option| line.strip_prefix(option))
+    let long = ["--requirement", "--constraint"].iter().find_map(|option| {
+        line.strip_prefix(option)
+            .filter(|rest| rest.starts_with([' ', '=']))
+    });
+    let short = || {
+        ["-r", "-c"]
+            .iter()
+            .find_map(|option| line.strip_prefix(option))
+    };
+    long.or_else(short)
         .map(|rest| rest.trim_start_matches([' ', '=']))
 }
 
@@ -294,6 +435,25 @@ fn inside(path: &Path) -> Option<PathBuf> {
 
 const TXT: &str = "requirements.txt";
 const PYPROJECT: &str = "pyproject.toml";
+/// Options that may stand on lines of their own.
+const OPTIONS: [&str; 12] = [
+    "-i",
+    "--index-url",
+    "--extra-index-url",
+    "-f",
+    "--find-links",
+    "--no-index",
+    "--no-binary",
+    "--only-binary",
+    "--pre",
+    "--prefer-binary",
+    "--require-hashes",
+    "--trusted-host",
+];
+/// Options that may follow a requirement.
+const OF_A_REQUIREMENT: [&str; 3] = ["--hash", "--config-settings", "--global-option"];
+/// pip looks for an encoding in this many lines.
+const CODING_LINES: usize = 2;
 const DEPTH_MAX: usize = 10;
 const BYTES_MAX: u64 = 1 << 20;
 

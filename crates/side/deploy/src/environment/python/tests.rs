@@ -1,6 +1,8 @@
 use super::super::program::tests::write_program;
 use super::super::tests::{Bench, PYTHON, fake_python};
 use super::*;
+use crate::environment::confined::Needs;
+use std::time::Duration;
 
 /// A folder with a `python3` whose pip is this shell script, which installs into `$target`.
 fn python(install: &str) -> tempfile::TempDir {
@@ -165,6 +167,7 @@ async fn an_interpreter_without_pip_gets_one_of_ours() {
     let site = Site {
         parts: &parts.parts,
         config: &parts.config,
+        builds: &pilot_testkit::UnconfinedBuilds,
         code: &bench.code,
         say: &|_| {},
     };
@@ -180,7 +183,7 @@ async fn an_interpreter_without_pip_gets_one_of_ours() {
         }
         installer => installer.unwrap(),
     };
-    let Installer::Pip(own) = &installer else {
+    let Installer::OwnPip(own, _) = &installer else {
         panic!("{installer:?}")
     };
     assert!(own.starts_with(bench.data_dir.tooling()));
@@ -218,11 +221,16 @@ fn commands_installed_by_a_borrowed_pip_run_on_the_interpreter_itself() {
 
 #[tokio::test]
 async fn code_is_compiled_for_a_read_only_mount() {
+    let bench = bench("", this_machine());
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("app.py"), "x = 1\n").unwrap();
     fs::write(folder.path().join("broken.py"), "x = (\n").unwrap();
-    let python = this_python().await;
-    compile(&python.executable, folder.path()).await;
+    let compiler = Compiler::new(
+        this_python().await,
+        Arc::clone(&bench.data_dir),
+        Arc::new(pilot_testkit::UnconfinedBuilds),
+    );
+    assert_eq!(compiler.compile(folder.path()).await, [""; 0]);
     let compiled: Vec<_> = fs::read_dir(folder.path().join("__pycache__"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -261,11 +269,25 @@ async fn imports_are_those_of_the_requested_packages() {
     let required = Requirements {
         file: "requirements.txt",
         lines: vec!["Pillow".to_owned()],
+        constraints: Vec::new(),
         local: false,
     };
     let python = this_python().await;
+    let stage = tempfile::tempdir().unwrap();
+    let needs = Needs {
+        stage: stage.path(),
+        writable: Vec::new(),
+        shown: Vec::new(),
+        settings: None,
+        time_max: Duration::from_secs(60),
+    };
+    let build = Confined::begin(&pilot_testkit::UnconfinedBuilds, needs)
+        .await
+        .unwrap();
     assert_eq!(
-        imports(&python, folder.path(), &required).await,
+        imports(&python, folder.path(), &required, &build)
+            .await
+            .unwrap(),
         ["PIL", "single", "skimage"]
     );
     // An installer that writes no metadata: the declared names are used.
@@ -277,5 +299,53 @@ async fn imports_are_those_of_the_requested_packages() {
         )
         .unwrap();
     }
-    assert_eq!(imports(&python, folder.path(), &required).await, ["PIL"]);
+    assert_eq!(
+        imports(&python, folder.path(), &required, &build)
+            .await
+            .unwrap(),
+        ["PIL"]
+    );
+}
+
+#[tokio::test]
+async fn a_daemon_with_wheels_only_refuses_what_would_be_built_and_no_line_changes_that() {
+    let python = python("touch \"$target/six.py\"");
+    let refused = async |line: &str| {
+        let requirements = [("requirements.txt", line)];
+        let bench = Bench::with(&requirements, python.path().into(), |config| {
+            config.source_builds = SourceBuilds::Refused;
+        });
+        bench
+            .obtain(&PYTHON)
+            .await
+            .err()
+            .map(|error| error.to_string())
+    };
+    assert_eq!(refused("six").await, None);
+    for line in [
+        "./p",
+        "--no-binary :all:\nsix",
+        "six @ git+https://example.org/x.git",
+    ] {
+        let problem = refused(line).await.unwrap();
+        assert!(problem.contains("is built from its source"), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn uv_does_not_see_the_configuration_beside_the_code() {
+    let python = python("exit 9");
+    write_program(
+        python.path(),
+        "uv",
+        "PATH=/usr/bin:/bin; ls -A > \"$0.saw\"; ls -A .. >> \"$0.saw\"",
+    );
+    let files = [
+        ("requirements.txt", "six"),
+        ("uv.toml", "index-url = \"https://evil.example\""),
+    ];
+    let bench = Bench::new(&files, python.path().into());
+    bench.obtain(&PYTHON).await.unwrap();
+    let saw = fs::read_to_string(python.path().join("uv.saw")).unwrap();
+    assert_eq!(saw, "code\nrequirements.txt\n");
 }

@@ -68,7 +68,8 @@ fn included_files_are_part_of_the_set() {
         ("bounds.txt", "six<2\n"),
     ])
     .unwrap();
-    assert_eq!(one.lines, ["-c six<2", "numpy", "six"]);
+    assert_eq!(one.lines, ["numpy", "six"]);
+    assert_eq!(one.constraints, ["six<2"]);
 }
 
 #[test]
@@ -171,7 +172,140 @@ fn a_line_names_its_package() {
     }
 }
 
+#[test]
+fn no_character_hides_a_line_from_the_hash() {
+    for end in [
+        "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\u{85}", "\u{2028}", "\u{2029}", "\0",
+        "\x1b", "\u{feff}",
+    ] {
+        let text = format!("numpy\nsix # x{end}evil\n");
+        let problem = refusal(&[("requirements.txt", &text)]);
+        assert!(
+            problem.starts_with("requirements.txt:2: has the character \\u{"),
+            "{problem}"
+        );
+        let included = [("requirements.txt", "-r more.txt"), ("more.txt", &text)];
+        assert!(refusal(&included).starts_with("more.txt:2: has the character"));
+        let bounds = [
+            ("requirements.txt", "six\n-c more.txt"),
+            ("more.txt", &text),
+        ];
+        assert!(refusal(&bounds).starts_with("more.txt:2: has the character"));
+        let word = format!(
+            "[project]\ndependencies = [\"six{}\"]",
+            end.escape_unicode()
+        );
+        let word = word.replace("\\u{", "\\U").replace('}', "");
+        let word = word
+            .split("\\U")
+            .enumerate()
+            .map(|(at, part)| match (at, part.find('"')) {
+                (0, _) | (_, None) => part.to_owned(),
+                (_, Some(quote)) => format!("\\U{:0>8}{}", &part[..quote], &part[quote..]),
+            })
+            .collect::<String>();
+        let problem = refusal(&[("pyproject.toml", &word)]);
+        assert!(
+            problem.contains("a requirement cannot have")
+                || problem.contains("is not a requirement"),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn a_last_line_that_ends_in_a_lone_carriage_return_is_refused() {
+    assert!(refusal(&[("requirements.txt", "six\r")]).contains("\\u{d}"));
+    assert!(found(&[("requirements.txt", "six\r\n")]).is_some());
+}
+
+#[test]
+fn a_file_does_not_choose_its_encoding() {
+    for text in [
+        "# coding: utf-7\nsix",
+        "six\n  # -*- coding=latin-1 -*-\n",
+        "# vim: set fileencoding=utf-7 :\nsix",
+    ] {
+        assert!(refusal(&[("requirements.txt", text)]).contains("names an encoding"));
+    }
+    let later = "six\nnumpy\n# coding: is fun\n";
+    assert!(found(&[("requirements.txt", later)]).is_some());
+}
+
+#[test]
+fn only_known_options_are_passed_on() {
+    for line in [
+        "--req more.txt",
+        "--requirements=more.txt",
+        "--index https://example.org",
+        "--pre --const=x",
+        "--use-feature=fast-deps",
+        "--target=/x",
+        "six --req=more.txt",
+        "six -r more.txt",
+    ] {
+        let problem = refusal(&[("requirements.txt", line), ("more.txt", "six")]);
+        assert!(problem.starts_with("requirements.txt:1: '-"), "{problem}");
+        assert!(problem.contains("is not an option"), "{problem}");
+    }
+    assert!(refusal(&[("requirements.txt", "-i 'https://x'")]).contains("has quotes"));
+    assert!(
+        refusal(&[("requirements.txt", "-r https://example.org/r.txt")]).contains("put a copy")
+    );
+    assert!(
+        refusal(&[
+            ("requirements.txt", "six\n-c b.txt"),
+            ("b.txt", "-i https://x")
+        ])
+        .contains("cannot have")
+    );
+    assert!(
+        refusal(&[("requirements.txt", "six==${V}")]).contains("a variable of the environment")
+    );
+    let fine = "--index-url https://example.org/simple\nsix==1 --hash=sha256:00\n--pre\n";
+    assert_eq!(found(&[("requirements.txt", fine)]).unwrap().lines.len(), 3);
+}
+
+#[test]
+fn what_is_built_from_source_is_known() {
+    for line in [
+        "./p",
+        "x @ ./p",
+        "x.tar.gz",
+        "git+https://example.org/x.git",
+        "x @ https://example.org/x.zip#sha256=1",
+        "--no-binary :all:\nsix",
+        "--only-binary=six\nsix",
+        ".",
+    ] {
+        let found = found(&[("requirements.txt", line)]).unwrap();
+        assert!(found.wants_source().is_some(), "{line}");
+    }
+    for line in [
+        "six",
+        "six[a] ; python_version < '4'",
+        "x @ https://example.org/x-1-py3-none-any.whl#sha256=1",
+        "vendored/x.whl",
+        "-f wheels\nsix",
+    ] {
+        let found = found(&[("requirements.txt", line)]).unwrap();
+        assert_eq!(found.wants_source(), None, "{line}");
+    }
+}
+
 proptest! {
+    /// What an installer reads is what was hashed: the text of a set has the same lines, by every rule for line ends.
+    #[test]
+    fn a_set_written_as_a_file_is_the_same_set(text in "[-a-z=#\\\\ \t\n\r\u{c}\u{85}\u{2028}\u{a0}.:$\\{'\"]{0,60}") {
+        let all = [("requirements.txt", text.as_str())];
+        if let Ok(Some(one)) = find(code(&all).path(), RequirementFiles::All) {
+            let written = Requirements::text(&one.lines);
+            prop_assert!(!written.chars().any(|c| is_confusing(c) && c != '\n'));
+            let again = found(&[("requirements.txt", &written)]).unwrap();
+            prop_assert_eq!(one.lines, again.lines);
+        }
+    }
+
     #[test]
     fn any_text_is_read_or_refused(text in "[-a-z0-9=<>.@/#\\\\ \\n\\r]{0,200}") {
         let _ = find(code(&[("requirements.txt", &text)]).path(), RequirementFiles::All);
