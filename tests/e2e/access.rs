@@ -54,7 +54,7 @@ fn free_port() -> u16 {
 }
 
 /// A daemon with an address for the control API, too.
-fn with_control_address(config: &str) -> (Daemon, std::net::SocketAddr) {
+pub(crate) fn with_control_address(config: &str) -> (Daemon, std::net::SocketAddr) {
     let control = format!("127.0.0.1:{}", free_port());
     let daemon = daemon_with(DaemonOptions {
         arguments: vec!["--control-listen".to_owned(), control.clone()],

@@ -220,7 +220,7 @@ fn a_long_measurement_has_a_progress_bar_on_a_terminal_only() {
     let line = format!("{} {}", env!("CARGO_BIN_EXE_pilot"), arguments.join(" "));
     let output = Command::new("script")
         .args(["--quiet", "--return", "--command", &line, "/dev/null"])
-        .env("PILOT_ENDPOINT", daemon.endpoint())
+        .env("PILOT_ENDPOINT", daemon.control_endpoint())
         .env("TERM", "xterm")
         .stdin(Stdio::null())
         .output()

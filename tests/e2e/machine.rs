@@ -109,16 +109,12 @@ fn strict_mode_serves_where_nothing_is_missing() {
 fn a_strict_umask_of_the_administrator_keeps_no_function_from_its_files() {
     needs_root!();
     let home = tempfile::tempdir().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let data = home.path().join("data");
     let mut daemon = Command::new("sh")
         .args(["-c", "umask 077; exec \"$@\"", "sh"])
         .args([env!("CARGO_BIN_EXE_pilot"), "serve", "--data-dir"])
-        .arg(home.path().join("data"))
-        .args(["--listen", &format!("127.0.0.1:{port}")])
+        .arg(&data)
+        .args(["--listen", "127.0.0.1:0"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -126,7 +122,7 @@ fn a_strict_umask_of_the_administrator_keeps_no_function_from_its_files() {
     let pilot = |arguments: &[&str]| {
         Command::new(env!("CARGO_BIN_EXE_pilot"))
             .args(arguments)
-            .args(["--endpoint", &format!("http://127.0.0.1:{port}")])
+            .args(["--endpoint", &format!("unix:{}", data.display())])
             .output()
             .unwrap()
     };

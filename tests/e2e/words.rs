@@ -1,7 +1,7 @@
 //! What the program says when something is wrong: messages that name the cause and what to change, hints that work, and exit codes.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -88,10 +88,8 @@ fn the_daemon_listens_on_a_name_and_says_why_it_cannot_listen() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let endpoint = format!("http://localhost:{port}");
     eventually("it answers", || {
-        let listed = pilot(&["list", "--endpoint", &endpoint]).output().unwrap();
-        listed.status.success().then_some(())
+        TcpStream::connect(format!("localhost:{port}")).ok()
     });
     let taken = format!("127.0.0.1:{port}");
     for (address, wanted, code) in [
@@ -110,7 +108,7 @@ fn the_daemon_listens_on_a_name_and_says_why_it_cannot_listen() {
     ] {
         let other = tempfile::tempdir().unwrap();
         let output = pilot(&["serve", "--listen", address, "--data-dir"])
-            .arg(other.path())
+            .arg(other.path().join("data"))
             .args(config_with_tokens(other.path()))
             .output()
             .unwrap();
@@ -169,22 +167,20 @@ fn hints_name_the_daemon_of_the_environment() {
         .output()
         .unwrap();
     assert!(
-        stderr(&gone).contains("start one with `pilot serve --listen 127.0.0.1:9`"),
+        stderr(&gone).contains("no daemon at http://127.0.0.1:9: check the address"),
         "{}",
         stderr(&gone)
     );
 }
 
 #[test]
-fn dev_listens_where_other_commands_look_and_its_hint_works_if_it_cannot() {
+fn the_hint_of_dev_works_whatever_other_daemons_there_are() {
     let project = Project::function("lab", ECHO, "");
-    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = holder.local_addr().unwrap();
-    let free = free_port();
-    for (port, is_free) in [(free, true), (taken.port(), false)] {
-        let endpoint = format!("http://127.0.0.1:{port}");
+    // Somebody may have the usual address for functions.
+    let _taken = TcpListener::bind("127.0.0.1:8080");
+    for endpoint in ["", "http://127.0.0.1:9"] {
         let mut dev = pilot(&["dev", &project.path().display().to_string()])
-            .env("PILOT_ENDPOINT", &endpoint)
+            .env("PILOT_ENDPOINT", endpoint)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -194,10 +190,9 @@ fn dev_listens_where_other_commands_look_and_its_hint_works_if_it_cannot() {
             .map_while(Result::ok)
             .find_map(|line| Some(line.split_once("in another terminal: ")?.1.to_owned()))
             .unwrap();
-        assert_eq!(hint == "pilot invoke lab", is_free, "{hint}");
         let words: Vec<&str> = hint.split(' ').skip(1).collect();
         let output = pilot(&words)
-            .env("PILOT_ENDPOINT", &endpoint)
+            .env("PILOT_ENDPOINT", endpoint)
             .output()
             .unwrap();
         assert!(output.status.success(), "{hint}: {}", stderr(&output));

@@ -132,7 +132,7 @@ pub struct VersionInfo {
     pub version: String,
     /// The control API's version.
     pub api: String,
-    /// Where functions are called: `http://ADDRESS`, without a slash at the end. Older daemons do not say it.
+    /// Where functions are called: a URL without a slash at the end. Older daemons do not say it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub functions: String,
 }

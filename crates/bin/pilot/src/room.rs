@@ -5,9 +5,9 @@ use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Most workers of all functions together, with so many connections. Call it after the limit of open files was raised.
+/// Most workers of all functions together, with so many connections. The daemon raises its limit of open files to the hard one.
 pub(crate) fn for_workers(connections: usize) -> usize {
-    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard);
     let processes = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
         .into_iter()
         .filter_map(number_in)

@@ -169,7 +169,7 @@ fn prefer_to_live() {
 /// -1000 would exempt the daemon, and a daemon that leaks memory would then take the machine with it.
 const OOM_SCORE_ADJ: &str = "-500";
 
-/// Raises the limit of open files. The daemon needs about ten descriptors per worker, and the soft limit is often 1,024.
+/// Raises the limit of open files. The daemon needs about 13 descriptors per worker, and the soft limit is often 1,024.
 fn raise_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {

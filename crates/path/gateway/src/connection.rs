@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
@@ -64,10 +65,9 @@ async fn serve_http(
         gate.config.head_time_max,
         gate.config.write_timeout,
     );
-    let service = service_fn(|request| {
-        let answer = dispatch::answer(gate, request, line);
-        async { Ok::<_, Infallible>(answer.await) }
-    });
+    // Not an async block: it would be twice as large as the future in it, and hyper moves it for every request.
+    let service =
+        service_fn(|request| dispatch::answer(gate, request, line).map(Ok::<_, Infallible>));
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())

@@ -111,12 +111,7 @@ impl Table {
 
 /// Allows functions to send only IPv4, from their own address, to other machines.
 fn arriving() -> Vec<Vec<Expression>> {
-    let link_local = [
-        // The destination's first two bytes.
-        Expression::LoadNetwork { offset: 16, len: 2 },
-        Expression::Is(vec![169, 254]),
-    ];
-    let names = |protocol: u8| {
+    let names = |to: &[Expression], protocol: u8| {
         let to_port = [
             Expression::Load(Meta::TransportProtocol),
             Expression::Is(vec![protocol]),
@@ -124,9 +119,9 @@ fn arriving() -> Vec<Vec<Expression>> {
             Expression::Is(DNS.to_be_bytes().into()),
             Expression::Accept,
         ];
-        [&link_local[..], &to_port].concat()
+        [to, &to_port].concat()
     };
-    vec![
+    let mut rules = vec![
         vec![
             Expression::Load(Meta::NetworkProtocol),
             Expression::IsNot(vec![IPV4]),
@@ -143,13 +138,33 @@ fn arriving() -> Vec<Vec<Expression>> {
             Expression::IsNot(UNICAST.to_ne_bytes().into()),
             Expression::Drop,
         ],
-        // Link-local addresses must not be forwarded (RFC 3927, 7). Clouds serve the machine's credentials at one of them; some
-        // also run a resolver there.
-        names(UDP),
-        names(TCP),
-        [&link_local[..], &[Expression::Drop]].concat(),
-    ]
+    ];
+    // Some clouds also run a resolver there.
+    for bytes in CREDENTIALS {
+        let to = [
+            // The destination, or its first bytes.
+            Expression::LoadNetwork {
+                offset: 16,
+                len: u32::try_from(bytes.len()).unwrap_or(4),
+            },
+            Expression::Is(bytes.to_vec()),
+        ];
+        rules.push(names(&to, UDP));
+        rules.push(names(&to, TCP));
+        rules.push([&to[..], &[Expression::Drop]].concat());
+    }
+    rules
 }
+
+/// Where clouds serve the machine's credentials, as the first bytes of addresses: the link-local addresses, which must not be forwarded
+/// anyway (RFC 3927, 7), and the addresses of Alibaba Cloud, Azure and Oracle Cloud. Those of IPv6 need no rule, because functions
+/// have no IPv6.
+const CREDENTIALS: [&[u8]; 4] = [
+    &[169, 254],
+    &[100, 100, 100, 200],
+    &[168, 63, 129, 16],
+    &[192, 0, 0, 192],
+];
 
 /// Limits a function's new connections: the machine has one table for all connections, which no function may fill.
 fn too_many() -> Vec<Expression> {

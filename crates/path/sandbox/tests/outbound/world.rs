@@ -29,8 +29,13 @@ pub(crate) const HOST_IN_LAN: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 1);
 /// The host's router, and behind it a server that is also a resolver.
 pub(crate) const ROUTER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
-/// The address at which clouds serve credentials.
-pub(crate) const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+/// The addresses at which clouds serve credentials.
+pub(crate) const METADATA: [Ipv4Addr; 4] = [
+    Ipv4Addr::new(169, 254, 169, 254),
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(168, 63, 129, 16),
+    Ipv4Addr::new(192, 0, 0, 192),
+];
 /// A host beside this one.
 pub(crate) const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
 
@@ -84,7 +89,8 @@ pub(crate) fn enter(resolvers: &Path) -> World {
     loopback::bring_up().expect("a loopback device");
     let here = place(CloneFlags::empty());
     let internet = place(CloneFlags::CLONE_NEWNET);
-    attach(&internet, UPLINK, (HOST, &[ROUTER, SERVER, METADATA]), true);
+    let there = [&[ROUTER, SERVER][..], &METADATA].concat();
+    attach(&internet, UPLINK, (HOST, &there), true);
     World {
         host: here,
         internet,
@@ -134,7 +140,9 @@ fn attach(place: &Place, device: &str, (here, there): (Ipv4Addr, &[Ipv4Addr]), d
     }
     if default {
         apply(route::add_default_route(there[0], index));
-        apply(route::add_route_to(METADATA, index));
+        for address in METADATA {
+            apply(route::add_route_to(address, index));
+        }
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) fn daemon(config: &DaemonConfig) -> [Check; 3] {
         ),
         Check::of(
             ("daemon", "descriptors"),
-            descriptors(),
+            descriptors(config.limits.workers_max()),
             State::Absent,
             "raise the hard limit: LimitNOFILE=65536 in the systemd unit, or `ulimit -Hn`",
         ),
@@ -85,10 +85,9 @@ fn address(address: SocketAddr) -> Result<String, String> {
     }
 }
 
-fn descriptors() -> Result<String, String> {
+fn descriptors(workers: usize) -> Result<String, String> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|error| error.to_string())?;
-    let workers = hard / DESCRIPTORS_PER_WORKER;
-    let found = format!("{hard}, for about {workers} workers");
+    let found = format!("{hard}; there is room for {workers} workers");
     if hard >= DESCRIPTORS_WANTED {
         Ok(found)
     } else {
@@ -97,8 +96,6 @@ fn descriptors() -> Result<String, String> {
 }
 
 const DOCKER_SOCKET: &str = "/var/run/docker.sock";
-/// See "Resources" in docs/operations.md.
-const DESCRIPTORS_PER_WORKER: u64 = 10;
 const DESCRIPTORS_WANTED: u64 = 16_384;
 
 #[cfg(test)]
