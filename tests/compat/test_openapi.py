@@ -1,7 +1,6 @@
 """The OpenAPI document of the control API, judged by a validator of the OpenAPI specification."""
 
 import json
-import urllib.request
 
 import pytest
 from openapi_spec_validator import validate
@@ -10,8 +9,7 @@ from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
 
 @pytest.fixture(scope="module")
 def document(daemon):
-    with urllib.request.urlopen(f"{daemon.endpoint}/_pilot/v1/openapi.json", timeout=10) as answer:
-        return json.load(answer)
+    return json.load(daemon.request("GET", "/_pilot/v1/openapi.json"))
 
 
 def test_the_openapi_document_is_valid(document):
