@@ -12,7 +12,7 @@ use crate::error::Failure;
 
 /// Makes a token.
 #[utoipa::path(
-    post, path = "/_pilot/v1/tokens", tag = "tokens",
+    post, path = "/_pilot/v1/tokens", operation_id = "create_token", tag = "tokens",
     request_body = TokenRequest,
     responses(
         (status = 200, description = "The token, which is shown only here", body = CreatedToken),
@@ -32,7 +32,7 @@ pub(crate) async fn create(
 
 /// All tokens, without themselves.
 #[utoipa::path(
-    get, path = "/_pilot/v1/tokens", tag = "tokens",
+    get, path = "/_pilot/v1/tokens", operation_id = "list_tokens", tag = "tokens",
     responses((status = 200, description = "Every token that was made by a request", body = [TokenInfo])),
 )]
 pub(crate) async fn list(State(admin): State<Admin>) -> Json<Vec<TokenInfo>> {
@@ -41,7 +41,7 @@ pub(crate) async fn list(State(admin): State<Admin>) -> Json<Vec<TokenInfo>> {
 
 /// Makes a token invalid.
 #[utoipa::path(
-    delete, path = "/_pilot/v1/tokens/{token}", tag = "tokens",
+    delete, path = "/_pilot/v1/tokens/{token}", operation_id = "revoke_token", tag = "tokens",
     params(("token" = String, Path, description = "The token's name")),
     responses(
         (status = 204, description = "It is not valid any more"),
