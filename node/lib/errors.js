@@ -116,7 +116,7 @@ function body(error, requestId) {
     return json;
   }
   // a stack with very long lines, or a type with a very long name
-  return JSON.stringify({ errorType: errorType.slice(0, TYPE_LEN_MAX), errorMessage, requestId, trace: [], stackTrace: [] });
+  return JSON.stringify({ errorType: errorType?.slice(0, TYPE_LEN_MAX), errorMessage, requestId, trace: [], stackTrace: [] });
 }
 
 /**

@@ -51,7 +51,7 @@ class HttpAnswer:
         if not self.is_head_sent:
             if is_last and len(data) <= wire.PIECE_LEN_MAX:
                 return self._whole(data)
-            frames.append(wire.encode(wire.HEAD, self._stream, self._head_meta(b""), data[:wire.PIECE_LEN_MAX]))
+            frames.append(wire.encode(wire.HEAD, self._stream, self._head_meta(b""), data[: wire.PIECE_LEN_MAX]))
             self.is_head_sent = True
             at = wire.PIECE_LEN_MAX
         while at < len(data) or (is_last and not self.is_complete):
