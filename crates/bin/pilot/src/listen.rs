@@ -45,21 +45,20 @@ pub(crate) fn of_key<'de, D: Deserializer<'de>>(key: D) -> Result<Option<SocketA
     })
 }
 
-/// Why the daemon cannot listen on an address, and what to do.
-pub(crate) fn refusal(address: SocketAddr, error: &io::Error) -> String {
+/// Why the daemon cannot listen on an address, and what to do. `option` chooses it.
+pub(crate) fn refusal(address: SocketAddr, option: &str, error: &io::Error) -> String {
     let remedy = match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            "another program listens there, perhaps another daemon; stop it, or choose another address with --listen"
-                .to_owned()
-        }
+        io::ErrorKind::AddrInUse => format!(
+            "another program listens there, perhaps another daemon; stop it, or choose another address with {option}"
+        ),
         io::ErrorKind::AddrNotAvailable => format!(
             "{} is not an address of this machine; `ip address` lists those it has, and 0.0.0.0 stands for all of them",
             address.ip()
         ),
         io::ErrorKind::PermissionDenied => {
-            "a port below 1024 needs root; choose a higher one with --listen".to_owned()
+            format!("a port below 1024 needs root; choose a higher one with {option}")
         }
-        _ => format!("{error}; choose another address with --listen"),
+        _ => format!("{error}; choose another address with {option}"),
     };
     format!("cannot listen on {address}: {remedy}")
 }
@@ -111,7 +110,7 @@ mod tests {
             (taken, "another program listens there"),
         ] {
             let error = TcpListener::bind(at).unwrap_err();
-            let said = refusal(at, &error);
+            let said = refusal(at, "--listen", &error);
             assert!(said.contains(wanted), "{said}");
         }
     }

@@ -22,6 +22,7 @@ use pilot_model::access::Grant;
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::daemon_config::DaemonConfig;
+use crate::listen;
 use crate::unix_path;
 
 /// The daemon's listeners. The control socket's file is removed when this is dropped.
@@ -96,9 +97,8 @@ pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening>
 }
 
 async fn bind_tcp(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| {
-        format!("cannot listen on {address}: is another daemon there? choose another address with {option}")
-    })
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|error| anyhow::anyhow!(listen::refusal(address, option, &error)))
 }
 
 /// The file of a Unix socket that is listened on.

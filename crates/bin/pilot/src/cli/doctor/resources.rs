@@ -81,7 +81,7 @@ fn address(address: SocketAddr) -> Result<String, String> {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             Ok(format!("{address} is in use, perhaps by a daemon"))
         }
-        Err(error) => Err(listen::refusal(address, &error)),
+        Err(error) => Err(listen::refusal(address, "listen", &error)),
     }
 }
 
