@@ -6,6 +6,7 @@
 
 const INVOKE = 1;
 const HTTP = 2;
+const SECRETS = 3;
 const READY = 16;
 const RESULT = 17;
 const ERROR = 18;
@@ -161,7 +162,7 @@ function writeHeader(frame, kind, stream, metaLen, bodyLen) {
  * @param {number} reserved
  */
 function check(metaLen, bodyLen, kind, flags, reserved) {
-  if (kind !== INVOKE && kind !== HTTP && (kind < READY || kind > INIT_ERROR)) {
+  if (kind !== INVOKE && kind !== HTTP && kind !== SECRETS && (kind < READY || kind > INIT_ERROR)) {
     throw new ProtocolError('unknown_kind');
   }
   if (metaLen > metaLenMax(kind)) {
@@ -184,7 +185,7 @@ function check(metaLen, bodyLen, kind, flags, reserved) {
  * @param {number} kind
  */
 function metaLenMax(kind) {
-  return kind === INVOKE || kind === HTTP || kind === HEAD ? META_LEN_MAX : SMALL_META_LEN_MAX;
+  return kind === INVOKE || kind === HTTP || kind === SECRETS || kind === HEAD ? META_LEN_MAX : SMALL_META_LEN_MAX;
 }
 
 /**
@@ -196,6 +197,7 @@ function bodyLenMax(kind) {
     case INVOKE:
     case HTTP:
       return REQUEST_LEN_MAX;
+    case SECRETS:
     case READY:
       return 0;
     case HEAD:
@@ -238,6 +240,7 @@ function give(bytes, at, len, onFrame) {
 module.exports = {
   INVOKE,
   HTTP,
+  SECRETS,
   READY,
   RESULT,
   ERROR,

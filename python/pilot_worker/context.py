@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Optional
 
-    from .inputs import Input
+    from .inputs import Inputs
 
 _CLIENT_KEYS = ("installation_id", "app_title", "app_version_name", "app_version_code", "app_package_name")
 
@@ -70,7 +70,8 @@ class LambdaContext:
         self.function_version = meta.get("version") or info.version
         self._deadline_ms: int = meta["deadline_ms"]
         self._client_context = meta.get("client_context")
-        self._inputs: Optional[Dict[str, Input]] = meta.get("inputs")
+        self._meta = meta
+        self._inputs: Optional[Inputs] = None
         self.function_name = info.name
         self.memory_limit_in_mb = info.memory_mb
         self.log_group_name = info.log_group
@@ -80,9 +81,13 @@ class LambdaContext:
     identity = CognitoIdentity()
 
     @property
-    def inputs(self) -> Dict[str, Input]:
+    def inputs(self) -> Inputs:
         """The inputs of this invocation by name; empty if it has none."""
-        return self._inputs or {}
+        if self._inputs is None:
+            from .inputs import Inputs
+
+            self._inputs = Inputs(self._meta.get("inputs", {}), self._meta.get("failed_inputs", ()))
+        return self._inputs
 
     @property
     def client_context(self) -> Optional[ClientContext]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MESSAGE_LEN_MAX = 64 * 1024
 FDS_MAX = 253  # SCM_MAX_FD, include/net/scm.h
 ROLES = ("worker", "template")
-NAMESPACES = ("mnt", "ipc", "uts", "net")
+NAMESPACES = ("user", "mnt", "ipc", "uts", "net")  # in the order in which they are entered
 _SINGLE = frozenset(("channel", "log", "pid", *NAMESPACES))
 _ANCILLARY_LEN = socket.CMSG_SPACE(FDS_MAX * array.array("i").itemsize)
 

@@ -64,8 +64,10 @@ def confine(spec: TemplateSpec, role: str, bounding: List[int]) -> None:
             os.chdir(spec.cwd)
         keeps = role == "template" and spec.keep_caps
         kept = kernel.permitted_capabilities() & KEPT_BY_TEMPLATES if keeps else 0
-        if not keeps:
-            _empty_bounding_set(bounding)
+        if keeps:
+            # Whoever enters a user namespace has every capability there.
+            bounding = [held for held in kernel.bounding_capabilities() if not 1 << held & KEPT_BY_TEMPLATES]
+        _empty_bounding_set(bounding)
         step = f"take uid {spec.uid} and gid {spec.gid}"
         _take_ids(spec, keeps)
         step = "drop capabilities"

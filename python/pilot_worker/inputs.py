@@ -10,12 +10,13 @@ import _socket
 import array
 import os
 from collections import deque
+from collections.abc import Mapping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
     import socket
-    from typing import Any, Deque, Dict, List, Tuple
+    from typing import Any, BinaryIO, Deque, Dict, Iterable, Iterator, List, Tuple
 
 DESCRIPTORS_MAX = 64
 ANCILLARY_LEN = _socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
@@ -66,6 +67,67 @@ class Input:
 
     def __repr__(self) -> str:
         return f"Input(name={self.name!r}, kind={self.kind!r}, size={self.size})"
+
+
+class InputError(LookupError):
+    """An optional input that could not be fetched. The text says why."""
+
+
+class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be evaluated at run time
+    """The inputs of one invocation by name. Memory is a read-only memoryview, without a copy; something else is an `Input`.
+
+    What is taken from here is valid as long as something refers to it. Asking for an optional input that could not be fetched
+    raises InputError; `in` and the iteration leave it out.
+    """
+
+    def __init__(self, given: Dict[str, Input], failed: Iterable[Dict[str, str]]) -> None:
+        self._given = given
+        self._failed = {entry["name"]: entry["problem"] for entry in failed}
+        self._views: Dict[str, memoryview] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        given = self.raw(name)
+        if given.kind != "memory":
+            return given
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = memoryview(given.map() if given.size else b"")
+        return view
+
+    def raw(self, name: str) -> Input:
+        """The descriptor of an input. KeyError, or InputError if the input could not be fetched."""
+        try:
+            return self._given[name]
+        except KeyError:
+            if name in self._failed:
+                raise InputError(f"input {name!r}: {self._failed[name]}") from None
+            raise
+
+    def open(self, name: str) -> BinaryIO:
+        """A file to read the input, at its beginning, to be closed by the caller."""
+        return open(self.path(name), "rb")
+
+    def path(self, name: str) -> str:
+        """A path that programs can open to read the input, valid during the invocation."""
+        return f"/proc/{os.getpid()}/fd/{self.raw(name).fileno()}"
+
+    def array(self, name: str, dtype: Any = "uint8") -> Any:
+        """A read-only numpy array over the memory of the input."""
+        import numpy
+
+        return numpy.frombuffer(self[name], dtype=dtype)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._given
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __repr__(self) -> str:
+        return f"Inputs({list(self._given.values())}, failed={self._failed})"
 
 
 def arrived(ancillary: List[Tuple[int, int, bytes]]) -> None:

@@ -93,7 +93,9 @@ def _run_forked(template: Template, request: ForkRequest) -> NoReturn:
     assert spec is not None, "checked when the request was read"
     try:
         fork.join(request)
-        fork.confine(spec, "worker", template.bounding)
+        # With a specification, it may have entered a user namespace.
+        bounding = template.bounding if request.spec is None else kernel.bounding_capabilities()
+        fork.confine(spec, "worker", bounding)
     except fork.SandboxError as error:
         worker.fail(channel, error)
     stamps = worker.Stamps(template.forked_ns, time.monotonic_ns())

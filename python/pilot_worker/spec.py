@@ -25,7 +25,7 @@ class TemplateSpec:
 
     __slots__ = (
         "level", "cwd", "sys_path", "imports", "handler", "interface", "environment", "uid", "gid",
-        "keep_caps", "filter", "concurrency", "function",
+        "keep_caps", "filter", "concurrency", "function", "secrets",
     )  # fmt: skip
 
     def __init__(self, document: object) -> None:
@@ -48,6 +48,7 @@ class TemplateSpec:
         if self.concurrency < 1:
             raise SpecError("concurrency is less than 1")
         self.function: Dict[str, Any] = _of(document, "function", dict, None) or {}
+        self.secrets: bool = _of(document, "secrets", bool, False)
 
 
 def _of(document: Dict[str, Any], key: str, kind: type, default: Any) -> Any:

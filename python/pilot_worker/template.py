@@ -110,6 +110,8 @@ class Template:
         become = _not_a_worker
         if self.prepared is not None:
             become = self.prepared.run_with_descriptors if descriptors.has_work() else self.prepared.run
+            if self.prepared.function.spec.secrets:
+                become = self.prepared.run_with_secrets
         while True:
             result = server.serve(become)
             if result != native.MESSAGE:

@@ -21,6 +21,7 @@ from . import (
     hooks,
     imports,
     output,
+    secret_values,
     threads,
     warmup,
     wire,
@@ -66,7 +67,21 @@ class Prepared:
 
     def can_say_ready_at_once(self) -> bool:
         """Whether a worker is initialised as soon as it is forked: it has no hooks, no lifespan and no descriptors to make."""
-        return self.call is not None and not hooks.has_after_restore() and not descriptors.has_work()
+        is_bare = self.call is not None and not self.function.spec.secrets
+        return is_bare and not hooks.has_after_restore() and not descriptors.has_work()
+
+    def run_with_secrets(self, forked_ns: int, sandboxed_ns: int, problem: str) -> NoReturn:
+        """Instead of `run`, if the function has secrets. It is a method of its own for the same reason as the next one."""
+        try:
+            if not problem:
+                secret_values.receive(self.channel)
+        except ChannelClosed:
+            end(0)
+        except BaseException as error:  # the daemon sent something else
+            fail(self.channel, error)
+        if descriptors.has_work():
+            self.run_with_descriptors(forked_ns, sandboxed_ns, problem)
+        self.run(forked_ns, sandboxed_ns, problem)
 
     def run_with_descriptors(self, forked_ns: int, sandboxed_ns: int, problem: str) -> NoReturn:
         """Instead of `run`, if there are descriptors to make. It is a method of its own, because even a test in `run` costs the
@@ -113,9 +128,15 @@ def run(channel: Channel, function: Optional[handler.Function], spec: Optional[T
         if function is None:
             assert spec is not None, "checked when the request was read"
             imports.apply(spec)
+        if spec is not None and spec.secrets:
+            secret_values.receive(channel)
+        if function is None:
+            assert spec is not None, "checked above"
             imports.import_declared(spec.imports)
             function = handler.load(spec)
         hooks.run_after_restore()
+    except ChannelClosed:
+        end(0)
     except SystemExit as error:
         _end_with(error)
     except BaseException as error:  # user code at import or in a hook: reported instead of READY

@@ -20,9 +20,8 @@ import os
 def handler(event, context):
     seen = {}
     for name, given in context.inputs.items():
-        if given.kind == "memory":
-            with given.map() as memory:
-                seen[name] = memory[:].decode()
+        if isinstance(given, memoryview):
+            seen[name] = bytes(given).decode()
         else:
             with given.socket() as peer:
                 peer.sendall(b"hello")
@@ -35,8 +34,11 @@ ASYNC = CODE.replace("def handler", "async def handler")
 
 
 def ask(worker: Stream, stream: int, event: object, inputs: list[dict[str, object]], fds: list[int]) -> None:
-    meta = json.dumps(invoke_meta(inputs=inputs)).encode()
-    body = json.dumps(event).encode()
+    send(worker, stream, invoke_meta(inputs=inputs), json.dumps(event).encode(), fds)
+
+
+def send(worker: Stream, stream: int, described: dict[str, object], body: bytes, fds: list[int]) -> None:
+    meta = json.dumps(described).encode()
     frame = wire.HEADER.pack(len(meta), len(body), stream, wire.INVOKE, len(fds), 0) + meta + body
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     sent = worker.socket.sendmsg([frame[:20]], rights)
@@ -60,6 +62,35 @@ def test_a_handler_maps_memory_and_uses_a_socket(start: Start, code: str) -> Non
     kind, _, _, body = worker.frame()
     assert (kind, json.loads(body)) == (wire.RESULT, {"photo": "pixels", "db": "socket"})
     assert here.recv(5) == b"hello"
+
+
+def test_an_input_is_a_view_a_file_a_path_or_an_error(start: Start) -> None:
+    worker = start(
+        """
+def handler(event, context):
+    inputs = context.inputs
+    try:
+        inputs["mask"]
+    except LookupError as error:
+        failed = str(error)
+    with inputs.open("photo") as file, open(inputs.path("photo"), "rb") as again:
+        return [
+            list(inputs), "mask" in inputs, failed, inputs["photo"].readonly, inputs["photo"] is inputs["photo"],
+            bytes(inputs["empty"]).decode(), file.read().decode(), again.read(3).decode(),
+        ]
+"""
+    )
+    photo, empty = memory(b"pixels"), memory(b"")
+    meta = invoke_meta(
+        inputs=[{"name": "photo", "kind": "memory", "len": 6}, {"name": "empty", "kind": "memory", "len": 0}],
+        failed_inputs=[{"name": "mask", "problem": "there is no such object"}],
+    )
+    send(worker, 1, meta, b"{}", [photo, empty])
+    kind, _, _, body = worker.frame()
+    assert (kind, json.loads(body)) == (
+        wire.RESULT,
+        [["photo", "empty"], False, "input 'mask': there is no such object", True, True, "", "pixels", "pix"],
+    )
 
 
 def test_inputs_belong_to_their_invocation_alone(start: Start) -> None:

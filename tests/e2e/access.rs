@@ -35,7 +35,7 @@ fn over(mut connection: Connection, request: &Request, token: Option<&str>) -> R
     connection.exchange(&request)
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -48,7 +48,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 /// A port that is free at the moment.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }

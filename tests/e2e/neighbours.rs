@@ -12,15 +12,15 @@ use serde_json::json;
 use crate::{ECHO, answer, daemon, daemon_with, failure};
 
 /// Memory that the daemon may need beyond what it had when it was quiet.
-const MEMORY_MORE_MAX: u64 = 64 << 20;
+pub(crate) const MEMORY_MORE_MAX: u64 = 64 << 20;
 
-fn invocation(function: &str, event: &serde_json::Value) -> Request {
+pub(crate) fn invocation(function: &str, event: &serde_json::Value) -> Request {
     let target = format!("/2015-03-31/functions/{function}/invocations");
     Request::new("POST", &target).body(event.to_string())
 }
 
 /// Calls a function from many connections that do not read. Returns them with the daemon's highest memory.
-fn unread(
+pub(crate) fn unread(
     daemon: &Daemon,
     request: &Request,
     count: usize,

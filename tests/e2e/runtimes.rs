@@ -45,7 +45,7 @@ while True:
 "#;
 
 /// A project with a Runtime API function, `lab`, with this code.
-fn provided(code: &str, keys: &str) -> Project {
+pub(crate) fn provided(code: &str, keys: &str) -> Project {
     Project::empty()
         .file("bootstrap.py", BOOTSTRAP)
         .file("app.py", code)

@@ -277,7 +277,7 @@ fn every_exit_code_is_as_the_table_says() {
             &[
                 &["dance"],
                 &["list", "--loud"],
-                &["list", "--endpoint", "https://a"],
+                &["list", "--endpoint", "ftp://a"],
                 &["invoke", "lab", "--data", "{"],
                 &["invoke", "lab", "--file", &gone],
                 &["deploy", &gone],

@@ -50,6 +50,10 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             },
         ));
         attempts.push(Attempt::new(
+            format!("{worker}: has its own secret and can neither change it nor its folder"),
+            move |ground| ground.holds(worker, "change_secret", json!([])),
+        ));
+        attempts.push(Attempt::new(
             format!("{worker}: no devices but the harmless ones"),
             move |ground| ground.holds(worker, "devices", json!([])),
         ));
@@ -58,6 +62,16 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             move |ground| ground.holds(worker, "mounts", json!([])),
         ));
     }
+    attempts.push(Attempt::new(
+        "what is mounted below /usr on the host is read-only",
+        below_usr,
+    ));
+    attempts_on_tmp(&mut attempts);
+    attempts
+}
+
+/// The size and the lifetime of /tmp.
+fn attempts_on_tmp(attempts: &mut Vec<Attempt>) {
     attempts.push(Attempt::new("/tmp has a limit in bytes", |ground| {
         let response = ground.raw("hostile", "tmp_fill", json!([1024]));
         // /tmp counts as memory, so being killed at the memory limit is correct, too.
@@ -99,7 +113,30 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             Verdict::Pass(String::new())
         },
     ));
-    attempts
+}
+
+fn below_usr(ground: &Ground) -> Verdict {
+    let keys = json!({"memory_mb": 128, "network": "none"});
+    let place = ground.below_usr.0.display();
+    let code = format!(
+        "import os\n\
+         def handler(event, context):\n    \
+             seen, got = os.listdir('{place}'), []\n    \
+             options = [line.split()[5] for line in open('/proc/self/mountinfo') if line.split()[4] == '{place}']\n    \
+             try:\n        \
+                 open('{place}/escaped', 'w').close()\n        \
+                 got.append('written')\n    \
+             except OSError as error:\n        \
+                 seen.append(str(error))\n    \
+             for flag in ('ro', 'nosuid', 'nodev'):\n        \
+                 if not options or flag not in options[0].split(','):\n            \
+                     got.append('not ' + flag)\n    \
+             return [bool(got), [seen, options, got]]\n"
+    );
+    ground.daemon.upload_code("below-usr", &keys, &code);
+    let response = ground.daemon.invoke("below-usr", &json!({})).ok();
+    ground.daemon.cli_ok(&["remove", "below-usr"]);
+    verdict_of(&response.json())
 }
 
 fn verdict_of(said: &serde_json::Value) -> Verdict {

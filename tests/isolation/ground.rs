@@ -1,6 +1,9 @@
 //! The environment of the attempts: a daemon with hostile functions, a victim, and secrets in places that only their owner may see.
 
-use pilot_harness::{Daemon, DaemonOptions, Machine, Response};
+use std::path::PathBuf;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use pilot_harness::{Daemon, DaemonOptions, Machine, Request, Response};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -27,6 +30,8 @@ pub(crate) struct Ground {
     pub(crate) machine: Machine,
     /// A folder of the host with a readable secret.
     pub(crate) host_files: TempDir,
+    /// Mounted before the daemon has started, because one that is not root has a copy of the host's mounts.
+    pub(crate) below_usr: Submount,
 }
 
 impl Ground {
@@ -39,6 +44,7 @@ impl Ground {
             .unwrap();
         std::fs::write(host_files.path().join("secret.txt"), HOSTS_SECRET).unwrap();
         open_to_all(host_files.path());
+        let below_usr = Submount::mount();
         let options = DaemonOptions {
             machine,
             config: Some(format!(
@@ -54,14 +60,22 @@ impl Ground {
             }
             keys
         };
+        // The victim's secrets are also a secret's value: a variable and a file. The hostile ones have a file of their own.
+        set_secret(&daemon, "victims", VICTIMS_SECRET);
+        set_secret(&daemon, "own", "the hostile function's own");
+        let own = json!({"secrets": {"OWN": {"secret": "own", "file": "own"}}});
+        let spawned = json!({"template": "off", "secrets": own["secrets"]});
         let victim = format!("{HOSTILE}\nSECRET = \"{VICTIMS_SECRET}\"\n");
         daemon.upload_code(
             "victim",
-            &keys(json!({"environment": {"SECRET": VICTIMS_SECRET}})),
+            &keys(json!({
+                "environment": {"SECRET": VICTIMS_SECRET},
+                "secrets": {"GIVEN": "victims", "GIVEN_FILE": {"secret": "victims", "file": "victims"}},
+            })),
             &victim,
         );
-        daemon.upload_code("hostile", &keys(json!({})), HOSTILE);
-        daemon.upload_code("spawned", &keys(json!({"template": "off"})), HOSTILE);
+        daemon.upload_code("hostile", &keys(own), HOSTILE);
+        daemon.upload_code("spawned", &keys(spawned), HOSTILE);
         daemon.upload_code("once", &keys(json!({"reuse": "once"})), HOSTILE);
         daemon.upload_code("slow", &keys(json!({"cpu": SLOW_CPU})), HOSTILE);
         daemon.upload_code("roomy", &keys(json!({"memory_mb": 1024})), HOSTILE);
@@ -74,6 +88,7 @@ impl Ground {
             daemon,
             machine,
             host_files,
+            below_usr,
         };
         // The victim must run while the others try to reach it.
         ground.ask("victim", "tmp_write", json!(["secret", VICTIMS_SECRET]));
@@ -125,6 +140,40 @@ impl Ground {
     /// The victim's count, which shows that it still answers from the same worker.
     pub(crate) fn victim_count(&self) -> u64 {
         self.ask("victim", "count", json!([]))[1].as_u64().unwrap()
+    }
+}
+
+fn set_secret(daemon: &Daemon, name: &str, value: &str) {
+    let target = format!("/_pilot/v1/secrets/{name}");
+    daemon.send(&Request::new("PUT", &target).body(value)).ok();
+}
+
+/// A file system below `/usr` that everybody may write to.
+pub(crate) struct Submount(pub(crate) PathBuf);
+
+impl Submount {
+    fn mount() -> Self {
+        let place = PathBuf::from(format!("/usr/pilot-isolation-{}", std::process::id()));
+        std::fs::create_dir(&place).unwrap();
+        let made = Self(place);
+        let kind = Some("tmpfs");
+        mount(
+            kind,
+            &made.0,
+            kind,
+            MsFlags::empty(),
+            Some("mode=0777,size=1m"),
+        )
+        .unwrap();
+        std::fs::write(made.0.join("of-the-host"), "x").unwrap();
+        made
+    }
+}
+
+impl Drop for Submount {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+        let _ = std::fs::remove_dir(&self.0);
     }
 }
 

@@ -333,6 +333,30 @@ def try_write():
     return got
 
 
+def try_change_secret():
+    path = os.environ["OWN"]
+    if open(path).read() != "the hostile function's own":
+        return True, "it is not there"
+    folder = os.path.dirname(path)
+    if os.listdir(folder) != [os.path.basename(path)]:
+        return True, os.listdir(folder)
+    done = []
+    for name, change in {
+        "write": lambda: open(path, "w").close(),
+        "chmod": lambda: os.chmod(path, 0o666),
+        "chmod the folder": lambda: os.chmod(folder, 0o777),
+        "remove": lambda: os.unlink(path),
+        "create": lambda: open(folder + "/new", "w").close(),
+        "move": lambda: os.rename(folder, "/tmp/secrets"),
+    }.items():
+        try:
+            change()
+            done.append(name)
+        except OSError:
+            pass
+    return bool(done), done
+
+
 def try_find(words, limit_s=8.0):
     """Searches for secrets in all readable files, file names, environments and command lines."""
     found = []
@@ -759,7 +783,8 @@ def try_pids(limit):
 
 def try_rlimits():
     bad = []
-    if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0:
+    # 1 byte is none, also for a core that the kernel pipes to a program (core(5)).
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] != 1:
         bad.append("core dumps")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard > 65536 or hard == resource.RLIM_INFINITY:

@@ -17,6 +17,7 @@ mod files;
 mod ground;
 mod import;
 mod limits;
+mod loopback;
 mod others;
 mod privileges;
 
@@ -100,6 +101,7 @@ fn as_root() -> Vec<Attempt> {
         calls::attempts(),
         files::attempts(),
         others::attempts(),
+        loopback::attempts(),
         limits::attempts(),
         import::attempts(),
         builds::attempts(),

@@ -9,8 +9,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -43,14 +41,15 @@ class UnixConnection(http.client.HTTPConnection):
 class Daemon:
     """`pilot serve`, which is ended by its process id."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *options: str | Path) -> None:
+        """`options` are further arguments of `pilot serve`."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.endpoint = f"http://{self.address}"
         self.log = home / "daemon.log"
         self.data = home / "data"
-        command = [binary(), "serve", "--listen", self.address, "--data-dir", self.data]
+        command = [binary(), "serve", "--listen", self.address, "--data-dir", self.data, *options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + 20
@@ -61,10 +60,16 @@ class Daemon:
             time.sleep(0.02)
 
     def ready(self) -> bool:
+        """Asks on the control socket, because the address may have TLS, and connects to the address."""
         try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.endpoint}/readyz", timeout=2):
-                return True
-        except (urllib.error.URLError, OSError):
+            connection = UnixConnection(self.data / "control.sock", 2)
+            connection.request("GET", "/readyz")
+            if connection.getresponse().status != 200:
+                return False
+            host, _, port = self.address.rpartition(":")
+            socket.create_connection((host, int(port)), 2).close()
+            return True
+        except OSError:
             return False
 
     def up(self, folder: Path, *options: str, timeout_s: float = 200) -> subprocess.CompletedProcess[str]:

@@ -23,9 +23,13 @@ impl Site {
             url: url.to_owned(),
             problem,
         };
-        let rest = url
-            .strip_prefix("http://")
-            .ok_or_else(|| wrong("is not an http:// address"))?;
+        let rest = url.strip_prefix("http://").ok_or_else(|| {
+            wrong(if url.starts_with("https://") {
+                "has TLS, which the load generator does not speak: measure an address without TLS"
+            } else {
+                "is not an http:// address"
+            })
+        })?;
         let (host, path) = match rest.find('/') {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),

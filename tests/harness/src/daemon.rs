@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -30,6 +31,10 @@ pub struct DaemonOptions {
     pub token: Option<String>,
     /// The machine that the daemon finds.
     pub machine: Machine,
+    /// The data directory is a file system of its own of this size. Needs root.
+    pub data_disk_mb: Option<u32>,
+    /// The daemon's own log cannot be written, as on a full disk.
+    pub full_log: bool,
 }
 
 /// The machine that a daemon finds. All variants except the first need root.
@@ -82,6 +87,8 @@ const NOBODY: u32 = 65_534;
 pub struct Daemon {
     binary: PathBuf,
     options: DaemonOptions,
+    /// Before `home`, which it is mounted in.
+    _disk: Option<Disk>,
     home: TempDir,
     address: SocketAddr,
     child: Option<Child>,
@@ -107,8 +114,10 @@ impl Daemon {
             .prefix("pilot-test-")
             .tempdir()
             .unwrap();
+        let disk = options.data_disk_mb;
         let mut daemon = Self {
             binary: binary.as_ref().to_owned(),
+            _disk: disk.map(|mb| Disk::mount(home.path().join("data"), mb)),
             options,
             home,
             address: free_address(),
@@ -134,6 +143,7 @@ impl Daemon {
         let daemon = Self {
             binary: binary.as_ref().to_owned(),
             options,
+            _disk: None,
             home: tempfile::tempdir().unwrap(),
             address: free_address(),
             child: None,
@@ -183,7 +193,7 @@ impl Daemon {
                 );
             }
             if TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok()
-                && self.send(&Request::new("GET", "/readyz")).status == 200
+                && self.is_ready()
             {
                 break;
             }
@@ -198,12 +208,25 @@ impl Daemon {
         self.child = Some(child);
     }
 
+    /// Asks on the control socket, which is bound before the address, because that one may have TLS. A test may have put the socket
+    /// somewhere else.
+    fn is_ready(&self) -> bool {
+        let request = Request::new("GET", "/readyz").header("connection", "close");
+        if self.control_socket().exists() {
+            self.connect_control().exchange(&request).status == 200
+        } else {
+            self.send(&request).status == 200
+        }
+    }
+
     fn spawn(&self) -> Child {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.log_path())
-            .unwrap();
+        let log = if self.options.full_log {
+            File::options().write(true).open("/dev/full")
+        } else {
+            let mut options = File::options();
+            options.create(true).append(true).open(self.log_path())
+        };
+        let log = log.unwrap();
         let program = match self.options.machine {
             Machine::WithoutRoot => self.copied_binary(),
             Machine::AsItIs | Machine::WithoutCgroups => self.binary.clone(),
@@ -585,6 +608,26 @@ impl Daemon {
             self.log()
         );
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+/// A mounted file system in memory. Dropping it unmounts it.
+#[derive(Debug)]
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: PathBuf, mb: u32) -> Self {
+        std::fs::create_dir(&at).unwrap();
+        let size = format!("size={mb}m");
+        let flags = MsFlags::empty();
+        mount(Some("tmpfs"), &at, Some("tmpfs"), flags, Some(&*size)).unwrap();
+        Self(at)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
     }
 }
 

@@ -285,6 +285,11 @@ impl Connection {
         bytes
     }
 
+    /// Some bytes as they come; 0 if the server has ended the connection in any way.
+    pub fn read_some(&mut self, into: &mut [u8]) -> usize {
+        self.reader.read(into).unwrap_or(0)
+    }
+
     /// Closes the connection at once.
     pub fn hang_up(self) {
         let _ = match self.reader.get_ref() {

@@ -39,6 +39,22 @@ impl Utc {
         }
     }
 
+    /// Seconds since 1970-01-01. `None`: before that. A day that its month does not have counts as one of the next month.
+    #[must_use]
+    pub fn unix_s(self) -> Option<u64> {
+        if !(1..=12).contains(&self.month) || self.year < 1970 {
+            return None;
+        }
+        // The reverse of `civil`.
+        let year = self.year - u64::from(self.month <= 2);
+        let (era, year_of_era) = (year / 400, year % 400);
+        let month_from_march = (self.month + 9) % 12;
+        let day_of_year = ((153 * month_from_march + 2) / 5 + self.day).checked_sub(1)?;
+        let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+        let day = (era * 146_097 + day_of_era).checked_sub(719_468)?;
+        Some(day * 86_400 + self.hour * 3600 + self.minute * 60 + self.second)
+    }
+
     /// `Jan` to `Dec`.
     #[must_use]
     pub fn month_name(self) -> &'static str {
@@ -96,6 +112,11 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_time_comes_back(unix_s in 0_u64..20_000_000_000) {
+            prop_assert_eq!(Utc::of_unix_ms(unix_s * 1000).unix_s(), Some(unix_s));
+        }
+
         #[test]
         fn the_next_day_is_the_next_in_the_month_or_the_first(day in 0_u64..200_000) {
             let at = |day: u64| Utc::of_unix_ms(day * 86_400_000);

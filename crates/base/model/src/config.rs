@@ -7,10 +7,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
+use crate::cors::Cors;
 use crate::ids::FunctionName;
+use crate::inputs::InputConfig;
 use crate::layer::Layer;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
+use crate::secret::SecretUse;
 use crate::timeline::WorkerOrigin;
 
 /// What a version does and may use.
@@ -53,6 +56,15 @@ pub struct FunctionConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub layers: Vec<Layer>,
+    /// Its secrets, by variable. Their values are not part of a version: a worker gets those of its start.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, SecretUse>,
+    /// Which web pages of other sites may call its URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cors: Option<Cors>,
+    /// Its inputs by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, InputConfig>,
 }
 
 impl FunctionConfig {

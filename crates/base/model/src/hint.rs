@@ -4,8 +4,8 @@
 
 use serde::Deserialize;
 
-use crate::Network;
 use crate::config::FunctionConfig;
+use crate::{Network, TemplateMode};
 
 /// The hint for Lambda's error body (JSON), in one line of ASCII. `None`: there is nothing to add.
 #[must_use]
@@ -22,6 +22,11 @@ pub fn of_error(config: &FunctionConfig, body: &[u8]) -> Option<String> {
             "add '{module}' to the dependencies in package.json in the function's folder, and deploy again"
         ));
     }
+    if error.error_type == "KeyError"
+        && let Some(hint) = secret_at_import(config, &error.error_message)
+    {
+        return Some(hint);
+    }
     let needs_network = NO_NETWORK
         .iter()
         .any(|text| error.error_message.contains(text));
@@ -29,6 +34,18 @@ pub fn of_error(config: &FunctionConfig, body: &[u8]) -> Option<String> {
         "the function has no network (network = \"none\"); set network = \"outbound\" in pilot.toml, and deploy again"
             .to_owned()
     })
+}
+
+/// The module reads a secret's variable when it is imported, in the template.
+fn secret_at_import(config: &FunctionConfig, message: &str) -> Option<String> {
+    let variable = message.strip_prefix('\'')?.strip_suffix('\'')?;
+    if !config.secrets.contains_key(variable) || config.template == TemplateMode::Off {
+        return None;
+    }
+    Some(format!(
+        "{variable} is a secret, and workers get secrets after the fork: read it in the handler or in an after_restore hook, or set \
+         template = \"off\" in pilot.toml, and deploy again"
+    ))
 }
 
 fn python_package(config: &FunctionConfig, module: &str) -> String {
@@ -71,6 +88,8 @@ fn named(rest: &str) -> Option<&str> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ErrorBody {
+    #[serde(default)]
+    error_type: String,
     #[serde(default)]
     error_message: String,
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{InvocationId, WorkerId};
-use crate::timeline::{StartKind, Timeline};
+use crate::timeline::{Instant, StartKind, Timeline};
 use crate::version::Version;
 
 /// What a worker receives of an invocation, except the payload.
@@ -27,8 +27,56 @@ pub struct InvocationHead {
     pub client_context: Option<String>,
     /// A trace header, as received.
     pub trace: Option<String>,
+    /// Inputs that could not be fetched and are optional.
+    pub failed_inputs: Vec<FailedInput>,
     /// The payload is the body of this HTTP request, for an ASGI or WSGI application. `None`: the payload is an event, JSON.
     pub http: Option<HttpRequestHead>,
+}
+
+/// An optional input that could not be fetched. The handler gets the problem when it asks for the input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedInput {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub problem: String,
+}
+
+/// The way of one input from its store to the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Transfer {
+    /// The input's name.
+    pub input: String,
+    /// Its location, with what the placeholders stand for.
+    pub from: String,
+    /// Its length, bytes; 0 if it failed.
+    pub bytes: u64,
+    /// The fetch began.
+    pub began: Instant,
+    /// The last byte was here, or the fetch failed.
+    pub ended: Instant,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Transfer {
+    /// How long it took.
+    #[must_use]
+    pub fn took(&self) -> Duration {
+        self.ended.since(self.began)
+    }
+
+    /// How much of it passed while the worker started: time that the invocation did not wait for the transfer (Truffle, section
+    /// IV, Eq. 4).
+    #[must_use]
+    pub fn hidden(&self, timeline: &Timeline) -> Duration {
+        let (Some(admitted), Some(initialised)) = (timeline.admitted, timeline.initialised) else {
+            return Duration::ZERO;
+        };
+        self.ended.min(initialised).since(self.began.max(admitted))
+    }
 }
 
 /// The head of an HTTP request for an application.
@@ -67,6 +115,8 @@ pub enum Outcome {
     OutOfMemory,
     /// The handler could not be imported, or the worker could not be started.
     InitError,
+    /// An input could not be fetched.
+    InputError,
     /// The queue was full or the deadline passed in it.
     Throttled,
     /// The client hung up.
@@ -84,6 +134,7 @@ impl Outcome {
             Self::Crash => "crash",
             Self::OutOfMemory => "out_of_memory",
             Self::InitError => "init_error",
+            Self::InputError => "input_error",
             Self::Throttled => "throttled",
             Self::Cancelled => "cancelled",
         }
@@ -147,6 +198,8 @@ pub struct InvocationRecord {
     /// worker includes the start, and the invocations add up to what the worker used. `None`: it cannot be measured, or the
     /// worker serves several invocations at once.
     pub cpu: Option<CpuTime>,
+    /// The inputs that were fetched for it.
+    pub transfers: Vec<Transfer>,
     /// Request and response bodies, bytes.
     pub bytes_in: u64,
     /// See `bytes_in`.
@@ -217,6 +270,9 @@ pub struct InvocationSummary {
     pub outcome: Outcome,
     /// Its stamps.
     pub timeline: Timeline,
+    /// The inputs that were fetched for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transfers: Vec<Transfer>,
     /// When it was received, Unix milliseconds.
     pub received_unix_ms: u64,
 }

@@ -5,7 +5,9 @@ mod build;
 mod control;
 mod engine;
 mod http;
+mod inputs;
 mod runtime;
+mod secrets;
 mod tokens;
 mod worker;
 
@@ -18,11 +20,13 @@ use crate::timeline::Instant;
 pub use build::{
     BuildAddress, BuildCommand, BuildEnd, BuildError, BuildHost, BuildPlace, BuildSpec, Unreached,
 };
-pub use control::{ControlPlane, Observation, Observed, Platform, Scaling};
+pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
 pub use engine::{Engine, StartError, TemplateMemory};
 pub use http::{BodyError, PassedRequest, PassedResponse, StreamedBody};
+pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
-pub use tokens::Tokens;
+pub use secrets::Secrets;
+pub use tokens::{Signer, Tokens};
 pub use worker::{
     Answer, Call, Done, HttpHead, INPUTS_MAX, Input, InputKind, MemoryShortage, Part, StartStamps,
     Worker, WorkerFault, WorkerMemory,

@@ -194,6 +194,11 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Why its workers cannot have secrets as files, in words. `None`: they can.
+    fn no_secret_files(&self) -> Option<String> {
+        None
+    }
+
     /// What it needs of CPython. `None`: no Python, whatever files the code contains.
     fn python(&self) -> Option<PythonNeed> {
         Some(PythonNeed::of_program(self.program()))

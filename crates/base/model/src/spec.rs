@@ -1,7 +1,7 @@
 //! `FunctionSpec`: a function as the user wrote it in `pilot.toml` or sent it to the control API. Every key is optional;
 //! [`FunctionSpec::check`] returns the [`FunctionConfig`], in which none is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,10 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::checks::{check_owner, check_variable, in_range, one_of};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
+use crate::cors::CorsSpec;
 use crate::ids::FunctionName;
+use crate::inputs::{self, InputSpec};
 use crate::layer::{self, Layer};
 use crate::policy::{Policy, PolicySpec};
 use crate::runtime::Runtime;
+use crate::secret::{self, SecretSpec, SecretUse};
 
 /// The keys of one function, with Lambda's words. `path`, the folder of the code, is only for the client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -78,6 +81,18 @@ pub struct FunctionSpec {
     /// were uploaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<String>,
+    /// Secrets, by the variable that has the value, or the path of the file with the value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, SecretSpec>,
+    /// Which web pages of other sites may call the function's URL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cors: Option<CorsSpec>,
+    /// The names of those secrets that are shared by all owners. The control API knows it; a request cannot say it.
+    #[serde(skip)]
+    pub shared_secrets: BTreeSet<String>,
+    /// Data that is fetched while the worker starts, by the name that the handler uses.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, InputSpec>,
 }
 
 /// The `[functions.NAME.scale]` table.
@@ -166,6 +181,16 @@ impl FunctionSpec {
         let layers = self
             .check_layers(&runtime)
             .map_err(|problem| fail("layers", problem))?;
+        let secrets = self
+            .check_secrets(&runtime, interface, &owner)
+            .map_err(|problem| fail("secrets", problem))?;
+        let cors = self.cors.as_ref().map(CorsSpec::check).transpose();
+        let cors = cors.map_err(|(key, problem)| fail(key, problem))?;
+        let inputs = inputs::check(
+            &self.inputs,
+            runtime.forks() && interface == Interface::Event,
+        )
+        .map_err(|problem| fail("inputs", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(
             clippy::cast_possible_truncation,
@@ -189,7 +214,34 @@ impl FunctionSpec {
             scale,
             owner,
             layers,
+            secrets,
+            cors,
+            inputs,
         })
+    }
+
+    /// Which secrets the function uses, and how.
+    fn check_secrets(
+        &self,
+        runtime: &Runtime,
+        interface: Interface,
+        owner: &str,
+    ) -> Result<BTreeMap<String, SecretUse>, String> {
+        let mut secrets = secret::check(&self.secrets, &self.environment, owner)?;
+        for (variable, used) in &mut secrets {
+            if let (true, Some(reason)) = (used.file.is_some(), runtime.no_secret_files()) {
+                return Err(format!("{variable}: {reason}"));
+            }
+            if variable == "PORT" && interface == Interface::Http {
+                return Err(
+                    "has the variable PORT, which every worker's server is given".to_owned(),
+                );
+            }
+            if self.shared_secrets.contains(used.secret.as_str()) {
+                used.owner.clear();
+            }
+        }
+        Ok(secrets)
     }
 
     /// The layers as they are sent to the daemon.

@@ -99,7 +99,7 @@ pub struct Timeline {
     pub sandboxed: Option<Instant>,
     /// The handler is imported and the hooks have run, or the start has failed.
     pub initialised: Option<Instant>,
-    /// The payload was complete. `None`: it was complete when the invocation was admitted.
+    /// The payload and the inputs were complete. `None`: they were complete when the invocation was admitted.
     #[serde(default)]
     pub inputs_ready: Option<Instant>,
     /// The handler was called.

@@ -11,6 +11,8 @@ use pilot_model::ports::{MemoryShortage, WorkerMemory};
 use pilot_model::{BoxFuture, CpuTime};
 use tokio::net::TcpStream;
 
+use crate::OwnProcesses;
+
 /// The sandbox or container of a worker: its end, output and memory.
 pub trait Instance: Send + Sync + Debug {
     /// Resolves when the main process has ended. May be called repeatedly, also after the end.
@@ -48,6 +50,11 @@ pub trait Instance: Send + Sync + Debug {
 
     /// Its memory limit, bytes; named in out-of-memory faults.
     fn memory_bytes_max(&self) -> u64;
+
+    /// If others can reach the loopback device of its network: whose connections are its own.
+    fn among_neighbours(&self) -> Option<OwnProcesses> {
+        None
+    }
 }
 
 /// How an instance's main process ended.

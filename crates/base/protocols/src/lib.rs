@@ -1,22 +1,26 @@
 //! How the daemon talks to a worker that it did not fork: as the server of the Lambda Runtime API that the worker polls
 //! ([`ProvidedWorker`]), or as the client of the worker's HTTP server ([`HttpWorker`]).
 //!
+//! [`MemoryBudget`] bounds the memory that functions make the daemon use: for what they answer, and for their inputs.
+//!
 //! Sandboxes and containers implement [`Instance`] and provide a listener or a [`Reach`] into their network. Nothing here
 //! starts a process. Every task belongs to a worker and ends when the worker is dropped.
 
-mod answers;
+mod budget;
 mod error_body;
 mod http;
 mod instance;
 mod life;
+mod neighbours;
 mod provided;
 mod start;
 #[cfg(test)]
 mod testing;
 
-pub use answers::{AnswerMemory, FREE_LEN, FunctionMemory, Reserved};
+pub use budget::{FREE_LEN, FunctionBudget, MemoryBudget, Reserved};
 pub use http::HttpWorker;
 pub use instance::{Awaited, End, Held, Instance, Reach, Retire};
+pub use neighbours::OwnProcesses;
 pub use provided::ProvidedWorker;
 pub use start::Start;
 

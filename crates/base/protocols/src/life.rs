@@ -10,7 +10,7 @@ use pilot_model::{BoxFuture, CpuTime};
 use tokio::sync::SetOnce;
 use tokio::time::timeout;
 
-use crate::{End, Instance, Retire};
+use crate::{End, Instance, OwnProcesses, Retire};
 
 /// The instance of one worker.
 #[derive(Debug)]
@@ -63,6 +63,11 @@ impl Life {
     /// As [`Life::ended`], but waits only as long as it takes to tell a dead worker from a broken connection.
     pub(crate) async fn ended_soon(&self) -> Option<End> {
         timeout(END_TIME_MAX, self.ended()).await.ok()
+    }
+
+    /// See [`Instance::among_neighbours`].
+    pub(crate) fn among_neighbours(&self) -> Option<OwnProcesses> {
+        self.instance.among_neighbours()
     }
 
     pub(crate) fn kill(&self) {

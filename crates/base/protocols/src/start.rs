@@ -7,7 +7,7 @@ use pilot_model::ports::{StartError, StartStamps};
 use pilot_model::{Instant, Version, WorkerId};
 
 use crate::life::Life;
-use crate::{End, FunctionMemory};
+use crate::{End, FunctionBudget};
 
 /// The start of a worker whose process already runs.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub struct Start {
     /// Longest time from here until it is ready.
     pub come_up_max: Duration,
     /// Holds its answers.
-    pub answers: FunctionMemory,
+    pub answers: FunctionBudget,
 }
 
 impl Start {

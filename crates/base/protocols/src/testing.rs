@@ -18,7 +18,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::SetOnce;
 
-use crate::{AnswerMemory, End, Held, Instance, Reach, Retire, Start};
+use crate::{End, Held, Instance, MemoryBudget, Reach, Retire, Start};
 
 /// An instance that ends when the test says so.
 #[derive(Debug, Default)]
@@ -156,7 +156,7 @@ pub(crate) fn start(change: impl FnOnce(&mut FunctionConfig)) -> Start {
         },
     };
     Start {
-        answers: AnswerMemory::default().of(&version.config.name),
+        answers: MemoryBudget::default().of(&version.config.name),
         id: WorkerId(7),
         version: Arc::new(version),
         asked: Instant(1),

@@ -87,6 +87,8 @@ enum Place<W> {
         expected: Instant,
         alone: bool,
         cause: Option<WaiterId>,
+        /// It began before a [`PoolState::renew`]: it serves those who wait, and nobody else.
+        stale: bool,
     },
     Up {
         worker: W,
@@ -348,7 +350,13 @@ impl<W: Clone, Q> PoolState<W, Q> {
 
     /// A started worker is ready.
     pub fn ready(&mut self, now: Instant, key: Key, worker: W, actions: &mut Vec<Action<W, Q>>) {
-        let Some(&Place::Starting { asked, alone, .. }) = self.place(key) else {
+        let Some(&Place::Starting {
+            asked,
+            alone,
+            stale,
+            ..
+        }) = self.place(key)
+        else {
             return;
         };
         self.start_times.ready(asked, now, alone);
@@ -368,6 +376,9 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.free.push(key);
         self.idlers.push(key, now);
         self.serve_queue(now, key, true, actions);
+        if stale {
+            self.replace(key, actions);
+        }
         if self.announced > 0 && self.free.last() == Some(&key) {
             let slots = self.settings.concurrency as usize;
             let announced = self.queue.iter_mut().filter(|waiter| waiter.is_unmet());
@@ -439,6 +450,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
         let (unused, draining) = (*leases == 0, *draining);
         if unused {
             *since_sum = 0;
+        }
+        if unused && !was_draining {
             self.lease_ages.end(began);
         }
         self.leased = self.leased.saturating_sub(1);

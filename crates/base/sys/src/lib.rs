@@ -10,6 +10,7 @@ pub const FORK_SERVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fork_se
 pub mod capability;
 pub mod clock;
 pub mod loopback;
+pub mod memfd;
 pub mod mount;
 pub mod netlink;
 pub mod process;

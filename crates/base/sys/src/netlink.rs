@@ -1,17 +1,21 @@
 //! Netlink (netlink(7)): builds and sends messages and reads the kernel's answers. A message carries a description of its step,
 //! so that an error says what failed.
 //!
-//! Not here: the meaning of messages, which [`route`] and [`nftables`] know, and policy.
+//! Not here: the meaning of messages, which [`route`], [`nftables`] and [`diag`] know, and policy.
 //!
 //! A message is a header of 16 bytes, a fixed part, and attributes. Everything is padded to 4 bytes and, unless an attribute
 //! says otherwise, in the machine's byte order (include/uapi/linux/netlink.h).
 
+pub mod credentials;
+pub mod diag;
 pub mod nftables;
 pub mod route;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
+use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
     setsockopt, socket, sockopt,
@@ -143,6 +147,8 @@ pub enum Protocol {
     Route,
     /// Packet filters.
     Netfilter,
+    /// Sockets (sock_diag(7)).
+    SocketDiag,
 }
 
 /// A socket to the kernel, in the network namespace in which it was opened.
@@ -161,6 +167,23 @@ impl Netlink {
         let socket = bound(protocol, SockFlag::empty(), 0)?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &ANSWER_TIME_MAX)?;
         Ok(socket.into())
+    }
+
+    /// Opens a socket in another network namespace. Needs `CAP_SYS_ADMIN` there and here.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open_in(protocol: Protocol, namespace: BorrowedFd<'_>) -> io::Result<Self> {
+        // A namespace is of a thread (setns(2)), and this one ends without running anything else.
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| {
+                setns(namespace, CloneFlags::CLONE_NEWNET)?;
+                Self::open(protocol)
+            });
+            opened
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("the thread ended")))
+        })
     }
 
     /// Sends messages together and reads until the kernel has answered every one that asks for an answer. Returns the answers
@@ -236,6 +259,35 @@ pub fn events(groups: u32) -> io::Result<OwnedFd> {
     bound(Protocol::Route, SockFlag::SOCK_NONBLOCK, groups)
 }
 
+/// A number of the calling thread's network namespace that no other namespace ever has until the machine restarts
+/// (`SO_NETNS_COOKIE`, Linux 5.14). An older kernel has only the inode number, which may be used again once the namespace is gone.
+///
+/// # Errors
+/// The kernel's.
+pub fn namespace_id() -> io::Result<u64> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let probe = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
+    let mut cookie: u64 = 0;
+    let mut len = libc::socklen_t::try_from(size_of_val(&cookie)).map_err(io::Error::other)?;
+    // SAFETY: the kernel writes at most `len` bytes to `cookie`, and the length to `len`; both live until the call returns.
+    let failed = unsafe {
+        libc::getsockopt(
+            probe.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if failed == 0 {
+        return Ok(cookie);
+    }
+    Ok(std::fs::metadata("/proc/thread-self/ns/net")?.ino())
+}
+
+/// include/uapi/asm-generic/socket.h; the same on x86_64 and aarch64.
+const SO_NETNS_COOKIE: libc::c_int = 71;
+
 /// Discards everything that waits on a socket of [`events`].
 pub fn drain(events: &OwnedFd) {
     for _ in 0..DRAIN_ROUNDS_MAX {
@@ -251,6 +303,7 @@ fn bound(protocol: Protocol, flags: SockFlag, groups: u32) -> io::Result<OwnedFd
     let protocol = match protocol {
         Protocol::Route => SockProtocol::NetlinkRoute,
         Protocol::Netfilter => SockProtocol::NetlinkNetFilter,
+        Protocol::SocketDiag => SockProtocol::NetlinkSockDiag,
     };
     let flags = SockFlag::SOCK_CLOEXEC | flags;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
@@ -312,7 +365,6 @@ const ANSWER_TIME_MAX: TimeVal = TimeVal::new(5, 0);
 const NLM_F_REQUEST: u16 = 0x1;
 pub(crate) const NLM_F_ACK: u16 = 0x4;
 pub(crate) const NLM_F_DUMP: u16 = 0x300;
-pub(crate) const NLM_F_REPLACE: u16 = 0x100;
 pub(crate) const NLM_F_EXCL: u16 = 0x200;
 pub(crate) const NLM_F_CREATE: u16 = 0x400;
 pub(crate) const NLM_F_APPEND: u16 = 0x800;

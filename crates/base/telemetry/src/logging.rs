@@ -76,6 +76,8 @@ where
     let filter = filter(level)?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A line that cannot be written, for example because the disk is full, is lost. Printing that would panic.
+        .log_internal_errors(false)
         .with_writer(writer);
     Ok(match format {
         LogFormat::Text => Box::new(lines.with_target(false).with_ansi(false).finish()),
@@ -104,7 +106,12 @@ fn filter(level: &str) -> Result<EnvFilter, LoggingError> {
     }) {
         return Err(invalid(format!("there is no level '{word}'")));
     }
-    EnvFilter::try_new(level).map_err(|error| invalid(error.to_string()))
+    // h2 warns of what clients of HTTP/2 do wrong, as often as they do it.
+    let quiet = match level.contains("h2") {
+        true => level.to_owned(),
+        false => format!("{level},h2=off"),
+    };
+    EnvFilter::try_new(quiet).map_err(|error| invalid(error.to_string()))
 }
 
 #[cfg(test)]
@@ -149,6 +156,19 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(r#""function":"invert""#), "{text}");
+    }
+
+    #[test]
+    fn what_clients_do_wrong_in_http2_is_logged_only_if_wanted() {
+        for (level, logged) in [("info", false), ("debug", false), ("info,h2=warn", true)] {
+            let lines = Lines::default();
+            let writer = lines.clone();
+            let subscriber = subscriber(LogFormat::Text, level, move || writer.clone()).unwrap();
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::warn!(target: "h2::proto", "a strange frame");
+            });
+            assert_eq!(!lines.0.lock().unwrap().is_empty(), logged, "{level}");
+        }
     }
 
     #[test]

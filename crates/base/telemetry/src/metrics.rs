@@ -478,11 +478,12 @@ const PHASES: [&str; 11] = [
     "answer",
 ];
 const TEMPLATE_LEVELS: [&str; 4] = ["interpreter", "environment", "function", "prewarmed"];
-const ERROR_OUTCOMES: [Outcome; 6] = [
+const ERROR_OUTCOMES: [Outcome; 7] = [
     Outcome::FunctionError,
     Outcome::Crash,
     Outcome::OutOfMemory,
     Outcome::InitError,
+    Outcome::InputError,
     Outcome::Throttled,
     Outcome::Cancelled,
 ];

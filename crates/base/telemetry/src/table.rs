@@ -89,7 +89,7 @@ table! {
     RUNTIME_DURATION: Histogram "pilot_runtime_duration_seconds" ["how"]
         "Time to get a runtime, without the start of the function itself.",
     CONNECTIONS_REFUSED: Counter "pilot_connections_refused_total" ["reason"]
-        "Connections that were turned away; reason is listener_full, address_full or too_slow (the request did not arrive in time).",
+        "Connections that were turned away; reason is listener_full, address_full, too_slow (the request did not arrive in time) or too_many_resets (HTTP/2).",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" ["subscriber"]
         "Events that a subscriber lost because it was too slow; subscriber is metrics, logs or summaries.",
     LOG_ERRORS: Counter "pilot_log_write_errors_total" []

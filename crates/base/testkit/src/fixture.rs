@@ -27,6 +27,7 @@ pub fn event_call(id: &str, event: &str) -> Call {
             deadline_unix_ms: 1_700_000_000_123,
             client_context: None,
             trace: None,
+            failed_inputs: Vec::new(),
             http: None,
         }),
         payload: Bytes::copy_from_slice(event.as_bytes()),
@@ -78,6 +79,9 @@ pub fn config(name: &str) -> FunctionConfig {
         },
         owner,
         layers: Vec::new(),
+        secrets: BTreeMap::new(),
+        cors: None,
+        inputs: BTreeMap::new(),
     }
 }
 

@@ -9,14 +9,17 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness};
 use pilot_container::{ContainerConfig, ContainerHost};
-use pilot_deploy::{ArchiveLimits, DeployConfig, Deployer, EnvironmentConfig, VERSIONS_KEPT};
+use pilot_data::Data;
+use pilot_deploy::{
+    ArchiveLimits, DeployConfig, Deployer, EnvironmentConfig, Reserve, StoreLimits, VERSIONS_KEPT,
+};
 use pilot_gateway::{Control, GatewayConfig, RefusedConnections};
 use pilot_invoke::Invoker;
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform};
+use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform, Secrets};
 use pilot_model::{EngineKind, Instant};
 use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
-use pilot_protocols::AnswerMemory;
+use pilot_protocols::MemoryBudget;
 use pilot_sandbox::{
     BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds, Spawner,
 };
@@ -24,7 +27,9 @@ use pilot_telemetry::{Bus, BusConfig, Metrics};
 use tower::ServiceExt;
 
 use crate::daemon_config::DaemonConfig;
-use crate::secrets;
+use crate::daemon_config::data::data_config;
+use crate::room::Configured;
+use crate::{room, sealing, tokens};
 
 /// The daemon, ready to serve.
 pub(crate) struct Daemon {
@@ -93,6 +98,7 @@ pub(crate) fn assemble(
     config: &DaemonConfig,
     isolation: Isolation,
     spawner: Spawner,
+    reserve: Arc<Reserve>,
 ) -> anyhow::Result<Daemon> {
     let limits = &config.limits;
     let clock: Arc<dyn Clock> = Arc::new(MonotonicClock);
@@ -102,19 +108,27 @@ pub(crate) fn assemble(
     let bus = Arc::new(Bus::start(BusConfig::default(), Arc::clone(&metrics))?);
     let logs = LogStore::open(config.data_dir.join("logs"), LogStore::FILE_BYTES_MAX)
         .with_context(|| format!("cannot write logs below {}", config.data_dir.display()))?;
+    let room = Arc::clone(&reserve);
+    let logs = logs.while_there_is_room(move || room.is_held());
     let observations = Observations::subscribe(&bus, logs, &metrics, Arc::clone(&clock))?;
     let observations = Arc::new(observations);
     let sink = Arc::clone(&bus) as Arc<dyn EventSink>;
-    let answers = AnswerMemory::default();
-    let engines = engines(config, isolation, spawner, &sink, &clock, &answers)?;
+    let answers = MemoryBudget::default();
+    let key = sealing::key(&config.data_dir)?;
+    let secrets = sealing::secrets(&config.data_dir, &key)?;
+    let given = (answers.clone(), Arc::clone(&secrets) as Arc<dyn Secrets>);
+    let engines = engines(config, isolation, spawner, &sink, &clock, &given)?;
     let engine: Arc<dyn Engine> = Arc::new(EngineTable(vec![
         (EngineKind::Fork, Arc::clone(&engines.forking) as _),
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
+    let data = data_config(&config.data, &config.stores)?;
+    let data = Data::open(data, Arc::clone(&clock)).map_err(anyhow::Error::msg)?;
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
         clock,
+        Arc::new(data),
         forecaster(),
         pilot_invoke::Limits {
             queue_max: limits.queue,
@@ -125,13 +139,13 @@ pub(crate) fn assemble(
         },
     );
     let deployer = Deployer::open(
-        deploy_config(config, &engines)?,
+        deploy_config(config, &engines, reserve)?,
         Arc::clone(&invoker) as Arc<dyn Platform>,
         Arc::clone(&observations) as Arc<dyn Observed>,
     )?;
     let templates = engine;
     let machine = Arc::clone(&engines.machine);
-    let tokens = Arc::new(secrets::tokens(config)?);
+    let tokens = Arc::new(tokens::all(config, key)?);
     let refused = Arc::new(RefusedConnections::default());
     let refused_counts = Arc::clone(&refused);
     let functions_url = Arc::new(OnceLock::new());
@@ -139,6 +153,7 @@ pub(crate) fn assemble(
         AdminParts {
             control: Arc::new(deployer.clone()),
             tokens: Arc::clone(&tokens),
+            secrets,
             refused_connections: Arc::new(move || refused_counts.counts().to_vec()),
             observations: Arc::clone(&observations),
             metrics,
@@ -184,17 +199,25 @@ fn engines(
     spawner: Spawner,
     sink: &Arc<dyn EventSink>,
     clock: &Arc<dyn Clock>,
-    answers: &AnswerMemory,
+    (answers, secrets): &(MemoryBudget, Arc<dyn Secrets>),
 ) -> anyhow::Result<Engines> {
     let limits = &config.limits;
+    let configured = Configured {
+        memory_mb: limits.total_memory_mb,
+        pids: limits.total_pids,
+        builds_memory_mb: config.build.total_memory_mb,
+    };
+    let total = room::total(configured, isolation.around());
     let machine = Machine::new(
         EngineConfig {
             dir: config.data_dir.join("run"),
             tmp_bytes_max: limits.tmp_mb << 20,
             pids_max: limits.pids,
             template_memory_bytes: limits.template_memory_mb << 20,
+            total: Some(total),
             outbound_cidr: config.outbound_cidr,
             answers: answers.clone(),
+            secrets: Arc::clone(secrets),
         },
         spawner,
         isolation,
@@ -206,7 +229,9 @@ fn engines(
         data_dir: config.data_dir.clone(),
         tmp_bytes_max: limits.tmp_mb << 20,
         pids_max: limits.pids,
+        volume: limits.volume(),
         answers: answers.clone(),
+        secrets: Arc::clone(secrets),
     }));
     let keyed = KeyedPool::new(
         KeyedParts {
@@ -232,7 +257,11 @@ fn engines(
     })
 }
 
-fn deploy_config(config: &DaemonConfig, engines: &Engines) -> anyhow::Result<DeployConfig> {
+fn deploy_config(
+    config: &DaemonConfig,
+    engines: &Engines,
+    reserve: Arc<Reserve>,
+) -> anyhow::Result<DeployConfig> {
     let build = &config.build;
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let upstream_proxy = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]
@@ -249,6 +278,11 @@ fn deploy_config(config: &DaemonConfig, engines: &Engines) -> anyhow::Result<Dep
     )
     .map_err(anyhow::Error::msg)?;
     let mut deploy = DeployConfig::new(config.data_dir.clone(), Arc::new(builds));
+    deploy.store = StoreLimits {
+        functions_max: config.limits.functions,
+        disk_bytes_max: room::disk_bytes(config.limits.disk_mb, &config.data_dir),
+    };
+    deploy.reserve = reserve;
     deploy.environment = EnvironmentConfig {
         install_time_max: build.time(),
         source_builds: build.sources.into(),

@@ -31,10 +31,12 @@ mod pack;
 mod phases;
 mod progress;
 mod project;
+mod prune;
 mod remove;
 mod report;
 mod rollback;
 mod scale;
+mod secret;
 mod serve;
 mod simulate;
 mod token;
@@ -89,6 +91,10 @@ enum Verb {
     Bench(bench::BenchArgs),
     /// Remove a function
     Remove(remove::RemoveArgs),
+    /// Set, list or remove secrets, which functions get as variables or files
+    Secret(secret::SecretArgs),
+    /// Remove files that nothing uses, and old versions if asked for
+    Prune(prune::PruneArgs),
     /// Make, list or revoke tokens for the API over TCP
     Token(token::TokenArgs),
     /// Print the versions of this binary and of the daemon
@@ -137,6 +143,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Simulate(args) => simulate::run(&args),
         Verb::Bench(args) => bench::run(&client()?, &cli.connection, &args),
         Verb::Remove(args) => remove::run(&client()?, &args),
+        Verb::Secret(args) => secret::run(&client()?, &args),
+        Verb::Prune(args) => prune::run(&client()?, &args),
         Verb::Token(args) => token::run(&client()?, &args),
         Verb::Version(args) => version::run(&client()?, &args),
         Verb::Completions { shell } => completions(shell),

@@ -2,7 +2,9 @@
 //! over the file, and the file over the default.
 
 pub(crate) mod build;
+pub(crate) mod data;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ipnet::Ipv4Net;
+use pilot_container::VolumeLimit;
 use pilot_gateway::Access;
 use pilot_model::manifest::in_words;
 use pilot_telemetry::{LogFormat, logging};
@@ -18,10 +21,12 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use self::build::Build;
+use self::data::{DataLimits, StoreSettings};
+use crate::control_socket::ControlSocket;
 use crate::listen;
-use crate::listening::ControlSocket;
 use crate::room;
 use crate::serve_args::{self, ServeArgs};
+use crate::tls::TlsFiles;
 
 /// The daemon's configuration, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +35,12 @@ pub(crate) struct DaemonConfig {
     pub(crate) listen: SocketAddr,
     /// Address for the control API, apart from its socket; may be the same.
     pub(crate) control_listen: Option<SocketAddr>,
+    /// The certificate of `listen`. `None`: no TLS.
+    pub(crate) tls: Option<TlsFiles>,
+    /// The certificate of `control_listen`.
+    pub(crate) control_tls: Option<TlsFiles>,
+    /// HTTP/2 on addresses without TLS.
+    pub(crate) h2c: bool,
     /// The control API's socket.
     pub(crate) control_socket: ControlSocket,
     /// Whether a call of a function over TCP needs a token.
@@ -54,6 +65,10 @@ pub(crate) struct DaemonConfig {
     pub(crate) limits: Limits,
     /// How packages are installed.
     pub(crate) build: Build,
+    /// The memory for inputs.
+    pub(crate) data: DataLimits,
+    /// Where inputs come from, by name.
+    pub(crate) stores: BTreeMap<String, StoreSettings>,
 }
 
 /// `[limits]` of `pilotd.toml`.
@@ -63,14 +78,26 @@ pub(crate) struct Limits {
     /// Limit of the memory of all templates and workers (PSS), MiB. Above it the coldest are evicted. 0: no limit.
     #[serde(deserialize_with = "zero_is_no_limit")]
     pub(crate) memory_mb: Option<NonZeroU64>,
+    /// Memory limit of everything below the daemon, MiB. By default what the machine has, without a share for the daemon and the
+    /// system: see `room`.
+    pub(crate) total_memory_mb: Option<u64>,
+    /// Highest number of processes and threads of everything below the daemon. By default three quarters of the machine's.
+    pub(crate) total_pids: Option<u64>,
     /// Memory limit of the template of an interpreter or environment, MiB.
     pub(crate) template_memory_mb: u64,
     /// Size of a worker's `/tmp`, MiB. It counts as the worker's memory, too.
     pub(crate) tmp_mb: u64,
+    /// Size of a container's volume, MiB; 0: as much as the disk has. By default 1,024 where the machine can enforce it.
+    pub(crate) volume_mb: Option<u64>,
     /// Highest number of processes and threads of a worker.
     pub(crate) pids: u32,
     /// Highest number of workers of all functions together. By default what the machine has room for: see `room`.
     pub(crate) workers: Option<NonZeroU32>,
+    /// Highest number of functions.
+    pub(crate) functions: usize,
+    /// Highest number of MiB of code, environments and layers on the disk. By default three quarters of the file system of the data
+    /// directory.
+    pub(crate) disk_mb: Option<u64>,
     /// Highest number of waiting requests of one function.
     pub(crate) queue: usize,
     /// Highest number of open connections to the address for functions.
@@ -96,10 +123,15 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             memory_mb: None,
+            total_memory_mb: None,
+            total_pids: None,
             template_memory_mb: 2048,
             tmp_mb: 512,
+            volume_mb: None,
             pids: 256,
             workers: None,
+            functions: 1000,
+            disk_mb: None,
             queue: 1000,
             connections: 1024,
             connections_per_address: None,
@@ -113,6 +145,9 @@ impl Default for Limits {
     }
 }
 
+/// Size of a container's volume by default, MiB.
+const VOLUME_MB: u64 = 1024;
+
 fn zero_is_no_limit<'de, D: Deserializer<'de>>(limit: D) -> Result<Option<NonZeroU64>, D::Error> {
     u64::deserialize(limit).map(NonZeroU64::new)
 }
@@ -120,6 +155,15 @@ fn zero_is_no_limit<'de, D: Deserializer<'de>>(limit: D) -> Result<Option<NonZer
 impl Limits {
     pub(crate) fn runtimes_keep(&self) -> Duration {
         Duration::from_secs_f64(self.runtimes_keep_s)
+    }
+
+    /// The limit of containers' volumes.
+    pub(crate) fn volume(&self) -> VolumeLimit {
+        match self.volume_mb {
+            None => VolumeLimit::IfPossible(VOLUME_MB << 20),
+            Some(0) => VolumeLimit::None,
+            Some(limit) => VolumeLimit::Enforced(limit << 20),
+        }
     }
 
     /// Highest number of workers of all functions together.
@@ -146,6 +190,11 @@ struct File {
     #[serde(deserialize_with = "listen::of_key")]
     listen: Option<SocketAddr>,
     control_listen: Option<SocketAddr>,
+    tls_certificate: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    control_tls_certificate: Option<PathBuf>,
+    control_tls_key: Option<PathBuf>,
+    h2c: bool,
     control_socket: Option<PathBuf>,
     data_dir: Option<PathBuf>,
     strict: bool,
@@ -160,6 +209,8 @@ struct File {
     log: Log,
     limits: Limits,
     build: Build,
+    data: DataLimits,
+    stores: BTreeMap<String, StoreSettings>,
 }
 
 /// Who may call functions over TCP.
@@ -219,6 +270,7 @@ impl DaemonConfig {
         let listen = args.listen.or(file.listen);
         let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080)));
         let control_listen = args.control_listen.or(file.control_listen);
+        let (tls, control_tls) = tls(args, &file, listen, control_listen)?;
         let calls = calls(listen, &file)?;
         let level = match (&args.log_level, file.log.level) {
             (Some(level), _) => level.clone(),
@@ -238,6 +290,9 @@ impl DaemonConfig {
         Ok(Self {
             listen,
             control_listen,
+            tls,
+            control_tls,
+            h2c: args.h2c || file.h2c,
             control_socket,
             calls,
             file: args.config.clone(),
@@ -252,8 +307,54 @@ impl DaemonConfig {
             log_level: level,
             limits: file.limits,
             build: file.build,
+            data: file.data,
+            stores: file.stores,
         })
     }
+}
+
+/// The certificates of the address for functions and of the control API's.
+///
+/// # Errors
+/// A key is missing, or would have no effect.
+fn tls(
+    args: &ServeArgs,
+    file: &File,
+    listen: SocketAddr,
+    control_listen: Option<SocketAddr>,
+) -> anyhow::Result<(Option<TlsFiles>, Option<TlsFiles>)> {
+    fn either<'a>(given: &'a Option<PathBuf>, configured: &'a Option<PathBuf>) -> Option<&'a Path> {
+        given.as_deref().or(configured.as_deref())
+    }
+    let functions = TlsFiles::of(
+        ["tls_certificate", "tls_key"],
+        either(&args.tls_certificate, &file.tls_certificate),
+        either(&args.tls_key, &file.tls_key),
+    )?;
+    let control = TlsFiles::of(
+        ["control_tls_certificate", "control_tls_key"],
+        either(&args.control_tls_certificate, &file.control_tls_certificate),
+        either(&args.control_tls_key, &file.control_tls_key),
+    )?;
+    if control.is_some() {
+        match control_listen {
+            None => bail!(
+                "control_tls_certificate is set, but control_listen is not: the control socket needs no TLS"
+            ),
+            Some(address) if address == listen => bail!(
+                "control_tls_certificate is set, but control_listen is the same address as listen: tls_certificate is for both"
+            ),
+            Some(_) => {}
+        }
+    }
+    let is_all_tls = functions.is_some()
+        && (control.is_some() || control_listen.is_none_or(|address| address == listen));
+    if (args.h2c || file.h2c) && is_all_tls {
+        bail!(
+            "h2c is set, but every address has a certificate, with which HTTP/2 is served already"
+        );
+    }
+    Ok((functions, control))
 }
 
 /// Whether calls need a token. By default only if there is one for them.
@@ -330,12 +431,38 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     })?;
     file.build
         .check()
+        .and_then(|()| data::check(&file.data, &file.stores))
         .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     let limits = &file.limits;
     for (key, fits) in [
         ("limits.template_memory_mb", limits.template_memory_mb >= 32),
+        (
+            "limits.total_memory_mb",
+            limits
+                .total_memory_mb
+                .is_none_or(|limit| (64..=1 << 30).contains(&limit)),
+        ),
+        (
+            "limits.total_pids",
+            limits
+                .total_pids
+                .is_none_or(|limit| (64..=1 << 22).contains(&limit)),
+        ),
         ("limits.tmp_mb", limits.tmp_mb >= 1),
+        (
+            "limits.volume_mb",
+            limits
+                .volume_mb
+                .is_none_or(|limit| limit == 0 || (16..=1 << 30).contains(&limit)),
+        ),
         ("limits.pids", limits.pids >= 4),
+        ("limits.functions", limits.functions >= 1),
+        (
+            "limits.disk_mb",
+            limits
+                .disk_mb
+                .is_none_or(|limit| (16..=1 << 40).contains(&limit)),
+        ),
         ("limits.connections", limits.connections >= 1),
         (
             "limits.connections_per_address",
@@ -440,6 +567,35 @@ mod tests {
         assert_eq!(config.listen.port(), 1);
         assert_eq!(config.data_dir, PathBuf::from("/d"));
         assert_eq!(config.limits, Limits::default());
+    }
+
+    #[test]
+    fn a_certificate_that_nothing_would_use_is_refused() {
+        let decided = |text: &str| {
+            let file = parse(text, Path::new("f")).unwrap();
+            let listen = file.listen.unwrap();
+            tls(&ServeArgs::default(), &file, listen, file.control_listen)
+                .map(|(functions, control)| (functions.is_some(), control.is_some()))
+                .map_err(|error| error.to_string())
+        };
+        let own = "tls_certificate = \"c\"\ntls_key = \"k\"\n";
+        let control = "control_tls_certificate = \"c\"\ncontrol_tls_key = \"k\"\n";
+        let listen = "listen = \"127.0.0.1:1\"\n";
+        let apart = "control_listen = \"127.0.0.1:2\"\n";
+        let shared = "control_listen = \"127.0.0.1:1\"\n";
+        assert_eq!(decided(listen), Ok((false, false)));
+        assert_eq!(decided(&[listen, own].concat()), Ok((true, false)));
+        assert_eq!(
+            decided(&[listen, apart, own, control].concat()),
+            Ok((true, true))
+        );
+        assert_eq!(decided(&[listen, shared, own].concat()), Ok((true, false)));
+        for text in [vec![listen, control], vec![listen, shared, own, control]] {
+            let problem = decided(&text.concat()).unwrap_err();
+            assert!(problem.contains("control_listen"), "{problem}");
+        }
+        let problem = decided(&[listen, "tls_key = \"k\""].concat()).unwrap_err();
+        assert!(problem.contains("tls_certificate is not"), "{problem}");
     }
 
     #[test]

@@ -17,12 +17,14 @@ use nix::sys::socket::{
 };
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Gid, Group, chown};
-use pilot_gateway::{Access, Door, Listener, Serves};
+use pilot_gateway::{Access, Door, Listener, Serves, Transport};
 use pilot_model::access::Grant;
 use tokio::net::{TcpListener, UnixListener};
 
+use crate::control_socket::{ControlSocket, GROUP};
 use crate::daemon_config::DaemonConfig;
 use crate::listen;
+use crate::tls::{Certificate, TlsFiles};
 use crate::unix_path;
 
 /// The daemon's listeners. The control socket's file is removed when this is dropped.
@@ -32,6 +34,8 @@ pub(crate) struct Listening {
     /// Where functions are called, as bound.
     pub(crate) functions: SocketAddr,
     pub(crate) socket: SocketFile,
+    /// The certificates of the listeners with TLS.
+    pub(crate) certificates: Vec<Arc<Certificate>>,
 }
 
 /// Binds everything.
@@ -40,11 +44,16 @@ pub(crate) struct Listening {
 /// An address or the socket cannot be used; the error says what to do.
 pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening> {
     let limits = &config.limits;
+    let mut certificates = Vec::new();
+    // Before anything is bound.
+    let functions_transport = transport(config, config.tls.as_ref(), &mut certificates)?;
+    let control_transport = transport(config, config.control_tls.as_ref(), &mut certificates)?;
     let (socket, file) = bind_socket(&config.control_socket)?;
     let mut listeners = vec![Listener::unix(
         socket,
         Door {
             serves: Serves::Control,
+            transport: Transport::Plain,
             calls: Access::Open,
             metrics: Access::Open,
             everyone: Some(Arc::new(Grant::admin("the control socket"))),
@@ -65,6 +74,7 @@ pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening>
             } else {
                 Serves::Functions
             },
+            transport: functions_transport,
             calls: config.calls,
             metrics: if is_local {
                 Access::Open
@@ -81,6 +91,7 @@ pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening>
             bind_tcp(control, "control_listen").await?,
             Door {
                 serves: Serves::Control,
+                transport: control_transport,
                 calls: Access::Token,
                 metrics: Access::Token,
                 everyone: None,
@@ -93,7 +104,26 @@ pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening>
         listeners,
         functions: address,
         socket: file,
+        certificates,
     })
+}
+
+/// What an address over TCP speaks. Its certificate is added to `certificates`.
+fn transport(
+    config: &DaemonConfig,
+    files: Option<&TlsFiles>,
+    certificates: &mut Vec<Arc<Certificate>>,
+) -> anyhow::Result<Transport> {
+    match files {
+        Some(files) => {
+            let certificate = Certificate::load(files)?;
+            let transport = certificate.transport()?;
+            certificates.push(certificate);
+            Ok(transport)
+        }
+        None if config.h2c => Ok(Transport::PlainWithHttp2),
+        None => Ok(Transport::Plain),
+    }
 }
 
 async fn bind_tcp(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
@@ -221,40 +251,6 @@ fn check_old(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Where the control socket is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ControlSocket {
-    pub(crate) path: PathBuf,
-    /// Members of [`GROUP`] may open it.
-    pub(crate) is_for_group: bool,
-}
-
-impl ControlSocket {
-    /// At `given`; otherwise in the service's runtime directory (`RuntimeDirectory=pilotlight`, systemd.exec(5)), otherwise in the data
-    /// directory, which only its owner can enter.
-    pub(crate) fn resolve(
-        given: Option<PathBuf>,
-        runtime_directory: Option<&str>,
-        data_dir: &Path,
-    ) -> io::Result<Self> {
-        // Another service may have started this process; then the variable is about that one.
-        let ours = |folder: &&Path| folder.is_absolute() && folder.ends_with(SERVICE);
-        let folders = runtime_directory.unwrap_or_default().split(':');
-        let (path, is_for_group) = match (given, folders.map(Path::new).find(ours)) {
-            (Some(path), _) => (std::path::absolute(path)?, true),
-            (None, Some(folder)) => (folder.join(SOCKET_NAME), true),
-            (None, None) => (data_dir.join(SOCKET_NAME), false),
-        };
-        Ok(Self { path, is_for_group })
-    }
-}
-
-/// The service's folder in a runtime directory.
-pub(crate) const SERVICE: &str = "pilotlight";
-/// The file name of the control socket.
-pub(crate) const SOCKET_NAME: &str = "control.sock";
-/// The group whose members may use the control socket of the service.
-pub(crate) const GROUP: &str = "pilotlight";
 const BACKLOG: i32 = 128;
 
 #[cfg(test)]
@@ -321,25 +317,5 @@ mod tests {
         assert!(path.as_os_str().len() > 108);
         let (_listener, _file) = bind_socket(&at(path.clone())).unwrap();
         unix_path::short(&path, |path| UnixStream::connect(path)).unwrap();
-    }
-
-    #[test]
-    fn the_service_has_its_socket_in_its_runtime_directory() {
-        let data = Path::new("/d");
-        let path = |given: Option<&str>, runtime| {
-            let found = ControlSocket::resolve(given.map(PathBuf::from), runtime, data).unwrap();
-            (found.path.display().to_string(), found.is_for_group)
-        };
-        for none in [None, Some(""), Some("/run/ci-runner"), Some("pilotlight")] {
-            assert_eq!(path(None, none), ("/d/control.sock".to_owned(), false));
-        }
-        assert_eq!(
-            path(None, Some("/run/x:/run/pilotlight")),
-            ("/run/pilotlight/control.sock".to_owned(), true)
-        );
-        assert_eq!(
-            path(Some("/srv/c.sock"), Some("/run/pilotlight")),
-            ("/srv/c.sock".to_owned(), true)
-        );
     }
 }

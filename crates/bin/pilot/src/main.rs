@@ -6,14 +6,17 @@ use std::process::ExitCode;
 
 mod assemble;
 mod cli;
+mod control_socket;
 mod daemon_config;
 mod data_dir;
 mod listen;
 mod listening;
 mod room;
-mod secrets;
+mod sealing;
 mod serve;
 mod serve_args;
+mod tls;
+mod tokens;
 mod unix_path;
 
 fn main() -> ExitCode {

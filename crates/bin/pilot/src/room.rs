@@ -1,16 +1,86 @@
 //! How many workers this machine has room for: the least of what its open files, its processes and its memory allow. It is a bound
-//! against exhaustion, not a forecast of what the functions need.
+//! against exhaustion, not a forecast of what the functions need. And what everything below the daemon may have together.
 
 use std::fs;
+use std::path::Path;
 
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statvfs::statvfs;
+use pilot_sandbox::cgroup::{Around, TotalLimits};
+
+/// Limits that the configuration says.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Configured {
+    /// Memory of everything, MiB.
+    pub(crate) memory_mb: Option<u64>,
+    /// Processes of everything.
+    pub(crate) pids: Option<u64>,
+    /// Memory of all builds, MiB.
+    pub(crate) builds_memory_mb: Option<u64>,
+}
+
+/// The limits of everything below the daemon together. What the configuration does not say follows from the machine and from the
+/// control groups around the daemon.
+pub(crate) fn total(configured: Configured, around: Around) -> TotalLimits {
+    let memory = memory_bytes().into_iter().chain(around.memory_bytes).min();
+    let memory_bytes = match configured.memory_mb {
+        Some(limit) => limit << 20,
+        None => memory.map_or(UNKNOWN_BYTES, without_the_daemons_share),
+    };
+    let pids = processes().into_iter().chain(around.pids).min();
+    TotalLimits {
+        memory_bytes,
+        // The rest is for the daemon, inits and the system.
+        pids: configured.pids.unwrap_or(match pids {
+            Some(pids) => (pids / 4 * 3).max(PIDS_LEAST),
+            None => PIDS_UNKNOWN,
+        }),
+        builds_memory_bytes: match configured.builds_memory_mb {
+            Some(limit) => limit << 20,
+            None => memory_bytes / 2,
+        },
+    }
+}
+
+/// Bytes of code, environments and layers that all functions may have on the disk.
+pub(crate) fn disk_bytes(configured_mb: Option<u64>, data_dir: &Path) -> u64 {
+    if let Some(limit) = configured_mb {
+        return limit << 20;
+    }
+    let fs = statvfs(data_dir);
+    fs.map_or(u64::MAX, |fs| fs.blocks() * fs.fragment_size() / 4 * 3)
+}
+
+/// MiB for the inputs of all functions: an eighth of the machine's memory, and no more than 1 GiB.
+pub(crate) fn for_inputs_mb() -> u64 {
+    let machine = memory_bytes().unwrap_or(UNKNOWN_BYTES);
+    ((machine / 8) >> 20).clamp(16, 1024)
+}
+
+/// The daemon holds up to 256 MB of requests and as much of answers at a time, and the system needs some memory, too.
+fn without_the_daemons_share(machine_bytes: u64) -> u64 {
+    let share = (machine_bytes / 8).clamp(256 << 20, 2 << 30);
+    machine_bytes - share.min(machine_bytes / 2)
+}
+
+/// Processes that the machine can have.
+fn processes() -> Option<u64> {
+    ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
+        .into_iter()
+        .filter_map(number_in)
+        .min()
+}
+
+/// If the machine does not say what it has: high enough for any, and a limit still.
+const UNKNOWN_BYTES: u64 = 1 << 50;
+const PIDS_UNKNOWN: u64 = 24_576;
+const PIDS_LEAST: u64 = 64;
 
 /// Most workers of all functions together, with so many connections. The daemon raises its limit of open files to the hard one.
 pub(crate) fn for_workers(connections: usize) -> usize {
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard);
-    let processes = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
+    let processes = processes()
         .into_iter()
-        .filter_map(number_in)
         .chain(getrlimit(Resource::RLIMIT_NPROC).map(|(soft, _)| soft))
         .min();
     room(Machine {
@@ -72,6 +142,34 @@ fn memory_bytes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_of_the_memory_is_kept_for_the_daemon() {
+        assert_eq!(without_the_daemons_share(256 << 20), 128 << 20);
+        assert_eq!(without_the_daemons_share(1 << 30), 768 << 20);
+        assert_eq!(without_the_daemons_share(8 << 30), 7 << 30);
+        assert_eq!(without_the_daemons_share(64 << 30), 62 << 30);
+    }
+
+    #[test]
+    fn the_total_follows_from_the_configuration_else_from_the_machine_and_the_groups_around() {
+        let around = Around {
+            memory_bytes: Some(1 << 30),
+            pids: Some(1000),
+        };
+        let found = total(Configured::default(), around);
+        assert_eq!(found.memory_bytes, 768 << 20);
+        assert_eq!(found.builds_memory_bytes, 384 << 20);
+        assert_eq!(found.pids, 750);
+        let configured = Configured {
+            memory_mb: Some(100),
+            pids: Some(70),
+            builds_memory_mb: Some(80),
+        };
+        let found = total(configured, around);
+        assert_eq!((found.memory_bytes, found.pids), (100 << 20, 70));
+        assert_eq!(found.builds_memory_bytes, 80 << 20);
+    }
 
     #[test]
     fn the_scarcest_thing_decides() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use nix::sys::stat::Mode;
+use pilot_deploy::Reserve;
 use pilot_gateway::Gateway;
 use pilot_sandbox::{Isolation, Spawner};
 use pilot_telemetry::logging;
@@ -15,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::assemble::{SPAWNER_ENDED, assemble};
 use crate::daemon_config::DaemonConfig;
+use crate::tls::Renewal;
 use crate::{data_dir, listening};
 
 /// Runs the daemon until SIGINT or SIGTERM, then drains it. `begun` is called as soon as the process may have threads.
@@ -44,6 +46,8 @@ pub(crate) fn run(
         );
     }
     data_dir::prepare(&config.data_dir)?;
+    let reserve = Arc::new(Reserve::of(&config.data_dir));
+    reserve.prepare();
     let mount_point = config.data_dir.join("run/root");
     fs::create_dir_all(&mount_point)
         .with_context(|| format!("cannot create {}", mount_point.display()))?;
@@ -56,18 +60,20 @@ pub(crate) fn run(
         .thread_name("pilot")
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(config, isolation, spawner))
+    runtime.block_on(serve(config, isolation, spawner, reserve))
 }
 
 async fn serve(
     config: &DaemonConfig,
     isolation: Isolation,
     spawner: Spawner,
+    reserve: Arc<Reserve>,
 ) -> anyhow::Result<()> {
-    let daemon = assemble(config, isolation, spawner)?;
+    let daemon = assemble(config, isolation, spawner, reserve)?;
     let restored = daemon.deployer.restore();
     let listening = listening::bind_all(config).await?;
-    let url = functions_url(listening.functions);
+    let url = functions_url(config, listening.functions);
+    let renewal = Renewal::of(listening.certificates)?;
     tracing::info!(
         address = %listening.functions,
         control = %listening.socket.path().display(),
@@ -110,6 +116,7 @@ async fn serve(
     let drained = tokio::select! {
         drained = serving => drained,
         () = tidy => unreachable!("keeping tidy does not end"),
+        () = renewal.run() => unreachable!("keeping certificates does not end"),
     };
     tracing::info!(
         connections = drained.connections,
@@ -127,15 +134,24 @@ async fn serve(
     Ok(())
 }
 
-/// Where a client on this machine calls functions.
-fn functions_url(mut bound: SocketAddr) -> String {
+/// Where a client on this machine calls functions. With TLS, that is by the daemon's name, if it is known: most certificates are for a
+/// name.
+fn functions_url(config: &DaemonConfig, mut bound: SocketAddr) -> String {
+    if let (Some(_), Some(name)) = (&config.tls, config.hosts.first()) {
+        return format!("https://{name}:{}", bound.port());
+    }
     if bound.ip().is_unspecified() {
         bound.set_ip(match bound {
             SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
             SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         });
     }
-    format!("http://{bound}")
+    let scheme = if config.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    format!("{scheme}://{bound}")
 }
 
 /// How often the deployer removes files that an invocation still used when its version was replaced.

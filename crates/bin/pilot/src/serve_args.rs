@@ -14,6 +14,21 @@ pub(crate) struct ServeArgs {
     /// Address for the control API, in addition to its socket in the data directory; over it, every request needs a token
     #[arg(long, value_name = "ADDR")]
     pub(crate) control_listen: Option<SocketAddr>,
+    /// TLS on the address for functions: the certificate and those of its issuers (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// The private key of that certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// TLS on the address for the control API: its certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) control_tls_certificate: Option<PathBuf>,
+    /// The private key of that certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) control_tls_key: Option<PathBuf>,
+    /// HTTP/2 without TLS, too, for clients that know of it (h2c with prior knowledge)
+    #[arg(long)]
+    pub(crate) h2c: bool,
     /// Data directory: functions, environments, logs
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,

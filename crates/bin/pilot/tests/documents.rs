@@ -134,8 +134,8 @@ const TIMES: [(&str, &str, &str); 9] = [
     ),
     (
         "crates/path/gateway/src/config.rs",
-        "write_timeout: Duration::from_secs(60),",
-        "| a client takes more of a response | 60 s |",
+        "patience: Duration::from_secs(60),",
+        "| a client takes a response, or more of one | 60 s, and a second for each 4 KiB that it has taken meanwhile |",
     ),
     (
         "crates/side/deploy/src/environment/config.rs",

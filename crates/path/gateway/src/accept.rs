@@ -17,7 +17,7 @@ use crate::connection::line::Usage;
 use crate::connection::stream::Stream;
 use crate::connection::{self, DrainPhase};
 use crate::gate::Gate;
-use crate::listener::{Listener, ListeningSocket};
+use crate::listener::{Listener, ListeningSocket, Transport};
 use crate::peers::{Full, Peers, Place};
 
 /// The result of a drain.
@@ -90,7 +90,9 @@ async fn accept_all(
                             report(full, &socket, &peer.ip());
                             reported = Some(Instant::now());
                         }
-                        if refusals.len() < REFUSALS_MAX {
+                        // Over TLS, an answer would cost a handshake.
+                        let speaks_tls = matches!(gate.door.transport, Transport::Tls(_));
+                        if refusals.len() < REFUSALS_MAX && !speaks_tls {
                             refusals.spawn(refuse(stream));
                         }
                     }
@@ -118,7 +120,8 @@ async fn serve(
     usage: Arc<Usage>,
     phase: watch::Receiver<DrainPhase>,
 ) {
-    let serving = connection::serve(gate.clone(), stream, peer, usage.clone(), phase);
+    let place = &place;
+    let serving = connection::serve(gate.clone(), stream, peer, usage.clone(), place, phase);
     let mut serving = pin!(serving);
     tokio::select! {
         biased;

@@ -32,7 +32,7 @@ pub(crate) fn request(
             .map(|(name, value)| (name.as_str().to_owned(), headers::application_text(value)))
             .collect(),
         client: origin.client,
-        scheme: origin.scheme,
+        scheme: origin.scheme.as_str(),
     }
 }
 

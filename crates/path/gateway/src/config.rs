@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use pilot_model::access::Grant;
 use pilot_model::ports::Tokens;
-use pilot_protocols::AnswerMemory;
+use pilot_protocols::MemoryBudget;
 
+use crate::connection::pace::ReadPace;
 use crate::forward::TrustForwarded;
 use crate::peers::RefusedConnections;
 
@@ -19,8 +20,10 @@ pub struct GatewayConfig {
     pub head_time_max: Duration,
     /// Longest time between two pieces of a request's body.
     pub body_timeout: Duration,
-    /// Longest time that one write waits for a client that does not read.
-    pub write_timeout: Duration,
+    /// How fast a client must read its responses.
+    pub read_pace: ReadPace,
+    /// The same, while another response waits for the memory that the responses of the function hold.
+    pub read_pace_wanted: ReadPace,
     /// Longest time without traffic, in either direction, on an upgraded connection (a WebSocket).
     pub tunnel_idle: Duration,
     /// Time that running requests get when the daemon stops.
@@ -33,7 +36,7 @@ pub struct GatewayConfig {
     /// Largest result of an event function, bytes.
     pub result_bytes_max: usize,
     /// Holds responses that are gathered, and long messages of WebSockets.
-    pub answers: AnswerMemory,
+    pub answers: MemoryBudget,
     /// The valid tokens.
     pub tokens: Arc<dyn Tokens>,
     /// Counts the connections that were turned away.
@@ -52,13 +55,21 @@ impl Default for GatewayConfig {
             header_timeout: Duration::from_secs(60),
             head_time_max: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
-            write_timeout: Duration::from_secs(60),
+            read_pace: ReadPace {
+                patience: Duration::from_secs(60),
+                bytes_per_s: 4 << 10,
+            },
+            read_pace_wanted: ReadPace {
+                // A socket takes more bytes when a third of its buffer of up to 4 MiB is free, so this is not shorter.
+                patience: Duration::from_secs(20),
+                bytes_per_s: 64 << 10,
+            },
             tunnel_idle: Duration::from_secs(600),
             grace: Duration::from_secs(30),
             body_bytes_max: 6 * 1024 * 1024,
             bodies_bytes_max: 256 * 1024 * 1024,
             result_bytes_max: 6 * 1024 * 1024 + 100,
-            answers: AnswerMemory::default(),
+            answers: MemoryBudget::default(),
             tokens: Arc::new(NoTokens),
             refused: Arc::default(),
             hosts: Vec::new(),

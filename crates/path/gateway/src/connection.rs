@@ -1,8 +1,13 @@
-//! One connection, from its first byte to its close: hyper's HTTP/1.1 over our socket, a tunnel if it is upgraded, and its drain.
+//! One connection, from its first byte to its close: the TLS handshake (`opening`), hyper's HTTP/1.1 over our socket, a tunnel if it is
+//! upgraded, and its drain. HTTP/2 is in `http2`.
 
 mod client_stream;
+mod frames;
+mod http2;
 mod interim;
 pub(crate) mod line;
+mod opening;
+pub(crate) mod pace;
 mod socket;
 pub(crate) mod stream;
 
@@ -12,17 +17,22 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
 use tokio::sync::watch;
 
-use self::line::{Line, Usage};
+use self::line::{Line, Scheme, Usage};
+use self::opening::Opened;
+use self::pace::Pace;
 use self::socket::Socket;
 use self::stream::Stream;
 use crate::dispatch;
 use crate::gate::Gate;
+use crate::listener::Transport;
+use crate::peers::Place;
 
 /// Whether the daemon drains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,37 +43,82 @@ pub(crate) enum DrainPhase {
     Draining,
 }
 
-/// Serves one connection, also as a tunnel, until either side closes it. Dropping the future cancels its request.
+/// Serves one connection, also as a tunnel, until either side closes it. Dropping the future cancels its requests.
 pub(crate) async fn serve(
     gate: Arc<Gate>,
     stream: Stream,
     peer: SocketAddr,
     usage: Arc<Usage>,
-    phase: watch::Receiver<DrainPhase>,
+    place: &Place,
+    mut phase: watch::Receiver<DrainPhase>,
 ) {
-    let line = Line::new(peer, usage);
-    serve_http(&gate, stream, &line, phase).await;
+    let opened = match gate.door.transport {
+        Transport::Plain => Opened {
+            stream,
+            ahead: Bytes::new(),
+            scheme: Scheme::Http,
+            is_http2: false,
+        },
+        Transport::PlainWithHttp2 | Transport::Tls(_) => {
+            let opened = tokio::select! {
+                biased;
+                opened = Box::pin(opening::open(&gate, stream, peer, &usage)) => opened,
+                () = drained(&mut phase) => return,
+            };
+            match opened {
+                Some(opened) => opened,
+                None => {
+                    if usage.is_too_slow() {
+                        gate.refused.too_slow();
+                    }
+                    return;
+                }
+            }
+        }
+    };
+    if opened.is_http2 {
+        usage.is_http2();
+        Box::pin(http2::serve(&gate, opened, peer, &usage, place, phase)).await;
+        if usage.is_too_slow() {
+            gate.refused.too_slow();
+        }
+        return;
+    }
+    let line = Line::new(peer, opened.scheme, usage);
+    serve_http1(&gate, opened.stream, opened.ahead, &line, phase).await;
     if line.usage().is_too_slow() {
         gate.refused.too_slow();
+    }
+    if line.usage().has_spoken_tls() {
+        opening::tell_of_tls(peer);
     }
     if let Some(upgraded) = line.take_upgraded() {
         upgraded.run(gate.config.tunnel_idle).await;
     }
 }
 
-/// Serves HTTP until the connection ends or is upgraded.
-async fn serve_http(
+/// Resolves when the daemon drains and a connection has had time for its first request.
+async fn drained(phase: &mut watch::Receiver<DrainPhase>) {
+    // An error means that the listener is closed, which is the same.
+    let _ = phase.wait_for(|phase| *phase == DrainPhase::Draining).await;
+    tokio::time::sleep(FIRST_REQUEST).await;
+}
+
+/// Serves HTTP/1 until the connection ends or is upgraded.
+async fn serve_http1(
     gate: &Gate,
     stream: Stream,
+    ahead: Bytes,
     line: &Line,
     mut phase: watch::Receiver<DrainPhase>,
 ) {
     let (peer, usage) = (line.peer(), line.usage());
     let socket = Socket::new(
         stream,
+        ahead,
         usage.clone(),
         gate.config.head_time_max,
-        gate.config.write_timeout,
+        Pace::new(gate.config.read_pace, gate.config.read_pace_wanted),
     );
     // Not an async block: it would be twice as large as the future in it, and hyper moves it for every request.
     let service =

@@ -1,6 +1,7 @@
 //! One request, from its head to its reply: the dispatch to the routes. It runs inside the connection's task, because handing a
 //! request to another thread costs more than serving it.
 
+use bytes::Bytes;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, StatusCode, Version};
@@ -38,7 +39,7 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
     let (mut head, body) = request.into_parts();
     if head.method == Method::CONNECT {
         // The daemon is not a proxy, and hyper would start a tunnel after a 2xx response.
-        let mut reply = Reply::new(ReplyBody::empty());
+        let mut reply = Reply::new(ReplyBody::Full(Bytes::from_static(NO_CONNECT)));
         *reply.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         return reply;
     }
@@ -63,7 +64,9 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
         received,
         head,
         line,
+        uri: &uri,
         body: Some(body),
+        held: None,
     };
     let id = context.id.clone();
     let result = match target {
@@ -99,13 +102,18 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
     result.unwrap_or_else(|error| error.into_reply(&id))
 }
 
+/// The reply to a request that is not looked at.
+pub(crate) fn refusal(error: RequestError) -> Reply {
+    error.into_reply(&new_id())
+}
+
 /// A request of HTTP/1.1 has one `Host` (RFC 9112 §3.2). With several, a proxy and the function could choose different ones.
 fn check_host(head: &Parts) -> Result<(), RequestError> {
     let mut hosts = head.headers.get_all(headers::HOST).iter();
     let problem = match (hosts.next(), hosts.next()) {
         (Some(_), None) => return Ok(()),
         (None, _) if head.version < Version::HTTP_11 => return Ok(()),
-        (None, _) => "the request has no Host header, which HTTP/1.1 requires",
+        (None, _) => "the request has no Host header (HTTP/2: no :authority)",
         (Some(_), Some(_)) => "the request has more than one Host header",
     };
     Err(RequestError::Malformed {
@@ -125,6 +133,10 @@ fn check_coding(head: &Parts) -> Result<(), RequestError> {
         }),
     }
 }
+
+/// Over HTTP/2, a client may ask for a WebSocket in this way (RFC 8441), although the daemon's settings do not offer it.
+const NO_CONNECT: &[u8] =
+    b"CONNECT is not served: the daemon is no proxy, and a WebSocket needs HTTP/1.1\n";
 
 /// A random UUID from a local generator that the kernel seeds. Ids must be unique, but not secret.
 fn new_id() -> InvocationId {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
+use crate::signature::SignatureError;
 use crate::timing;
 
 /// Why a request gets no response of a function.
@@ -98,6 +99,15 @@ pub(crate) enum RequestError {
     /// The memory for request bodies is used up.
     #[error("the memory for request bodies is used up: try again")]
     BodiesFull,
+    /// The client's address, or the listener, has as many requests as it may have.
+    #[error("too many open connections and requests: try again, or send fewer at a time")]
+    ConnectionsFull,
+    /// The daemon has no descriptors left for what the request needs.
+    #[error("the daemon has no open files left for this request ({problem}): try again")]
+    NoDescriptors {
+        /// The kernel's error.
+        problem: String,
+    },
     /// A feature of Lambda that is not supported.
     #[error("{feature} is not supported: {instead}")]
     NotSupported {
@@ -117,6 +127,9 @@ pub(crate) enum RequestError {
     /// The token is missing or wrong.
     #[error(transparent)]
     Token(#[from] crate::token::TokenError),
+    /// The signature of an AWS client is not valid.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
     /// The invocation failed.
     #[error(transparent)]
     Invoke(#[from] InvokeError),
@@ -216,9 +229,19 @@ impl RequestError {
             Self::BodiesFull => Row::user(S::TOO_MANY_REQUESTS, "TooManyRequestsException")
                 .with_reason("RequestBodyMemoryLimitExceeded")
                 .retry_after(1),
+            Self::ConnectionsFull => Row::user(S::TOO_MANY_REQUESTS, "TooManyRequestsException")
+                .with_reason("ConnectionLimitExceeded")
+                .retry_after(1),
+            Self::NoDescriptors { .. } => {
+                Row::service(S::SERVICE_UNAVAILABLE, "ServiceException").retry_after(1)
+            }
             Self::NotSupported { .. } => Row::user(S::NOT_IMPLEMENTED, "NotImplementedException"),
             Self::UnknownOperation { .. } => Row::user(S::NOT_FOUND, "UnknownOperationException"),
             Self::Token(error) => Row::user(S::FORBIDDEN, error.name()),
+            Self::Signature(error @ SignatureError::Incomplete { .. }) => {
+                Row::user(S::BAD_REQUEST, error.name())
+            }
+            Self::Signature(error) => Row::user(S::FORBIDDEN, error.name()),
             Self::Invoke(error) => invoke_row(error),
         }
     }

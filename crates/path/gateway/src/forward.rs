@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::connection::line::{Line, Scheme};
 use crate::headers;
 
 /// Whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted and extended. Those of others are replaced.
@@ -24,8 +25,8 @@ pub enum TrustForwarded {
 pub(crate) struct Origin {
     /// The client's address; behind a trusted proxy its port is 0.
     pub(crate) client: SocketAddr,
-    /// `http` or `https`.
-    pub(crate) scheme: &'static str,
+    /// How it reached the first of us.
+    pub(crate) scheme: Scheme,
 }
 
 /// Whether a request may upgrade its connection to a tunnel.
@@ -41,7 +42,7 @@ pub(crate) enum Upgrades {
 /// a chunked request does not have it in its headers. `None`: the body is streamed, and its announced length, if any, stays.
 pub(crate) fn prepare(
     headers: &mut HeaderMap,
-    peer: SocketAddr,
+    client: &Line,
     trust: TrustForwarded,
     prefix: &str,
     body_len: Option<usize>,
@@ -53,7 +54,7 @@ pub(crate) fn prepare(
     {
         headers.insert(headers::CONTENT_LENGTH, HeaderValue::from(len));
     }
-    introduce(headers, peer, trust, prefix)
+    introduce(headers, client, trust, prefix)
 }
 
 /// Whether the client waits for `100 Continue` before it sends its body.
@@ -71,7 +72,7 @@ pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
 /// them on its own connection.
 pub(crate) fn pass_on(
     headers: &mut HeaderMap,
-    peer: SocketAddr,
+    client: &Line,
     trust: TrustForwarded,
     prefix: &str,
 ) -> Upgrades {
@@ -79,7 +80,7 @@ pub(crate) fn pass_on(
     let trailers = has_token(headers, &headers::TE, "trailers");
     strip(headers, &headers::NOT_PASSED);
     headers.remove(headers::EXPECT);
-    introduce(headers, peer, trust, prefix);
+    introduce(headers, client, trust, prefix);
     if trailers {
         headers.insert(headers::TE, HeaderValue::from_static("trailers"));
         headers.insert(headers::CONNECTION, HeaderValue::from_static("te"));
@@ -88,7 +89,7 @@ pub(crate) fn pass_on(
         // HTTP/1.0 has no host header, and HTTP/1.1 requires one.
         headers.insert(headers::HOST, HeaderValue::from_static("localhost"));
     }
-    if !headers.contains_key(headers::FORWARDED_HOST) || !believes(trust, peer) {
+    if !headers.contains_key(headers::FORWARDED_HOST) || !believes(trust, client.peer()) {
         let host = headers[headers::HOST].clone();
         headers.insert(headers::FORWARDED_HOST, host);
     }
@@ -108,14 +109,15 @@ pub(crate) fn strip_response(headers: &mut HeaderMap) {
 /// Adds the headers about the client, its scheme and the prefix.
 fn introduce(
     headers: &mut HeaderMap,
-    peer: SocketAddr,
+    client: &Line,
     trust: TrustForwarded,
     prefix: &str,
 ) -> Origin {
+    let peer = client.peer();
     let peer_ip = peer.ip().to_canonical();
     let mut origin = Origin {
         client: SocketAddr::new(peer_ip, peer.port()),
-        scheme: "http",
+        scheme: client.scheme(),
     };
     let mut chain = peer_ip.to_string();
     if believes(trust, peer) {
@@ -126,15 +128,18 @@ fn introduce(
             chain = format!("{before}, {chain}");
         }
         let proto = headers.get(headers::FORWARDED_PROTO);
-        if proto.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"https")) {
-            origin.scheme = "https";
+        let told = proto.map(|value| value.as_bytes().to_ascii_lowercase());
+        match told.as_deref() {
+            Some(b"https") => origin.scheme = Scheme::Https,
+            Some(b"http") => origin.scheme = Scheme::Http,
+            _ => {}
         }
     }
     put(headers, headers::FORWARDED_FOR, &chain);
     put(headers, headers::FORWARDED_PREFIX, prefix);
     headers.insert(
         headers::FORWARDED_PROTO,
-        HeaderValue::from_static(origin.scheme),
+        HeaderValue::from_static(origin.scheme.as_str()),
     );
     origin
 }

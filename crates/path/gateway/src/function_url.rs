@@ -6,20 +6,23 @@ mod answer;
 mod event;
 mod passing;
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use pilot_invoke::{Payload, Request, Response, ResponseBody};
-use pilot_model::Interface;
+use pilot_invoke::{InvokeError, Payload, Request, Response, ResponseBody};
 use pilot_model::calendar::unix_ms;
 use pilot_model::ports::StreamedBody;
+use pilot_model::{Interface, Version};
+use pilot_protocols::FREE_LEN;
 
 use crate::application;
+use crate::cors::Sharing;
 use crate::errors::{AnswerError, RequestError};
 use crate::forward;
 use crate::lambda_api::Named;
-use crate::reply::Reply;
-use crate::request_context::RequestContext;
+use crate::reply::{Reply, ReplyBody};
+use crate::request_context::{Presigned, RequestContext};
 use crate::timing;
 use crate::websocket::Handshake;
 use event::EventSource;
@@ -39,21 +42,45 @@ pub(crate) struct Place<'a> {
     pub(crate) path_and_query: &'a str,
 }
 
-/// Invokes the function.
+/// Invokes the function, or answers a preflight.
 ///
 /// # Errors
 /// See [`RequestError`]. An error of the function is a reply with status 502.
 pub(crate) async fn call(
-    mut context: RequestContext<'_>,
+    context: RequestContext<'_>,
     place: Place<'_>,
 ) -> Result<Reply, RequestError> {
     let named = Named::parse(place.name, None)?;
-    context.authorise(&named.name)?;
+    let invoker = &context.gate.invoker;
+    let found = invoker.find(&named.name, named.qualifier.as_deref());
+    let sharing = found.as_ref().ok();
+    let sharing = sharing.and_then(|version| Sharing::of(version, &context.head));
+    let Some(sharing) = sharing else {
+        return invoke(context, place, &named, found).await;
+    };
+    if let Some(reply) = sharing.preflight(&context.head) {
+        return Ok(reply);
+    }
+    let id = context.id.clone();
+    let reply = Box::pin(invoke(context, place, &named, found)).await;
+    let mut reply = reply.unwrap_or_else(|error| error.into_reply(&id));
+    sharing.mark(reply.headers_mut());
+    Ok(reply)
+}
+
+async fn invoke(
+    mut context: RequestContext<'_>,
+    place: Place<'_>,
+    named: &Named,
+    found: Result<Arc<Version>, InvokeError>,
+) -> Result<Reply, RequestError> {
+    context.authorise(&named.name, Presigned::No).await?;
     let gate = context.gate;
-    let version = gate.invoker.find(&named.name, named.qualifier.as_deref())?;
+    // Whoever may not call functions is not told which there are.
+    let version = found?;
     let interface = version.config.interface;
     if interface == Interface::Http {
-        return passing::call(context, place, &named, version).await;
+        return passing::call(context, place, named, version).await;
     }
     let request = Request {
         id: context.id.clone(),
@@ -134,7 +161,7 @@ fn prepare(
     let trust = context.gate.config.trust_forwarded;
     forward::prepare(
         &mut context.head.headers,
-        context.line.peer(),
+        context.line,
         trust,
         place.root,
         body_len,
@@ -151,6 +178,16 @@ async fn reply(
         (ResponseBody::Result(output), _) if output.len() > limit => {
             Err(AnswerError::TooLarge { limit })
         }
+        (ResponseBody::Result(output), _) if output.len() > FREE_LEN => {
+            let memory = context.holds_answer_of(&response.version.config.name);
+            answer::parse(output.clone()).map(|reply| {
+                reply.map(|body| match body {
+                    // The body is a part of the output, or was made of it.
+                    ReplyBody::Full(body) => ReplyBody::Full(memory.in_place_of(output, body)),
+                    other => other,
+                })
+            })
+        }
         (ResponseBody::Result(output), _) => answer::parse(output),
         (ResponseBody::FunctionError(error), _) => Err(AnswerError::raised(&error)),
         (ResponseBody::Http { head, body }, Some(handshake)) if head.status == SWITCHING => {
@@ -161,6 +198,7 @@ async fn reply(
             Ok(reply)
         }
         (ResponseBody::Http { head, body }, _) => {
+            context.holds_answer_of(&response.version.config.name);
             application::reply(&context.head.method, head, body).await?
         }
         // Calls never have such a response.
@@ -172,6 +210,7 @@ async fn reply(
         &response.id,
         Some(response.start),
         &response.timeline,
+        &response.transfers,
         context.gate.invoker.now(),
     );
     Ok(reply)

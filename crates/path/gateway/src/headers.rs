@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue};
 
 pub(crate) use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, RETRY_AFTER,
-    SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
+    SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT, VARY,
 };
 
 macro_rules! names {
@@ -16,9 +16,16 @@ macro_rules! names {
 }
 
 names! {
+    ALLOW_CREDENTIALS = "access-control-allow-credentials",
+    ALLOW_HEADERS = "access-control-allow-headers",
+    ALLOW_METHODS = "access-control-allow-methods",
+    ALLOW_ORIGIN = "access-control-allow-origin",
+    AMZ_DATE = "x-amz-date",
     CLIENT_CONTEXT = "x-amz-client-context",
+    CONTENT_SHA256 = "x-amz-content-sha256",
     ERROR_TYPE = "x-amzn-errortype",
     EXECUTED_VERSION = "x-amz-executed-version",
+    EXPOSE_HEADERS = "access-control-expose-headers",
     FORWARDED_FOR = "x-forwarded-for",
     FORWARDED_HOST = "x-forwarded-host",
     FORWARDED_PREFIX = "x-forwarded-prefix",
@@ -28,6 +35,7 @@ names! {
     KEEP_ALIVE = "keep-alive",
     LOG_RESULT = "x-amz-log-result",
     LOG_TYPE = "x-amz-log-type",
+    MAX_AGE = "access-control-max-age",
     ORIGIN = "origin",
     PILOT_HINT = "x-pilot-hint",
     PILOT_START = "x-pilot-start",
@@ -35,7 +43,9 @@ names! {
     PROXY_AUTHENTICATE = "proxy-authenticate",
     PROXY_AUTHORIZATION = "proxy-authorization",
     PROXY_CONNECTION = "proxy-connection",
+    REQUEST_HEADERS = "access-control-request-headers",
     REQUEST_ID = "x-amzn-requestid",
+    REQUEST_METHOD = "access-control-request-method",
     SECURITY_TOKEN = "x-amz-security-token",
     SERVER_TIMING = "server-timing",
     TENANT_ID = "x-amz-tenant-id",

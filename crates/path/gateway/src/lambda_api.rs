@@ -1,6 +1,6 @@
 //! AWS Lambda's Invoke API: `POST /2015-03-31/functions/NAME/invocations`, and InvokeWithResponseStream,
-//! `POST /2021-11-15/functions/NAME/response-streaming-invocations`. AWS SDKs and the aws CLI only need an endpoint URL. Their
-//! signatures are not checked.
+//! `POST /2021-11-15/functions/NAME/response-streaming-invocations`. AWS SDKs and the aws CLI only need an endpoint URL. Where a
+//! token is required, they may show its access key by their signature.
 //!
 //! Not here: every other operation of Lambda's API. Functions are deployed through the control API.
 
@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 use crate::errors::{self, RequestError};
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
-use crate::request_context::RequestContext;
+use crate::request_context::{Presigned, RequestContext};
 use crate::timing;
 use crate::web_page;
 
@@ -49,7 +49,7 @@ pub(crate) async fn invoke(
     form: Form,
 ) -> Result<Reply, RequestError> {
     let named = Named::parse(name, query)?;
-    context.authorise(&named.name)?;
+    context.authorise(&named.name, Presigned::Taken).await?;
     if context.gate.is_open_to_pages() {
         web_page::refuse(&context.head, &context.gate.config.hosts)?;
     }
@@ -228,12 +228,16 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
     let mut tail = response.is_complete().then(|| response.log_tail());
     let (body, failed) = match response.body {
         ResponseBody::Result(result) if result.len() > limit => (too_large(limit), true),
-        ResponseBody::Result(result) => (result, false),
+        ResponseBody::Result(result) => {
+            if result.len() > FREE_LEN {
+                context.holds_answer_of(&response.version.config.name);
+            }
+            (result, false)
+        }
         ResponseBody::FunctionError(error) => (error, true),
         ResponseBody::Http { head, mut body } => {
-            let name = &response.version.config.name;
-            let memory = context.gate.config.answers.of(name).nothing();
-            let (whole, failed) = match collect(&mut body, limit, memory).await {
+            let memory = context.holds_answer_of(&response.version.config.name);
+            let (whole, failed) = match collect(&mut body, limit, memory.nothing()).await {
                 Ok(whole) => {
                     into.insert(headers::CONTENT_TYPE, media_type(&head));
                     (whole, false)
@@ -301,6 +305,7 @@ fn write_common(into: &mut HeaderMap, response: &Response, context: &RequestCont
         &response.id,
         Some(response.start),
         &response.timeline,
+        &response.transfers,
         context.gate.invoker.now(),
     );
 }

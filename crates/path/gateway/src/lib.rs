@@ -12,6 +12,7 @@ mod body;
 mod config;
 mod connection;
 mod control;
+mod cors;
 mod dispatch;
 mod errors;
 mod event_stream;
@@ -26,6 +27,7 @@ mod peers;
 mod reply;
 mod request_context;
 mod route;
+mod signature;
 mod timing;
 mod token;
 mod tunnel;
@@ -41,9 +43,10 @@ use pilot_invoke::Invoker;
 
 pub use accept::Drained;
 pub use config::GatewayConfig;
+pub use connection::pace::ReadPace;
 pub use forward::TrustForwarded;
 pub use gate::Control;
-pub use listener::{Access, Door, Listener, Serves};
+pub use listener::{Access, Door, Listener, Serves, Transport};
 pub use peers::RefusedConnections;
 pub use reply::{BoxError, ControlBody};
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use pilot_model::access::Grant;
 use tokio::net::{TcpListener, UnixListener};
+use tokio_rustls::rustls::ServerConfig;
 
 use crate::connection::stream::Stream;
 
@@ -23,6 +24,8 @@ pub struct Listener {
 pub struct Door {
     /// What is served.
     pub serves: Serves,
+    /// What the bytes of a connection are.
+    pub transport: Transport,
     /// Whether a call of a function needs a token.
     pub calls: Access,
     /// Whether `/metrics` needs a token. The rest of the control API needs one in any case, except from [`Door::everyone`].
@@ -34,6 +37,23 @@ pub struct Door {
     /// Highest number of open connections from one address (IPv6: from one /64 network). All clients of a Unix socket have one
     /// address.
     pub connections_per_address_max: usize,
+}
+
+/// What the bytes of a connection are.
+#[derive(Debug, Clone)]
+pub enum Transport {
+    /// HTTP/1.
+    Plain,
+    /// HTTP/1, or HTTP/2 if the client knows that it is served ("with prior knowledge", RFC 9113 §3.3). Also called h2c.
+    PlainWithHttp2,
+    /// TLS. The client chooses HTTP/2 or HTTP/1 by ALPN (RFC 7301), and HTTP/1 without it. Only for TCP. The configuration must
+    /// offer [`Transport::ALPN`].
+    Tls(Arc<ServerConfig>),
+}
+
+impl Transport {
+    /// The protocols over TLS, the best one first.
+    pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 }
 
 /// What a listener serves. Health is served by all of them.
@@ -61,6 +81,7 @@ impl Default for Door {
     fn default() -> Self {
         Self {
             serves: Serves::Everything,
+            transport: Transport::Plain,
             calls: Access::Open,
             metrics: Access::Token,
             everyone: None,

@@ -1,5 +1,8 @@
 //! The open connections of a listener, in total and by address of the client, within their limits. When the listener is full, a new
 //! connection takes the place of the oldest one that has not sent a request.
+//!
+//! A connection of HTTP/2 has several requests at a time. Each one beyond the first counts as a connection, too, so that the limits of
+//! memory that rely on the number of connections hold.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -25,6 +28,8 @@ struct Open {
     /// By age: a new connection has the next number.
     connections: BTreeMap<u64, Connection>,
     next: u64,
+    /// Requests beyond the first one of each connection.
+    streams: usize,
     /// Only addresses with a connection, so there are never more than connections.
     by_address: HashMap<IpAddr, usize>,
 }
@@ -42,13 +47,40 @@ struct Connection {
 pub(crate) struct Place {
     peers: Arc<Peers>,
     number: u64,
+    address: IpAddr,
     taken: Arc<Notify>,
+}
+
+/// The place of one more request of a connection that has one already.
+#[derive(Debug)]
+pub(crate) struct StreamPlace {
+    peers: Arc<Peers>,
+    address: IpAddr,
 }
 
 impl Place {
     /// Resolves when another connection has taken the place, so that this one must close.
     pub(crate) async fn taken(&self) {
         self.taken.notified().await;
+    }
+
+    /// Room for one more request on this connection.
+    pub(crate) fn another(&self) -> Result<StreamPlace, Full> {
+        let mut open = self.peers.open();
+        open.admit(&self.peers, self.address, Instant::now())?;
+        open.streams += 1;
+        Ok(StreamPlace {
+            peers: Arc::clone(&self.peers),
+            address: self.address,
+        })
+    }
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        let mut open = self.peers.open();
+        open.streams -= 1;
+        open.forget(self.address);
     }
 }
 
@@ -74,18 +106,11 @@ impl Peers {
     pub(crate) fn admit(self: &Arc<Self>, from: IpAddr, usage: &Arc<Usage>) -> Result<Place, Full> {
         let address = network(from);
         let mut open = self.open();
-        let of_address = open.by_address.get(&address).copied().unwrap_or(0);
-        if of_address >= self.per_address_max {
-            return Err(Full::Address);
-        }
         let now = Instant::now();
-        if open.connections.len() >= self.connections_max && !open.make_room(now) {
-            return Err(Full::Listener);
-        }
+        open.admit(self, address, now)?;
         let taken = Arc::new(Notify::new());
         let number = open.next;
         open.next += 1;
-        *open.by_address.entry(address).or_default() += 1;
         open.connections.insert(
             number,
             Connection {
@@ -98,6 +123,7 @@ impl Peers {
         Ok(Place {
             peers: Arc::clone(self),
             number,
+            address,
             taken,
         })
     }
@@ -109,6 +135,30 @@ impl Peers {
 }
 
 impl Open {
+    /// Counts one more of this address, if there is room for it.
+    fn admit(&mut self, limits: &Peers, address: IpAddr, now: Instant) -> Result<(), Full> {
+        let of_address = self.by_address.get(&address).copied().unwrap_or(0);
+        if of_address >= limits.per_address_max {
+            return Err(Full::Address);
+        }
+        let all = self.connections.len() + self.streams;
+        if all >= limits.connections_max && !self.make_room(now) {
+            return Err(Full::Listener);
+        }
+        *self.by_address.entry(address).or_default() += 1;
+        Ok(())
+    }
+
+    /// Counts one less of this address.
+    fn forget(&mut self, address: IpAddr) {
+        if let Some(count) = self.by_address.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+
     /// Takes the place of the oldest connection that has had time to send a request and has not. Returns false if there is none.
     fn make_room(&mut self, now: Instant) -> bool {
         let silent = self.connections.iter().find(|(_, connection)| {
@@ -125,12 +175,7 @@ impl Open {
 
     fn remove(&mut self, number: u64) -> Option<Connection> {
         let connection = self.connections.remove(&number)?;
-        if let Some(count) = self.by_address.get_mut(&connection.address) {
-            *count -= 1;
-            if *count == 0 {
-                self.by_address.remove(&connection.address);
-            }
-        }
+        self.forget(connection.address);
         Some(connection)
     }
 }
@@ -162,6 +207,7 @@ pub struct RefusedConnections {
     listener_full: AtomicU64,
     address_full: AtomicU64,
     too_slow: AtomicU64,
+    resets: AtomicU64,
 }
 
 impl RefusedConnections {
@@ -177,13 +223,18 @@ impl RefusedConnections {
         self.too_slow.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn too_many_resets(&self) {
+        self.resets.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The reasons and their counts.
     #[must_use]
-    pub fn counts(&self) -> [(&'static str, u64); 3] {
+    pub fn counts(&self) -> [(&'static str, u64); 4] {
         [
             ("listener_full", &self.listener_full),
             ("address_full", &self.address_full),
             ("too_slow", &self.too_slow),
+            ("too_many_resets", &self.resets),
         ]
         .map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
     }
@@ -257,5 +308,34 @@ mod tests {
         let _other = peers.admit(ip("2001:db8:0:1::1"), &usage).unwrap();
         drop(place);
         let _next = peers.admit(ip("2001:db8::3"), &usage).unwrap();
+    }
+
+    #[test]
+    fn requests_on_one_connection_count_as_connections() {
+        let peers = Peers::new(4, 3);
+        let usage = Arc::<Usage>::default();
+        usage.request_began(http::Version::HTTP_2, false);
+        let first = peers.admit(ip("192.0.2.1"), &usage).unwrap();
+        let second = first.another().unwrap();
+        let third = first.another().unwrap();
+        assert_eq!(first.another().err(), Some(Full::Address));
+        assert_eq!(
+            peers.admit(ip("192.0.2.1"), &usage).err(),
+            Some(Full::Address)
+        );
+        let other = peers.admit(ip("192.0.2.2"), &usage).unwrap();
+        assert_eq!(other.another().err(), Some(Full::Listener));
+        drop(second);
+        let again = other.another().unwrap();
+        assert_eq!(
+            peers.admit(ip("192.0.2.3"), &usage).err(),
+            Some(Full::Listener)
+        );
+        drop(again);
+        drop(other);
+        drop(third);
+        drop(first);
+        assert!(peers.open().by_address.is_empty());
+        assert_eq!(peers.open().streams, 0);
     }
 }

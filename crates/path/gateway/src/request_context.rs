@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use http::Uri;
 use http::request::Parts;
 use hyper::body::{Body as _, Incoming};
-use pilot_model::access::Role;
+use pilot_model::access::{Grant, Role};
 use pilot_model::ports::StreamedBody;
-use pilot_model::{Instant, InvocationId};
+use pilot_model::{FunctionName, Instant, InvocationId};
+use pilot_protocols::FunctionBudget;
 
 use crate::connection::line::Line;
 use crate::errors::RequestError;
@@ -16,8 +18,18 @@ use crate::expectation::Expectation;
 use crate::gate::Gate;
 use crate::headers;
 use crate::listener::Access;
+use crate::signature::{self, Signature, SignatureError, SignedPayload, UNSIGNED};
 use crate::token::{self, CARRIERS, TokenError};
 use crate::upload::Upload;
+
+/// Whether the query of a request may have its signature. The function would see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presigned {
+    /// It may.
+    Taken,
+    /// It may not.
+    No,
+}
 
 /// One request on the data path.
 #[derive(Debug)]
@@ -31,16 +43,25 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) head: Parts,
     /// Its connection.
     pub(crate) line: &'a Line,
+    /// As sent.
+    pub(crate) uri: &'a Uri,
     /// `None` after it was taken.
     pub(crate) body: Option<Incoming>,
+    /// The body, if its signature required to read it first.
+    pub(crate) held: Option<Bytes>,
 }
 
 impl RequestContext<'_> {
-    /// Checks that the caller may call this function, and removes its token from the headers.
+    /// Checks that the caller may call this function, and removes its token or signature from the headers. The body of a signed request
+    /// is read here, up to the limit of its size, because the signature is over its hash.
     ///
     /// # Errors
-    /// [`TokenError`].
-    pub(crate) fn authorise(&mut self, function: &str) -> Result<(), TokenError> {
+    /// [`TokenError`], [`SignatureError`], and those of reading a body.
+    pub(crate) async fn authorise(
+        &mut self,
+        function: &str,
+        presigned: Presigned,
+    ) -> Result<(), RequestError> {
         let door = &self.gate.door;
         if door.calls == Access::Open || door.everyone.is_some() {
             // A client may send its token although none is needed. The function must not see it.
@@ -52,12 +73,62 @@ impl RequestContext<'_> {
             }
             return Ok(());
         }
-        let grant = token::take(&*self.gate.config.tokens, &mut self.head.headers)?;
+        let grant = match token::take(&*self.gate.config.tokens, &mut self.head.headers) {
+            Ok(grant) => grant,
+            Err(TokenError::Missing) => self.signer(presigned).await?,
+            Err(wrong) => return Err(wrong.into()),
+        };
         if grant.permits(Role::Invoke, function) {
             Ok(())
         } else {
-            Err(TokenError::Denied(Role::Invoke))
+            Err(TokenError::Denied(Role::Invoke).into())
         }
+    }
+
+    /// What the signature of the request permits. Everything that can be checked without the body is checked before it is read.
+    async fn signer(&mut self, presigned: Presigned) -> Result<Arc<Grant>, RequestError> {
+        let query = self.uri.query().filter(|_| presigned == Presigned::Taken);
+        let Some(signature) = Signature::of(&self.head.headers, query)? else {
+            return Err(TokenError::Missing.into());
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        signature.check_scope(now.map_or(0, |since| since.as_secs()))?;
+        let signer = self.gate.config.tokens.signer(&signature.access_key_id);
+        let signer = signer.ok_or(SignatureError::UnknownKey)?;
+        let payload = signature.payload(&self.head.headers)?;
+        let verify = |context: &Self, hash: &str| {
+            let head = &context.head;
+            signature.verify(
+                &signer.secret,
+                &head.method,
+                context.uri,
+                &head.headers,
+                hash,
+            )
+        };
+        match payload {
+            SignedPayload::Unsigned => verify(self, UNSIGNED)?,
+            SignedPayload::Said(hash) => {
+                verify(self, &hash)?;
+                if self.hold_body().await? != hash {
+                    return Err(SignatureError::Body.into());
+                }
+            }
+            SignedPayload::OfBody => {
+                let hash = self.hold_body().await?;
+                verify(self, &hash)?;
+            }
+        }
+        self.head.headers.remove(headers::AUTHORIZATION);
+        Ok(signer.grant)
+    }
+
+    /// Reads the body, and keeps it for those who read it next. Returns its hash.
+    async fn hold_body(&mut self) -> Result<String, RequestError> {
+        let body = self.read_body().await?;
+        let hash = signature::sha256(&body);
+        self.held = Some(body);
+        Ok(hash)
     }
 
     /// Reads the body. The second call returns an empty one.
@@ -65,6 +136,9 @@ impl RequestContext<'_> {
     /// # Errors
     /// See [`BodyReader::read`](crate::body::BodyReader::read).
     pub(crate) async fn read_body(&mut self) -> Result<Bytes, RequestError> {
+        if let Some(held) = self.held.take() {
+            return Ok(held);
+        }
         let Some(body) = self.body.take() else {
             return Ok(Bytes::new());
         };
@@ -81,6 +155,9 @@ impl RequestContext<'_> {
     pub(crate) async fn read_front(
         &mut self,
     ) -> Result<(Bytes, Option<StreamedBody>), RequestError> {
+        if let Some(held) = self.held.take() {
+            return Ok((held, None));
+        }
         let Some(body) = self.body.take() else {
             return Ok((Bytes::new(), None));
         };
@@ -91,6 +168,13 @@ impl RequestContext<'_> {
             self.line.usage().body_was_read();
         }
         Ok((front, self.upload(None).map(StreamedBody::new)))
+    }
+
+    /// The memory of this function's answers, which the response holds until the client has it.
+    pub(crate) fn holds_answer_of(&self, function: &FunctionName) -> FunctionBudget {
+        let memory = self.gate.config.answers.of(function);
+        self.line.usage().answers_hold(memory.clone());
+        memory
     }
 
     fn count_slow(&self, error: &RequestError) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 use http::header::HeaderMap;
-use pilot_model::{Instant, InvocationId, StartKind, Timeline};
+use pilot_model::{Instant, InvocationId, StartKind, Timeline, Transfer};
 
 use crate::headers;
 
@@ -16,6 +16,7 @@ pub(crate) fn write(
     id: &InvocationId,
     start: Option<StartKind>,
     timeline: &Timeline,
+    transfers: &[Transfer],
     now: Instant,
 ) {
     write_id(into, id);
@@ -26,7 +27,10 @@ pub(crate) fn write(
         );
     }
     // An application may have its own entries.
-    into.append(headers::SERVER_TIMING, server_timing(timeline, now));
+    into.append(
+        headers::SERVER_TIMING,
+        server_timing(timeline, transfers, now),
+    );
 }
 
 /// Writes only the request id.
@@ -36,7 +40,7 @@ pub(crate) fn write_id(into: &mut HeaderMap, id: &InvocationId) {
     }
 }
 
-fn server_timing(timeline: &Timeline, now: Instant) -> HeaderValue {
+fn server_timing(timeline: &Timeline, transfers: &[Transfer], now: Instant) -> HeaderValue {
     let mut text = Vec::with_capacity(TEXT_LEN);
     for (name, took) in timeline.phases() {
         entry(&mut text, name, took);
@@ -46,6 +50,10 @@ fn server_timing(timeline: &Timeline, now: Instant) -> HeaderValue {
         .total()
         .unwrap_or_else(|| now.since(timeline.received));
     entry(&mut text, "total", total);
+    for transfer in transfers {
+        text.extend_from_slice(b", ");
+        transfer_entry(&mut text, transfer, timeline);
+    }
     HeaderValue::from_maybe_shared(Bytes::from(text))
         .unwrap_or_else(|_| HeaderValue::from_static("total"))
 }
@@ -61,6 +69,24 @@ fn entry(text: &mut Vec<u8>, name: &str, took: Duration) {
         let digit = micros / place % 10;
         text.push(b'0' + u8::try_from(digit).unwrap_or(0));
     }
+}
+
+/// `fetch.NAME;dur=2.000;begin=0.100;bytes=1024;hidden=1.900`: the way of an input, which other phases overlap. `begin` counts from
+/// the request's head; `hidden` is the part during which the worker started.
+fn transfer_entry(text: &mut Vec<u8>, transfer: &Transfer, timeline: &Timeline) {
+    text.extend_from_slice(b"fetch.");
+    entry(text, &transfer.input, transfer.took());
+    let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
+    let begin = ms(transfer.began.since(timeline.received));
+    let rest = match transfer.error {
+        None => format!(
+            ";begin={begin:.3};bytes={};hidden={:.3}",
+            transfer.bytes,
+            ms(transfer.hidden(timeline))
+        ),
+        Some(_) => format!(";begin={begin:.3};desc=failed"),
+    };
+    text.extend_from_slice(rest.as_bytes());
 }
 
 fn decimal(text: &mut Vec<u8>, value: u128) {
@@ -96,6 +122,7 @@ mod tests {
             &InvocationId::new("id-1"),
             Some(StartKind::ColdShared),
             &timeline,
+            &[],
             Instant(0),
         );
         assert_eq!(
@@ -108,14 +135,14 @@ mod tests {
 
     #[test]
     fn an_unfinished_timeline_is_counted_up_to_now() {
-        let value = server_timing(&Timeline::new(Instant(5_000)), Instant(15_000));
+        let value = server_timing(&Timeline::new(Instant(5_000)), &[], Instant(15_000));
         assert_eq!(value, "total;dur=0.010");
     }
 
     proptest! {
         #[test]
         fn any_stamps_make_a_header(stamps in any::<[u64; 4]>()) {
-            let value = server_timing(&timeline(stamps), Instant(0));
+            let value = server_timing(&timeline(stamps), &[], Instant(0));
             prop_assert!(value.to_str().unwrap().contains("total;dur="));
         }
     }

@@ -1,7 +1,9 @@
 //! The token of a caller. It may be in one of three headers, so that every client can set one of them:
 //! - `X-Pilot-Token: TOKEN`, which leaves `Authorization` to the application;
 //! - `Authorization: Bearer TOKEN`;
-//! - `X-Amz-Security-Token: TOKEN`, which AWS SDKs send if `AWS_SESSION_TOKEN` is set. Their signature is not checked.
+//! - `X-Amz-Security-Token: TOKEN`, which AWS SDKs send if `AWS_SESSION_TOKEN` is set. Then their signature is not checked.
+//!
+//! Without one of them, a request may be signed with a token's access key (`signature`).
 //!
 //! Every header with the token is removed, so that a function never sees it.
 
@@ -50,7 +52,7 @@ pub(crate) enum TokenError {
     /// There is no token.
     #[error(
         "Missing Authentication Token: this daemon requires its token in X-Pilot-Token, in Authorization: Bearer, or from AWS \
-         SDKs as AWS_SESSION_TOKEN"
+         SDKs as AWS_SESSION_TOKEN or by a signature with its access key"
     )]
     Missing,
     /// The token is wrong.

@@ -20,7 +20,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use pilot_invoke::{HttpBody, InvokeError, TunnelTraffic};
 use pilot_model::ports::HttpHead;
-use pilot_protocols::FunctionMemory;
+use pilot_protocols::FunctionBudget;
 use pilot_sys::seqpacket;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -56,14 +56,15 @@ pub(crate) struct WebSocket {
     /// The rest of the application's answer: its end is the end of the invocation.
     body: HttpBody,
     /// Holds long messages of the client.
-    memory: FunctionMemory,
+    memory: FunctionBudget,
 }
 
 impl Handshake {
     /// The handshake of a request, and the worker's end of its messages. `None`: the request is not a handshake.
     ///
     /// # Errors
-    /// [`RequestError::Malformed`] if it is not a valid one (RFC 6455 §4.2.1), or there are no descriptors left.
+    /// [`RequestError::Malformed`] if it is not a valid one (RFC 6455 §4.2.1), [`RequestError::NoDescriptors`] if the daemon has no
+    /// descriptors left.
     pub(crate) fn of(head: &mut Parts) -> Result<Option<(Self, OwnedFd)>, RequestError> {
         if !forward::wants_websocket(&head.headers) {
             return Ok(None);
@@ -91,7 +92,9 @@ impl Handshake {
             ours.set_nonblocking(true)?;
             Ok((ours, theirs))
         };
-        let (ours, theirs) = pair().map_err(|error: io::Error| malformed(&error.to_string()))?;
+        let (ours, theirs) = pair().map_err(|error: io::Error| RequestError::NoDescriptors {
+            problem: error.to_string(),
+        })?;
         let handshake = Self {
             client,
             accept,
@@ -105,7 +108,7 @@ impl Handshake {
         self,
         head: &HttpHead,
         body: HttpBody,
-        memory: FunctionMemory,
+        memory: FunctionBudget,
     ) -> (Reply, WebSocket) {
         let mut reply = Reply::new(ReplyBody::empty());
         *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use pilot_gateway::{Door, GatewayConfig};
+use pilot_gateway::{Door, GatewayConfig, ReadPace};
 use pilot_model::ports::PassedRequest;
 use pilot_testkit::Deed;
 use support::{Client, Daemon, Function, Setup, control, soon, text, upstream};
@@ -95,7 +95,10 @@ async fn a_client_gets_its_refusal_even_while_it_still_sends() {
 #[tokio::test]
 async fn a_client_that_does_not_take_its_response_is_cut_off() {
     let config = GatewayConfig {
-        write_timeout: Duration::from_millis(20),
+        read_pace: ReadPace {
+            patience: Duration::from_millis(20),
+            bytes_per_s: 1,
+        },
         ..GatewayConfig::default()
     };
     let control = control(|_| Box::pin(async { text(vec![b'x'; 64 * 1024 * 1024]) }));

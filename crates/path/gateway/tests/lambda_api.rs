@@ -424,7 +424,12 @@ async fn a_token_is_wanted_where_one_is_configured_and_control_has_its_own() {
     })
     .await;
     let sdk = "authorization: AWS4-HMAC-SHA256 Credential=x\r\n";
-    let missing = daemon.ask("POST", ECHO, sdk, b"1").await;
+    let incomplete = daemon.ask("POST", ECHO, sdk, b"1").await;
+    assert_eq!(
+        (incomplete.status, incomplete.header("x-amzn-errortype")),
+        (400, Some("IncompleteSignatureException"))
+    );
+    let missing = daemon.ask("POST", ECHO, "", b"1").await;
     assert_eq!(
         (missing.status, missing.header("x-amzn-errortype")),
         (403, Some("MissingAuthenticationTokenException"))

@@ -5,6 +5,7 @@
 //! the worker is killed as well, except an HTTP server: its connection is closed, and it can still be used.
 
 use std::io;
+use std::mem::take;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,7 +15,7 @@ use pilot_model::calendar::unix_ms;
 use pilot_model::ports::{
     Answer, Call, Done, HttpHead, Input, InputKind, StreamedBody, WorkerFault,
 };
-use pilot_model::{Interface, InvocationHead, Outcome};
+use pilot_model::{HttpRequestHead, Interface, InvocationHead, Outcome};
 use pilot_pool::Lease;
 use tokio::time::{timeout, timeout_at};
 
@@ -30,24 +31,16 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Sends the request to the worker and waits for the answer.
 pub(crate) async fn exchange(
-    request: Request,
+    mut request: Request,
     payload: Payload,
     mut invocation: Invocation,
     mut lease: Lease,
 ) -> Response {
-    let config = &request.version.config;
-    let patience = config.timeout;
     let http = payload.http.as_ref();
     let ignores_body = http.is_some_and(|http| http.method.eq_ignore_ascii_case("HEAD"));
-    let head = InvocationHead {
-        id: request.id.clone(),
-        arn: request.arn,
-        version: request.version.number,
-        deadline_unix_ms: unix_ms(SystemTime::now() + patience),
-        client_context: request.client_context,
-        trace: request.trace,
-        http: payload.http,
-    };
+    let head = head_of(&mut request, payload.http, &invocation);
+    let config = &request.version.config;
+    let patience = config.timeout;
     let stream = lease.begin();
     if config.interface == Interface::Http {
         lease.outlives_exchange();
@@ -126,13 +119,32 @@ pub(crate) async fn exchange(
     finish(invocation, lease, outcome, body, done)
 }
 
-/// The descriptors that go with the call: the rest of a large body, which begins to pass, and the messages of a WebSocket.
+/// What the worker gets of the request, except the payload. The deadline counts from now.
+fn head_of(
+    request: &mut Request,
+    http: Option<HttpRequestHead>,
+    invocation: &Invocation,
+) -> InvocationHead {
+    let config = &request.version.config;
+    InvocationHead {
+        id: request.id.clone(),
+        version: request.version.number,
+        deadline_unix_ms: unix_ms(SystemTime::now() + config.timeout),
+        arn: take(&mut request.arn),
+        client_context: request.client_context.take(),
+        trace: request.trace.take(),
+        failed_inputs: invocation.failed_inputs(),
+        http,
+    }
+}
+
+/// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, and the messages of a WebSocket.
 fn inputs(
     rest: Option<StreamedBody>,
     websocket: Option<OwnedFd>,
     invocation: &mut Invocation,
 ) -> io::Result<Vec<Input>> {
-    let mut inputs = Vec::new();
+    let mut inputs = take(&mut invocation.inputs);
     if let Some(rest) = rest {
         let (upload, input) = Upload::start(rest)?;
         invocation.upload = Some(upload);
@@ -182,6 +194,7 @@ fn stream_on(streaming: Streaming, head: HttpHead, first: Bytes, ignores_body: b
         start: invocation.start,
         outcome: Outcome::Ok,
         timeline: invocation.timeline,
+        transfers: invocation.transfers.clone(),
         record: None,
         body: ResponseBody::Http {
             body: HttpBody::streaming(streaming, first, &head, ignores_body),

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use pilot_model::calendar::{Utc, unix_ms};
-use pilot_model::ports::WorkerFault;
+use pilot_model::ports::{InputFault, WorkerFault};
 use pilot_model::{EndReason, FunctionName, InvocationId, Outcome};
 
 /// How a function failed.
@@ -109,6 +109,14 @@ impl Failure {
             told.message
         );
         Told { message, ..told }.into_failure(id)
+    }
+
+    /// An input could not be fetched, so there is no call. Returns the answer and the log lines.
+    pub(crate) fn input(id: &InvocationId, fault: &InputFault) -> (Bytes, LastOutput) {
+        let kind = fault.kind.as_str();
+        let message = fault.to_string();
+        let line = format!("RequestId: {id} Error: {message}\n{kind}\n");
+        (body(kind, id, &message), LastOutput::and_line(b"", &line))
     }
 
     /// The worker ended.

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use pilot_model::hint;
-use pilot_model::ports::{Clock, Done, EventSink};
+use pilot_model::ports::{
+    Clock, Done, EventSink, Fetched, Input, InputFault, InputMemory, InputSource,
+};
 use pilot_model::{
-    CpuTime, Event, Instant, InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version,
-    WorkerId, WorkerOrigin,
+    CpuTime, Event, FailedInput, Instant, InvocationId, InvocationRecord, Outcome, StartKind,
+    Timeline, Transfer, Version, WorkerId, WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools};
 use tokio::sync::Notify;
@@ -26,16 +28,23 @@ pub(crate) struct InvocationContext {
     pub(crate) pools: Pools,
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) inputs: Arc<dyn InputSource>,
     running: AtomicUsize,
     quiet: Notify,
 }
 
 impl InvocationContext {
-    pub(crate) fn new(pools: Pools, sink: Arc<dyn EventSink>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        pools: Pools,
+        sink: Arc<dyn EventSink>,
+        clock: Arc<dyn Clock>,
+        inputs: Arc<dyn InputSource>,
+    ) -> Self {
         Self {
             pools,
             sink,
             clock,
+            inputs,
             running: AtomicUsize::new(0),
             quiet: Notify::new(),
         }
@@ -70,6 +79,11 @@ pub(crate) struct Invocation {
     pub(crate) traffic: Option<Arc<TunnelTraffic>>,
     /// The rest of the request's body, until the end.
     pub(crate) upload: Option<Upload>,
+    /// The inputs for the worker, until they are sent.
+    pub(crate) inputs: Vec<Input>,
+    /// The memory of the inputs, until the end.
+    input_memory: Vec<Arc<dyn InputMemory>>,
+    pub(crate) transfers: Vec<Transfer>,
     /// See [`InvocationRecord::output_published`].
     pub(crate) output_published: Option<usize>,
     /// When the worker got the request, on the clock of timeouts. Not a stamp, because reading that clock again is not needed.
@@ -99,6 +113,9 @@ impl Invocation {
             cpu: None,
             traffic: None,
             upload: None,
+            inputs: Vec::new(),
+            input_memory: Vec::new(),
+            transfers: Vec::new(),
             output_published: None,
             called: None,
             ended: false,
@@ -111,6 +128,25 @@ impl Invocation {
 
     pub(crate) fn context(&self) -> &Arc<InvocationContext> {
         &self.context
+    }
+
+    /// Takes what was fetched. Returns why there is no invocation, if a required input is missing.
+    pub(crate) fn fetched(&mut self, fetched: Fetched) -> Option<InputFault> {
+        self.inputs = fetched.inputs;
+        self.input_memory = fetched.memory;
+        self.transfers = fetched.transfers;
+        fetched.fault
+    }
+
+    /// The inputs that the worker does not get.
+    pub(crate) fn failed_inputs(&self) -> Vec<FailedInput> {
+        let failed = self.transfers.iter().filter_map(|transfer| {
+            Some(FailedInput {
+                name: transfer.input.clone(),
+                problem: transfer.error.clone()?,
+            })
+        });
+        failed.collect()
     }
 
     /// Stores the worker, and the stamps of its start if the invocation waited for it. If that start began before the invocation
@@ -220,6 +256,8 @@ impl Invocation {
             self.bytes_in += traffic.bytes_in.load(Ordering::Relaxed);
             self.bytes_out += traffic.bytes_out.load(Ordering::Relaxed);
         }
+        self.inputs.clear();
+        self.input_memory.clear();
         self.stopped(now);
         self.timeline.finished = Some(now);
         let record = Arc::new(InvocationRecord {
@@ -229,6 +267,7 @@ impl Invocation {
             start: self.start,
             outcome,
             timeline: self.timeline,
+            transfers: self.transfers.clone(),
             memory_bytes_max: self.memory_bytes_max,
             cpu: self.cpu,
             bytes_in: self.bytes_in,
@@ -268,6 +307,7 @@ impl Invocation {
             start: self.start,
             outcome,
             timeline: self.timeline,
+            transfers: std::mem::take(&mut self.transfers),
             body,
             record: Some(record),
         }

@@ -8,17 +8,19 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, Engine, EventSink, PassedRequest, Platform, Scaling, StartError};
+use pilot_model::ports::{
+    Clock, Engine, EventSink, InputFault, InputSource, PassedRequest, Platform, Scaling, StartError,
+};
 use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
 use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, Version};
 use pilot_pool::{Pool, PoolLimits, Pools, Refusal};
 
 use crate::error::{InvokeError, ThrottleReason};
 use crate::exchange::exchange;
-use crate::fault::LastOutput;
+use crate::fault::{Failure, LastOutput};
 use crate::functions::{Function, Functions, same};
 use crate::invocation::{Invocation, InvocationContext};
-use crate::join::{join, lease};
+use crate::join::{NotReady, join, lease};
 use crate::limits::Limits;
 use crate::passing::pass;
 use crate::request::{Payload, Request};
@@ -43,6 +45,7 @@ impl Invoker {
         engine: Arc<dyn Engine>,
         sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
+        inputs: Arc<dyn InputSource>,
         forecaster: MakeForecaster,
         limits: Limits,
     ) -> Arc<Self> {
@@ -61,7 +64,7 @@ impl Invoker {
         );
         Arc::new(Self {
             engine,
-            context: Arc::new(InvocationContext::new(pools, sink, clock)),
+            context: Arc::new(InvocationContext::new(pools, sink, clock, inputs)),
             limits,
             functions: ArcSwap::default(),
             change: Mutex::new(()),
@@ -94,7 +97,8 @@ impl Invoker {
         let joined = join(&self.context, &self.limits, &pool, &request, payload).await?;
         match joined.lease {
             Ok(lease) => Ok(exchange(request, joined.payload, joined.invocation, lease).await),
-            Err(refusal) => Ok(refused(joined.invocation, refusal)?),
+            Err(NotReady::Refused(refusal)) => Ok(refused(joined.invocation, refusal)?),
+            Err(NotReady::Input(fault)) => Ok(without_input(joined.invocation, &fault)),
         }
     }
 
@@ -184,8 +188,10 @@ impl Platform for Invoker {
         &self,
         version: &Arc<Version>,
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
-        if let Err(full) = self.has_room_for(version) {
-            return Box::pin(async { Err(full) });
+        let inputs = self.context.inputs.check(&version.config);
+        let inputs = inputs.map_err(|problem| StartError::Inputs { problem });
+        if let Err(unfit) = inputs.and_then(|()| self.has_room_for(version)) {
+            return Box::pin(async { Err(unfit) });
         }
         self.engine.prepare(version)
     }
@@ -232,10 +238,36 @@ impl Platform for Invoker {
         self.change(|functions| functions.insert_broken(name.as_str(), problem));
     }
 
+    fn keep_versions(&self, name: &FunctionName, kept: &[u32]) {
+        let forgotten = self.change(|functions| {
+            let function = functions.running_mut(name.as_str())?;
+            let older = std::mem::take(&mut function.older);
+            let (kept, forgotten) = older
+                .into_iter()
+                .partition(|pool| kept.contains(&pool.version().number));
+            function.older = kept;
+            Some(forgotten)
+        });
+        for pool in forgotten.iter().flat_map(|pools: &Vec<_>| pools) {
+            pool.retire();
+        }
+    }
+
     fn remove(&self, name: &FunctionName) {
         let removed = self.change(|functions| functions.remove(name.as_str()));
         for pool in removed.iter().flat_map(Function::pools) {
             pool.retire();
+        }
+    }
+
+    fn renew(&self, name: &FunctionName) {
+        let functions = self.functions.load();
+        for pool in functions
+            .running(name.as_str())
+            .into_iter()
+            .flat_map(Function::pools)
+        {
+            pool.renew();
         }
     }
 
@@ -279,6 +311,14 @@ impl Platform for Invoker {
         let live = &functions.running(name.as_str())?.live;
         self.engine.runtimes(live.version())
     }
+}
+
+/// An invocation without an input that it needs: an error of this invocation alone.
+fn without_input(invocation: Invocation, fault: &InputFault) -> Response {
+    let (body, output) = Failure::input(&invocation.id, fault);
+    let body = ResponseBody::FunctionError(body);
+    let now = invocation.now();
+    invocation.answer(now, Outcome::InputError, output, body)
 }
 
 /// An invocation that got no worker. If the handler cannot be imported, that is the function's error and therefore an answer.

@@ -1,14 +1,17 @@
 //! The parallel start: what an invocation needs before its exchange is prepared concurrently, from its admission on.
 //!
 //! The request is announced to the pool at once, so that a worker starts while the payload arrives. The worker is leased last,
-//! when the payload is complete: a slow sender occupies no worker. Another branch (fetching data, initialisation) would begin
-//! with the wait for the payload and end before the lease.
+//! when payload and inputs are complete: a slow sender and a slow store occupy no worker. Another branch (initialisation) would
+//! begin with the wait for the payload and end before the lease.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use pilot_model::FunctionConfig;
+use pilot_model::inputs::Values;
+use pilot_model::ports::InputFault;
 use pilot_pool::{Announcement, Lease, Leased, Pool, Refusal};
 
 use crate::error::InvokeError;
@@ -21,10 +24,19 @@ pub(crate) struct Joined {
     pub(crate) payload: Payload,
     pub(crate) invocation: Invocation,
     /// The worker, or why there is none.
-    pub(crate) lease: Result<Lease, Refusal>,
+    pub(crate) lease: Result<Lease, NotReady>,
 }
 
-/// Waits for the payload and a worker. Dropping the future cancels both.
+/// Why there can be no exchange.
+#[derive(Debug)]
+pub(crate) enum NotReady {
+    /// There is no worker.
+    Refused(Refusal),
+    /// An input is missing.
+    Input(InputFault),
+}
+
+/// Waits for the payload, the inputs and a worker. Dropping the future cancels both.
 ///
 /// # Errors
 /// The payload's own error, and [`InvokeError::PayloadTooLarge`].
@@ -39,7 +51,7 @@ pub(crate) async fn join<E: From<InvokeError>>(
     // A payload that arrived with the head needs no announcement.
     let polled = poll_fn(|cx| Poll::Ready(payload.as_mut().poll(cx))).await;
     let admitted = context.clock.now();
-    let (payload, announcement) = match polled {
+    let (payload, mut announcement) = match polled {
         Poll::Ready(payload) => (payload?, None),
         Poll::Pending => {
             let announcement = pool.announce(admitted);
@@ -55,15 +67,39 @@ pub(crate) async fn join<E: From<InvokeError>>(
     }
     let mut invocation = Invocation::new(context, request, admitted);
     invocation.bytes_in = bytes as u64;
+    let config = &request.version.config;
+    let mut fault = None;
+    if !config.inputs.is_empty() {
+        announcement.get_or_insert_with(|| pool.announce(admitted));
+        let inputs = context.inputs.fetch(config, values(config, &payload));
+        fault = invocation.fetched(inputs.await);
+    }
     if announcement.is_some() {
         invocation.timeline.inputs_ready = Some(context.clock.now());
     }
-    let lease = lease(pool, &mut invocation, announcement).await;
+    let lease = match fault {
+        None => {
+            let lease = lease(pool, &mut invocation, announcement).await;
+            lease.map_err(NotReady::Refused)
+        }
+        Some(fault) => Err(NotReady::Input(fault)),
+    };
     Ok(Joined {
         payload,
         invocation,
         lease,
     })
+}
+
+/// What the placeholders of the inputs stand for.
+fn values<'a>(config: &'a FunctionConfig, payload: &'a Payload) -> Values<'a> {
+    let http = payload.http.as_ref();
+    Values {
+        // The body of an application's request is no event.
+        event: if http.is_some() { b"" } else { &payload.body },
+        headers: http.map(|http| http.headers.as_slice()),
+        environment: &config.environment,
+    }
 }
 
 /// Waits for a worker: for a busy one at most for the function's timeout, for a starting one at most for

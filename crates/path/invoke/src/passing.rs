@@ -282,6 +282,7 @@ impl Shown {
             start: self.start,
             outcome,
             timeline: self.timeline,
+            transfers: Vec::new(),
             body,
             record,
         }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilot_model::ports::HttpHead;
-use pilot_model::{InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version};
+use pilot_model::{
+    InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Transfer, Version,
+};
 
 use crate::body::HttpBody;
 use crate::passing::{PassedBody, Tunnel};
@@ -22,6 +24,8 @@ pub struct Response {
     pub outcome: Outcome,
     /// The time of each phase; while a body still streams, until the first byte.
     pub timeline: Timeline,
+    /// The inputs that were fetched for it.
+    pub transfers: Vec<Transfer>,
     /// The answer itself.
     pub body: ResponseBody,
     /// The record; `None` while a body still streams.

@@ -220,6 +220,11 @@ impl Pool {
         self.change(|state, _, todo| state.retire_all(todo));
     }
 
+    /// What its workers are given at their start has changed: each one is replaced when it has served what it serves now.
+    pub fn renew(self: &Arc<Self>) {
+        self.change(|state, _, todo| state.renew(todo));
+    }
+
     /// This version is the live one again.
     pub fn revive(self: &Arc<Self>) {
         self.change(|state, _, _| state.revive());
@@ -393,9 +398,9 @@ impl Pool {
                 let fault = match error {
                     StartError::Import { .. } => StartFault::Import,
                     StartError::Full { .. } => StartFault::Full,
-                    StartError::Runtime { .. } | StartError::Sandbox { .. } => {
-                        StartFault::Transient
-                    }
+                    StartError::Runtime { .. }
+                    | StartError::Inputs { .. }
+                    | StartError::Sandbox { .. } => StartFault::Transient,
                 };
                 let mut state = self.state.lock();
                 state.start_failed(now, key, fault, &mut todo);

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use self::disk::DiskWatch;
 use self::place::Place;
 use self::proxy::{Proxy, UpstreamProxy};
-use crate::cgroup::Limits;
+use crate::cgroup::{Branch, Limits};
 use crate::isolation::UserNamespace;
 use crate::machine::Machine;
 use crate::rootfs::RootSpec;
@@ -93,11 +93,14 @@ impl Inner {
         }
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let cgroup = machine
-            .cgroup(&Limits {
-                memory_bytes: self.limits.memory_bytes,
-                cpu_milli: u32::try_from(cpus).unwrap_or(1) * 1000,
-                pids: self.limits.pids,
-            })
+            .cgroup_of(
+                Branch::Builds,
+                &Limits {
+                    memory_bytes: self.limits.memory_bytes,
+                    cpu_milli: u32::try_from(cpus).unwrap_or(1) * 1000,
+                    pids: self.limits.pids,
+                },
+            )
             .map_err(|error| failed("make a cgroup", error))?;
         let root = RootSpec {
             mount_point: machine.config.dir.join("root"),
@@ -110,6 +113,7 @@ impl Inner {
         let request = SandboxSpec {
             root,
             own_network: true,
+            own_users: false,
             tmp_bytes_max: machine.config.tmp_bytes_max,
         };
         let sandbox = Sandbox::with_root(&machine.spawner, request, None, cgroup)

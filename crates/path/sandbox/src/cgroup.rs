@@ -1,9 +1,17 @@
-//! Cgroups: one per worker and per template, with limits on memory, CPU and processes. Version 1 or version 2, whichever the
-//! machine has; [`v1`] and [`v2`] know their files.
+//! Cgroups: one per worker, per template and per build, with limits on memory, CPU and processes. Version 1 or version 2, whichever
+//! the machine has; [`v1`] and [`v2`] know their files.
+//!
+//! ```text
+//! pilotlight-PID/          everything below the daemon, with the limits of all together; the daemon itself is not in it
+//!   sN/                    a template, a worker or a runtime
+//!   builds/                all builds, with a limit of memory of their own
+//!     sN/                  a build
+//! ```
 //!
 //! A process joins by writing `0` to the group's join files, which the daemon has opened. The kernel checks the rights of the
 //! opener (cgroup_attach_permissions() in kernel/cgroup/cgroup.c), so the process needs none.
 
+mod total;
 mod v1;
 mod v2;
 
@@ -16,6 +24,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pilot_model::ports::MemoryShortage;
+
+pub use self::total::{Around, TotalLimits};
 
 /// The limits for all processes of a group together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +61,25 @@ impl Limits {
 #[derive(Debug, Clone)]
 pub struct Hierarchy {
     inner: Arc<Inner>,
+}
+
+/// What a group is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Branch {
+    /// Templates, workers and runtimes.
+    Functions,
+    /// Builds, which share a limit.
+    Builds,
+}
+
+impl Branch {
+    /// The folder of its groups, below this daemon's; empty: that one itself.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Functions => "",
+            Self::Builds => "builds",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -109,20 +138,22 @@ impl Hierarchy {
     ///
     /// # Errors
     /// The kernel's; nothing is left behind.
-    pub fn create(&self, name: &str, limits: &Limits) -> io::Result<Cgroup> {
+    pub fn create(&self, branch: Branch, name: &str, limits: &Limits) -> io::Result<Cgroup> {
         self.sweep();
+        let name = Path::new(branch.folder()).join(name);
         let files = match &self.inner.layout {
-            Layout::V1(folders) => folders.create(name, limits),
-            Layout::V2(folder) => folder.create(name, limits),
+            Layout::V1(folders) => folders.create(&name, limits),
+            Layout::V2(folder) => folder.create(&name, limits),
         };
         match files {
             Ok(files) => Ok(Cgroup {
                 hierarchy: self.clone(),
+                branch,
                 files,
             }),
             Err(error) => {
                 for base in self.inner.layout.folders() {
-                    let _ = fs::remove_dir(base.join(name));
+                    let _ = fs::remove_dir(base.join(&name));
                 }
                 Err(error)
             }
@@ -139,8 +170,12 @@ impl Hierarchy {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        for folder in self.leftover.get_mut().iter().chain(self.layout.folders()) {
+        for folder in self.leftover.get_mut().iter() {
             remove(folder);
+        }
+        for base in self.layout.folders() {
+            remove(&base.join(Branch::Builds.folder()));
+            remove(base);
         }
     }
 }
@@ -153,6 +188,9 @@ impl Layout {
         }
     }
 }
+
+/// Levels of groups below a daemon's folder.
+const DEPTH_MAX: u32 = 3;
 
 /// Bytes of a list of some hundred processes.
 const LIST_LEN_USUAL: usize = 2048;
@@ -174,11 +212,19 @@ fn remove_orphans(base: &Path) {
         if Path::new("/proc").join(pid).exists() {
             continue;
         }
-        for group in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
-            let _ = fs::remove_dir(group.path());
-        }
-        let _ = fs::remove_dir(entry.path());
+        remove_tree(&entry.path(), DEPTH_MAX);
     }
+}
+
+/// Removes a group and the groups in it, the inner ones first. Those with processes stay.
+fn remove_tree(group: &Path, depth_max: u32) {
+    if depth_max > 0 {
+        let inner = fs::read_dir(group).into_iter().flatten().flatten();
+        for entry in inner.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            remove_tree(&entry.path(), depth_max - 1);
+        }
+    }
+    let _ = fs::remove_dir(group);
 }
 
 /// Removes a group's folder and returns whether it is gone. The kernel removes the files in it.
@@ -193,14 +239,15 @@ fn remove(folder: &Path) -> bool {
 #[derive(Debug)]
 pub struct Cgroup {
     hierarchy: Hierarchy,
+    branch: Branch,
     files: Files,
 }
 
 /// The paths and files of a group that are used repeatedly.
 #[derive(Debug)]
 struct Files {
-    /// Its name below this daemon's folders.
-    name: String,
+    /// Its path below this daemon's folders.
+    name: PathBuf,
     /// Its folders, one per hierarchy.
     folders: Vec<PathBuf>,
     /// The files to which a joining process writes.
@@ -284,7 +331,7 @@ impl Cgroup {
         Some(if own {
             MemoryShortage::Own
         } else {
-            MemoryShortage::Outside
+            self.hierarchy.shortage_around(self.branch)
         })
     }
 

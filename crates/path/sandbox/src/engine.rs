@@ -134,17 +134,26 @@ impl TemplateTree {
         id: WorkerId,
         asked: Instant,
     ) -> Result<ForkedWorker, StartError> {
+        let secrets = self.machine.secrets(function.version())?;
         let sandbox = match function.take_spare() {
             Some(sandbox) => sandbox,
             None => self.worker_sandbox(function).await?,
         };
+        if let Some(secrets) = &secrets {
+            let files = sandbox
+                .control()
+                .show_secrets(&secrets.files, function.user());
+            files.await?;
+        }
         let (channel, theirs) =
             seqpacket::stream_pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
         let (output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
         crate::channel::set_nonblocking(&channel).map_err(no_sandbox("a socket pair"))?;
         let process = match function.forks_from() {
             Some((template, spec)) => {
-                let child = template.fork(Role::Worker, &sandbox, &theirs, &log, spec);
+                // A template of the level above is in another user namespace than the function.
+                let around = spec.map(|_| function.sandbox());
+                let child = template.fork(Role::Worker, &sandbox, &theirs, &log, spec, around);
                 child.await?
             }
             None => self.exec_worker(function, &sandbox, &theirs, &log).await?,
@@ -155,7 +164,12 @@ impl TemplateTree {
         let config = &function.version().config;
         let body = Body { sandbox, process };
         let answers = self.machine.config.answers.of(&config.name);
-        let connection = Connection::new(channel, output, answers)?;
+        let mut connection = Connection::new(channel, output, answers)?;
+        if let Some(secrets) = &secrets {
+            connection
+                .give(&secrets.environment, body.process.end())
+                .await?;
+        }
         ForkedWorker::come_up(id, asked, config, connection, body, home).await
     }
 

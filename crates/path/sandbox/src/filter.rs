@@ -5,6 +5,7 @@
 //! code that takes over a template cannot leave it. The worker's filter removes what only a template needs.
 
 use pilot_sys::seccomp::{Argument, Filter, Rule, Verdict};
+use pilot_sys::seqpacket;
 
 pub use pilot_sys::seccomp::FilterError;
 
@@ -15,6 +16,8 @@ pub struct Filters {
     pub(crate) template: Filter,
     /// For every process as well, installed after the first: of two errors, the kernel returns the later filter's (seccomp(2)).
     pub(crate) absent: Filter,
+    /// For every process, where the kernel lets functions send descriptors to the daemon; see [`lingering`].
+    pub(crate) lingering: Option<Filter>,
     /// For workers, in addition.
     pub(crate) worker: Filter,
 }
@@ -42,9 +45,32 @@ impl Filters {
                 Verdict::Errno(libc::ENOSYS.unsigned_abs()),
                 Verdict::Allow,
             )?,
+            lingering: match seqpacket::descriptors_can_be_refused() {
+                true => None,
+                false => Some(Self::without_lingering()?),
+            },
             worker: Filter::compile(&worker_takes_away(), refused, Verdict::Allow)?,
         })
     }
+
+    fn without_lingering() -> Result<Filter, FilterError> {
+        Filter::compile(&lingering(), Verdict::Errno(0), Verdict::Allow)
+    }
+}
+
+/// `SO_LINGER`, which lets the close of a socket wait for its peer. Before Linux 6.16 a function can send such a socket to the
+/// daemon, which must close it. A filter cannot read the option's value in memory, so setting it has no effect and succeeds
+/// (`SECCOMP_RET_ERRNO` with 0, seccomp(2)). It does not fail, because programs treat an error of `setsockopt` as fatal, while none
+/// depends on its effect: a close returns at once, and the kernel sends the rest or, instead of a reset, ends the connection.
+fn lingering() -> Vec<Rule> {
+    let is = |index: u8, value: i32| Argument::Is {
+        index,
+        value: value.cast_unsigned(),
+    };
+    vec![Rule {
+        call: libc::SYS_setsockopt,
+        when: vec![is(1, libc::SOL_SOCKET), is(2, libc::SO_LINGER)],
+    }]
 }
 
 /// Calls with a fallback that programs use only if the kernel does not have the call: the C library starts threads with clone3,
@@ -576,3 +602,69 @@ const LEGACY: &[libc::c_long] = &[
 /// Older variants of the calls above, which only some architectures have.
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[libc::c_long] = &[];
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+
+    use super::*;
+
+    /// A socket whose peer does not read, with as much data as it takes.
+    fn clogged() -> (TcpStream, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let block = vec![0; 64 * 1024];
+        while let Ok(1..) = socket.write(&block) {}
+        assert_eq!(
+            socket.write(&block).unwrap_err().kind(),
+            ErrorKind::WouldBlock
+        );
+        socket.set_nonblocking(false).unwrap();
+        (socket, listener)
+    }
+
+    #[test]
+    fn where_descriptors_cannot_be_refused_no_socket_lingers() {
+        const LINGER_S: u32 = 5;
+        let filters = Filters::compile().unwrap();
+        let lingering = Filters::without_lingering().unwrap();
+        let wanted = libc::linger {
+            l_onoff: 1,
+            l_linger: LINGER_S.cast_signed(),
+        };
+        // A filter is of its thread.
+        let closing = std::thread::spawn(move || {
+            let (socket, _listener) = clogged();
+            for filter in [&filters.template, &filters.absent, &lingering] {
+                filter.install().unwrap();
+            }
+            setsockopt(&socket, sockopt::Linger, &wanted).unwrap();
+            let is_set = getsockopt(&socket, sockopt::Linger).unwrap().l_onoff != 0;
+            socket.set_nodelay(true).unwrap();
+            assert!(socket.nodelay().unwrap(), "other options work");
+            let begun = Instant::now();
+            drop(socket);
+            (is_set, begun.elapsed())
+        });
+        let (is_set, took) = closing.join().unwrap();
+        assert!(!is_set && took < Duration::from_secs(1), "{took:?}");
+    }
+
+    #[test]
+    fn a_socket_lingers_without_the_filter() {
+        let (socket, _listener) = clogged();
+        let wanted = libc::linger {
+            l_onoff: 1,
+            l_linger: 1,
+        };
+        setsockopt(&socket, sockopt::Linger, &wanted).unwrap();
+        let begun = Instant::now();
+        drop(socket);
+        assert!(begun.elapsed() >= Duration::from_millis(900));
+    }
+}

@@ -5,6 +5,7 @@
 //! It runs in a process that was forked from the daemon's spawner: memory that it inherited is read and never freed.
 
 mod folders;
+mod secrets;
 mod sockets;
 
 use std::convert::Infallible;
@@ -30,7 +31,7 @@ use pilot_sys::process::{self, Program, Side};
 use pilot_sys::{loopback, mount as trees, seqpacket, sysv};
 
 use crate::filter::Filters;
-use crate::message::{ExecSpec, Folders, InitReply, InitRequest, NAMESPACES, Usage};
+use crate::message::{ExecSpec, Folders, InitReply, InitRequest, NAMESPACES, USERS, Usage};
 use crate::process_ids;
 
 /// The capabilities of a template's process in the user namespace: for `setns` and for switching to a function's user. Its
@@ -60,17 +61,25 @@ pub(crate) enum OwnNetwork {
     No,
 }
 
+/// What a sandbox has of its own apart from [`OWN_NAMESPACES`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Own {
+    pub(crate) network: OwnNetwork,
+    /// A user namespace, which processes from outside enter first.
+    pub(crate) users: bool,
+}
+
 /// Runs the init on its control socket. Never returns to the code of the process that it was forked from.
 pub(crate) fn run(
     control: Option<OwnedFd>,
     filters: &Filters,
-    network: OwnNetwork,
+    own: Own,
     usage: Usage,
 ) -> Infallible {
     let Some(control) = control else {
         process::exit_now(1)
     };
-    let status = match set_up(&control, network, usage) {
+    let status = match set_up(&control, own, usage) {
         Ok(()) => {
             let mut init = Init {
                 control,
@@ -89,10 +98,10 @@ pub(crate) fn run(
     process::exit_now(status)
 }
 
-fn set_up(control: &OwnedFd, network: OwnNetwork, usage: Usage) -> Result<(), String> {
+fn set_up(control: &OwnedFd, own: Own, usage: Usage) -> Result<(), String> {
     let what = |step: &'static str| move |error: Errno| format!("{step}: {error}");
     sethostname(HOST_NAME).map_err(what("set the host name"))?;
-    if network == OwnNetwork::Yes {
+    if own.network == OwnNetwork::Yes {
         loopback::bring_up().map_err(|error| format!("bring loopback up: {error}"))?;
     }
     folders::mount_own(usage.folders)?;
@@ -100,8 +109,8 @@ fn set_up(control: &OwnedFd, network: OwnNetwork, usage: Usage) -> Result<(), St
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, none).map_err(what("mount /proc"))?;
     begin_pids_at(usage.first_pid)?;
-    let namespaces = NAMESPACES
-        .iter()
+    let names = NAMESPACES.iter().chain(own.users.then_some(&USERS));
+    let namespaces = names
         .map(|name| File::open(Path::new("/proc/self/ns").join(name)).map(OwnedFd::from))
         .collect::<io::Result<Vec<_>>>()
         .map_err(|error| format!("open the sandbox's namespaces: {error}"))?;
@@ -208,6 +217,7 @@ impl Init<'_> {
             }
             InitRequest::Signal { signal } => (self.signal(signal), None),
             InitRequest::Show { inside } => (show(&inside, fds.next()), None),
+            InitRequest::Secrets { files, user } => (secrets::show(&files, user, fds.next()), None),
             InitRequest::Hide { inside } => {
                 let hidden = umount2(&inside, MntFlags::MNT_DETACH);
                 let failed = |error| failed(format!("unmount {}: {error}", inside.display()));
@@ -227,7 +237,11 @@ impl Init<'_> {
         };
         match process::fork_with(flags)? {
             Side::Child => process::child_main(vec![control], |mut kept| {
-                run(kept.pop(), self.filters, network, usage)
+                let own = Own {
+                    network,
+                    users: false,
+                };
+                run(kept.pop(), self.filters, own, usage)
             }),
             Side::Parent(_) => Ok(()),
         }
@@ -306,6 +320,9 @@ impl Init<'_> {
         prctl::set_no_new_privs()?;
         self.filters.template.install()?;
         self.filters.absent.install()?;
+        if let Some(lingering) = &self.filters.lingering {
+            lingering.install()?;
+        }
         if !spec.template {
             self.filters.worker.install()?;
         }
@@ -374,9 +391,11 @@ fn find_program(spec: &ExecSpec) -> String {
     found().unwrap_or_else(|| spec.path.clone())
 }
 
-/// Resource limits of every process in a sandbox, in addition to the cgroup's. No core dumps: they could fill the disk.
+/// Resource limits of every process in a sandbox, in addition to the cgroup's. No core dumps: they could fill the disk, and have the
+/// values of secrets. A limit of 0 does not stop those that the kernel pipes to a program, but a limit of 1 does, and no file is as
+/// short (core(5); `do_coredump` in fs/coredump.c).
 const LIMITS: [(Resource, u64); 3] = [
-    (Resource::RLIMIT_CORE, 0),
+    (Resource::RLIMIT_CORE, 1),
     (Resource::RLIMIT_NOFILE, 4096),
     (Resource::RLIMIT_MEMLOCK, 64 * 1024),
 ];
@@ -409,6 +428,7 @@ const CLEAN_ROUNDS_MAX: usize = 10_000;
 
 fn empty(folders: Folders) -> Result<(), String> {
     sysv::remove_all().map_err(|error| format!("System V IPC objects: {error}"))?;
+    secrets::hide().map_err(|error| format!("the secrets: {error}"))?;
     folders::empty(folders)
 }
 

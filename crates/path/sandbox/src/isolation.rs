@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::unistd::geteuid;
 use pilot_sys::seqpacket;
 
-use crate::cgroup::Hierarchy;
+use crate::cgroup::{Around, Hierarchy};
 use crate::network::probe::probe;
 use crate::network::resolver::Resolver;
 use crate::process_ids;
@@ -110,8 +110,8 @@ impl Isolation {
                 what: "descriptors from functions",
                 enforcement: enforced_if(
                     seqpacket::descriptors_can_be_refused(),
-                    "the kernel has no SO_PASSRIGHTS (Linux 6.16): a function can send a descriptor whose close blocks, and so \
-                     delay the daemon",
+                    "the kernel has no SO_PASSRIGHTS (Linux 6.16): a function can send descriptors, and the daemon takes time to \
+                     close them; SO_LINGER has no effect in functions, so that no close waits",
                 ),
                 remedy: "use Linux 6.16 or newer",
             },
@@ -162,6 +162,14 @@ impl Isolation {
             ))
         };
         refused.or_else(unresolved).into_iter()
+    }
+
+    /// The limits of the groups around the daemon; nothing, if the machine has no cgroups.
+    #[must_use]
+    pub fn around(&self) -> Around {
+        self.cgroups
+            .as_ref()
+            .map_or_else(Around::default, Hierarchy::around)
     }
 
     /// Whether `network = "outbound"` is available.

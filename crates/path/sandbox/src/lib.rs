@@ -11,8 +11,8 @@
 //! - [`build`] runs installers and compilers in sandboxes.
 //! - [`engine`] owns the tree of templates (interpreter → environment → function) and implements the `Engine` port.
 //!
-//! User code never has a capability outside the user namespace that all sandboxes share; `docs/security-model.md` lists those that
-//! it has inside.
+//! User code never has a capability outside the user namespace of its own function or environment; `docs/security-model.md`
+//! lists those that it has inside.
 
 mod build;
 pub mod cgroup;
@@ -43,5 +43,5 @@ pub use engine::ForkEngine;
 pub use isolation::{Enforcement, Finding, Isolation};
 pub use machine::{EngineConfig, EngineError, Machine};
 pub use native::NativeHost;
-pub use network::OUTBOUND_CIDR_DEFAULT;
+pub use network::{OUTBOUND_CIDR_DEFAULT, forwarding_left_behind};
 pub use spawner::Spawner;

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use pilot_model::ports::StartError;
-use pilot_model::{Network, Version};
-use pilot_protocols::AnswerMemory;
+use pilot_model::ports::{Secrets, StartError};
+use pilot_model::{Network, SecretValues, Version};
+use pilot_protocols::MemoryBudget;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cgroup::{Cgroup, Limits};
+use crate::cgroup::{Branch, Cgroup, Limits, TotalLimits};
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
 use crate::network::outbound::Outbound;
@@ -33,10 +33,14 @@ pub struct EngineConfig {
     pub pids_max: u32,
     /// Memory limit of an interpreter's or environment's template, bytes. A function's template has the function's limit.
     pub template_memory_bytes: u64,
+    /// The limits of everything below the daemon together. `None`: only each group is limited.
+    pub total: Option<TotalLimits>,
     /// Range of the addresses for functions with `network = "outbound"`; see [`crate::OUTBOUND_CIDR_DEFAULT`].
     pub outbound_cidr: Ipv4Net,
     /// Holds the answers of workers.
-    pub answers: AnswerMemory,
+    pub answers: MemoryBudget,
+    /// The values of functions' secrets.
+    pub secrets: Arc<dyn Secrets>,
 }
 
 /// Why the engines cannot be made.
@@ -50,6 +54,11 @@ pub enum EngineError {
         /// Why.
         source: io::Error,
     },
+    /// The kernel refuses the limits of everything together.
+    #[error(
+        "cannot limit what all functions and builds have together (limits.total_memory_mb, limits.total_pids): {0}"
+    )]
+    Total(io::Error),
     /// The filters do not compile for this architecture.
     #[error(transparent)]
     Filter(#[from] FilterError),
@@ -88,11 +97,14 @@ impl Machine {
             dir: config.dir.clone(),
             source,
         })?;
+        if let (Some(cgroups), Some(total)) = (isolation.cgroups(), &config.total) {
+            cgroups.limit_total(total).map_err(EngineError::Total)?;
+        }
         for feature in isolation.unavailable() {
             tracing::warn!("not available on this machine: {feature}");
         }
         Ok(Arc::new(Self {
-            outbound: Outbound::new(config.outbound_cidr),
+            outbound: Outbound::new(config.outbound_cidr, first_link()),
             config,
             spawner,
             isolation,
@@ -139,12 +151,21 @@ impl Machine {
         false
     }
 
-    /// A cgroup, if the machine has them.
+    /// A cgroup for a template, a worker or a runtime, if the machine has them.
     pub(crate) fn cgroup(&self, limits: &Limits) -> Result<Option<Cgroup>, StartError> {
+        self.cgroup_of(Branch::Functions, limits)
+    }
+
+    /// A cgroup for what the branch is for, if the machine has them.
+    pub(crate) fn cgroup_of(
+        &self,
+        branch: Branch,
+        limits: &Limits,
+    ) -> Result<Option<Cgroup>, StartError> {
         let number = self.next_group.fetch_add(1, Ordering::Relaxed);
         self.isolation
             .cgroups()
-            .map(|hierarchy| hierarchy.create(&format!("s{number}"), limits))
+            .map(|hierarchy| hierarchy.create(branch, &format!("s{number}"), limits))
             .transpose()
             .map_err(no_sandbox("a cgroup"))
     }
@@ -154,6 +175,19 @@ impl Machine {
         self.isolation.has_users().then(|| {
             let number = self.next_user.fetch_add(1, Ordering::Relaxed);
             USERS.0 + number % USERS.1
+        })
+    }
+
+    /// The values of the version's secrets as they are now. `None`: it has no secrets.
+    pub(crate) fn secrets(&self, version: &Version) -> Result<Option<SecretValues>, StartError> {
+        let wanted = &version.config.secrets;
+        if wanted.is_empty() {
+            return Ok(None);
+        }
+        let values = self.config.secrets.values(wanted);
+        values.map(Some).map_err(|error| StartError::Runtime {
+            problem: error.to_string(),
+            output: String::new(),
         })
     }
 
@@ -173,6 +207,11 @@ impl Machine {
             },
         }
     }
+}
+
+/// Spreads the daemons of a machine over the range of addresses. Fibonacci hashing, because process ids are close to each other.
+fn first_link() -> u32 {
+    std::process::id().wrapping_mul(0x9e37_79b9)
 }
 
 pub(crate) fn dev_null() -> Result<OwnedFd, StartError> {

@@ -53,6 +53,8 @@ pub(crate) struct MakeLink {
 pub(crate) enum LinkReply {
     /// The link and the rules are in place.
     Up,
+    /// Another daemon of this machine uses the address.
+    Taken,
     /// The link could not be made.
     Failed {
         /// The step and the error.
@@ -60,8 +62,8 @@ pub(crate) enum LinkReply {
     },
 }
 
-/// Daemon → spawner. Descriptors: the new init's control socket; then, if `nested`, the outer PID namespace. The new init
-/// answers on its own control socket.
+/// Daemon → spawner. Descriptors: the new init's control socket; then, if `nested`, the outer PID namespace; then, if the sandbox
+/// around it has its own, the outer user namespace. The new init answers on its own control socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct MakeSandbox {
     /// What its processes see as `/`.
@@ -70,6 +72,8 @@ pub(crate) struct MakeSandbox {
     pub(crate) nested: bool,
     /// Whether it has its own network namespace with loopback up; otherwise the host's.
     pub(crate) own_network: bool,
+    /// Whether it has its own user namespace; otherwise that of the sandbox that it is nested in, or the shared one.
+    pub(crate) own_users: bool,
     /// Its first use.
     pub(crate) usage: Usage,
 }
@@ -121,6 +125,14 @@ pub(crate) enum InitRequest {
         /// The path.
         inside: PathBuf,
     },
+    /// Shows files at [`pilot_model::secret::SECRETS_INSIDE`] until the next [`InitRequest::Clean`]. Descriptor: a memfd with their contents,
+    /// one after the other.
+    Secrets {
+        /// Their names and lengths, bytes.
+        files: Vec<(String, usize)>,
+        /// Who may read them; `None`: the init's own user.
+        user: Option<u32>,
+    },
     /// Returns a socket that listens on 127.0.0.1 in the sandbox's network.
     Listen {
         /// 0: any free port.
@@ -163,7 +175,7 @@ pub(crate) struct ExecSpec {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum InitReply {
-    /// The sandbox is ready. Descriptors: its namespaces in the order of [`NAMESPACES`].
+    /// The sandbox is ready. Descriptors: its namespaces in the order of [`NAMESPACES`]; then its user namespace, if it has its own.
     Ready,
     /// A request failed, or the sandbox could not be made and its init has ended.
     Failed {
@@ -196,6 +208,9 @@ pub(crate) enum InitReply {
 
 /// The namespaces that an init hands out, by their names in `/proc/self/ns`.
 pub(crate) const NAMESPACES: [&str; 5] = ["pid", "mnt", "ipc", "uts", "net"];
+
+/// The name of user namespaces.
+pub(crate) const USERS: &str = "user";
 
 /// Index of the network namespace in [`NAMESPACES`].
 pub(crate) const NETWORK: usize = 4;

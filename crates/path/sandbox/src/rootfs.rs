@@ -3,16 +3,18 @@
 //! host's privileges. Therefore nobody inside can remove a read-only flag (mount_namespaces(7): mounts from a more privileged
 //! namespace are locked).
 //!
-//! Not here: `/proc`, `/tmp` and `/dev/shm`, which each sandbox's init mounts.
+//! Not here: `/proc`, `/tmp` and `/dev/shm`, which each sandbox's init mounts, and `/run/secrets`, which it mounts for a function that has
+//! secrets as files.
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{chdir, pivot_root};
+use pilot_sys::mount::Restrictions;
 use serde::{Deserialize, Serialize};
 
 use crate::places::{
@@ -64,7 +66,35 @@ const ETC_SHOWN: [&str; 11] = [
     "ssl/certs",
 ];
 
+/// Made in every root. Something is mounted at most of them.
+const FOLDERS: [&str; 10] = [
+    "proc",
+    "tmp",
+    "dev",
+    "dev/shm",
+    "run",
+    "run/secrets",
+    "var",
+    "etc",
+    "etc/ssl",
+    "opt",
+];
+
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+
+/// Of everything that is shown.
+const UNUSABLE: Restrictions = Restrictions {
+    read_only: true,
+    no_devices: true,
+    no_programs: false,
+};
+
+/// A device on a read-only mount can be written to, but its mode, owner and times cannot be changed.
+const DEVICE: Restrictions = Restrictions {
+    read_only: true,
+    no_devices: false,
+    no_programs: true,
+};
 
 const READ_ONLY: MsFlags = MsFlags::MS_RDONLY
     .union(MsFlags::MS_NOSUID)
@@ -91,9 +121,7 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
     for folder in SYSTEM_FOLDERS {
         show_system_folder(root, Path::new(folder))?;
     }
-    for folder in [
-        "proc", "tmp", "dev", "dev/shm", "run", "var", "etc", "etc/ssl", "opt",
-    ] {
+    for folder in FOLDERS {
         make_folder(&root.join(folder))?;
     }
     for place in [CODE_INSIDE, PACKAGES_INSIDE, NODE_MODULES_INSIDE] {
@@ -115,16 +143,7 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
         })?;
     }
     write_etc(root, spec)?;
-    for device in DEVICES {
-        let (host, inside) = (
-            Path::new("/dev").join(device),
-            root.join("dev").join(device),
-        );
-        step("create", &inside, || fs::write(&inside, ""))?;
-        step("bind", &inside, || {
-            mount(Some(&host), &inside, none, MsFlags::MS_BIND, none)
-        })?;
-    }
+    show_devices(root)?;
     for (host, inside) in &spec.shown {
         show(host, &beneath(root, inside))?;
     }
@@ -132,7 +151,10 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
         show_as(
             host,
             &beneath(root, inside),
-            MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+            Restrictions {
+                read_only: false,
+                ..UNUSABLE
+            },
         )?;
     }
     // A procfs must be visible here, or the sandbox's init may not mount its own (mount_too_revealing() in fs/namespace.c); the
@@ -163,6 +185,22 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
         umount2(".", MntFlags::MNT_DETACH)
     })?;
     step("enter", Path::new("/"), || chdir("/"))
+}
+
+fn show_devices(root: &Path) -> Result<(), RootError> {
+    let none: Option<&str> = None;
+    for device in DEVICES {
+        let (host, inside) = (
+            Path::new("/dev").join(device),
+            root.join("dev").join(device),
+        );
+        step("create", &inside, || fs::write(&inside, ""))?;
+        step("bind", &inside, || {
+            mount(Some(&host), &inside, none, MsFlags::MS_BIND, none)
+        })?;
+        step("restrict", &inside, || restrict(&inside, DEVICE))?;
+    }
+    Ok(())
 }
 
 fn show_system_folder(root: &Path, folder: &Path) -> Result<(), RootError> {
@@ -215,10 +253,10 @@ fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
 
 /// Mounts `host` at `inside`, read-only, without devices and set-user-id bits.
 fn show(host: &Path, inside: &Path) -> Result<(), RootError> {
-    show_as(host, inside, READ_ONLY)
+    show_as(host, inside, UNUSABLE)
 }
 
-fn show_as(host: &Path, inside: &Path, restricted: MsFlags) -> Result<(), RootError> {
+fn show_as(host: &Path, inside: &Path, restricted: Restrictions) -> Result<(), RootError> {
     let metadata = step("look at", host, || fs::metadata(host))?;
     if metadata.is_dir() {
         // Below the layers, which are read-only, the folder is there already.
@@ -241,24 +279,73 @@ fn show_as(host: &Path, inside: &Path, restricted: MsFlags) -> Result<(), RootEr
             none,
         )
     })?;
-    // A remount must repeat the flags the mount has: without the host's privileges it may not take one away.
-    let kept = step("look at", inside, || statvfs(inside))?.flags();
-    let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | restricted;
-    for (has, keeps) in [
-        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
-        (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
-        // nix does not know it with musl. The kernel sets it for every mount without another of these flags (mount(2)).
-        #[cfg(target_env = "gnu")]
-        (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
-        (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
-    ] {
-        if kept.contains(has) {
-            flags |= keeps;
+    step("restrict", inside, || restrict(inside, restricted))
+}
+
+/// Restricts a mount and everything that is mounted below it: what is read-only at `/usr` must not be writable at a mount point
+/// below `/usr`.
+fn restrict(inside: &Path, restrictions: Restrictions) -> io::Result<()> {
+    match pilot_sys::mount::restrict(inside, restrictions) {
+        // Linux before 5.12, or a container's filter that does not know the call.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+            for (place, has) in mounts_at_and_below(inside, &mounts) {
+                let none: Option<&str> = None;
+                let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | has | as_flags(restrictions);
+                mount(none, &place, none, flags, none)?;
+            }
+            Ok(())
         }
+        done => done,
     }
-    step("make read-only", inside, || {
-        mount(none, inside, none, flags, none)
-    })
+}
+
+fn as_flags(restrictions: Restrictions) -> MsFlags {
+    let mut flags = MsFlags::MS_NOSUID;
+    flags.set(MsFlags::MS_RDONLY, restrictions.read_only);
+    flags.set(MsFlags::MS_NODEV, restrictions.no_devices);
+    flags.set(MsFlags::MS_NOEXEC, restrictions.no_programs);
+    flags
+}
+
+/// The mounts of a `mountinfo` (proc_pid_mountinfo(5)) at and below a path, with the flags that a remount must repeat: without the
+/// host's privileges it may not take one away.
+fn mounts_at_and_below(path: &Path, mounts: &str) -> Vec<(PathBuf, MsFlags)> {
+    let mount_of = |line: &str| {
+        let mut fields = line.split(' ').skip(4);
+        let place = PathBuf::from(unescaped(fields.next()?));
+        let mut flags = MsFlags::empty();
+        for option in fields.next()?.split(',') {
+            flags |= match option {
+                "ro" => MsFlags::MS_RDONLY,
+                "nosuid" => MsFlags::MS_NOSUID,
+                "nodev" => MsFlags::MS_NODEV,
+                "noexec" => MsFlags::MS_NOEXEC,
+                "noatime" => MsFlags::MS_NOATIME,
+                "nodiratime" => MsFlags::MS_NODIRATIME,
+                "relatime" => MsFlags::MS_RELATIME,
+                _ => MsFlags::empty(),
+            };
+        }
+        place.starts_with(path).then_some((place, flags))
+    };
+    mounts.lines().filter_map(mount_of).collect()
+}
+
+/// A path of `mountinfo`: the kernel writes blanks, tabs, line ends and backslashes as three octal digits.
+fn unescaped(field: &str) -> std::ffi::OsString {
+    let bytes = field.as_bytes();
+    let mut text = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let digits = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
+        let code = digits
+            .and_then(|digits| str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        text.push(code.unwrap_or(bytes[at]));
+        at += if code.is_some() { 4 } else { 1 };
+    }
+    std::ffi::OsString::from_vec(text)
 }
 
 fn make_folder(path: &Path) -> Result<(), RootError> {
@@ -283,4 +370,29 @@ fn step<T, E: Into<io::Error>>(
         path: path.to_owned(),
         source: source.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mounts_below_a_folder_are_found_with_their_flags() {
+        let mounts = "\
+            22 1 0:21 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+            30 22 0:30 / /r/usr rw,noatime - tmpfs tmpfs rw\n\
+            31 30 0:31 / /r/usr/local/a\\040b ro,nosuid,nodev,noexec,nodiratime master:3 - tmpfs tmpfs rw\n\
+            32 22 0:32 / /r/usrs rw - tmpfs tmpfs rw\n";
+        let (none, all) = (
+            MsFlags::MS_NOATIME,
+            READ_ONLY | MsFlags::MS_NOEXEC | MsFlags::MS_NODIRATIME,
+        );
+        assert_eq!(
+            mounts_at_and_below(Path::new("/r/usr"), mounts),
+            [
+                (PathBuf::from("/r/usr"), none),
+                (PathBuf::from("/r/usr/local/a b"), all),
+            ]
+        );
+    }
 }

@@ -1,10 +1,12 @@
 //! The daemon's handle of a sandbox: its init's control socket, its namespaces, its cgroup. Dropping it ends everything in it.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
 use pilot_model::ports::StartError;
 use tokio::time::timeout;
@@ -14,6 +16,7 @@ use crate::channel::Channel;
 use crate::child::{Child, ChildEnd};
 use crate::message::{
     ANSWER_TIME_MAX, ExecSpec, Folders, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK,
+    USERS,
 };
 use crate::process_ids::{FirstPid, ProcessIds};
 use crate::rootfs::RootSpec;
@@ -26,6 +29,8 @@ pub(crate) struct Sandbox {
     control: Arc<Control>,
     /// In the order of [`NAMESPACES`].
     namespaces: Vec<OwnedFd>,
+    /// Its user namespace, if it has one of its own.
+    users: Option<OwnedFd>,
     /// Whether it has its own network instead of the host's.
     own_network: bool,
     cgroup: Option<Cgroup>,
@@ -42,6 +47,8 @@ pub(crate) struct SandboxSpec {
     pub(crate) root: RootSpec,
     /// Whether it has its own network namespace with loopback up; otherwise the host's.
     pub(crate) own_network: bool,
+    /// Whether it has its own user namespace, if the machine has them.
+    pub(crate) own_users: bool,
     /// Size limit of `/tmp`, bytes.
     pub(crate) tmp_bytes_max: u64,
 }
@@ -62,7 +69,13 @@ impl Sandbox {
         cgroup: Option<Cgroup>,
     ) -> Result<Self, StartError> {
         let (control, theirs) = Channel::pair().map_err(refused("a socket"))?;
-        let parent = nested_in.map(|sandbox| &sandbox.namespaces[0]);
+        let outer: Vec<BorrowedFd<'_>> = nested_in
+            .iter()
+            .flat_map(|sandbox| {
+                let users = sandbox.users.as_ref().map(AsFd::as_fd);
+                [sandbox.namespaces[0].as_fd()].into_iter().chain(users)
+            })
+            .collect();
         let own_network = spec.own_network;
         let folders = Folders {
             tmp_bytes_max: spec.tmp_bytes_max,
@@ -72,17 +85,19 @@ impl Sandbox {
         let first_pid = process_ids.take()?;
         let request = MakeSandbox {
             root: spec.root,
-            nested: parent.is_some(),
+            nested: nested_in.is_some(),
             own_network,
+            own_users: spec.own_users,
             usage: first_pid.usage(folders),
         };
         spawner
-            .make(request, theirs, parent)
+            .make(request, theirs, &outer)
             .map_err(refused("ask the spawner"))?;
-        let namespaces = ready(&control).await?;
+        let (namespaces, users) = ready(&control).await?;
         Ok(Self {
             control: Arc::new(Control { channel: control }),
             namespaces,
+            users,
             own_network,
             cgroup,
             folders,
@@ -109,10 +124,11 @@ impl Sandbox {
             .await
             .map_err(refused("send to the sandbox's init"))?;
         drop(theirs);
-        let namespaces = ready(&control).await?;
+        let (namespaces, users) = ready(&control).await?;
         Ok(Self {
             control: Arc::new(Control { channel: control }),
             namespaces,
+            users,
             own_network: own_network || self.own_network,
             cgroup,
             folders,
@@ -175,6 +191,11 @@ impl Sandbox {
         self.cgroup = cgroup;
     }
 
+    /// Its user namespace, if it has one of its own.
+    pub(crate) fn users(&self) -> Option<BorrowedFd<'_>> {
+        self.users.as_ref().map(AsFd::as_fd)
+    }
+
     /// Names (of the wire protocol) and descriptors that a process needs to enter. Not of the host's network: entering that
     /// needs rights over the host (setns(2)), so processes in it must be made there.
     pub(crate) fn entrance(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
@@ -186,7 +207,11 @@ impl Sandbox {
             } else {
                 NETWORK
             });
-        namespaces.chain(self.join_files().map(|file| ("cgroup", file)))
+        // First, because entering the others needs rights in it.
+        let users = self.users.iter().map(|users| (USERS, users.as_fd()));
+        users
+            .chain(namespaces)
+            .chain(self.join_files().map(|file| ("cgroup", file)))
     }
 
     fn join_files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -238,6 +263,24 @@ impl Control {
         let tree = spawner.tree(host).await?;
         let inside = inside.to_owned();
         self.command(&InitRequest::Show { inside }, &[tree.as_fd()])
+            .await
+    }
+
+    /// Shows secrets as files that this user alone can read, until the sandbox is cleaned.
+    pub(crate) async fn show_secrets(
+        &self,
+        files: &[(String, Vec<u8>)],
+        user: Option<u32>,
+    ) -> Result<(), StartError> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let contents = in_memory(files).map_err(refused("hold secrets in memory"))?;
+        let files = files
+            .iter()
+            .map(|(name, content)| (name.clone(), content.len()))
+            .collect();
+        self.command(&InitRequest::Secrets { files, user }, &[contents.as_fd()])
             .await
     }
 
@@ -327,6 +370,16 @@ impl Control {
     }
 }
 
+/// The contents, one after the other, in a file that has no path (memfd_create(2)).
+fn in_memory(files: &[(String, Vec<u8>)]) -> io::Result<OwnedFd> {
+    let mut file = File::from(memfd_create("secrets", MFdFlags::MFD_CLOEXEC)?);
+    for (_, content) in files {
+        file.write_all(content)?;
+    }
+    file.rewind()?;
+    Ok(file.into())
+}
+
 /// Waits for a program's end, which is reported on the socket of its start.
 async fn end_of_program(answers: Channel) -> ChildEnd {
     while let Ok(Some(message)) = answers.receive().await {
@@ -341,10 +394,15 @@ async fn end_of_program(answers: Channel) -> ChildEnd {
     ChildEnd::Unknown
 }
 
-/// Waits until a new sandbox's init is ready, and returns the namespaces.
-async fn ready(control: &Channel) -> Result<Vec<OwnedFd>, StartError> {
+/// Waits until a new sandbox's init is ready, and returns the namespaces, and the user namespace if it has its own.
+async fn ready(control: &Channel) -> Result<(Vec<OwnedFd>, Option<OwnedFd>), StartError> {
     match answer(control).await? {
-        (InitReply::Ready, namespaces) if namespaces.len() == NAMESPACES.len() => Ok(namespaces),
+        (InitReply::Ready, mut namespaces)
+            if (NAMESPACES.len()..=NAMESPACES.len() + 1).contains(&namespaces.len()) =>
+        {
+            let users = namespaces.drain(NAMESPACES.len()..).next();
+            Ok((namespaces, users))
+        }
         (other, _) => Err(unexpected(&other)),
     }
 }

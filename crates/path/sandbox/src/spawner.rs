@@ -6,9 +6,10 @@
 //! reason, the spawner and every init end, too.
 
 mod process;
+mod users;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use pilot_model::ports::StartError;
@@ -19,6 +20,7 @@ use crate::channel::{Channel, is_closed};
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
 use crate::message::{ANSWER_TIME_MAX, MakeLink, MakeSandbox, SpawnerRequest, TreeReply};
+use crate::network;
 use crate::network::host::HostNetwork;
 use crate::process_ids::ProcessIds;
 
@@ -54,6 +56,9 @@ impl Spawner {
             Ok(()) => Some(OwnedFd::from(Netlink::open(Protocol::Netfilter)?)),
             Err(_) => None,
         };
+        if netfilter.is_some() {
+            put_back();
+        }
         let daemon = std::process::id();
         match pilot_sys::process::fork_with(nix::sched::CloneFlags::empty())? {
             pilot_sys::process::Side::Child => {
@@ -62,7 +67,7 @@ impl Spawner {
                 pilot_sys::process::child_main(kept, |kept| {
                     let mut kept = kept.into_iter();
                     let socket = kept.next();
-                    let network = HostNetwork::new(daemon, kept.next());
+                    let network = HostNetwork::new(daemon, kept.next(), Some(network::records()));
                     process::run(socket, &filters, user_namespace, network)
                 })
             }
@@ -85,16 +90,16 @@ impl Spawner {
         &self.process_ids
     }
 
-    /// Requests a sandbox. The answer comes on the other end of `control`.
+    /// Requests a sandbox, nested in this PID namespace and this user namespace. The answer comes on the other end of `control`.
     pub(crate) fn make(
         &self,
         request: MakeSandbox,
         control: impl AsFd,
-        nested_in: Option<&OwnedFd>,
+        nested_in: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let bytes = serde_json::to_vec(&SpawnerRequest::Sandbox(request))?;
         let mut fds = vec![control.as_fd()];
-        fds.extend(nested_in.map(AsFd::as_fd));
+        fds.extend(nested_in);
         seqpacket::send(self.socket.as_fd(), &bytes, &fds)
     }
 
@@ -133,5 +138,17 @@ impl Spawner {
         let bytes = serde_json::to_vec(&SpawnerRequest::Link(request))?;
         let fds = [control.as_fd(), namespace.as_fd()];
         seqpacket::send(self.socket.as_fd(), &bytes, &fds)
+    }
+}
+
+/// Restores what a daemon has left because all its processes were killed.
+fn put_back() {
+    match network::forwarding::recover(network::records()) {
+        Ok(interfaces) if interfaces.is_empty() => {}
+        Ok(interfaces) => tracing::warn!(
+            interfaces = interfaces.join(", "),
+            "an earlier daemon was killed and had left IPv4 forwarding enabled; it is disabled again"
+        ),
+        Err(problem) => tracing::warn!("{problem}"),
     }
 }

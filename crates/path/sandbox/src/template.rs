@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::cgroup::Cgroup;
 use crate::channel::Channel;
 use crate::child::{Child, ChildEnd, or_end};
+use crate::message::USERS;
 use crate::sandbox::{Sandbox, SharedSandbox};
 use crate::worker::Output;
 
@@ -115,7 +116,8 @@ impl Template {
     }
 
     /// Requests a child in `sandbox`. Resolves when the template has the request; the child itself reports on `channel` when it
-    /// is ready. Without a spec it is a worker of the template's own function.
+    /// is ready. Without a spec it is a worker of the template's own function. `around` is the sandbox that `sandbox` is nested in, if this
+    /// is not the template's own: the child enters its user namespace first.
     pub(crate) async fn fork(
         &self,
         role: Role,
@@ -123,10 +125,13 @@ impl Template {
         channel: &OwnedFd,
         log: &OwnedFd,
         spec: Option<&TemplateSpec>,
+        around: Option<&Sandbox>,
     ) -> Result<Child, StartError> {
+        let users = around.and_then(Sandbox::users);
         let (names, fds): (Vec<&str>, Vec<BorrowedFd<'_>>) =
             [("channel", channel.as_fd()), ("log", log.as_fd())]
                 .into_iter()
+                .chain(users.map(|users| (USERS, users)))
                 .chain(sandbox.entrance())
                 .unzip();
         let id = self.next_child.fetch_add(1, Ordering::Relaxed);

@@ -90,6 +90,9 @@ fn main() {
     );
     println!("a daemon that is killed leaves nothing");
 
+    forwarding_of_a_killed_daemon(&before);
+    two_daemons(&before);
+
     let (said, daemon) = self::daemon(|_| {
         let nobody = Uid::from_raw(65_534);
         setresuid(nobody, nobody, nobody).expect("another user");
@@ -106,7 +109,141 @@ fn main() {
 }
 
 /// Number of checks; each prints one line.
-const CHECKS: u32 = 11;
+const CHECKS: u32 = 13;
+
+/// All processes are killed, so none can put anything back. The next daemon does.
+fn forwarding_of_a_killed_daemon(before: &[String]) {
+    let (mut said, daemon) = self::daemon(|mut say| {
+        let engine = Daemon::start();
+        engine.run(async {
+            let _function = engine.function("killed", "outbound").await;
+            say.write_all(b"!").expect("somebody listens");
+            std::future::pending().await
+        });
+    });
+    said.read_exact(&mut [0]).expect("the daemon came up");
+    let spawner = spawner_of(daemon);
+    // Neither sees the other one end.
+    for process in [daemon, spawner] {
+        kill(process, Signal::SIGSTOP).expect("it lives");
+    }
+    for process in [daemon, spawner] {
+        kill(process, Signal::SIGKILL).expect("it lives");
+        assert!(matches!(
+            waitpid(process, None),
+            Ok(WaitStatus::Signaled(..))
+        ));
+    }
+    let forwards = format!("{} forwards", world::UPLINK);
+    assert!(world::inventory().contains(&forwards));
+    assert_eq!(
+        pilot_sandbox::forwarding_left_behind(),
+        Ok([world::UPLINK, world::LAN].map(str::to_owned).into())
+    );
+    let (mut said, next) = self::daemon(|mut say| {
+        let engine = Daemon::start();
+        say.write_all(b"!").expect("somebody listens");
+        say.read_exact(&mut [0]).expect("the word to end");
+        engine.run(async {});
+    });
+    said.read_exact(&mut [0]).expect("the daemon came up");
+    is_as(before);
+    said.write_all(b"!").expect("it listens");
+    assert_eq!(waitpid(next, None), Ok(WaitStatus::Exited(next, 0)));
+    assert_eq!(pilot_sandbox::forwarding_left_behind(), Ok(Vec::new()));
+    println!("what daemons leave when all their processes are killed is put back by the next one");
+}
+
+/// Two daemons with a range of two addresses.
+fn two_daemons(before: &[String]) {
+    let start = |name: &'static str| {
+        let (mut said, daemon) = self::daemon(move |mut say| {
+            let engine = Daemon::in_range("10.213.7.0/30");
+            engine.run(async {
+                let function = engine.function(name, "outbound").await;
+                let mut word = [0];
+                loop {
+                    let reached = function.reaches(SERVER).await;
+                    say.write_all(if reached { b"y" } else { b"n" })
+                        .expect("somebody listens");
+                    say.read_exact(&mut word).expect("what to do");
+                    match &word {
+                        b"?" => {}
+                        b"+" => no_address_is_left(&engine).await,
+                        _ => return,
+                    }
+                }
+            });
+        });
+        let mut reached = [0];
+        said.read_exact(&mut reached).expect("the daemon came up");
+        assert_eq!(&reached, b"y", "{name}");
+        (said, daemon, spawner_of(daemon))
+    };
+    let again = |said: &mut UnixStream, word: &[u8]| {
+        let mut reached = [0];
+        said.write_all(word).expect("it listens");
+        said.read_exact(&mut reached).expect("it answers");
+        assert_eq!(&reached, b"y");
+    };
+    let ends = |(mut said, daemon, spawner): (UnixStream, Pid, Pid)| {
+        said.write_all(b".").expect("it listens");
+        for process in [daemon, spawner] {
+            assert_eq!(waitpid(process, None), Ok(WaitStatus::Exited(process, 0)));
+        }
+    };
+    let mut one = start("of-one");
+    let mut two = start("of-two");
+    again(&mut one.0, b"?");
+    again(&mut two.0, b"+");
+    ends(one);
+    let forwards = format!("{} forwards", world::UPLINK);
+    assert!(world::inventory().contains(&forwards));
+    again(&mut two.0, b"?");
+    ends(two);
+    is_as(before);
+    println!("two daemons share a range of addresses, and the last one puts everything back");
+}
+
+async fn no_address_is_left(daemon: &Daemon) {
+    let version = version(daemon.dir.path(), "one-more", "outbound");
+    let error = daemon
+        .engine
+        .prepare(&version)
+        .await
+        .expect_err("a refusal");
+    let error = error.to_string();
+    assert!(
+        error.contains("10.213.7.0/30") && error.contains("outbound_cidr"),
+        "{error}"
+    );
+}
+
+/// Waits until the machine's network is as it was. Devices end shortly after the last process that used them.
+fn is_as(before: &[String]) {
+    let changes = world::device_changes();
+    loop {
+        let now: Vec<String> = world::inventory()
+            .into_iter()
+            .filter(|name| name != world::LAN)
+            .collect();
+        if now == before {
+            return;
+        }
+        if !now.iter().any(|name| name.starts_with("pilot")) {
+            assert_eq!(now, before);
+        }
+        world::wait_for(&changes);
+    }
+}
+
+/// The only child of a daemon.
+fn spawner_of(daemon: Pid) -> Pid {
+    let children = format!("/proc/{daemon}/task/{daemon}/children");
+    let children = std::fs::read_to_string(children).expect("the daemon lives");
+    let spawner = children.split_whitespace().next().expect("a child");
+    Pid::from_raw(spawner.parse().expect("a process id"))
+}
 
 /// Forks a daemon, which reports through the socket.
 fn daemon(body: impl FnOnce(UnixStream)) -> (UnixStream, Pid) {
@@ -139,12 +276,21 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn in_range(range: &str) -> Self {
+        Self::with(|config| config.outbound_cidr = range.parse().expect("a range"))
+    }
+
+    fn with(change: impl FnOnce(&mut pilot_sandbox::EngineConfig)) -> Self {
         let isolation = Isolation::probe(1_900_000_000);
         for feature in isolation.unavailable() {
             println!("not available here: {feature}");
         }
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let config = support::engine_config(dir.path());
+        let mut config = support::engine_config(dir.path());
+        change(&mut config);
         let spawner = Spawner::launch(&isolation).expect("a spawner");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

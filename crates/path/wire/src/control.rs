@@ -100,6 +100,9 @@ pub struct TemplateSpec {
     /// Absent for the template of an environment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<FunctionInfo>,
+    /// Whether a worker waits for a frame `SECRETS` before user code runs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub secrets: bool,
 }
 
 /// The function's properties in a handler's context.

@@ -32,6 +32,8 @@ pub enum Kind {
     Invoke,
     /// Call the application.
     Http,
+    /// The values of secrets, before anything else.
+    Secrets,
     /// The worker is initialised.
     Ready,
     /// The handler returned.
@@ -49,9 +51,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [(u8, Self); 9] = [
+    const ALL: [(u8, Self); 10] = [
         (1, Self::Invoke),
         (2, Self::Http),
+        (3, Self::Secrets),
         (16, Self::Ready),
         (17, Self::Result),
         (18, Self::Error),
@@ -67,6 +70,7 @@ impl Kind {
         match self {
             Self::Invoke => 1,
             Self::Http => 2,
+            Self::Secrets => 3,
             Self::Ready => 16,
             Self::Result => 17,
             Self::Error => 18,
@@ -82,6 +86,7 @@ impl Kind {
     pub const fn len_max(self) -> (u32, u32) {
         match self {
             Self::Invoke | Self::Http => (META_LEN_MAX, REQUEST_LEN_MAX),
+            Self::Secrets => (META_LEN_MAX, 0),
             Self::Ready => (SMALL_META_LEN_MAX, 0),
             Self::Result | Self::Error | Self::InitError => (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
             Self::Head => (META_LEN_MAX, PIECE_LEN_MAX),
@@ -352,14 +357,14 @@ mod tests {
     proptest! {
         #[test]
         fn frames_survive_any_cutting_of_the_stream(
-            parts in prop::collection::vec((0usize..9, any::<u32>(), prop::collection::vec(any::<u8>(), 0..80), prop::collection::vec(any::<u8>(), 0..300)), 1..8),
+            parts in prop::collection::vec((0usize..10, any::<u32>(), prop::collection::vec(any::<u8>(), 0..80), prop::collection::vec(any::<u8>(), 0..300)), 1..8),
             cuts in prop::collection::vec(1usize..64, 1..40),
         ) {
             let mut stream = Vec::new();
             let parts: Vec<_> = parts
                 .into_iter()
                 .map(|(kind, id, meta, body)| match Kind::ALL[kind].1 {
-                    Kind::Ready => (kind, id, meta, Vec::new()),
+                    Kind::Ready | Kind::Secrets => (kind, id, meta, Vec::new()),
                     _ => (kind, id, meta, body),
                 })
                 .collect();

@@ -21,6 +21,8 @@ struct InvokeMeta<'a> {
     trace: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     inputs: Vec<InputMeta<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failed_inputs: Vec<FailedInputMeta<'a>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     http: Option<HttpMeta<'a>>,
 }
@@ -31,6 +33,12 @@ struct InputMeta<'a> {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     len: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct FailedInputMeta<'a> {
+    name: &'a str,
+    problem: &'a str,
 }
 
 #[derive(Debug, Serialize)]
@@ -76,6 +84,14 @@ pub fn of_invocation(head: &InvocationHead, inputs: &[Input]) -> (Kind, Vec<u8>)
         client_context: head.client_context.as_deref(),
         trace: head.trace.as_deref(),
         inputs: inputs.iter().map(InputMeta::new).collect(),
+        failed_inputs: head
+            .failed_inputs
+            .iter()
+            .map(|failed| FailedInputMeta {
+                name: &failed.name,
+                problem: &failed.problem,
+            })
+            .collect(),
         http,
     };
     let mut json = Vec::with_capacity(room);

@@ -6,7 +6,7 @@
 )]
 
 use pilot_model::ports::{Input, InputKind};
-use pilot_model::{HttpRequestHead, InvocationHead, InvocationId};
+use pilot_model::{FailedInput, HttpRequestHead, InvocationHead, InvocationId};
 use pilot_wire::{Frame, FrameDecoder, FrameError, Header, Kind, meta};
 use serde_json::Value;
 
@@ -26,6 +26,7 @@ fn kind(name: &Value) -> Kind {
     match name.as_str().unwrap() {
         "INVOKE" => Kind::Invoke,
         "HTTP" => Kind::Http,
+        "SECRETS" => Kind::Secrets,
         "READY" => Kind::Ready,
         "RESULT" => Kind::Result,
         "ERROR" => Kind::Error,
@@ -131,6 +132,16 @@ fn head(meta: &Value) -> InvocationHead {
             .get("client_context")
             .map(|_| text(meta, "client_context")),
         trace: meta.get("trace").map(|_| text(meta, "trace")),
+        failed_inputs: meta
+            .get("failed_inputs")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(|failed| FailedInput {
+                name: text(failed, "name"),
+                problem: text(failed, "problem"),
+            })
+            .collect(),
         http,
     }
 }

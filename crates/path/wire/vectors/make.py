@@ -7,12 +7,16 @@ import struct
 from pathlib import Path
 
 HERE = Path(__file__).parent
-KINDS = {"INVOKE": 1, "HTTP": 2, "READY": 16, "RESULT": 17, "ERROR": 18, "HEAD": 19, "CHUNK": 20, "END": 21, "INIT_ERROR": 22}
+KINDS = {
+    "INVOKE": 1, "HTTP": 2, "SECRETS": 3, "READY": 16, "RESULT": 17, "ERROR": 18, "HEAD": 19, "CHUNK": 20, "END": 21,
+    "INIT_ERROR": 22,
+}  # fmt: skip
 META_LEN_MAX, SMALL_META_LEN_MAX = 256 * 1024, 4 * 1024
 REQUEST_LEN_MAX, RESULT_LEN_MAX, PIECE_LEN_MAX = 8 * 1024 * 1024, 6 * 1024 * 1024 + 100, 64 * 1024
 LEN_MAX = {
     "INVOKE": (META_LEN_MAX, REQUEST_LEN_MAX),
     "HTTP": (META_LEN_MAX, REQUEST_LEN_MAX),
+    "SECRETS": (META_LEN_MAX, 0),
     "READY": (SMALL_META_LEN_MAX, 0),
     "RESULT": (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
     "ERROR": (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
@@ -40,8 +44,8 @@ def valid(name: str, kind: str, stream: int, meta: object, body: str) -> dict[st
     }
 
 
-def with_inputs(name: str, stream: int, inputs: list[dict[str, object]]) -> dict[str, object]:
-    meta = {**INVOKE_META, "inputs": inputs}
+def with_inputs(name: str, stream: int, inputs: list[dict[str, object]], **more: object) -> dict[str, object]:
+    meta = {**INVOKE_META, "inputs": inputs, **more}
     meta_bytes = json.dumps(meta, separators=(",", ":")).encode()
     frame = header(len(meta_bytes), 2, stream, KINDS["INVOKE"], flags=len(inputs)) + meta_bytes + b"{}"
     return {"name": name, "hex": frame.hex(), "stream": stream, "meta": meta, "descriptors": len(inputs)}
@@ -82,6 +86,7 @@ FRAMES = {
         valid("text beyond ASCII", "INVOKE", 3, {**INVOKE_META, "id": "ключ"}, '"🔥"'),
         valid("a request", "HTTP", 4, HTTP_META, "hello"),
         valid("a request without body", "HTTP", 5, {**HTTP_META, "method": "GET"}, ""),
+        valid("secrets", "SECRETS", 0, {"environment": {"DB_PASSWORD": "пароль"}}, ""),
         valid("ready", "READY", 0, READY_META, ""),
         valid("a result", "RESULT", 1, DONE_META, '{"n": 1}'),
         valid("an error", "ERROR", 1, DONE_META, ERROR_BODY),
@@ -102,7 +107,7 @@ FRAMES = {
         invalid("no body", header(2, 2, 1, 1) + b"{}", "truncated"),
         invalid("half a body", header(2, 2, 1, 1) + b"{}{", "truncated"),
         invalid("kind 0", header(0, 0, 1, 0), "unknown_kind"),
-        invalid("kind 3", header(0, 0, 1, 3), "unknown_kind"),
+        invalid("kind 4", header(0, 0, 1, 4), "unknown_kind"),
         invalid("kind 15", header(0, 0, 1, 15), "unknown_kind"),
         invalid("kind 23", header(0, 0, 1, 23), "unknown_kind"),
         invalid("kind 255", header(0, 0, 1, 255), "unknown_kind"),
@@ -128,6 +133,12 @@ FRAMES = {
     "with_inputs": [
         with_inputs("mapped memory", 1, [{"name": "photo", "kind": "memory", "len": 7}]),
         with_inputs("memory and a socket", 2, [{"name": "a", "kind": "memory", "len": 0}, {"name": "db", "kind": "socket"}]),
+        with_inputs(
+            "memory and an input that failed",
+            3,
+            [{"name": "a", "kind": "memory", "len": 1}],
+            failed_inputs=[{"name": "mask", "problem": "there is no such object"}],
+        ),
     ],
     "sequences": [
         {
@@ -166,7 +177,7 @@ CONTROL = {
         {"name": "a name too few", "message": {"op": "fork", "id": 1, "as": "worker", "fds": ["channel"], "spec": SPEC}, "fd_count": 2},
         {"name": "no channel", "message": {"op": "fork", "id": 1, "as": "worker", "fds": ["log"], "spec": SPEC}, "fd_count": 1},
         {"name": "two channels", "message": {"op": "fork", "id": 1, "as": "worker", "fds": ["channel", "channel"], "spec": SPEC}, "fd_count": 2},
-        {"name": "an unknown name", "message": {"op": "fork", "id": 1, "as": "worker", "fds": ["channel", "user"], "spec": SPEC}, "fd_count": 2},
+        {"name": "an unknown name", "message": {"op": "fork", "id": 1, "as": "worker", "fds": ["channel", "time"], "spec": SPEC}, "fd_count": 2},
         {"name": "fds is no list", "message": {"op": "fork", "id": 1, "as": "worker", "fds": "channel", "spec": SPEC}, "fd_count": 1},
         {"name": "an unknown role", "message": {"op": "fork", "id": 1, "as": "king", "fds": ["channel"], "spec": SPEC}, "fd_count": 1},
         {"name": "no specification", "message": {"op": "fork", "id": 1, "as": "worker", "fds": ["channel"]}, "fd_count": 1},

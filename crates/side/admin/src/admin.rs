@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::observe::Observations;
 use crate::routes::Arriving;
+use crate::secrets::SecretStore;
 use crate::tokens::TokenStore;
 
 /// Configuration of the control API.
@@ -47,6 +48,8 @@ pub struct AdminParts {
     pub control: Arc<dyn ControlPlane>,
     /// The tokens.
     pub tokens: Arc<TokenStore>,
+    /// The secrets.
+    pub secrets: Arc<SecretStore>,
     /// How many connections were turned away, by reason.
     pub refused_connections: Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>,
     /// Counts and logs of invocations.

@@ -87,10 +87,12 @@ fn status(code: &str) -> StatusCode {
         "unauthorized" => StatusCode::UNAUTHORIZED,
         "forbidden" => StatusCode::FORBIDDEN,
         "too_slow" => StatusCode::REQUEST_TIMEOUT,
+        "in_use" => StatusCode::CONFLICT,
         "busy" => StatusCode::SERVICE_UNAVAILABLE,
         "not_found" | "unknown_version" | "unknown_route" => StatusCode::NOT_FOUND,
         "method_not_allowed" => StatusCode::METHOD_NOT_ALLOWED,
         "too_large" => StatusCode::PAYLOAD_TOO_LARGE,
+        "disk_full" => StatusCode::INSUFFICIENT_STORAGE,
         "internal" => StatusCode::INTERNAL_SERVER_ERROR,
         // bad_name, bad_request, bad_config, bad_archive, import_failed …: the request is wrong.
         _ => StatusCode::BAD_REQUEST,

@@ -13,11 +13,13 @@ mod error;
 mod openapi;
 mod router;
 mod routes;
+mod secrets;
 mod tokens;
 
 pub use admin::{Admin, AdminConfig, AdminParts, Readiness};
 pub use logs::LogStore;
 pub use observe::Observations;
+pub use secrets::SecretStore;
 pub use tokens::TokenStore;
 
 /// Runs work that waits for the disk or a lock on a blocking thread. A panic in it is passed on to the caller.

@@ -7,6 +7,7 @@
 //! Not here: the daemon's own log. The caller counts failures. No invocation waits for its log.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -29,6 +30,17 @@ pub struct LogStore {
     file_bytes_max: u64,
     /// Wakes followers.
     written: watch::Sender<Written>,
+    /// Whether the disk has room for logs.
+    has_room: Option<HasRoom>,
+}
+
+/// Asked before each write.
+struct HasRoom(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for HasRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HasRoom")
+    }
 }
 
 /// The message for followers.
@@ -54,7 +66,18 @@ impl LogStore {
             folder,
             file_bytes_max,
             written: watch::Sender::new(Written::More(0)),
+            has_room: None,
         })
+    }
+
+    /// From now on, lines are written only while this is true. So logs do not take the last room on a disk.
+    #[must_use]
+    pub fn while_there_is_room(
+        mut self,
+        has_room: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.has_room = Some(HasRoom(Box::new(has_room)));
+        self
     }
 
     /// Appends whole lines to a function's log. Only one caller at a time.
@@ -62,6 +85,12 @@ impl LogStore {
     /// # Errors
     /// Those of the disk. Some of the lines may have been written.
     pub fn append(&self, name: &FunctionName, lines: &[u8]) -> io::Result<()> {
+        if let Some(HasRoom(has_room)) = &self.has_room
+            && !has_room()
+        {
+            let problem = "the disk of the data directory is full";
+            return Err(io::Error::new(io::ErrorKind::StorageFull, problem));
+        }
         let folder = self.folder.join(name.as_str());
         let current = folder.join(CURRENT);
         let mut file = match open_for_append(&current) {

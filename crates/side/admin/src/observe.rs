@@ -50,6 +50,7 @@ impl Observations {
             metrics: Arc::clone(metrics),
             clock: Arc::clone(&clock),
             telling: Telling::default(),
+            failed: None,
         };
         let summaries = Summaries::new(clock);
         Ok(Self {

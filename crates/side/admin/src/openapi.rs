@@ -31,6 +31,10 @@ pub(crate) mod page;
         crate::routes::layers::find,
         crate::routes::layers::add,
         crate::routes::logs::logs,
+        crate::routes::secrets::set,
+        crate::routes::secrets::list,
+        crate::routes::secrets::remove,
+        crate::routes::prune::prune,
         crate::routes::tokens::create,
         crate::routes::tokens::list,
         crate::routes::tokens::revoke,
@@ -44,6 +48,7 @@ pub(crate) mod page;
     tags(
         (name = "functions", description = "What is deployed"),
         (name = "layers", description = "Content that functions share, shown at /opt of their sandboxes"),
+        (name = "secrets", description = "Values that functions are given and nobody else sees"),
         (name = "tokens", description = "Who may do what"),
         (name = "daemon", description = "The daemon itself"),
     ),

@@ -13,7 +13,7 @@ use crate::admin::Admin;
 use crate::error::Failure;
 use crate::openapi;
 use crate::openapi::page as openapi_page;
-use crate::routes::{deploy, functions, layers, logs, process, tokens};
+use crate::routes::{deploy, functions, layers, logs, process, prune, secrets, tokens};
 
 impl Admin {
     /// Everything below `/_pilot/`, and `/metrics`, `/healthz`, `/readyz`.
@@ -74,6 +74,10 @@ pub(crate) fn routes() -> Vec<Route> {
             put(layers::add).layer(DefaultBodyLimit::disable()),
         ),
         route(Method::GET, LOGS, DEPLOY, get(logs::logs)),
+        route(Method::PUT, SECRET, DEPLOY, put(secrets::set)),
+        route(Method::GET, SECRETS, DEPLOY, get(secrets::list)),
+        route(Method::DELETE, SECRET, DEPLOY, delete(secrets::remove)),
+        route(Method::POST, PRUNE, ADMIN, post(prune::prune)),
         route(Method::POST, TOKENS, ADMIN, post(tokens::create)),
         route(Method::GET, TOKENS, ADMIN, get(tokens::list)),
         route(Method::DELETE, TOKEN, ADMIN, delete(tokens::revoke)),
@@ -130,6 +134,9 @@ const SCALE: &str = "/_pilot/v1/functions/{name}/scale";
 const ROLLBACK: &str = "/_pilot/v1/functions/{name}/rollback";
 const LAYER: &str = "/_pilot/v1/layers/{id}";
 const LOGS: &str = "/_pilot/v1/functions/{name}/logs";
+const SECRETS: &str = "/_pilot/v1/secrets";
+const SECRET: &str = "/_pilot/v1/secrets/{secret}";
+const PRUNE: &str = "/_pilot/v1/prune";
 const TOKENS: &str = "/_pilot/v1/tokens";
 const TOKEN: &str = "/_pilot/v1/tokens/{token}";
 const VERSION: &str = "/_pilot/v1/version";

@@ -6,6 +6,8 @@ pub(crate) mod layers;
 pub(crate) mod logs;
 mod pace;
 pub(crate) mod process;
+pub(crate) mod prune;
+pub(crate) mod secrets;
 mod spool;
 pub(crate) mod tokens;
 

@@ -4,6 +4,9 @@
 //! to try: a slow password hash would add nothing but time to every request. A token is found by its hash, and whoever sends guesses
 //! does not choose the hash, so the time of the look-up says nothing about a valid token.
 //!
+//! A token may have an access key, with which AWS clients sign. To check a signature, the daemon needs the secret key itself, so it is
+//! sealed and not hashed.
+//!
 //! Tokens that the operator gives in another way (the administrator's file, the configuration) are not in the file.
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,11 +17,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use parking_lot::{Mutex, RwLock};
 use pilot_model::FunctionName;
 use pilot_model::access::{Grant, Role};
-use pilot_model::api::{TokenInfo, TokenRequest};
-use pilot_model::ports::Tokens;
+use pilot_model::api::{AccessKey, CreatedToken, TokenInfo, TokenRequest};
+use pilot_model::ports::{Signer, Tokens};
+use pilot_seal::SealingKey;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -28,11 +34,21 @@ use crate::error::Failure;
 #[derive(Debug)]
 pub struct TokenStore {
     path: PathBuf,
+    key: Arc<SealingKey>,
     /// Held while the file is written.
     stored: Mutex<Vec<Stored>>,
     given: Vec<([u8; 32], Arc<Grant>)>,
     /// By hash. The lock is held for a look-up, or to replace it.
     valid: RwLock<HashMap<[u8; 32], Arc<Grant>>>,
+    /// By access key id. The lock is held as the one above.
+    signers: RwLock<HashMap<String, Signing>>,
+}
+
+/// Who signs with an access key.
+#[derive(Debug, Clone)]
+struct Signing {
+    grant: Arc<Grant>,
+    sealed: Arc<str>,
 }
 
 /// A token that was made by a request.
@@ -42,14 +58,29 @@ struct Stored {
     sha256: String,
     created_unix_s: u64,
     grant: Grant,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    aws: Option<StoredKey>,
+}
+
+/// An access key.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredKey {
+    access_key_id: String,
+    /// The secret access key, encrypted.
+    sealed: String,
 }
 
 impl TokenStore {
     /// Reads the file, which need not exist. `given`: further tokens, which cannot be revoked by a request.
     ///
     /// # Errors
-    /// The file cannot be read, or is not what this wrote. The error names it.
-    pub fn open(path: PathBuf, given: Vec<(String, Grant)>) -> io::Result<Self> {
+    /// The file cannot be read, or is not what this wrote, or `key` does not open its access keys. The error names it.
+    pub fn open(
+        path: PathBuf,
+        given: Vec<(String, Grant)>,
+        key: Arc<SealingKey>,
+    ) -> io::Result<Self> {
         let stored = match File::open(&path) {
             Ok(file) => read(file).map_err(|error| named(&path, &error))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -59,11 +90,24 @@ impl TokenStore {
             .into_iter()
             .map(|(token, grant)| (hash(token.as_bytes()), Arc::new(grant)))
             .collect();
+        for one in &stored {
+            if let Some(aws) = &one.aws
+                && let Err(error) = key.open(&context(&aws.access_key_id), &aws.sealed)
+            {
+                return Err(io::Error::other(format!(
+                    "{}: the access key of the token '{}': {error}; put that key back (nothing was changed), or remove the token there",
+                    path.display(),
+                    one.grant.name
+                )));
+            }
+        }
         let store = Self {
             path,
+            key,
             stored: Mutex::new(stored),
             given,
             valid: RwLock::default(),
+            signers: RwLock::default(),
         };
         store.renew(&store.stored.lock());
         Ok(store)
@@ -79,10 +123,14 @@ impl TokenStore {
         Ok(format!("{PREFIX}{}", hex(&bytes)))
     }
 
-    /// Makes a token. Only its hash is kept.
-    pub(crate) fn create(&self, request: TokenRequest) -> Result<String, Failure> {
+    /// Makes a token. Only its hash is kept, and its access key, sealed.
+    pub(crate) fn create(&self, request: TokenRequest) -> Result<CreatedToken, Failure> {
+        let wants_key = request.aws;
         let grant = checked(request)?;
         let token = Self::random().map_err(|error| unwritten(&error))?;
+        let aws = wants_key.then(access_key).transpose();
+        let aws = aws.map_err(|error| unwritten(&error))?;
+        let name = grant.name.clone();
         let mut stored = self.stored.lock();
         if stored.iter().any(|one| one.grant.name == grant.name) {
             let problem = format!(
@@ -101,13 +149,26 @@ impl TokenStore {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs()),
             grant,
+            aws: match &aws {
+                Some(aws) => Some(self.sealed(aws)?),
+                None => None,
+            },
         });
         if let Err(error) = self.write(&stored) {
             stored.pop();
             return Err(unwritten(&error));
         }
         self.renew(&stored);
-        Ok(token)
+        Ok(CreatedToken { name, token, aws })
+    }
+
+    fn sealed(&self, aws: &AccessKey) -> Result<StoredKey, Failure> {
+        let context = context(&aws.access_key_id);
+        let sealed = self.key.seal(&context, aws.secret_access_key.as_bytes());
+        Ok(StoredKey {
+            access_key_id: aws.access_key_id.clone(),
+            sealed: sealed.map_err(|error| unwritten(&error))?,
+        })
     }
 
     /// All tokens that were made by requests.
@@ -116,6 +177,7 @@ impl TokenStore {
         let info = stored.iter().map(|one| TokenInfo {
             grant: one.grant.clone(),
             created_unix_s: one.created_unix_s,
+            access_key_id: one.aws.as_ref().map(|aws| aws.access_key_id.clone()),
         });
         info.collect()
     }
@@ -142,12 +204,22 @@ impl TokenStore {
 
     fn renew(&self, stored: &[Stored]) {
         let mut valid: HashMap<_, _> = self.given.iter().cloned().collect();
+        let mut signers = HashMap::new();
         for one in stored {
+            let grant = Arc::new(one.grant.clone());
+            if let Some(aws) = &one.aws {
+                let signing = Signing {
+                    grant: Arc::clone(&grant),
+                    sealed: aws.sealed.as_str().into(),
+                };
+                signers.insert(aws.access_key_id.clone(), signing);
+            }
             if let Some(hash) = unhex(&one.sha256) {
-                valid.insert(hash, Arc::new(one.grant.clone()));
+                valid.insert(hash, grant);
             }
         }
         *self.valid.write() = valid;
+        *self.signers.write() = signers;
     }
 
     /// Replaces the file. It has mode 0600 from its beginning.
@@ -169,6 +241,37 @@ impl Tokens for TokenStore {
         }
         self.valid.read().get(&hash(shown)).cloned()
     }
+
+    fn signer(&self, access_key_id: &str) -> Option<Signer> {
+        let signing = self.signers.read().get(access_key_id).cloned()?;
+        // It opened when the daemon started, or was sealed since.
+        let secret = self.key.open(&context(access_key_id), &signing.sealed);
+        Some(Signer {
+            grant: signing.grant,
+            secret: secret.ok()?,
+        })
+    }
+}
+
+/// A new access key in AWS's form: 20 letters and digits, and 40 characters.
+fn access_key() -> io::Result<AccessKey> {
+    let mut random = [0; 16 + 30];
+    File::open("/dev/urandom")?.read_exact(&mut random)?;
+    let (id, secret) = random.split_at(16);
+    // 32 of the letters and digits, as in base32.
+    let letter =
+        |byte: &u8| char::from(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"[usize::from(byte & 31)]);
+    Ok(AccessKey {
+        access_key_id: id.iter().fold(KEY_PREFIX.to_owned(), |mut text, byte| {
+            text.push(letter(byte));
+            text
+        }),
+        secret_access_key: STANDARD.encode(secret),
+    })
+}
+
+fn context(access_key_id: &str) -> [&str; 2] {
+    ["access key", access_key_id]
 }
 
 fn read(file: File) -> io::Result<Vec<Stored>> {
@@ -264,6 +367,8 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 
 /// The beginning of every token, so that people and secret scanners recognise one.
 const PREFIX: &str = "pilot_";
+/// The beginning of every access key id. AWS's own begin with AKIA or ASIA.
+const KEY_PREFIX: &str = "PLKA";
 /// The longest token; ours have 70 bytes.
 const TOKEN_BYTES_MAX: usize = 256;
 const TOKENS_MAX: usize = 1_000;
@@ -277,6 +382,11 @@ mod tests {
 
     use super::*;
 
+    fn key() -> Arc<SealingKey> {
+        let text = "07".repeat(32);
+        Arc::new(SealingKey::parse(&text, "/data/secrets.key").unwrap())
+    }
+
     fn request(name: &str, roles: &[Role]) -> TokenRequest {
         TokenRequest {
             name: name.to_owned(),
@@ -289,9 +399,9 @@ mod tests {
     fn a_token_is_valid_until_it_is_revoked_and_the_file_does_not_have_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens.json");
-        let store = TokenStore::open(path.clone(), vec![]).unwrap();
-        let token = store.create(request("ci", &[Role::Deploy])).unwrap();
-        let other = store.create(request("app", &[Role::Invoke])).unwrap();
+        let store = TokenStore::open(path.clone(), vec![], key()).unwrap();
+        let token = store.create(request("ci", &[Role::Deploy])).unwrap().token;
+        let other = store.create(request("app", &[Role::Invoke])).unwrap().token;
         assert_ne!(token, other);
         assert_eq!(store.grant(token.as_bytes()).unwrap().name, "ci");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -299,13 +409,13 @@ mod tests {
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
 
-        let again = TokenStore::open(path.clone(), vec![]).unwrap();
+        let again = TokenStore::open(path.clone(), vec![], key()).unwrap();
         assert_eq!(again.grant(token.as_bytes()).unwrap().name, "ci");
         assert!(again.revoke("ci").unwrap());
         assert!(again.grant(token.as_bytes()).is_none());
         assert!(again.grant(other.as_bytes()).is_some());
         assert!(!again.revoke("ci").unwrap());
-        let last = TokenStore::open(path, vec![]).unwrap();
+        let last = TokenStore::open(path, vec![], key()).unwrap();
         assert!(last.grant(token.as_bytes()).is_none());
         assert_eq!(last.list().len(), 1);
     }
@@ -314,7 +424,7 @@ mod tests {
     fn only_the_same_token_is_it() {
         let folder = tempfile::tempdir().unwrap();
         let given = vec![("geheim".to_owned(), Grant::admin("config"))];
-        let store = TokenStore::open(folder.path().join("t"), given).unwrap();
+        let store = TokenStore::open(folder.path().join("t"), given, key()).unwrap();
         assert!(store.grant(b"geheim").unwrap().is_admin());
         for other in ["", "g", "geheimx", "Geheim", "geheim\0", &"x".repeat(300)] {
             assert!(store.grant(other.as_bytes()).is_none(), "{other}");
@@ -324,7 +434,7 @@ mod tests {
     #[test]
     fn a_token_that_makes_no_sense_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let store = TokenStore::open(folder.path().join("t"), vec![]).unwrap();
+        let store = TokenStore::open(folder.path().join("t"), vec![], key()).unwrap();
         store.create(request("one", &[Role::Invoke])).unwrap();
         let mut limited_admin = request("x", &[Role::Admin]);
         limited_admin.functions = vec!["web".parse().unwrap()];
@@ -353,8 +463,57 @@ mod tests {
             "[{\"sha256\": \"zz\", \"created_unix_s\": 0, \"grant\": {\"name\": \"a\", \"roles\": []}}]",
         ] {
             std::fs::write(&path, text).unwrap();
-            let problem = TokenStore::open(path.clone(), vec![]).unwrap_err();
+            let problem = TokenStore::open(path.clone(), vec![], key()).unwrap_err();
             assert!(problem.to_string().contains("tokens.json"), "{problem}");
         }
+    }
+
+    #[test]
+    fn an_access_key_signs_until_its_token_is_revoked_and_the_file_does_not_have_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens.json");
+        let store = TokenStore::open(path.clone(), vec![], key()).unwrap();
+        let wanted = TokenRequest {
+            aws: true,
+            ..request("sdk", &[Role::Invoke])
+        };
+        let created = store.create(wanted).unwrap();
+        let aws = created.aws.unwrap();
+        assert_eq!(aws.access_key_id.len(), 20);
+        assert_eq!(aws.secret_access_key.len(), 40);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(&aws.access_key_id), "{text}");
+        assert!(!text.contains(&aws.secret_access_key), "{text}");
+        let listed = serde_json::to_string(&store.list()).unwrap();
+        assert!(listed.contains(&aws.access_key_id) && !listed.contains(&aws.secret_access_key));
+        let again = TokenStore::open(path.clone(), vec![], key()).unwrap();
+        let signer = again.signer(&aws.access_key_id).unwrap();
+        assert_eq!(signer.secret, aws.secret_access_key.as_bytes());
+        assert_eq!(signer.grant.name, "sdk");
+        assert!(!format!("{signer:?}").contains(&aws.secret_access_key));
+        assert!(again.signer("PLKA").is_none());
+        assert!(again.revoke("sdk").unwrap());
+        assert!(again.signer(&aws.access_key_id).is_none());
+    }
+
+    #[test]
+    fn another_key_does_not_open_the_access_keys_and_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens.json");
+        let store = TokenStore::open(path.clone(), vec![], key()).unwrap();
+        let wanted = TokenRequest {
+            aws: true,
+            ..request("sdk", &[Role::Invoke])
+        };
+        store.create(wanted).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let other = SealingKey::parse(&"08".repeat(32), "/data/secrets.key").unwrap();
+        let problem = TokenStore::open(path.clone(), vec![], Arc::new(other)).unwrap_err();
+        let problem = problem.to_string();
+        assert!(
+            problem.contains("tokens.json") && problem.contains("/data/secrets.key"),
+            "{problem}"
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), before);
     }
 }

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use pilot_model::ports::{StartError, WorkerMemory};
 use pilot_model::runtime_key::{Difference, RuntimeKey};
 use pilot_model::{Network, Version, VersionId};
+use pilot_protocols::OwnProcesses;
 
 use crate::cgroup::Counters;
 use crate::folder::{CODE_INSIDE, Folder};
@@ -30,10 +31,14 @@ pub(crate) struct Container {
     /// write to the folder.
     pub(crate) shim: Arc<Shim>,
     guard: ContainerGuard,
-    parts: Arc<Parts>,
+    pub(crate) parts: Arc<Parts>,
     pub(crate) image: Arc<Image>,
     pub(crate) user: User,
     pub(crate) counters: Arc<Counters>,
+    /// In the host's network: whose connections are its own.
+    pub(crate) own_processes: Option<OwnProcesses>,
+    /// Whether rules keep it from the addresses where clouds serve credentials, or why not.
+    kept_from_credentials: Result<(), String>,
     /// How its own layer differed from the image when it was new (the mount points), or why it cannot be cleaned.
     new: Result<Vec<String>, String>,
     /// This mutex and the next ones guard only their value.
@@ -188,6 +193,7 @@ impl Container {
                 Difference::Owner | Difference::Environment | Difference::Command => {}
                 Difference::Limits => engine.update(name, to.limits()).await?,
                 Difference::Network => {
+                    start::check_credentials(&self.kept_from_credentials)?;
                     engine.join_bridge(name).await?;
                     // The engine has changed /etc/hosts and /etc/resolv.conf.
                     self.shim

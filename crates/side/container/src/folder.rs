@@ -3,7 +3,7 @@
 //! ```text
 //! RUN/containers/shim           the program, once
 //! RUN/containers/NAME/ours/     mounted read-only at /.pilot: the shim, its socket, the code
-//! RUN/containers/NAME/volume/   mounted writable at /mnt/volume
+//! RUN/containers/NAME/volume/   mounted writable at /mnt/volume; a file system of its own (`volume`) if it has a limit
 //! ```
 //!
 //! Only the daemon may enter the folders above (0700): no other user of the machine can reach what a function writes to a volume,
@@ -13,6 +13,8 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+
+use crate::volume::{self, VolumeLimit};
 
 /// What the daemon provides in a container.
 pub(crate) const OURS_INSIDE: &str = "/.pilot";
@@ -42,7 +44,7 @@ impl Folder {
     ///
     /// # Errors
     /// With the path.
-    pub(crate) fn make(run: &Path, name: &str) -> io::Result<Self> {
+    pub(crate) fn make(run: &Path, name: &str, limit: VolumeLimit) -> io::Result<Self> {
         let all = all(run);
         make_dir(&all, 0o700)?;
         let shim = all.join("shim");
@@ -52,6 +54,17 @@ impl Folder {
         make_dir(&folder.ours(), 0o755)?;
         make_dir(&folder.code(), 0o755)?;
         make_dir(&folder.volume(), 0o755)?;
+        let made = match limit {
+            VolumeLimit::None => Ok(()),
+            VolumeLimit::IfPossible(_) if volume::available().is_err() => Ok(()),
+            VolumeLimit::IfPossible(bytes) | VolumeLimit::Enforced(bytes) => {
+                volume::make(&folder.volume(), bytes)
+            }
+        };
+        if let Err(error) = made {
+            folder.remove()?;
+            return Err(error);
+        }
         // Not when it is created, because the daemon's umask would apply. As for /tmp: every user of an image may write.
         named(
             &folder.volume(),
@@ -91,6 +104,7 @@ impl Folder {
     /// # Errors
     /// With the path.
     pub(crate) fn remove(&self) -> io::Result<()> {
+        volume::unmake(&self.volume())?;
         remove(&self.0)
     }
 }
@@ -106,7 +120,7 @@ pub(crate) fn remove_all(run: &Path, kept: impl Fn(&str) -> bool) -> io::Result<
     for entry in entries {
         let entry = named(&all, entry)?;
         if !entry.file_name().to_str().is_some_and(&kept) {
-            remove(&entry.path())?;
+            Folder(entry.path()).remove()?;
         }
     }
     Ok(())
@@ -188,7 +202,7 @@ mod tests {
     #[test]
     fn code_is_shown_in_place_of_what_was_there_and_not_copied() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::make(dir.path(), "c1").unwrap();
+        let folder = Folder::make(dir.path(), "c1", VolumeLimit::None).unwrap();
         let code = dir.path().join("code");
         fs::create_dir_all(code.join("lib")).unwrap();
         fs::write(code.join("lib/a.py"), "a").unwrap();
@@ -211,7 +225,7 @@ mod tests {
     #[test]
     fn a_volume_is_anybodys_and_what_is_around_it_nobodys() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::make(dir.path(), "c1").unwrap();
+        let folder = Folder::make(dir.path(), "c1", VolumeLimit::None).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
         assert_eq!(mode(&folder.volume()), 0o1777);
         assert_eq!(mode(&folder.0), 0o700);
@@ -222,7 +236,7 @@ mod tests {
     fn folders_of_containers_are_removed_but_those_that_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["old", "new"] {
-            Folder::make(dir.path(), name).unwrap();
+            Folder::make(dir.path(), name, VolumeLimit::None).unwrap();
         }
         remove_all(dir.path(), |name| name == "new").unwrap();
         assert!(all(dir.path()).join("new").exists());

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pilot_model::BoxFuture;
 use pilot_model::ports::WorkerMemory;
-use pilot_protocols::{Awaited, End, Instance, Reach, Retire};
+use pilot_protocols::{Awaited, End, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -26,7 +26,11 @@ pub(crate) struct ContainerInstance {
 
 /// Connects into a container's network.
 #[derive(Debug)]
-pub(crate) struct Inside(Arc<Shim>);
+pub(crate) struct Inside {
+    shim: Arc<Shim>,
+    /// In the host's network, where others may listen on the port that a server was to have.
+    own_processes: Option<OwnProcesses>,
+}
 
 impl ContainerInstance {
     pub(crate) fn new(container: Arc<Container>, usage: Arc<Use>, memory_bytes_max: u64) -> Self {
@@ -121,17 +125,24 @@ impl Instance for ContainerInstance {
     fn memory_bytes_max(&self) -> u64 {
         self.memory_bytes_max
     }
+
+    fn among_neighbours(&self) -> Option<OwnProcesses> {
+        self.container.own_processes.clone()
+    }
 }
 
 impl Inside {
-    pub(crate) fn new(shim: Arc<Shim>) -> Self {
-        Self(shim)
+    pub(crate) fn new(shim: Arc<Shim>, own_processes: Option<OwnProcesses>) -> Self {
+        Self {
+            shim,
+            own_processes,
+        }
     }
 }
 
 impl Reach for Inside {
     fn connect(&self, port: u16) -> BoxFuture<'static, io::Result<TcpStream>> {
-        let shim = Arc::clone(&self.0);
+        let (shim, own_processes) = (Arc::clone(&self.shim), self.own_processes.clone());
         Box::pin(async move {
             let stream = shim
                 .connect(port)
@@ -141,10 +152,13 @@ impl Reach for Inside {
             // connect(2), EINPROGRESS: the socket becomes writable when the connection is made or has failed; its error says
             // which.
             stream.writable().await?;
-            match stream.take_error()? {
-                None => Ok(stream),
-                Some(error) => Err(error),
+            if let Some(error) = stream.take_error()? {
+                return Err(error);
             }
+            if let Some(own_processes) = own_processes {
+                own_processes.check_server(port).await?;
+            }
+            Ok(stream)
         })
     }
 }

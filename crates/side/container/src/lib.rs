@@ -9,6 +9,7 @@
 
 mod cgroup;
 mod container;
+mod credentials;
 mod engine;
 mod environment;
 mod folder;
@@ -21,7 +22,9 @@ mod program_worker;
 mod reaper;
 mod shim;
 mod usage;
+mod volume;
 mod watch;
 
 pub use host::ContainerHost;
 pub use parts::ContainerConfig;
+pub use volume::{VolumeLimit, available};

@@ -1,5 +1,6 @@
 //! The output of a program in a container: a pipe that is read while the program runs, so that it never blocks on a full pipe.
-//! What is kept is bounded.
+//! What is kept is bounded. An answer also needs memory of the function's share: it is reserved before it is read, and where nothing is
+//! left, the full pipe holds the program up.
 
 use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::OwnedFd;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::{BoxFuture, Instant};
+use pilot_protocols::{FREE_LEN, FunctionBudget, Reserved};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -35,11 +37,15 @@ struct OutputBuffer {
     printed: Notify,
     /// Output was taken.
     taken: Notify,
+    /// The memory for what is kept; `None`: its bound is enough.
+    reserved: tokio::sync::Mutex<Option<Reserved>>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
     bytes: Vec<u8>,
+    /// How many bytes there is memory for.
+    memory_len: usize,
     dropped: u64,
     first_byte: Option<Instant>,
     /// All writers are closed.
@@ -57,6 +63,8 @@ pub(crate) struct Whole {
     pub(crate) dropped: u64,
     /// When the first byte arrived.
     pub(crate) first_byte: Option<Instant>,
+    /// The memory of the bytes.
+    pub(crate) reserved: Option<Reserved>,
 }
 
 impl Output {
@@ -65,21 +73,28 @@ impl Output {
     /// # Errors
     /// Out of descriptors.
     pub(crate) fn pipe() -> io::Result<(Self, PipeWriter)> {
-        Self::pipe_of(OUTPUT_LEN_MAX)
+        Self::pipe_of(OUTPUT_LEN_MAX, None)
     }
 
-    /// The same with another bound.
+    /// The same with another bound, and with memory for it.
     ///
     /// # Errors
     /// Out of descriptors.
-    pub(crate) fn pipe_of(len_max: usize) -> io::Result<(Self, PipeWriter)> {
+    pub(crate) fn pipe_of(
+        len_max: usize,
+        memory: Option<&FunctionBudget>,
+    ) -> io::Result<(Self, PipeWriter)> {
         let (here, there) = io::pipe()?;
         // The duplicate shares the file description, which this makes non-blocking (open(2), "Open file descriptions").
         let watched = Receiver::from_owned_fd(OwnedFd::from(here.try_clone()?))?;
         let buffer = Arc::new(OutputBuffer {
             pipe: here,
             len_max,
-            kept: Mutex::default(),
+            kept: Mutex::new(Kept {
+                memory_len: memory.map_or(usize::MAX, |_| FREE_LEN),
+                ..Kept::default()
+            }),
+            reserved: tokio::sync::Mutex::new(memory.map(FunctionBudget::nothing)),
             printed: Notify::new(),
             taken: Notify::new(),
         });
@@ -123,20 +138,30 @@ impl Output {
     }
 
     /// Everything, without that line, for output that is not a log. Call it when all writers have ended.
-    pub(crate) fn whole(&self) -> Whole {
-        let mut kept = self.buffer.kept.lock();
-        self.buffer.drain(&mut kept);
+    pub(crate) async fn whole(&self) -> Whole {
+        loop {
+            let needs_memory = {
+                let mut kept = self.buffer.kept.lock();
+                self.buffer.drain(&mut kept);
+                kept.needs_memory()
+            };
+            if !needs_memory {
+                break;
+            }
+            self.buffer.reserve().await;
+        }
+        let reserved = self.buffer.reserved.lock().await.take();
         let Kept {
             bytes,
             dropped,
             first_byte,
-            ended: _,
-            followed: _,
-        } = std::mem::take(&mut *kept);
+            ..
+        } = std::mem::take(&mut *self.buffer.kept.lock());
         Whole {
             bytes,
             dropped,
             first_byte,
+            reserved,
         }
     }
 }
@@ -172,6 +197,10 @@ impl OutputBuffer {
             while self.kept.lock().is_full(self.len_max) {
                 self.taken.notified().await;
             }
+            let needs_memory = self.kept.lock().needs_memory();
+            if needs_memory {
+                self.reserve().await;
+            }
             // Reading through tokio clears its readiness; what arrived meanwhile is kept.
             let mut kept = self.kept.lock();
             let mut chunk = [0; CHUNK_LEN];
@@ -183,11 +212,33 @@ impl OutputBuffer {
         }
     }
 
+    /// Waits for memory for more bytes.
+    async fn reserve(&self) {
+        let mut reserved = self.reserved.lock().await;
+        let (needs_memory, wanted) = {
+            let kept = self.kept.lock();
+            let wanted = kept
+                .memory_len
+                .saturating_mul(2)
+                .min(self.len_max + CHUNK_LEN);
+            (kept.needs_memory(), wanted)
+        };
+        // It may have been reserved meanwhile, or everything may have been taken.
+        if let Some(reserved) = reserved.as_mut().filter(|_| needs_memory) {
+            reserved.grow_to(wanted).await;
+            self.kept.lock().memory_len = if wanted > self.len_max {
+                usize::MAX
+            } else {
+                wanted
+            };
+        }
+    }
+
     fn drain(&self, kept: &mut Kept) -> More {
         let mut chunk = [0; CHUNK_LEN];
         // The limit interrupts a writer that never stops.
         for _ in 0..CHUNKS_MAX {
-            if kept.is_full(self.len_max) {
+            if kept.is_full(self.len_max) || kept.needs_memory() {
                 break;
             }
             match (&self.pipe).read(&mut chunk) {
@@ -205,6 +256,11 @@ impl Kept {
     /// Whether the reader must wait until output is taken.
     fn is_full(&self, len_max: usize) -> bool {
         self.followed && self.bytes.len() >= len_max
+    }
+
+    /// Whether the next chunk needs more memory than there is.
+    fn needs_memory(&self) -> bool {
+        self.bytes.len().saturating_add(CHUNK_LEN) > self.memory_len
     }
 
     fn keep(&mut self, chunk: &[u8], len_max: usize) {
@@ -254,6 +310,39 @@ mod tests {
         writer.write_all(b"two\n").unwrap();
         assert_eq!(output.take(), "two\n");
         assert_eq!(output.take(), "");
+    }
+
+    #[tokio::test]
+    async fn an_answer_waits_for_the_memory_of_its_function() {
+        const LEN: usize = 3 << 20;
+        let memory = pilot_protocols::MemoryBudget::for_answers(0, 0);
+        let of = memory.of(&"lab".parse().unwrap());
+        let others = of.reserve(5 << 20).await;
+        let (output, mut writer) = Output::pipe_of(6 << 20, Some(&of)).unwrap();
+        let mut writing = tokio::task::spawn_blocking(move || writer.write_all(&vec![b'x'; LEN]));
+        let early = tokio::time::timeout(Duration::from_millis(100), &mut writing).await;
+        assert!(early.is_err(), "the program is held up");
+        assert!(memory.held() < 7 << 20);
+        drop(others);
+        writing.await.unwrap().unwrap();
+        let whole = output.whole().await;
+        assert_eq!((whole.bytes.len(), whole.dropped), (LEN, 0));
+        assert!(memory.held() >= LEN);
+        drop(whole);
+        assert_eq!(memory.held(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_answer_over_its_limit_is_read_to_its_end_and_counted() {
+        let memory = pilot_protocols::MemoryBudget::default();
+        let of = memory.of(&"lab".parse().unwrap());
+        let (output, mut writer) = Output::pipe_of(1 << 20, Some(&of)).unwrap();
+        tokio::task::spawn_blocking(move || writer.write_all(&vec![b'x'; 3 << 20]))
+            .await
+            .unwrap()
+            .unwrap();
+        let whole = output.whole().await;
+        assert_eq!((whole.bytes.len(), whole.dropped), (1 << 20, 2 << 20));
     }
 
     #[tokio::test]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use pilot_model::ports::StartError;
+use pilot_model::ports::{Secrets, StartError};
 use pilot_model::{Instant, Version};
-use pilot_protocols::AnswerMemory;
+use pilot_protocols::MemoryBudget;
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::engine::Engine;
 use crate::folder;
 use crate::reaper::ContainerReaper;
+use crate::volume::VolumeLimit;
 use crate::watch::Images;
 
 /// Configuration of containers.
@@ -30,8 +31,12 @@ pub struct ContainerConfig {
     pub tmp_bytes_max: u64,
     /// Processes and threads of one container.
     pub pids_max: u32,
+    /// The size of each container's volume.
+    pub volume: VolumeLimit,
     /// Holds the answers of workers.
-    pub answers: AnswerMemory,
+    pub answers: MemoryBudget,
+    /// The values of functions' secrets.
+    pub secrets: Arc<dyn Secrets>,
 }
 
 /// What all containers share.

@@ -16,6 +16,7 @@ use pilot_model::ports::{
     Answer, BoxFuture, Call, Done, Part, StartStamps, Worker, WorkerFault, WorkerMemory,
 };
 use pilot_model::{Instant, InvocationHead, Version, WorkerId};
+use pilot_protocols::FunctionBudget;
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::Sender;
@@ -109,7 +110,7 @@ impl ProgramWorker {
             Ended::Exited(0) => None,
             _ => self.container.counters.shortage_since(before),
         };
-        let answer = running.answer.whole();
+        let answer = running.answer.whole().await;
         let output = running.log.take();
         if let Some(shortage) = shortage {
             return Err(WorkerFault::OutOfMemory {
@@ -120,7 +121,7 @@ impl ProgramWorker {
         }
         let done = done(started, returned, answer.first_byte, output);
         match ended {
-            Ended::Exited(0) => Ok(as_answer(answer, done)),
+            Ended::Exited(0) => Ok(as_answer(answer, &self.memory_of_answers(), done)),
             Ended::Exited(status) => Ok(failure(&format!("exit status {status}"), done)),
             Ended::Signalled(signal) => Ok(failure(&format!("signal {signal}"), done)),
             Ended::Unknown => Err(WorkerFault::Protocol {
@@ -128,6 +129,11 @@ impl ProgramWorker {
                 output: done.output,
             }),
         }
+    }
+
+    fn memory_of_answers(&self) -> FunctionBudget {
+        let config = &self.container.parts.config;
+        config.answers.of(&self.version.config.name)
     }
 
     async fn start(&self, head: &InvocationHead) -> Result<Running<'_>, ShimError> {
@@ -151,7 +157,7 @@ impl ProgramWorker {
             let input = Sender::from_owned_fd(OwnedFd::from(here))?;
             Ok((
                 (there, input),
-                Output::pipe_of(ANSWER_LEN_MAX)?,
+                Output::pipe_of(ANSWER_LEN_MAX, Some(&self.memory_of_answers()))?,
                 Output::pipe()?,
             ))
         };
@@ -255,24 +261,31 @@ fn done(started: Instant, returned: Instant, first_byte: Option<Instant>, output
 }
 
 /// JSON stays as it is; anything else becomes a string without its last line break; nothing becomes `null`.
-fn as_answer(answer: Whole, done: Done) -> Answer {
+fn as_answer(answer: Whole, memory: &FunctionBudget, done: Done) -> Answer {
     if answer.dropped > 0 {
         let message = format!(
             "Response payload size exceeded maximum allowed payload size ({ANSWER_LEN_MAX} bytes)."
         );
         return Answer::Error(error_body("Function.ResponseSizeTooLarge", &message), done);
     }
-    let bytes = answer.bytes.trim_ascii();
+    let whole = Bytes::from(answer.bytes);
+    let whole = match answer.reserved {
+        Some(reserved) => reserved.keep(whole),
+        None => whole,
+    };
+    let bytes = whole.trim_ascii();
     if bytes.is_empty() {
         return Answer::Result(Bytes::from_static(b"null"), done);
     }
     if serde_json::from_slice::<&RawValue>(bytes).is_ok() {
-        return Answer::Result(Bytes::copy_from_slice(bytes), done);
+        return Answer::Result(whole.slice_ref(bytes), done);
     }
-    let text = String::from_utf8_lossy(&answer.bytes);
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    let json = serde_json::to_vec(text).expect("text is always JSON");
-    Answer::Result(json.into(), done)
+    let json = {
+        let text = String::from_utf8_lossy(&whole);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        serde_json::to_vec(text).expect("text is always JSON")
+    };
+    Answer::Result(memory.in_place_of(whole, json.into()), done)
 }
 
 /// The error of a program with a status other than 0. The end of its standard error says more than the status.
@@ -318,8 +331,11 @@ mod tests {
             bytes: text.as_bytes().to_vec(),
             dropped: 0,
             first_byte: None,
+            reserved: None,
         };
-        match as_answer(whole, nothing()) {
+        let memory = pilot_protocols::MemoryBudget::default();
+        let memory = memory.of(&"lab".parse().unwrap());
+        match as_answer(whole, &memory, nothing()) {
             Answer::Result(body, _) => String::from_utf8(body.to_vec()).unwrap(),
             other => panic!("{other:?}"),
         }

@@ -7,6 +7,7 @@
 //! layers/ID        layers, and merged-HASH: the layers of a version, merged
 //! environments/ID  installed packages and their record
 //! staging/RUN      unfinished work of this run of the daemon; that of other runs is removed
+//! reserve          room for removals on a full disk
 //! tooling/ID       pip for an interpreter without one
 //! ```
 

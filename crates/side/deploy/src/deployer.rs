@@ -9,29 +9,37 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilot_model::api::LayerInfo;
+use pilot_model::api::{LayerInfo, PruneReport, PruneRequest};
 use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
 };
 use pilot_model::log_line::visible;
-use pilot_model::ports::{BuildHost, ControlPlane, Observation, Observed, Platform, Scaling};
+use pilot_model::ports::{
+    BuildHost, ControlPlane, Observation, Observed, Platform, Scaling, SecretUser,
+};
 use pilot_model::runtime::shown;
 use pilot_model::status::PoolStatus;
-use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec, LayerId};
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec, LayerId, SecretId};
 
 use crate::archive::ArchiveLimits;
 use crate::blocking::blocking;
 use crate::data_dir::DataDir;
+use crate::disk_use::DiskUse;
 use crate::environment::{EnvironmentConfig, Environments};
 use crate::errors;
 use crate::keyed_locks::KeyedLocks;
 use crate::layers::LayerStore;
 use crate::registry::{Registry, RegistryError, StoredFunction, StoredVersion};
+use crate::reserve::Reserve;
 use crate::state::{DeployState, Deployed, Function};
 
 mod attempt;
+mod bounds;
 mod hints;
+mod prune;
 mod rollback;
+
+pub use bounds::StoreLimits;
 
 /// How many versions of a function are kept, including the live one. `NAME:NUMBER` can be invoked for these.
 pub const VERSIONS_KEPT: usize = 3;
@@ -47,6 +55,10 @@ pub struct DeployConfig {
     pub environment: EnvironmentConfig,
     /// What runs installers and compilers.
     pub builds: Arc<dyn BuildHost>,
+    /// What all functions together may keep.
+    pub store: StoreLimits,
+    /// The reserve on the disk of the data directory.
+    pub reserve: Arc<Reserve>,
 }
 
 impl DeployConfig {
@@ -54,10 +66,12 @@ impl DeployConfig {
     #[must_use]
     pub fn new(data_dir: PathBuf, builds: Arc<dyn BuildHost>) -> Self {
         Self {
+            reserve: Arc::new(Reserve::of(&data_dir)),
             data_dir,
             archive: ArchiveLimits::default(),
             environment: EnvironmentConfig::default(),
             builds,
+            store: StoreLimits::default(),
         }
     }
 }
@@ -104,11 +118,14 @@ pub struct Deployer {
 #[derive(Debug)]
 struct Inner {
     data_dir: Arc<DataDir>,
+    reserve: Arc<Reserve>,
     registry: Registry,
     environments: Environments,
     layers: LayerStore,
     state: Arc<DeployState>,
     limits: ArchiveLimits,
+    store_limits: StoreLimits,
+    disk_use: DiskUse,
     platform: Arc<dyn Platform>,
     observed: Arc<dyn Observed>,
     /// A lock per function.
@@ -145,9 +162,12 @@ impl Deployer {
                 ),
                 layers: LayerStore::new(Arc::clone(&data_dir), Arc::clone(&state), config.archive),
                 data_dir,
+                reserve: config.reserve,
                 registry,
                 state,
                 limits: config.archive,
+                store_limits: config.store,
+                disk_use: DiskUse::default(),
                 platform,
                 observed,
                 function_locks: KeyedLocks::default(),
@@ -194,6 +214,8 @@ impl Deployer {
     pub async fn keep_tidy(&self, every: Duration) {
         loop {
             tokio::time::sleep(every).await;
+            let reserve = Arc::clone(&self.inner.reserve);
+            blocking(move || reserve.refill()).await;
             let expired = self.inner.layers.release_expired();
             if expired || self.inner.state.waits_for_release() {
                 self.inner.sweep_aside().await;
@@ -207,19 +229,24 @@ impl ControlPlane for Deployer {
         &self,
         name: FunctionName,
         spec: FunctionSpec,
+        only_of: Option<String>,
         archive: File,
         progress: Arc<dyn Fn(Progress) + Send + Sync>,
     ) -> BoxFuture<'static, Result<DeployReport, DeployError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let begun = std::time::Instant::now();
-            let deployed = inner.deploy(name.clone(), spec, archive, progress).await;
+            let deployed = Arc::clone(&inner)
+                .deploy(name.clone(), spec, only_of, archive, progress)
+                .await
+                .map_err(|error| errors::from_full_disk(error, &inner.reserve));
             log_deployment(&name, &deployed, begun.elapsed());
             deployed
         })
     }
 
     fn spool(&self) -> std::io::Result<File> {
+        self.inner.reserve.admit()?;
         self.inner.data_dir.spool()
     }
 
@@ -234,7 +261,38 @@ impl ControlPlane for Deployer {
         archive: File,
     ) -> BoxFuture<'static, Result<LayerInfo, DeployError>> {
         let inner = Arc::clone(&self.inner);
-        Box::pin(blocking(move || inner.layers.add(&id, archive)))
+        Box::pin(blocking(move || {
+            inner
+                .layers
+                .add(&id, archive)
+                .map_err(|error| errors::from_full_disk(error, &inner.reserve))
+        }))
+    }
+
+    fn users(&self, secret: &SecretId) -> Vec<SecretUser> {
+        let functions = self.inner.state.functions();
+        let users = functions.into_iter().filter_map(|(name, function)| {
+            let versions = std::iter::once(&function.live).chain(&function.older);
+            let mut uses = versions
+                .flat_map(|one| &one.version.config.secrets)
+                .filter(|(_, used)| used.id() == *secret)
+                .peekable();
+            uses.peek()?;
+            let as_variable = uses.find(|(_, used)| used.file.is_none());
+            Some(SecretUser {
+                variable: as_variable.map(|(variable, _)| variable.clone()),
+                function: name,
+            })
+        });
+        users.collect()
+    }
+
+    fn renew(&self, name: &FunctionName) {
+        self.inner.platform.renew(name);
+    }
+
+    fn prune(&self, request: PruneRequest) -> BoxFuture<'static, Result<PruneReport, DeployError>> {
+        Box::pin(Arc::clone(&self.inner).prune_aside(request))
     }
 
     fn list(&self) -> Vec<FunctionSummary> {
@@ -329,8 +387,8 @@ fn log_deployment(
 impl Inner {
     fn remove(&self, name: &FunctionName) -> Result<bool, DeployError> {
         let removed = self
-            .registry
-            .remove(name)
+            .reserve
+            .spend(RegistryError::is_full, || self.registry.remove(name))
             .map_err(|error| errors::from_registry(&error))?;
         if self.state.take(name) {
             self.platform.remove(name);
@@ -347,13 +405,15 @@ impl Inner {
 
     /// Removes code, layers and environments that no version uses.
     fn sweep(&self) -> std::io::Result<()> {
+        self.reserve.make_room();
+        let swept = self.sweep_in_room();
+        self.reserve.refill();
+        swept
+    }
+
+    fn sweep_in_room(&self) -> std::io::Result<()> {
         let rubbish = self.data_dir.stage()?;
-        let parents = [
-            self.data_dir.code(),
-            self.data_dir.layers(),
-            self.data_dir.environments(),
-        ];
-        self.state.sweep(&parents, rubbish.path())?;
+        self.state.sweep(&self.kept_folders(), rubbish.path())?;
         rubbish.close()
     }
 

@@ -5,12 +5,14 @@ use pilot_model::FunctionName;
 use pilot_model::deployment::DeployError;
 use pilot_model::ports::StartError;
 use pilot_model::runtime::Trial;
+use pilot_model::size::Size;
 use pilot_model::spec::SpecError;
 use serde::Deserialize;
 
 use crate::archive::ArchiveError;
 use crate::environment::EnvironmentError;
 use crate::registry::RegistryError;
+use crate::reserve::{self, Reserve};
 use crate::state::Function;
 
 pub(crate) fn from_spec(error: &SpecError) -> DeployError {
@@ -56,6 +58,16 @@ pub(crate) fn from_registry(error: &RegistryError) -> DeployError {
     }
 }
 
+/// An error of a deployment for want of room on the disk says so, and what to do.
+pub(crate) fn from_full_disk(error: DeployError, reserve: &Reserve) -> DeployError {
+    match error {
+        DeployError::Internal { message } if reserve::says_full(&message) => {
+            invalid("disk_full", format!("{}: {message}", reserve.advice()), "")
+        }
+        error => error,
+    }
+}
+
 /// There is no such function.
 pub(crate) fn no_function(name: &FunctionName) -> DeployError {
     let message = format!("there is no function named '{name}'");
@@ -81,6 +93,36 @@ pub(crate) fn no_version(
     let message =
         format!("function '{name}' has {missing}: there is {live} (the live one){others}");
     invalid("unknown_version", message, "")
+}
+
+/// Another function would be one too many.
+pub(crate) fn too_many_functions(name: &FunctionName, max: usize) -> DeployError {
+    let message = format!(
+        "function '{name}' would be one more than the {max} functions that this daemon may have (limits.functions in pilotd.toml): \
+         remove one that is not needed (`pilot list`, `pilot remove NAME`), or raise the limit"
+    );
+    invalid("too_many_functions", message, "")
+}
+
+/// Code, environments and layers take too much of the disk.
+pub(crate) fn disk_is_full(name: &FunctionName, used: u64, more: u64, max: u64) -> DeployError {
+    let message = format!(
+        "function '{name}' has {} of code, and the code, environments and layers of all functions have {} of the {} that they may have \
+         (limits.disk_mb in pilotd.toml): remove functions that are not needed (`pilot remove NAME`) or old versions (`pilot prune \
+         --versions`), or raise the limit",
+        Size(more),
+        Size(used),
+        Size(max)
+    );
+    invalid("disk_limit", message, "")
+}
+
+/// The function belongs to somebody else.
+pub(crate) fn of_another_owner(name: &FunctionName, only_of: &str) -> DeployError {
+    let message = format!(
+        "the token is for functions of '{only_of}', and '{name}' has another owner: choose another name"
+    );
+    invalid("forbidden", message, "")
 }
 
 /// More workers than the function may have.
@@ -125,6 +167,7 @@ pub(crate) fn from_start(
             let message = format!("{subject} did not come up: {problem}");
             invalid("start_failed", hinted(message), output)
         }
+        StartError::Inputs { problem } => invalid("inputs", problem.clone(), ""),
         StartError::Full { problem } => invalid("no_room", problem.clone(), ""),
         StartError::Sandbox { .. } => DeployError::Internal {
             message: error.to_string(),

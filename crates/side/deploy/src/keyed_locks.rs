@@ -23,6 +23,16 @@ impl KeyedLocks {
         };
         lock.lock_owned().await
     }
+
+    /// The key's lock, if nobody has it.
+    pub(crate) fn try_lock(&self, key: &str) -> Option<OwnedMutexGuard<()>> {
+        let lock = {
+            let mut locks = self.locks.lock();
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(locks.entry(key.to_owned()).or_default())
+        };
+        lock.try_lock_owned().ok()
+    }
 }
 
 #[cfg(test)]
@@ -34,6 +44,7 @@ mod tests {
         let locks = KeyedLocks::default();
         let held = locks.lock("a").await;
         let _other = locks.lock("b").await;
+        assert!(locks.try_lock("a").is_none() && locks.try_lock("c").is_some());
         let mut second = Box::pin(locks.lock("a"));
         let waited = futures_poll(second.as_mut());
         assert!(waited.is_pending());

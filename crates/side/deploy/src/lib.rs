@@ -16,15 +16,18 @@ pub mod registry;
 
 mod blocking;
 mod data_dir;
+mod disk_use;
 mod durable;
 mod errors;
 mod hash;
 mod keyed_locks;
 mod layers;
 mod process;
+mod reserve;
 mod state;
 mod version_id;
 
 pub use archive::ArchiveLimits;
-pub use deployer::{DeployConfig, Deployer, OpenError, Restored, VERSIONS_KEPT};
+pub use deployer::{DeployConfig, Deployer, OpenError, Restored, StoreLimits, VERSIONS_KEPT};
 pub use environment::{EnvironmentConfig, SourceBuilds};
+pub use reserve::Reserve;

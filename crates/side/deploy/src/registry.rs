@@ -79,6 +79,13 @@ pub enum RegistryError {
     },
 }
 
+impl RegistryError {
+    /// Whether the disk had no room.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Sqlite { problem } if crate::reserve::says_full(problem))
+    }
+}
+
 impl From<rusqlite::Error> for RegistryError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sqlite {
@@ -186,6 +193,23 @@ impl Registry {
         transaction.execute(
             "DELETE FROM versions WHERE name = ?1 AND number NOT IN (SELECT value FROM json_each(?2))",
             params![name, json(&kept)?],
+        )?;
+        environments::forget_unused(&transaction)?;
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// Removes all versions of a function except the live one and those with the numbers `kept`. On disk when it returns.
+    ///
+    /// # Errors
+    /// Those of SQLite; then nothing has changed.
+    pub fn keep_versions(&self, name: &FunctionName, kept: &[u32]) -> Result<(), RegistryError> {
+        let mut connection = self.connection.lock();
+        let transaction = connection.transaction()?;
+        transaction.execute(
+            "DELETE FROM versions WHERE name = ?1 AND number NOT IN (SELECT value FROM json_each(?2))
+             AND number NOT IN (SELECT live FROM functions WHERE name = ?1)",
+            params![name.as_str(), json(&kept)?],
         )?;
         environments::forget_unused(&transaction)?;
         transaction.commit()?;

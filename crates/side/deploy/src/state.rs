@@ -44,6 +44,8 @@ struct Inner {
     functions: BTreeMap<FunctionName, Function>,
     /// Folders that running deployments need.
     reserved: HashMap<PathBuf, usize>,
+    /// Names that running deployments may add. Those of one name wait for each other, so each is here once.
+    admitted: HashSet<FunctionName>,
     /// Versions that are no longer in the registry, but may still be used by the path.
     retired: Vec<Weak<Version>>,
 }
@@ -55,7 +57,40 @@ pub(crate) struct Reservation {
     folder: PathBuf,
 }
 
+/// The place of a function that is being deployed.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    state: Arc<DeployState>,
+    name: FunctionName,
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.state.inner.lock().admitted.remove(&self.name);
+    }
+}
+
+/// A folder that is not used, and where it is now.
+pub(crate) type Unused = (PathBuf, PathBuf);
+
 impl DeployState {
+    /// Counts a function that is being deployed. `None`: with it there would be more than `max`. The function's lock must be held.
+    pub(crate) fn admit(self: &Arc<Self>, name: &FunctionName, max: usize) -> Option<Admission> {
+        let mut inner = self.inner.lock();
+        if !inner.functions.contains_key(name) {
+            let new = inner.admitted.iter();
+            let new = new.filter(|one| !inner.functions.contains_key(*one));
+            if inner.functions.len() + new.count() >= max {
+                return None;
+            }
+        }
+        inner.admitted.insert(name.clone());
+        Some(Admission {
+            state: Arc::clone(self),
+            name: name.clone(),
+        })
+    }
+
     pub(crate) fn function(&self, name: &FunctionName) -> Option<Function> {
         self.inner.lock().functions.get(name).cloned()
     }
@@ -105,21 +140,39 @@ impl DeployState {
         !self.inner.lock().retired.is_empty()
     }
 
+    /// Whether the path still uses a version that is not in the registry any more.
+    pub(crate) fn is_held(&self) -> bool {
+        let inner = self.inner.lock();
+        let mut retired = inner.retired.iter();
+        retired.any(|version| version.strong_count() > 0)
+    }
+
     /// Moves every unused folder directly below `parents` into `rubbish`.
-    pub(crate) fn sweep(&self, parents: &[PathBuf], rubbish: &Path) -> io::Result<()> {
+    pub(crate) fn sweep(&self, parents: &[PathBuf], rubbish: &Path) -> io::Result<Vec<Unused>> {
         let mut inner = self.inner.lock();
-        let needed = inner.needed();
-        let mut count = 0_u32;
-        for parent in parents {
-            for entry in fs::read_dir(parent)? {
-                let folder = entry?.path();
-                if !needed.contains(&folder) {
-                    fs::rename(&folder, rubbish.join(count.to_string()))?;
-                    count += 1;
-                }
+        let needed = inner.needed(&HashSet::new());
+        let mut moved = Vec::new();
+        for folder in below(parents)? {
+            if !needed.contains(&folder) {
+                let now = rubbish.join(moved.len().to_string());
+                fs::rename(&folder, &now)?;
+                moved.push((folder, now));
             }
         }
-        Ok(())
+        Ok(moved)
+    }
+
+    /// The folders that [`DeployState::sweep`] would move if these versions were not there.
+    pub(crate) fn unused(
+        &self,
+        parents: &[PathBuf],
+        without: &HashSet<(FunctionName, u32)>,
+    ) -> io::Result<Vec<Unused>> {
+        let needed = self.inner.lock().needed(without);
+        let mut folders = below(parents)?;
+        folders.retain(|folder| !needed.contains(folder));
+        let unused = folders.into_iter();
+        Ok(unused.map(|folder| (folder.clone(), folder)).collect())
     }
 }
 
@@ -148,20 +201,33 @@ impl Inner {
         self.retired.extend(gone.map(Arc::downgrade));
     }
 
-    fn needed(&mut self) -> HashSet<PathBuf> {
+    fn needed(&mut self, without: &HashSet<(FunctionName, u32)>) -> HashSet<PathBuf> {
         let mut needed: HashSet<PathBuf> = self.reserved.keys().cloned().collect();
         self.retired.retain(|version| version.strong_count() > 0);
         let retired: Vec<Arc<Version>> = self.retired.iter().filter_map(Weak::upgrade).collect();
         for version in &retired {
             needed.extend(folders(version));
         }
-        for function in self.functions.values() {
+        for (name, function) in &self.functions {
             for version in function.versions() {
-                needed.extend(folders(version));
+                if without.is_empty() || !without.contains(&(name.clone(), version.number)) {
+                    needed.extend(folders(version));
+                }
             }
         }
         needed
     }
+}
+
+/// The entries of these folders.
+fn below(parents: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for parent in parents {
+        for entry in fs::read_dir(parent)? {
+            folders.push(entry?.path());
+        }
+    }
+    Ok(folders)
 }
 
 impl Drop for Reservation {

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::BoxFuture;
+use super::{BoxFuture, MemoryShortage};
 
 /// Runs the commands of builds.
 pub trait BuildHost: Send + Sync + Debug {
@@ -109,6 +109,8 @@ pub enum BuildEnd {
     Signalled(i32),
     /// It, or a process that it started, was ended at the memory limit of builds, bytes.
     OutOfMemory(u64),
+    /// It was ended because memory was short, but not because of its own limit.
+    OutOfMemoryAround(MemoryShortage),
     /// The time of the build was over.
     OutOfTime,
     /// The build has written more than its limit, bytes.

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::{BoxFuture, StartError};
-use crate::api::LayerInfo;
+use crate::api::{LayerInfo, PruneReport, PruneRequest};
 use crate::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
     TemplateReport,
@@ -15,6 +15,7 @@ use crate::ids::FunctionName;
 use crate::invocation::InvocationSummary;
 use crate::layer::LayerId;
 use crate::policy::Policy;
+use crate::secret::SecretId;
 use crate::spec::FunctionSpec;
 use crate::status::{ForecastStatus, PoolStatus, RuntimeStatus, Totals};
 use crate::version::Version;
@@ -54,8 +55,14 @@ pub trait Platform: Send + Sync + Debug {
     /// function is removed.
     fn mark_broken(&self, name: &FunctionName, problem: &str);
 
+    /// Of a function's versions only the live one and these can be invoked from now on.
+    fn keep_versions(&self, name: &FunctionName, kept: &[u32]);
+
     /// Removes a function: new requests get 404, running ones finish.
     fn remove(&self, name: &FunctionName);
+
+    /// What the workers of all versions are given at their start has changed: running requests finish, and new ones get new workers.
+    fn renew(&self, name: &FunctionName);
 
     /// Workers by state. `None`: no such function.
     fn status(&self, name: &FunctionName) -> Option<PoolStatus>;
@@ -82,6 +89,15 @@ pub struct Scaling {
     pub policy: Option<Policy>,
 }
 
+/// A function that uses a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretUser {
+    /// The function.
+    pub function: FunctionName,
+    /// A variable that has the value; `None`: all its uses are files.
+    pub variable: Option<String>,
+}
+
 /// The operations of the control API. Deployment implements them; the API only translates.
 pub trait ControlPlane: Send + Sync + Debug {
     /// An empty file for an upload, on the disk of the data directory. It is gone when it is closed.
@@ -100,14 +116,26 @@ pub trait ControlPlane: Send + Sync + Debug {
         archive: File,
     ) -> BoxFuture<'static, Result<LayerInfo, DeployError>>;
 
-    /// Deploys: all or nothing. `archive` is a gzip-compressed tar of the code.
+    /// Deploys: all or nothing. `archive` is a gzip-compressed tar of the code. `only_of`: refused if there is such a function with
+    /// another owner.
     fn deploy(
         &self,
         name: FunctionName,
         spec: FunctionSpec,
+        only_of: Option<String>,
         archive: File,
         progress: Arc<dyn Fn(Progress) + Send + Sync>,
     ) -> BoxFuture<'static, Result<DeployReport, DeployError>>;
+
+    /// The functions of which a kept version uses this secret.
+    fn users(&self, secret: &SecretId) -> Vec<SecretUser>;
+
+    /// See [`Platform::renew`].
+    fn renew(&self, name: &FunctionName);
+
+    /// Removes files that nothing uses, and if asked for, versions that are not live. What a running deployment or rollback needs
+    /// stays.
+    fn prune(&self, request: PruneRequest) -> BoxFuture<'static, Result<PruneReport, DeployError>>;
 
     /// Every function.
     fn list(&self) -> Vec<FunctionSummary>;

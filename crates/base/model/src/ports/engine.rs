@@ -70,6 +70,12 @@ pub enum StartError {
         /// Which limit, and what to do.
         problem: String,
     },
+    /// It may not have the inputs that it declares.
+    #[error("its inputs cannot be fetched: {problem}")]
+    Inputs {
+        /// Which input, and what to do.
+        problem: String,
+    },
     /// The machine could not make a sandbox.
     #[error("no sandbox: {problem}")]
     Sandbox {

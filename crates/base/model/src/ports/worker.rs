@@ -243,7 +243,11 @@ pub enum WorkerFault {
 pub enum MemoryShortage {
     /// The worker reached its own limit, `memory_mb`.
     Own,
-    /// The limit of a control group around it was reached, which all functions share, or the machine had no memory left.
+    /// All builds together reached `[build] total_memory_mb`.
+    Builds,
+    /// Everything below the daemon together reached `limits.total_memory_mb`.
+    Total,
+    /// The machine, or a control group around the daemon, had no memory left.
     Outside,
 }
 
@@ -254,7 +258,7 @@ impl MemoryShortage {
                 "the worker used more memory than its limit of {}",
                 Size(limit_bytes)
             ),
-            Self::Outside => format!("the kernel killed the worker: {OUTSIDE}"),
+            around => format!("the kernel killed the worker: {}", around.around()),
         }
     }
 
@@ -265,7 +269,7 @@ impl MemoryShortage {
             Self::Own => {
                 format!("{what} took more memory than memory_mb allows; give it more")
             }
-            Self::Outside => format!("the kernel ended it while {what}: {OUTSIDE}"),
+            around => format!("the kernel ended it while {what}: {}", around.around()),
         }
     }
 
@@ -277,13 +281,30 @@ impl MemoryShortage {
                 "Runtime used more memory than its limit of {} MB: raise memory_mb",
                 limit_bytes >> 20
             ),
-            Self::Outside => format!("Runtime was killed: {OUTSIDE}"),
+            around => format!("Runtime was killed: {}", around.around()),
+        }
+    }
+
+    /// Why something was ended that had not reached its own limit, and what to change.
+    #[must_use]
+    pub fn around(self) -> &'static str {
+        match self {
+            Self::Own => "it reached its own memory_mb",
+            Self::Builds => {
+                "all builds together reached total_memory_mb of [build] in pilotd.toml; its own memory_mb was not reached. Deploy \
+                 fewer functions at once, or raise total_memory_mb of [build]"
+            }
+            Self::Total => {
+                "all functions and builds together reached limits.total_memory_mb of pilotd.toml; its own memory_mb was not \
+                 reached. Run less at once (scale.max, limits.memory_mb), raise limits.total_memory_mb, or add memory"
+            }
+            Self::Outside => {
+                "the machine, or a control group around the daemon, had no memory left; its own memory_mb was not reached. Run less \
+                 at once (scale.max, limits.memory_mb and limits.total_memory_mb of pilotd.toml) or add memory"
+            }
         }
     }
 }
-
-const OUTSIDE: &str = "the machine, or the control group of all functions together, had no memory left; its own memory_mb was not \
-                       reached. Run less at once (scale.max, limits.memory_mb of pilotd.toml) or add memory";
 
 /// A worker's memory, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

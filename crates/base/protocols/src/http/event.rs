@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use super::passed::PassedBody;
 use super::site::{Site, Unanswered, now};
 use crate::error_body::{error_body, too_large, truncated};
-use crate::{FREE_LEN, FunctionMemory, RESPONSE_LEN_MAX};
+use crate::{FREE_LEN, FunctionBudget, RESPONSE_LEN_MAX};
 
 /// Posts the event. A 2xx response is the result: its body if that is JSON, otherwise the body as a JSON string, and `null` if
 /// there is none. Any other status is an error of type `Runtime.HttpStatus`.
@@ -60,7 +60,7 @@ enum Unread {
     Broken,
 }
 
-async fn read(mut body: StreamedBody, memory: &FunctionMemory) -> Result<Bytes, Unread> {
+async fn read(mut body: StreamedBody, memory: &FunctionBudget) -> Result<Bytes, Unread> {
     let mut memory = memory.nothing();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::connection::{Connection, Sent};
 use crate::life::Life;
-use crate::{FunctionMemory, Reach};
+use crate::{FunctionBudget, Reach};
 
 /// What a worker shares with the response bodies that are still being read.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Site {
     /// held for a push or a pop.
     pub(super) idle: Mutex<Option<Vec<Connection>>>,
     /// Holds answers that are not streamed.
-    pub(super) answers: FunctionMemory,
+    pub(super) answers: FunctionBudget,
 }
 
 /// Why a request has no response.

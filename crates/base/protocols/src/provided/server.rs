@@ -67,6 +67,13 @@ async fn take_in(
 }
 
 async fn connection(site: Arc<Worksite>, stream: TcpStream) {
+    if let Some(own) = site.life.among_neighbours()
+        && let Err(error) = own.check_client(&stream).await
+    {
+        // Closed without an answer. Not a warning: any process of the host's network can cause it.
+        tracing::debug!(worker = %site.id, %error, "a connection to a worker's Runtime API is refused");
+        return;
+    }
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(worker = %site.id, %error, "TCP_NODELAY");
     }

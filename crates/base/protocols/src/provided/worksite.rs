@@ -6,7 +6,7 @@ use pilot_model::{Version, WorkerId};
 
 use super::extensions::Extensions;
 use super::queue::{InvocationQueue, OutOfTurn, Taken};
-use crate::FunctionMemory;
+use crate::FunctionBudget;
 use crate::life::Life;
 
 /// See the module.
@@ -17,7 +17,7 @@ pub(super) struct Worksite {
     pub(super) life: Life,
     pub(super) queue: InvocationQueue,
     pub(super) extensions: Extensions,
-    pub(super) answers: FunctionMemory,
+    pub(super) answers: FunctionBudget,
 }
 
 impl Worksite {

@@ -161,6 +161,43 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
+    /// What workers are given at their start has changed: each one is replaced. Idle ones are retired now, leased ones when their leases
+    /// end, and those that are starting when they have served the requests that wait for them.
+    pub fn renew(&mut self, actions: &mut Vec<Action<W, Q>>) {
+        for at in 0..self.places.len() {
+            // There are at most `scale.max` workers, 10,000.
+            let key = Key(u32::try_from(at).unwrap_or(u32::MAX));
+            match self.place_mut(key) {
+                Some(Place::Starting { stale, .. }) => *stale = true,
+                Some(Place::Up { .. }) => self.replace(key, actions),
+                None => {}
+            }
+        }
+        self.want(Instant(0));
+    }
+
+    /// Leases this worker no more, and retires it as soon as it has no lease.
+    pub(super) fn replace(&mut self, key: Key, actions: &mut Vec<Action<W, Q>>) {
+        let Some(Place::Up {
+            leases,
+            since_sum,
+            draining: draining @ None,
+            ..
+        }) = self.place_mut(key)
+        else {
+            return;
+        };
+        *draining = Some(EndReason::Retired);
+        if *leases == 0 {
+            self.retire(key, EndReason::Retired, actions);
+            return;
+        }
+        // With one slot, the sum is when the one lease began. It ends later, but then no request gets the worker.
+        let began = Instant(u64::try_from(*since_sum).unwrap_or(u64::MAX));
+        self.lease_ages.end(began);
+        self.take_from_free(key);
+    }
+
     /// This worker must not be leased any more. Mostly it is the one that has been idle longest, which is at the front.
     pub(super) fn take_from_free(&mut self, key: Key) {
         if let Some(at) = self.free.iter().position(|free| *free == key) {

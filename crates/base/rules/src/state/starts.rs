@@ -138,6 +138,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             expected: Instant(now.0.saturating_add(expected)),
             alone: self.starting == 0,
             cause,
+            stale: false,
         };
         self.starting += 1;
         let key = self.vacant.pop().unwrap_or_else(|| {

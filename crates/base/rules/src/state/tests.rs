@@ -41,6 +41,7 @@ enum Step {
     Observe,
     Retire,
     Revive,
+    Renew,
     Evict(usize),
     Close,
 }
@@ -72,6 +73,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Observe),
         1 => Just(Step::Retire),
         2 => Just(Step::Revive),
+        2 => Just(Step::Renew),
         3 => any::<usize>().prop_map(Step::Evict),
         1 => prop_oneof![99 => Just(Step::Pass(1)), 1 => Just(Step::Close)],
     ]
@@ -298,6 +300,7 @@ impl World {
             Step::Observe => self.observe(),
             Step::Retire => self.state.retire_all(&mut actions),
             Step::Revive => self.state.revive(),
+            Step::Renew => self.state.renew(&mut actions),
             Step::Evict(at) => {
                 let idle: Vec<Key> = self.state.idle_workers().map(|(key, ..)| key).collect();
                 let Some(key) = idle.get(at % idle.len().max(1)) else {
@@ -527,6 +530,82 @@ fn cold_is_who_caused_the_start_shared_who_waited_beside_it_warm_who_waited_for_
         );
     }
     assert_eq!(kinds(&actions), [StartKind::ColdShared, StartKind::Warm]);
+}
+
+#[test]
+fn renewed_workers_serve_who_has_them_and_nobody_else() {
+    let mut state: PoolState<u64, u64> = PoolState::new(settings());
+    let mut actions = Vec::new();
+    // One worker is idle and one is busy.
+    state.scale(Instant(0), 2, &mut actions);
+    let keys: Vec<Key> = actions
+        .drain(..)
+        .filter_map(|action| match action {
+            Action::Start(key) => Some(key),
+            _ => None,
+        })
+        .collect();
+    for (worker, key) in keys.iter().enumerate() {
+        state.ready(Instant(10), *key, worker as u64, &mut actions);
+    }
+    let leased = state.arrive(Instant(20), || 1, &mut actions);
+    let Arrival::Leased(busy, busy_worker, _) = leased else {
+        panic!("nothing is leased: {leased:?}");
+    };
+    actions.clear();
+    state.renew(&mut actions);
+    let retired = |actions: &[Action<u64, u64>]| -> Vec<u64> {
+        let workers = actions.iter().filter_map(|action| match action {
+            Action::Retire(worker, EndReason::Retired) => Some(*worker),
+            _ => None,
+        });
+        workers.collect()
+    };
+    assert_eq!(retired(&actions), [1 - busy_worker], "the idle one at once");
+    actions.clear();
+    let asked = state.arrive(Instant(30), || 7, &mut actions);
+    assert!(matches!(asked, Arrival::Queued(_)), "{asked:?}");
+    let Some(Action::Start(new)) = actions.first() else {
+        panic!("nothing is started: {actions:?}");
+    };
+    let new = *new;
+    actions.clear();
+    state.release(
+        Instant(40),
+        busy,
+        Instant(20),
+        Ending::Reusable,
+        &mut actions,
+    );
+    assert_eq!(
+        retired(&actions),
+        [busy_worker],
+        "the busy one when it is done"
+    );
+    actions.clear();
+    state.renew(&mut actions);
+    state.ready(Instant(50), new, 2, &mut actions);
+    assert!(
+        actions.iter().any(|action| matches!(
+            action,
+            Action::Give {
+                to: 7,
+                worker: 2,
+                ..
+            }
+        )),
+        "the starting one serves who waits for it: {actions:?}"
+    );
+    actions.clear();
+    state.release(
+        Instant(60),
+        new,
+        Instant(50),
+        Ending::Reusable,
+        &mut actions,
+    );
+    assert_eq!(retired(&actions), [2], "and then nobody");
+    assert!(state.is_empty());
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub enum Meta {
 
 /// [`Meta::NetworkProtocol`] of IPv4.
 pub const IPV4: u8 = 2;
+/// [`Meta::NetworkProtocol`] of IPv6.
+pub const IPV6: u8 = 10;
 /// [`Meta::TransportProtocol`] of TCP.
 pub const TCP: u8 = 6;
 /// [`Meta::TransportProtocol`] of UDP.
@@ -145,6 +147,15 @@ impl Transaction {
         )
         .with_text(NFTA_TABLE_NAME, &self.table)
         .with_number(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
+        self.and(message)
+    }
+
+    /// Creates a table that stays until somebody removes it, or its network namespace ends.
+    #[must_use]
+    pub fn make_table(self) -> Self {
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        let message = request("make the table", NFT_MSG_NEWTABLE, flags)
+            .with_text(NFTA_TABLE_NAME, &self.table);
         self.and(message)
     }
 

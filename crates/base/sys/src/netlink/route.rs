@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::{
-    Answer, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Netlink,
-    NetlinkError, Protocol,
+    Answer, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Netlink, NetlinkError,
+    Protocol,
 };
 
 /// A pair of connected devices. Both ends have the same hardware address and do not use ARP: on such a link the kernel sends to
@@ -167,10 +167,11 @@ pub fn add_address(index: u32, address: Ipv4Addr, prefix_len: u8) -> Message {
         .with(IFA_ADDRESS, &address.octets())
 }
 
-/// Routes one address through an interface, replacing an older route to it.
+/// Routes one address through an interface. Fails with `EEXIST` if there is a route to exactly this address, through whatever
+/// interface (fib_table_insert() in net/ipv4/fib_trie.c).
 #[must_use]
 pub fn add_route_to(address: Ipv4Addr, index: u32) -> Message {
-    let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+    let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
     let fixed = route(32, RT_SCOPE_LINK, 0);
     Message::new("add the route to the function", RTM_NEWROUTE, flags, &fixed)
         .with(RTA_DST, &address.octets())

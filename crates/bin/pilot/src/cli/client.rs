@@ -1,7 +1,8 @@
-//! The blocking client of the daemon's control API and Invoke API, over the control socket or plain HTTP. It handles addresses, tokens and errors. The
-//! commands interpret the bodies.
+//! The blocking client of the daemon's control API and Invoke API, over the control socket, HTTP or HTTPS. It handles addresses, tokens and
+//! errors. The commands interpret the bodies.
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -24,6 +25,7 @@ use super::pack::Archive;
 mod content;
 mod endpoint;
 mod refusal;
+mod tls;
 mod unix;
 
 /// A client of one daemon.
@@ -51,16 +53,27 @@ impl Client {
     /// A client of the given daemon. Does not connect yet.
     ///
     /// # Errors
-    /// The endpoint is neither a socket nor an `http://` address.
+    /// The endpoint is neither a socket nor an `http://` or `https://` address, or there are no authorities.
     pub(super) fn new(connection: &Connection) -> anyhow::Result<Self> {
-        Self::at(connection.endpoint().as_deref(), connection.token())
+        let authorities = connection.authorities();
+        let endpoint = connection.endpoint();
+        Self::at(
+            endpoint.as_deref(),
+            connection.token(),
+            authorities.as_deref(),
+        )
     }
 
-    /// A client of the daemon at this address; `None`: of the daemon of this machine. Does not connect yet.
+    /// A client of the daemon at this address; `None`: of the daemon of this machine. `authorities`: the file of those that are trusted
+    /// for `https://`; `None`: the system's. Does not connect yet.
     ///
     /// # Errors
-    /// The endpoint is neither a socket nor an `http://` address.
-    pub(super) fn at(endpoint: Option<&str>, token: Option<String>) -> anyhow::Result<Self> {
+    /// The endpoint is neither a socket nor an `http://` or `https://` address, or there are no authorities.
+    pub(super) fn at(
+        endpoint: Option<&str>,
+        token: Option<String>,
+        authorities: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let endpoint = match endpoint {
             Some(given) => Endpoint::parse(given)?,
             None => Endpoint::find()?,
@@ -70,8 +83,12 @@ impl Client {
             .proxy(None)
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .max_redirects(0)
-            .user_agent(concat!("pilot/", env!("CARGO_PKG_VERSION")))
-            .build();
+            .user_agent(concat!("pilot/", env!("CARGO_PKG_VERSION")));
+        let config = if endpoint.is_https() {
+            config.tls_config(tls::config(authorities)?).build()
+        } else {
+            config.build()
+        };
         let agent = match &endpoint {
             Endpoint::Http(_) => config.new_agent(),
             Endpoint::Unix(socket) => unix::agent(config, socket.clone()),
@@ -89,7 +106,7 @@ impl Client {
         &self.shown
     }
 
-    /// Where functions are called: `http://…`, without a slash at the end. The daemon knows it. If it cannot be asked, this is the
+    /// Where functions are called: `http://…` or `https://…`, without a slash at the end. The daemon knows it. If it cannot be asked, this is the
     /// endpoint.
     pub(super) fn functions_url(&self) -> String {
         let told = self
@@ -118,6 +135,18 @@ impl Client {
         let content = Content::Bytes(serde_json::to_vec(body)?);
         let headers = [("content-type", "application/json")];
         let answer = self.call(Method::POST, path, content, &headers)?;
+        self.json(path, &answer)
+    }
+
+    /// PUT of bytes, with a JSON response.
+    pub(super) fn put_bytes<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &[u8],
+    ) -> anyhow::Result<T> {
+        let content = Content::Bytes(body.to_vec());
+        let headers = [("content-type", "application/octet-stream")];
+        let answer = self.call(Method::PUT, path, content, &headers)?;
         self.json(path, &answer)
     }
 

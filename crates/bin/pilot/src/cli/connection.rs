@@ -3,13 +3,14 @@
 //! The environment is read here and not by clap. Otherwise clap's usage lines would show `--endpoint` as an option that is required.
 
 use std::env;
+use std::path::PathBuf;
 
 use clap::Args;
 
 /// Which daemon to use.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct Connection {
-    /// The daemon's address: unix:PATH or http://HOST:PORT [env: PILOT_ENDPOINT] [default: the control socket of the daemon on this machine]
+    /// The daemon's address: unix:PATH, http://HOST:PORT or https://HOST:PORT [env: PILOT_ENDPOINT] [default: the control socket of the daemon on this machine]
     #[arg(
         long = "endpoint",
         global = true,
@@ -25,6 +26,14 @@ pub(super) struct Connection {
         help_heading = "Client options"
     )]
     token: Option<String>,
+    /// The certificates of the authorities to trust for https://, instead of the system's (PEM) [env: PILOT_CACERT]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help_heading = "Client options"
+    )]
+    cacert: Option<PathBuf>,
 }
 
 impl Connection {
@@ -38,6 +47,12 @@ impl Connection {
     pub(super) fn token(&self) -> Option<String> {
         let token = self.token.clone().or_else(|| variable(TOKEN));
         token.filter(|token| !token.is_empty())
+    }
+
+    /// The file of the trusted authorities: the option, else the environment. `None`: those of the system.
+    pub(super) fn authorities(&self) -> Option<PathBuf> {
+        let given = self.cacert.clone();
+        given.or_else(|| variable(AUTHORITIES).map(PathBuf::from))
     }
 }
 
@@ -60,6 +75,7 @@ fn variable(name: &str) -> Option<String> {
 
 const ENDPOINT: &str = "PILOT_ENDPOINT";
 const TOKEN: &str = "PILOT_TOKEN";
+const AUTHORITIES: &str = "PILOT_CACERT";
 
 /// Where a daemon without configuration listens for calls.
 pub(super) const DEFAULT_FUNCTIONS: &str = "http://127.0.0.1:8080";

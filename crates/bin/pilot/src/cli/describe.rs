@@ -5,6 +5,7 @@ mod runtimes;
 use std::fmt::Write as _;
 
 use clap::Args;
+use pilot_model::api::HIDDEN;
 use pilot_model::deployment::FunctionDescription;
 use pilot_model::invocation::InvocationSummary;
 use pilot_model::status::ForecastStatus;
@@ -20,6 +21,9 @@ use super::report;
 pub(super) struct DescribeArgs {
     /// Which function
     name: FunctionName,
+    /// Also print the values of environment variables. The values of secrets are never printed
+    #[arg(long)]
+    values: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -27,11 +31,12 @@ pub(super) struct DescribeArgs {
 
 /// Prints the description.
 pub(super) fn run(client: &Client, args: &DescribeArgs) -> anyhow::Result<()> {
+    let below = if args.values { "?values=true" } else { "" };
     if args.json {
-        let description: serde_json::Value = client.fetch_function(&args.name, "")?;
+        let description: serde_json::Value = client.fetch_function(&args.name, below)?;
         return output::print_json(&description);
     }
-    let description: FunctionDescription = client.fetch_function(&args.name, "")?;
+    let description: FunctionDescription = client.fetch_function(&args.name, below)?;
     output::print(&render(
         &description,
         &client.functions_url(),
@@ -135,8 +140,21 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
             format!("{} {DIM}({}){DIM:#}", layer.name, layer.id.short()),
         );
     }
+    for (name, input) in &config.inputs {
+        let optional = if input.optional { " (optional)" } else { "" };
+        line("input", format!("{name} from {}{optional}", input.from));
+    }
     for (key, value) in &config.environment {
-        line("variable", format!("{key}={value}"));
+        match value.as_str() {
+            HIDDEN => line("variable", key.clone()),
+            value => line("variable", format!("{key}={value}")),
+        }
+    }
+    for (variable, used) in &config.secrets {
+        let file = used
+            .path()
+            .map_or_else(String::new, |path| format!(" in {path}"));
+        line("secret", format!("{variable}: {}{file}", used.id()));
     }
     line("environment", description.environment.clone());
     text
@@ -254,7 +272,9 @@ fn invocation(text: &mut String, title: &str, invocation: &InvocationSummary, no
     if invocation.start == StartKind::ColdShared {
         text.push_str("  waited for a start that another request had caused\n");
     }
-    text.push_str(&phases::chart(&phases::of_timeline(&invocation.timeline)));
+    let phases = phases::of_timeline(&invocation.timeline);
+    text.push_str(&phases::chart(&phases));
+    text.push_str(&phases::fetches(&phases::fetches_of(invocation), &phases));
 }
 
 fn seconds(seconds: f64) -> String {
@@ -298,6 +318,7 @@ mod tests {
                     finished: at(2_310),
                     ..Timeline::new(Instant(0))
                 },
+                transfers: Vec::new(),
                 received_unix_ms: 1_290_000,
             }),
             last: None,

@@ -65,7 +65,7 @@ pub(super) fn run(args: &DevArgs) -> anyhow::Result<()> {
         None => address::choose()?,
     };
     let daemon = Daemon::start(&data_dir, address, sender.clone())?;
-    let client = Client::at(Some(&daemon.endpoint()), None)?;
+    let client = Client::at(Some(&daemon.endpoint()), None, None)?;
     if let Some(ended) = wait_until_ready(&client, &inbox)? {
         return result(ended);
     }

@@ -96,8 +96,10 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     checks.push(resources::container_engine(
         config.container_engine.as_deref(),
     ));
+    checks.push(resources::volumes(config.limits.volume()));
     checks.extend(interpreters()?);
     checks.extend(resources::daemon(&config));
+    checks.extend(resources::certificates(&config));
     if args.json {
         output::print_json(&checks)?;
     } else {

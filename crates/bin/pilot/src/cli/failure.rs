@@ -9,7 +9,7 @@ use super::interrupt;
 pub(super) enum Failure {
     /// No daemon answers at the endpoint.
     #[error(
-        "no daemon at {endpoint}: {}, or name another one with --endpoint or PILOT_ENDPOINT (unix:DATA_DIR or http://HOST:PORT)",
+        "no daemon at {endpoint}: {}, or name another one with --endpoint or PILOT_ENDPOINT (unix:DATA_DIR, http://HOST:PORT or https://HOST:PORT)",
         remedy(endpoint)
     )]
     Unreachable {
@@ -115,7 +115,7 @@ mod tests {
                 failure.to_string(),
                 format!(
                     "no daemon at {endpoint}: {remedy}, or name another one with --endpoint or PILOT_ENDPOINT \
-                     (unix:DATA_DIR or http://HOST:PORT)"
+                     (unix:DATA_DIR, http://HOST:PORT or https://HOST:PORT)"
                 )
             );
         }

@@ -179,9 +179,10 @@ fn timeline(answer: &Answer, took: std::time::Duration) -> String {
     let style = if start == "cold" { WARN } else { GOOD };
     let phases = phases_of(answer);
     format!(
-        "{style}{start}{style:#} start, {} as measured by the client\n{}",
+        "{style}{start}{style:#} start, {} as measured by the client\n{}{}",
         output::duration(took),
-        phases::chart(&phases)
+        phases::chart(&phases),
+        phases::fetches(&fetches_of(answer), &phases)
     )
 }
 
@@ -195,6 +196,7 @@ fn as_json(answer: &Answer, took_ms: f64) -> Value {
         "request_id": header(answer, "x-amzn-requestid"),
         "start": header(answer, "x-pilot-start"),
         "phases": phases_of(answer),
+        "inputs": fetches_of(answer),
         "client_ms": took_ms,
         "log": String::from_utf8_lossy(&log(answer)),
     })
@@ -202,6 +204,10 @@ fn as_json(answer: &Answer, took_ms: f64) -> Value {
 
 fn phases_of(answer: &Answer) -> Vec<TimelinePhase> {
     phases::of_header(header(answer, "server-timing").unwrap_or_default())
+}
+
+fn fetches_of(answer: &Answer) -> Vec<phases::Fetch> {
+    phases::fetches_of_header(header(answer, "server-timing").unwrap_or_default())
 }
 
 fn log(answer: &Answer) -> Vec<u8> {

@@ -67,7 +67,7 @@ impl Template {
     /// How to call it.
     fn first_call(self, name: &FunctionName, endpoint: Option<&str>) -> String {
         // A socket is for the control API. Functions are then called at the default address.
-        let functions = endpoint.filter(|endpoint| endpoint.starts_with("http://"));
+        let functions = endpoint.filter(|endpoint| endpoint.starts_with("http"));
         let functions = functions.unwrap_or(DEFAULT_FUNCTIONS);
         match self {
             Self::Event | Self::Node | Self::Provided => command_for(

@@ -2,6 +2,7 @@
 //! the `Server-Timing` header of a response and for the invocations that the daemon remembers.
 
 use pilot_model::Timeline;
+use pilot_model::invocation::InvocationSummary;
 use serde::Serialize;
 
 use super::output::{self, Align, BAR, DIM, STRONG};
@@ -15,6 +16,21 @@ pub(super) struct TimelinePhase {
     pub(super) ms: f64,
 }
 
+/// The fetch of one input, which overlaps the phases.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Fetch {
+    /// The input's name.
+    pub(super) input: String,
+    /// From the request's head to its beginning, ms.
+    pub(super) begin_ms: f64,
+    /// Its duration, ms.
+    pub(super) ms: f64,
+    /// The input's length; `None` if the fetch failed.
+    pub(super) bytes: Option<u64>,
+    /// How much of it passed while the worker started, ms.
+    pub(super) hidden_ms: f64,
+}
+
 /// The phases of a remembered invocation.
 pub(super) fn of_timeline(timeline: &Timeline) -> Vec<TimelinePhase> {
     let phases = timeline.phases().map(|(name, took)| TimelinePhase {
@@ -24,14 +40,50 @@ pub(super) fn of_timeline(timeline: &Timeline) -> Vec<TimelinePhase> {
     phases.collect()
 }
 
+/// The fetches of a remembered invocation.
+pub(super) fn fetches_of(invocation: &InvocationSummary) -> Vec<Fetch> {
+    let ms = |duration: std::time::Duration| duration.as_secs_f64() * 1e3;
+    let timeline = &invocation.timeline;
+    let fetches = invocation.transfers.iter().map(|transfer| Fetch {
+        input: transfer.input.clone(),
+        begin_ms: ms(transfer.began.since(timeline.received)),
+        ms: ms(transfer.took()),
+        bytes: transfer.error.is_none().then_some(transfer.bytes),
+        hidden_ms: ms(transfer.hidden(timeline)),
+    });
+    fetches.collect()
+}
+
+/// The fetches in a `Server-Timing` header: `fetch.image;dur=2.000;begin=0.100;bytes=1024;hidden=1.900`.
+pub(super) fn fetches_of_header(header: &str) -> Vec<Fetch> {
+    let fetches = header.split(',').filter_map(|entry| {
+        let mut parts = entry.split(';').map(str::trim);
+        let input = parts.next()?.strip_prefix(FETCH)?;
+        let parts: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
+        let number = |key| {
+            let (_, value) = parts.iter().find(|(name, _)| *name == key)?;
+            value.parse::<f64>().ok()
+        };
+        let bytes = parts.iter().find(|(name, _)| *name == "bytes");
+        Some(Fetch {
+            input: input.to_owned(),
+            begin_ms: number("begin").unwrap_or(0.0),
+            ms: number("dur")?,
+            bytes: bytes.and_then(|(_, value)| value.parse().ok()),
+            hidden_ms: number("hidden").unwrap_or(0.0),
+        })
+    });
+    fetches.collect()
+}
+
 /// The phases in a `Server-Timing` header: `admit;dur=0.05, fork;dur=0.6;desc="…"`. Leaves out entries without a duration, and
-/// the sum.
+/// the sum and the fetches of inputs.
 pub(super) fn of_header(header: &str) -> Vec<TimelinePhase> {
     let phases = header.split(',').filter_map(|entry| {
         let mut parts = entry.split(';').map(str::trim);
         let name = parts
             .next()
-            .filter(|name| !name.is_empty() && *name != TOTAL)?;
+            .filter(|name| !name.is_empty() && *name != TOTAL && !name.starts_with(FETCH))?;
         let ms = parts.find_map(|part| part.strip_prefix("dur="))?;
         Some(TimelinePhase {
             name: name.to_owned(),
@@ -66,6 +118,42 @@ pub(super) fn chart(phases: &[TimelinePhase]) -> String {
         time(total)
     );
     text + &total
+}
+
+/// The fetches below a chart of the phases, on its scale. Empty if there are none.
+pub(super) fn fetches(fetches: &[Fetch], phases: &[TimelinePhase]) -> String {
+    if fetches.is_empty() {
+        return String::new();
+    }
+    let total: f64 = phases.iter().map(|phase| phase.ms).sum();
+    let columns = fetches.iter().map(|fetch| fetch.input.chars().count());
+    let columns = columns
+        .max()
+        .unwrap_or(0)
+        .clamp(NAME_COLUMNS, BARS_NAME_COLUMNS_MAX)
+        + 1;
+    let mut text = format!("  {DIM}inputs, fetched at the same time{DIM:#}\n");
+    for fetch in fetches {
+        let bar = bar(fetch.begin_ms, fetch.ms, total);
+        let bar = output::pad(&bar, BAR_COLUMNS, Align::Left);
+        let said = match fetch.bytes {
+            None => "failed".to_owned(),
+            Some(bytes) if fetch.hidden_ms > 0.0 => format!(
+                "{}, {} hidden",
+                output::megabytes(bytes),
+                output::duration(output::from_ms(fetch.hidden_ms))
+            ),
+            Some(bytes) => output::megabytes(bytes),
+        };
+        let line = format!(
+            "  {}{}  {BAR}{bar}{BAR:#}  {DIM}{said}{DIM:#}",
+            output::pad(&fetch.input, columns, Align::Left),
+            time(fetch.ms),
+        );
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
 }
 
 /// Names with a time and a bar each, for times that are not phases of one sequence. The longest bar has the longest time.
@@ -123,7 +211,7 @@ fn meaning(phase: &str, of_runtime: bool) -> &'static str {
     match phase {
         "admit" => "request read, function found",
         "lease" => "waiting for a worker",
-        "inputs" => "request body read",
+        "inputs" => "request body and inputs here",
         "fork" => "forked from the template",
         "exec" => "interpreter started",
         "runtime" => "a runtime kept, adapted or new",
@@ -138,6 +226,7 @@ fn meaning(phase: &str, of_runtime: bool) -> &'static str {
 }
 
 const TOTAL: &str = "total";
+const FETCH: &str = "fetch.";
 const NAME_COLUMNS: usize = 9;
 const TIME_COLUMNS: usize = 8;
 const BAR_COLUMNS: usize = 26;

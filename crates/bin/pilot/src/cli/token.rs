@@ -1,5 +1,7 @@
 //! `pilot token`: makes, lists and revokes tokens.
 
+use std::fmt::Write as _;
+
 use clap::{Args, Subcommand};
 use pilot_model::FunctionName;
 use pilot_model::access::Role;
@@ -45,6 +47,9 @@ struct CreateArgs {
     /// The owner of everything that it deploys; it can change only functions of this owner
     #[arg(long, value_name = "OWNER")]
     owner: Option<String>,
+    /// Also make an access key, with which AWS clients sign their calls
+    #[arg(long)]
+    aws: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -68,6 +73,7 @@ fn create(client: &Client, args: &CreateArgs) -> anyhow::Result<()> {
         roles: args.roles.clone(),
         functions: args.functions.clone(),
         owner: args.owner.clone(),
+        aws: args.aws,
     };
     let created: CreatedToken = client.post(TOKENS, &request)?;
     if args.json {
@@ -76,7 +82,12 @@ fn create(client: &Client, args: &CreateArgs) -> anyhow::Result<()> {
     output::note(
         "keep it: it is not shown again. Clients send it as PILOT_TOKEN or --token, in Authorization: Bearer, or as AWS_SESSION_TOKEN",
     );
-    output::print(&format!("{}\n", created.token))
+    let mut text = format!("{}\n", created.token);
+    if let Some(aws) = &created.aws {
+        let _ = writeln!(text, "AWS_ACCESS_KEY_ID={}", aws.access_key_id);
+        let _ = writeln!(text, "AWS_SECRET_ACCESS_KEY={}", aws.secret_access_key);
+    }
+    output::print(&text)
 }
 
 fn list(client: &Client, json: bool) -> anyhow::Result<()> {
@@ -89,6 +100,7 @@ fn list(client: &Client, json: bool) -> anyhow::Result<()> {
         ("ROLES", Align::Left),
         ("FUNCTIONS", Align::Left),
         ("OWNER", Align::Left),
+        ("ACCESS KEY", Align::Left),
     ]);
     for token in &tokens {
         let grant = &token.grant;
@@ -104,6 +116,7 @@ fn list(client: &Client, json: bool) -> anyhow::Result<()> {
             roles.join(", "),
             functions,
             grant.owner.clone().unwrap_or_default(),
+            token.access_key_id.clone().unwrap_or_default(),
         ]);
     }
     output::print(&table.render())

@@ -16,6 +16,8 @@ pub(crate) struct Build {
     pub(crate) hosts: Vec<String>,
     /// Memory limit of one build, MiB.
     pub(crate) memory_mb: u64,
+    /// Memory limit of all builds together, MiB. By default half of `limits.total_memory_mb`.
+    pub(crate) total_memory_mb: Option<u64>,
     /// What one build may write to the disk, MiB.
     pub(crate) disk_mb: u64,
     /// Highest number of processes and threads of one build.
@@ -40,6 +42,7 @@ impl Default for Build {
             sources: Sources::Allow,
             hosts: Vec::new(),
             memory_mb: 2048,
+            total_memory_mb: None,
             disk_mb: 8192,
             pids: 512,
             time_s: 600.0,
@@ -71,6 +74,11 @@ impl Build {
     pub(crate) fn check(&self) -> Result<(), String> {
         for (key, fits) in [
             ("build.memory_mb", (64..=1 << 30).contains(&self.memory_mb)),
+            (
+                "build.total_memory_mb",
+                self.total_memory_mb
+                    .is_none_or(|limit| (64..=1 << 30).contains(&limit)),
+            ),
             ("build.disk_mb", (16..=1 << 30).contains(&self.disk_mb)),
             ("build.pids", self.pids >= 16),
             ("build.time_s", (1.0..=86_400.0).contains(&self.time_s)),

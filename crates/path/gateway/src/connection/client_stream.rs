@@ -13,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use std::{io, net};
 
+use bytes::{Buf as _, Bytes};
 use http::{HeaderMap, StatusCode};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -20,12 +21,15 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::frames::Frames;
 use super::line::Usage;
 use super::stream::Stream;
 
 /// See the module.
 pub(super) struct ClientStream {
     stream: Stream,
+    /// Its first bytes, if they were read already, to find out which protocol it is.
+    ahead: Bytes,
     usage: Arc<Usage>,
     /// Longest time from the first byte of a head to its end.
     head_time_max: Duration,
@@ -33,23 +37,46 @@ pub(super) struct ClientStream {
     bytes_after: Option<u32>,
     /// Created when a head first comes in more than one piece, and then reused.
     head_timer: Option<Pin<Box<Sleep>>>,
-    /// The timer runs for the current head.
-    timed: bool,
+    /// The head that the timer runs for.
+    timed: Option<u32>,
+    /// Of HTTP/2.
+    frames: Option<Frames>,
     /// After the end of the client's direction: resolves when the client is gone.
     gone: Option<Pin<Box<dyn Future<Output = io::Error> + Send>>>,
 }
 
 impl ClientStream {
-    pub(super) fn new(stream: Stream, usage: Arc<Usage>, head_time_max: Duration) -> Self {
+    pub(super) fn new(
+        stream: Stream,
+        ahead: Bytes,
+        usage: Arc<Usage>,
+        head_time_max: Duration,
+    ) -> Self {
         Self {
             stream,
+            ahead,
             usage,
             head_time_max,
             bytes_after: None,
             head_timer: None,
-            timed: false,
+            timed: None,
+            frames: None,
             gone: None,
         }
+    }
+
+    /// The client speaks HTTP/2.
+    pub(super) fn has_frames(&mut self) {
+        self.frames = Some(Frames::new());
+    }
+
+    /// The number of the head that the client is sending.
+    fn current_head(&self) -> Option<u32> {
+        if let Some(frames) = &self.frames {
+            return frames.within();
+        }
+        let current = self.usage.requests();
+        (self.bytes_after == Some(current) && self.usage.expects_head()).then_some(current)
     }
 
     /// Closes with RST instead of an orderly end when it is dropped.
@@ -60,19 +87,18 @@ impl ClientStream {
     /// Fails when a head has begun to arrive and is not complete in time. hyper's own limit includes the time before its first byte,
     /// so it is longer.
     fn poll_head_timer(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let within_a_head =
-            self.bytes_after == Some(self.usage.requests()) && self.usage.expects_head();
-        if !within_a_head {
-            self.timed = false;
+        let current = self.current_head();
+        if current.is_none() {
+            self.timed = None;
             return Poll::Pending;
         }
         let due = || Instant::now() + self.head_time_max;
         let timer = self
             .head_timer
             .get_or_insert_with(|| Box::pin(sleep_until(due())));
-        if !self.timed {
+        if self.timed != current {
             timer.as_mut().reset(due());
-            self.timed = true;
+            self.timed = current;
         }
         ready!(timer.as_mut().poll(cx));
         self.usage.was_too_slow();
@@ -88,6 +114,12 @@ impl ClientStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.ahead.is_empty() {
+            let len = self.ahead.len().min(buf.remaining());
+            buf.put_slice(&self.ahead[..len]);
+            self.ahead.advance(len);
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
@@ -106,7 +138,13 @@ impl AsyncRead for ClientStream {
                 Poll::Pending => return this.poll_head_timer(cx).map(Err),
             }
             if buf.filled().len() > before {
+                if this.bytes_after.is_none() && buf.filled()[before] == TLS_HANDSHAKE {
+                    this.usage.client_spoke_tls();
+                }
                 this.bytes_after = Some(this.usage.requests());
+                if let Some(frames) = &mut this.frames {
+                    frames.read(&buf.filled()[before..]);
+                }
             }
             if buf.filled().len() > before || !this.usage.awaits_response() {
                 return Poll::Ready(Ok(()));
@@ -114,7 +152,9 @@ impl AsyncRead for ClientStream {
             let socket = this.stream.duplicate()?;
             this.usage.client_half_closed();
             this.gone = Some(match this.stream {
-                Stream::Tcp(_) => Box::pin(gone(socket.into(), Arc::clone(&this.usage))),
+                Stream::Tcp(_) | Stream::Tls(_) => {
+                    Box::pin(gone(socket.into(), Arc::clone(&this.usage)))
+                }
                 Stream::Unix(_) => Box::pin(hung_up(socket)),
             });
         }
@@ -185,6 +225,9 @@ async fn hung_up(socket: OwnedFd) -> io::Error {
         }
     }
 }
+
+/// The first byte of a TLS connection: the type of its first record (RFC 8446 §5.1). No request begins with it.
+pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 
 /// How long after the end of its direction a client is asked whether it still waits. Most responses have begun by then.
 const ASK_AFTER: Duration = Duration::from_millis(500);

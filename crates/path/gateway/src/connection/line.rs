@@ -5,15 +5,22 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Version;
+use pilot_protocols::FunctionBudget;
 
 use super::interim::Interim;
 use crate::upgraded::Upgraded;
 
-/// The state of a connection. Shared by the code that serves requests and the code that closes the socket. Both run in the
-/// connection's task, so the atomics are never contended.
+/// The state of a connection, or of one stream of an HTTP/2 connection. Shared by the code that serves requests and the code that
+/// closes the socket. Both run in the connection's task, so the atomics are never contended.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     used: AtomicBool,
+    /// The connection is HTTP/2, so it has several requests at a time, each with a state of its own.
+    multiplexed: AtomicBool,
+    /// Something was written that is not flushed.
+    writes: AtomicBool,
+    /// The client's first byte is that of a TLS record.
+    spoke_tls: AtomicBool,
     body_unread: AtomicBool,
     ends_by_closing: AtomicBool,
     broke_off: AtomicBool,
@@ -27,6 +34,8 @@ pub(crate) struct Usage {
     /// The client took too long to send a head.
     too_slow: AtomicBool,
     interim: Interim,
+    /// The memory of the function whose answer is being sent.
+    answers: Mutex<Option<FunctionBudget>>,
 }
 
 impl Usage {
@@ -38,8 +47,47 @@ impl Usage {
         self.requests.store(requests, Ordering::Relaxed);
         self.body_unread.store(has_body, Ordering::Relaxed);
         self.in_request.store(true, Ordering::Relaxed);
+        *self.answers() = None;
         self.ends_by_closing
             .store(version < Version::HTTP_11, Ordering::Relaxed);
+    }
+
+    /// The state of one stream of an HTTP/2 connection.
+    pub(crate) fn of_stream() -> Self {
+        Self {
+            multiplexed: AtomicBool::new(true),
+            ..Self::default()
+        }
+    }
+
+    /// The connection is HTTP/2.
+    pub(super) fn is_http2(&self) {
+        self.multiplexed.store(true, Ordering::Relaxed);
+    }
+
+    /// A stream of the connection has a request. The request has a state of its own.
+    pub(super) fn stream_began(&self) {
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// Something is written, or everything has been given to the client's socket.
+    pub(super) fn set_writes(&self, writes: bool) {
+        self.writes.store(writes, Ordering::Relaxed);
+    }
+
+    /// Whether the client's socket has not taken everything yet.
+    pub(super) fn writes(&self) -> bool {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    /// The client's first byte is that of a TLS record.
+    pub(super) fn client_spoke_tls(&self) {
+        self.spoke_tls.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is.
+    pub(super) fn has_spoken_tls(&self) -> bool {
+        self.spoke_tls.load(Ordering::Relaxed)
     }
 
     /// The request's body was read to the end.
@@ -62,9 +110,27 @@ impl Usage {
         !self.in_request.load(Ordering::Relaxed)
             && !self.body_unread.load(Ordering::Relaxed)
             && !self.is_upgraded()
+            && !self.multiplexed.load(Ordering::Relaxed)
     }
 
-    /// The client took too long to send something.
+    /// The response holds memory of this function until the client has it.
+    pub(crate) fn answers_hold(&self, memory: FunctionBudget) {
+        *self.answers() = Some(memory);
+    }
+
+    /// Whether another response waits for memory that the current one may hold.
+    pub(super) fn memory_is_wanted(&self) -> bool {
+        self.answers()
+            .as_ref()
+            .is_some_and(FunctionBudget::is_wanted)
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Option<FunctionBudget>> {
+        // The lock cannot be poisoned: only a value is moved in or read while it is held.
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client took too long to send or to read something.
     pub(crate) fn was_too_slow(&self) {
         self.too_slow.store(true, Ordering::Relaxed);
     }
@@ -106,9 +172,12 @@ impl Usage {
         &self.interim
     }
 
-    /// Whether the client understands interim responses, which HTTP/1.0 does not have, and the final one has not begun.
+    /// Whether the client can get interim responses, and the final one has not begun. HTTP/1.0 does not have them, and hyper does not
+    /// send them over HTTP/2.
     pub(crate) fn takes_interim(&self) -> bool {
-        self.in_request.load(Ordering::Relaxed) && !self.ends_by_closing.load(Ordering::Relaxed)
+        self.in_request.load(Ordering::Relaxed)
+            && !self.ends_by_closing.load(Ordering::Relaxed)
+            && !self.multiplexed.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_upgraded(&self) -> bool {
@@ -131,10 +200,32 @@ impl Usage {
     }
 
     /// Whether the client may still be sending when the connection closes: the body of its last request, or a malformed first
-    /// request, which hyper rejects.
+    /// request, which hyper rejects. A client of HTTP/2 may always be.
     pub(super) fn must_linger(&self) -> bool {
         // The server at the other end reads the bytes of a tunnel.
-        !self.is_upgraded() && (self.body_unread.load(Ordering::Relaxed) || !self.is_used())
+        !self.is_upgraded()
+            && (self.body_unread.load(Ordering::Relaxed)
+                || !self.is_used()
+                || self.multiplexed.load(Ordering::Relaxed))
+    }
+}
+
+/// How the client reached a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// Without TLS.
+    Http,
+    /// With TLS.
+    Https,
+}
+
+impl Scheme {
+    /// As it is written in a URL.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
     }
 }
 
@@ -142,15 +233,17 @@ impl Usage {
 #[derive(Debug)]
 pub(crate) struct Line {
     peer: SocketAddr,
+    scheme: Scheme,
     usage: Arc<Usage>,
     /// What the connection becomes after its response. Not in `usage`, which is shared with the socket that this holds.
     upgraded: Mutex<Option<Upgraded>>,
 }
 
 impl Line {
-    pub(super) fn new(peer: SocketAddr, usage: Arc<Usage>) -> Self {
+    pub(crate) fn new(peer: SocketAddr, scheme: Scheme, usage: Arc<Usage>) -> Self {
         Self {
             peer,
+            scheme,
             usage,
             upgraded: Mutex::default(),
         }
@@ -159,6 +252,11 @@ impl Line {
     /// The client's address.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// How the client reached this listener.
+    pub(crate) fn scheme(&self) -> Scheme {
+        self.scheme
     }
 
     pub(crate) fn usage(&self) -> &Arc<Usage> {

@@ -1,6 +1,5 @@
 //! A client's connection for hyper, with four features that hyper does not have:
-//! - The connection of a client that does not read its response is closed after a while. Until then it holds memory, and for a
-//!   streamed response a worker.
+//! - The connection of a client that does not read its response, or too slowly, is closed after a while ([`pace`](super::pace)).
 //! - A connection that closes while the client still sends lingers for a moment, as with nginx's `lingering_close`. If the kernel
 //!   has unread bytes in its buffer, it answers a close with RST, and the client may lose the response (tcp(7), RFC 9112 §9.6).
 //! - An interrupted HTTP/1.0 response ends with RST, because an orderly close would mean that it is complete (RFC 9112 §6.3).
@@ -13,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::io::ReadBuf;
@@ -20,15 +20,14 @@ use tokio::time::Sleep;
 
 use super::client_stream::ClientStream;
 use super::line::Usage;
+use super::pace::Pace;
 use super::stream::Stream;
 
 /// See the module.
 pub(super) struct Socket {
     io: TokioIo<ClientStream>,
     usage: Arc<Usage>,
-    write_timeout: Duration,
-    /// Runs while a write waits.
-    stalled: Option<Pin<Box<Sleep>>>,
+    pace: Pace,
     linger: Option<Linger>,
 }
 
@@ -39,39 +38,42 @@ struct Linger {
 }
 
 impl Socket {
-    /// `head_time_max`: the longest time from the first byte of a head to its end. `write_timeout`: the longest that one write may
-    /// wait for the client.
+    /// `ahead`: bytes that were read already. `head_time_max`: the longest time from the first byte of a head to its end. `pace`:
+    /// how fast the client must read.
     pub(super) fn new(
         stream: Stream,
+        ahead: Bytes,
         usage: Arc<Usage>,
         head_time_max: Duration,
-        write_timeout: Duration,
+        pace: Pace,
     ) -> Self {
-        let stream = ClientStream::new(stream, Arc::clone(&usage), head_time_max);
+        let stream = ClientStream::new(stream, ahead, Arc::clone(&usage), head_time_max);
         Self {
             io: TokioIo::new(stream),
             usage,
-            write_timeout,
-            stalled: None,
+            pace,
             linger: None,
         }
     }
 
+    /// The client speaks HTTP/2.
+    pub(super) fn with_frames(mut self) -> Self {
+        self.io.inner_mut().has_frames();
+        self
+    }
+
     /// Returns the result of a write, or an error if it has waited too long.
-    fn patient<T>(
+    fn patient(
         &mut self,
         cx: &mut Context<'_>,
-        written: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.stalled = None;
-            return written;
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(result) = written {
+            self.pace.took(*result.as_ref().unwrap_or(&0));
+            return Poll::Ready(result);
         }
-        let timeout = self.write_timeout;
-        let stalled = self
-            .stalled
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        ready!(stalled.as_mut().poll(cx));
+        ready!(self.pace.poll_too_slow(cx, &self.usage));
+        self.usage.was_too_slow();
         Poll::Ready(Err(io::Error::new(
             io::ErrorKind::TimedOut,
             "the client does not take its response",
@@ -84,7 +86,7 @@ impl Socket {
             return Poll::Ready(Ok(()));
         }
         let written = self.usage.interim().poll_write_to(cx, self.io.inner_mut());
-        self.patient(cx, written)
+        self.patient(cx, written.map_ok(|()| 0)).map_ok(drop)
     }
 
     /// Discards incoming bytes until the client closes the connection, or a limit of time or bytes is reached.
@@ -126,6 +128,7 @@ impl Write for Socket {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_interim(cx))?;
         self.usage.interim().hyper_writes(true);
+        self.usage.set_writes(true);
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
         self.patient(cx, written)
     }
@@ -137,6 +140,7 @@ impl Write for Socket {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_interim(cx))?;
         self.usage.interim().hyper_writes(true);
+        self.usage.set_writes(true);
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
         self.patient(cx, written)
     }
@@ -149,14 +153,19 @@ impl Write for Socket {
         // hyper flushes when it has written everything.
         self.usage.interim().hyper_writes(false);
         ready!(self.poll_interim(cx))?;
-        Pin::new(&mut self.io).poll_flush(cx)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        if flushed.is_ready() {
+            self.usage.set_writes(false);
+        }
+        self.patient(cx, flushed.map_ok(|()| 0)).map_ok(drop)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
-            let shut = ready!(Pin::new(&mut self.io).poll_shutdown(cx));
+            let shut = Pin::new(&mut self.io).poll_shutdown(cx);
+            let shut = ready!(self.patient(cx, shut.map_ok(|()| 0)));
             if shut.is_err() || !self.usage.must_linger() {
-                return Poll::Ready(shut);
+                return Poll::Ready(shut.map(drop));
             }
         }
         self.poll_linger(cx).map(Ok)

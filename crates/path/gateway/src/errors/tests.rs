@@ -8,6 +8,7 @@ use pilot_model::access::Role;
 use pilot_model::ports::{StartError, WorkerFault};
 
 use super::*;
+use crate::signature::SignatureError;
 use crate::token::TokenError;
 
 #[test]
@@ -100,6 +101,10 @@ fn request_errors() -> Vec<RequestError> {
             problem: "no data for 30 s".to_owned(),
         },
         RequestError::BodiesFull,
+        RequestError::ConnectionsFull,
+        RequestError::NoDescriptors {
+            problem: "Too many open files (os error 24)".to_owned(),
+        },
         RequestError::NotSupported {
             feature: "InvocationType Event",
             instead: "use RequestResponse",
@@ -110,6 +115,18 @@ fn request_errors() -> Vec<RequestError> {
         RequestError::Token(TokenError::Missing),
         RequestError::Token(TokenError::Wrong),
         RequestError::Token(TokenError::Denied(Role::Invoke)),
+        RequestError::Signature(SignatureError::Incomplete {
+            problem: "Authorization header requires 'Signature' parameter".to_owned(),
+        }),
+        RequestError::Signature(SignatureError::UnknownKey),
+        RequestError::Signature(SignatureError::Time {
+            problem: "Signature expired: A is now earlier than B (C - 900 s.)".to_owned(),
+        }),
+        RequestError::Signature(SignatureError::Scope {
+            problem: "correct service: 'lambda'.".to_owned(),
+        }),
+        RequestError::Signature(SignatureError::Mismatch),
+        RequestError::Signature(SignatureError::Body),
     ];
     errors.extend(invoke_errors().into_iter().map(RequestError::Invoke));
     errors

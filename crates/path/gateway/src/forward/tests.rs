@@ -1,8 +1,14 @@
 //! Which headers are passed on, which are removed, and whose `X-Forwarded-*` headers are trusted.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
+
+fn client(peer: &str, scheme: Scheme) -> Line {
+    Line::new(peer.parse().unwrap(), scheme, Arc::default())
+}
 
 fn prepared(
     pairs: &[(&'static str, &'static str)],
@@ -15,7 +21,7 @@ fn prepared(
     }
     let origin = prepare(
         &mut headers,
-        peer.parse().unwrap(),
+        &client(peer, Scheme::Http),
         trust,
         "/fn/web",
         Some(3),
@@ -61,8 +67,8 @@ fn passed(pairs: &[(&str, &str)], peer: &str) -> (HeaderMap, Upgrades) {
         let name: HeaderName = name.parse().unwrap();
         headers.append(name, HeaderValue::from_str(value).unwrap());
     }
-    let peer = peer.parse().unwrap();
-    let upgrades = pass_on(&mut headers, peer, TrustForwarded::Loopback, "/fn/web");
+    let client = client(peer, Scheme::Http);
+    let upgrades = pass_on(&mut headers, &client, TrustForwarded::Loopback, "/fn/web");
     (headers, upgrades)
 }
 
@@ -178,7 +184,7 @@ proptest! {
 
         let mut request = sent;
         let trust = TrustForwarded::Nobody;
-        let upgrades = pass_on(&mut request, "192.0.2.1:5".parse().unwrap(), trust, "/fn/web");
+        let upgrades = pass_on(&mut request, &client("192.0.2.1:5", Scheme::Http), trust, "/fn/web");
         for name in &headers::NOT_PASSED {
             let ours = match name.as_str() {
                 "te" => request.get_all(name).iter().all(|value| value == "trailers"),
@@ -219,6 +225,6 @@ fn a_proxys_word_is_believed_and_added_to() {
         headers["x-forwarded-for"],
         "203.0.113.9, 198.51.100.2, 127.0.0.1"
     );
-    assert_eq!(origin.scheme, "https");
+    assert_eq!(origin.scheme, Scheme::Https);
     assert_eq!(origin.client, "198.51.100.2:0".parse().unwrap());
 }

@@ -29,15 +29,15 @@ pub(crate) fn parse(output: Bytes) -> Result<Reply, AnswerError> {
     match output.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'{') => {}
         Some(b'"') => {
-            let text: String = serde_json::from_slice(&output).map_err(not_json)?;
-            return Ok(bare(Bytes::from(text)));
+            let text: Text<'_> = serde_json::from_slice(&output).map_err(not_json)?;
+            return Ok(bare(text.into_bytes_of(&output)));
         }
         _ => return Ok(bare(output)),
     }
     let described: Described<'_> = serde_json::from_slice(&output).map_err(not_json)?;
     match described.status_code {
         None => Ok(bare(output)),
-        Some(status) => described.reply(status),
+        Some(status) => described.reply(status, &output),
     }
 }
 
@@ -57,13 +57,26 @@ struct Described<'a> {
     is_base64_encoded: Option<&'a RawValue>,
 }
 
+/// A JSON string. Without escapes it is a part of the output, and not copied.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Text<'_> {
+    fn into_bytes_of(self, output: &Bytes) -> Bytes {
+        match self.0 {
+            Cow::Borrowed(part) => output.slice_ref(part.as_bytes()),
+            Cow::Owned(text) => Bytes::from(text),
+        }
+    }
+}
+
 /// The value of a key that is present, even if it is `null`.
 fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
 }
 
 impl Described<'_> {
-    fn reply(&self, status: &RawValue) -> Result<Reply, AnswerError> {
+    fn reply(&self, status: &RawValue, output: &Bytes) -> Result<Reply, AnswerError> {
         let status = parse_status(status.get())?;
         let mut into = HeaderMap::with_capacity(HEADERS_LEN);
         self.write_headers(&mut into)?;
@@ -74,7 +87,7 @@ impl Described<'_> {
                 HeaderValue::from_static("application/json"),
             );
         }
-        let body = self.body_bytes()?;
+        let body = self.body_bytes(output)?;
         let empty = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let mut reply = Reply::new(ReplyBody::Full(if empty { Bytes::new() } else { body }));
         *reply.status_mut() = status;
@@ -123,7 +136,7 @@ impl Described<'_> {
     }
 
     /// A string is the body, which may be base64. Any other JSON is the body as it is.
-    fn body_bytes(&self) -> Result<Bytes, AnswerError> {
+    fn body_bytes(&self, output: &Bytes) -> Result<Bytes, AnswerError> {
         let encoded = match self.is_base64_encoded.map(RawValue::get) {
             None | Some("false" | "null") => false,
             Some("true") => true,
@@ -140,14 +153,14 @@ impl Described<'_> {
                     "a base64 text, as isBase64Encoded is true",
                 ));
             }
-            return Ok(Bytes::copy_from_slice(raw.get().as_bytes()));
+            return Ok(output.slice_ref(raw.get().as_bytes()));
         }
-        let text: String =
+        let text: Text<'_> =
             serde_json::from_str(raw.get()).map_err(|_| wrong("body", raw.get(), "a text"))?;
         if !encoded {
-            return Ok(Bytes::from(text));
+            return Ok(text.into_bytes_of(output));
         }
-        match BASE64.decode(&text) {
+        match BASE64.decode(text.0.as_bytes()) {
             Ok(bytes) => Ok(Bytes::from(bytes)),
             Err(error) => Err(AnswerError::Malformed {
                 problem: format!("body is not base64, although isBase64Encoded is true: {error}"),

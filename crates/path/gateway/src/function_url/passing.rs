@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use http_body::Body as _;
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::upgrade::OnUpgrade;
 use pilot_invoke::{InvokeError, PassedBody, Request, ResponseBody};
 use pilot_model::ports::{PassedRequest, StreamedBody};
@@ -78,6 +78,7 @@ pub(super) async fn call(
         &response.id,
         Some(response.start),
         &response.timeline,
+        &response.transfers,
         invoker.now(),
     );
     Ok(reply)
@@ -95,9 +96,14 @@ fn passed(
     let permission = expects.then(Arc::<Permission>::default);
     let upload = context.upload(permission.clone().map(Expectation::new));
     let permission = permission.filter(|_| upload.is_some());
-    let body = upload.map_or_else(no_body, StreamedBody::new);
+    let held = context.held.take();
+    let body = match (upload, held) {
+        (Some(upload), _) => StreamedBody::new(upload),
+        (None, Some(held)) => StreamedBody::new(Full::new(held).map_err(|never| match never {})),
+        (None, None) => no_body(),
+    };
     let trust = context.gate.config.trust_forwarded;
-    let peer = context.line.peer();
+    let line = context.line;
     let head = &mut context.head;
     let client = head.extensions.remove::<OnUpgrade>();
     let mut headers = std::mem::take(&mut head.headers);
@@ -105,7 +111,7 @@ fn passed(
         // HTTP/1.0 has no upgrades.
         headers.remove(headers::UPGRADE);
     }
-    let upgrades = forward::pass_on(&mut headers, peer, trust, place.root);
+    let upgrades = forward::pass_on(&mut headers, line, trust, place.root);
     if permission.is_some() {
         let awaited = HeaderValue::from_static("100-continue");
         headers.insert(headers::EXPECT, awaited);

@@ -26,6 +26,7 @@ pub(super) fn reply(response: Response, log: LogType, context: &RequestContext<'
     write_common(&mut into, &response, context);
     let tail = (log == LogType::Tail).then(|| response.log_tail());
     let limit = context.gate.config.result_bytes_max;
+    let memory = context.holds_answer_of(&response.version.config.name);
     let (payload, mut complete) = match response.body {
         ResponseBody::Http { head, body } => {
             let prelude = prelude(&head);
@@ -34,8 +35,9 @@ pub(super) fn reply(response: Response, log: LogType, context: &RequestContext<'
                 *reply.headers_mut() = into;
                 return reply;
             };
+            let both = Bytes::from([&prelude[..], &whole[..]].concat());
             (
-                Some([prelude, whole.clone()].concat().into()),
+                Some(memory.in_place_of(whole.clone(), both)),
                 Complete::default(),
             )
         }
@@ -54,7 +56,8 @@ pub(super) fn reply(response: Response, log: LogType, context: &RequestContext<'
         body.extend_from_slice(&event(EventKind::PayloadChunk, piece));
     }
     body.extend_from_slice(&complete.event());
-    let mut reply = Reply::new(ReplyBody::Full(body.into()));
+    let body = memory.in_place_of(payload, body.into());
+    let mut reply = Reply::new(ReplyBody::Full(body));
     *reply.headers_mut() = into;
     reply
 }

@@ -21,7 +21,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use pilot_gateway::{Control, ControlBody, Door, Drained, Gateway, GatewayConfig, Listener};
 use pilot_invoke::{Invoker, Limits};
-use pilot_model::ports::{Call, PassedRequest, PassedResponse, Platform as _, WorkerFault};
+use pilot_model::ports::{
+    Call, NoInputs, PassedRequest, PassedResponse, Platform as _, WorkerFault,
+};
 use pilot_model::status::PoolStatus;
 use pilot_model::{BoxFuture, FunctionConfig, Interface, InvocationRecord, Version};
 use pilot_testkit::{Deed, FakeEngine, RecordingSink, Served, TokioClock, version, version_with};
@@ -145,7 +147,14 @@ impl Daemon {
         let clock = Arc::new(TokioClock::new());
         let engine = FakeEngine::new(clock.clone());
         let sink = Arc::new(RecordingSink::default());
-        let invoker = Invoker::new(engine.clone(), sink.clone(), clock, |_| None, setup.limits);
+        let invoker = Invoker::new(
+            engine.clone(),
+            sink.clone(),
+            clock,
+            Arc::new(NoInputs),
+            |_| None,
+            setup.limits,
+        );
         let mut behaviours = HashMap::new();
         let mut servers = HashMap::new();
         for function in setup.functions {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pilot_invoke::{InvokeError, Invoker, Limits, Payload, Request, Response, ResponseBody};
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, PassedRequest, Platform, Scaling};
+use pilot_model::ports::{Clock, NoInputs, PassedRequest, Platform, Scaling};
 use pilot_model::{FunctionConfig, InvocationId, Version};
 use pilot_testkit::{FakeEngine, RecordingSink, TokioClock};
 use tokio::task::JoinHandle;
@@ -37,7 +37,14 @@ impl Fixture {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
         let engine = FakeEngine::new(Arc::clone(&clock));
         let sink = Arc::new(RecordingSink::default());
-        let invoker = Invoker::new(engine.clone(), sink.clone(), clock, forecaster, limits);
+        let invoker = Invoker::new(
+            engine.clone(),
+            sink.clone(),
+            clock,
+            Arc::new(NoInputs),
+            forecaster,
+            limits,
+        );
         Self {
             invoker,
             engine,

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Uid, getegid, geteuid, pipe2};
-use pilot_model::ports::{BoxFuture, BuildCommand, BuildEnd, BuildError, BuildPlace, Unreached};
+use pilot_model::ports::{
+    BoxFuture, BuildCommand, BuildEnd, BuildError, BuildPlace, MemoryShortage, Unreached,
+};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::OwnedSemaphorePermit;
@@ -123,7 +125,11 @@ impl Place {
         }
         let success = end == ChildEnd::Exited(0);
         if !success && self.oom_kills() > killed_before {
-            return Ok(BuildEnd::OutOfMemory(self.parts.memory_bytes));
+            let shortage = self.parts.sandbox.cgroup().and_then(Cgroup::shortage);
+            return Ok(match shortage {
+                None | Some(MemoryShortage::Own) => BuildEnd::OutOfMemory(self.parts.memory_bytes),
+                Some(around) => BuildEnd::OutOfMemoryAround(around),
+            });
         }
         match end {
             ChildEnd::Exited(code) => Ok(BuildEnd::Exited(code)),

@@ -7,7 +7,7 @@ const LIMITS: Limits = Limits {
 };
 
 /// A cgroup v2 tree, recorded on a Debian 12 host. Plain files stand in for the kernel's.
-fn recorded_v2_tree(root: &Path) -> (String, String) {
+pub(super) fn recorded_v2_tree(root: &Path) -> (String, String) {
     let own = root.join("system.slice/pilot.service");
     fs::create_dir_all(&own).unwrap();
     fs::write(
@@ -37,7 +37,7 @@ fn version_2_hands_controllers_down_and_writes_limits() {
 
     // The kernel creates these with the folder.
     let group = base.join("pilotlight-1/w1");
-    let created = folder.create("w1", &LIMITS);
+    let created = folder.create(Path::new("w1"), &LIMITS);
     assert!(created.is_err(), "plain folders have no cgroup.procs");
     fs::remove_dir_all(&group).unwrap();
     assert_eq!(folder.all(), [base.join("pilotlight-1")]);
@@ -55,19 +55,25 @@ fn version_2_without_a_controller_says_which() {
     assert!(problem.contains("no memory controller"), "{problem}");
 }
 
-#[test]
-fn version_1_folders_lie_beside_the_daemons_own_group() {
-    let root = tempfile::tempdir().unwrap();
-    let path = |name: &str| root.path().join(name);
-    fs::create_dir_all(path("memory/user/me")).unwrap();
-    fs::create_dir_all(path("cpu,cpuacct")).unwrap();
-    fs::create_dir_all(path("pids")).unwrap();
-    let at = root.path().display();
+/// A cgroup v1 tree with the daemon in different groups. Plain files stand in for the kernel's.
+pub(super) fn v1_tree(root: &Path) -> (String, String) {
+    for folder in ["memory/user/me", "cpu,cpuacct", "pids"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    let at = root.display();
     let mounts = format!(
         "cgroup {at}/memory cgroup rw,memory 0 0\ncgroup {at}/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup {at}/pids cgroup rw,pids 0 0\n"
     );
     let own = "4:memory:/user/me\n3:cpu,cpuacct:/\n2:pids:/gone\n";
-    let folders = v1::Folders::make(&mounts, own, "pilotlight-1").unwrap();
+    (mounts, own.to_owned())
+}
+
+#[test]
+fn version_1_folders_lie_beside_the_daemons_own_group() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    let (mounts, own) = v1_tree(root.path());
+    let folders = v1::Folders::make(&mounts, &own, "pilotlight-1").unwrap();
     assert_eq!(
         folders.all(),
         [

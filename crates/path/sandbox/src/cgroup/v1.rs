@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    CPU_PERIOD_US, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes,
+    Branch, CPU_PERIOD_US, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes,
 };
 
 /// This daemon's folder in each hierarchy (memory, cpu, pids); fewer if controllers share one.
@@ -44,6 +44,17 @@ impl Folders {
             }
         };
         let (memory, cpu, pids) = (folder("memory")?, folder("cpu")?, folder("pids")?);
+        // Kernels before 5.11 count what is in the groups below only if asked to, before there are any.
+        let _ = fs::write(memory.join("memory.use_hierarchy"), "1");
+        for base in [&memory, &cpu, &pids] {
+            let builds = base.join(Branch::Builds.folder());
+            match fs::create_dir(&builds) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(format!("v1 {}: {error}", builds.display()));
+                }
+                _ => {}
+            }
+        }
         // 1024 is the weight of one process. An error is ignored: functions are then only slower on a busy machine.
         let shares = 1024 * weight_in_processes();
         let _ = fs::write(cpu.join("cpu.shares"), shares.to_string());
@@ -61,7 +72,15 @@ impl Folders {
         &self.all
     }
 
-    pub(super) fn create(&self, name: &str, limits: &Limits) -> io::Result<Files> {
+    pub(super) fn memory(&self) -> &Path {
+        &self.memory
+    }
+
+    pub(super) fn pids(&self) -> &Path {
+        &self.pids
+    }
+
+    pub(super) fn create(&self, name: &Path, limits: &Limits) -> io::Result<Files> {
         let folders: Vec<PathBuf> = self.all.iter().map(|base| base.join(name)).collect();
         for folder in &folders {
             fs::create_dir(folder)?;
@@ -77,7 +96,7 @@ impl Folders {
             peak: open_peak(&memory.join("memory.max_usage_in_bytes")),
             oom: memory.join("memory.oom_control"),
             own_limit: OwnLimit::ByPeak(memory.join("memory.limit_in_bytes")),
-            name: name.to_owned(),
+            name: name.to_path_buf(),
             folders,
             join,
         })
@@ -87,29 +106,8 @@ impl Folders {
         self.write(&files.name, limits)
     }
 
-    fn write(&self, name: &str, limits: &Limits) -> io::Result<()> {
-        let memory = self.memory.join(name);
-        let (alone, with_swap) = (
-            memory.join("memory.limit_in_bytes"),
-            // Memory and swap together. Missing in a kernel without swap accounting.
-            memory.join("memory.memsw.limit_in_bytes"),
-        );
-        let bytes = limits.memory_bytes.to_string();
-        // The limit of memory alone must never be the larger one.
-        let before = fs::read_to_string(&alone)
-            .ok()
-            .and_then(|text| text.trim().parse().ok());
-        let less = before.is_none_or(|before: u64| limits.memory_bytes <= before);
-        let order = if less {
-            [&alone, &with_swap]
-        } else {
-            [&with_swap, &alone]
-        };
-        for file in order {
-            if file.exists() {
-                fs::write(file, &bytes)?;
-            }
-        }
+    fn write(&self, name: &Path, limits: &Limits) -> io::Result<()> {
+        write_memory(&self.memory.join(name), limits.memory_bytes)?;
         let cpu = self.cpu.join(name);
         fs::write(cpu.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
         fs::write(
@@ -121,6 +119,30 @@ impl Folders {
             limits.pids.to_string(),
         )
     }
+}
+
+/// Limits memory, and memory and swap together, to the same number.
+pub(super) fn write_memory(group: &Path, bytes: u64) -> io::Result<()> {
+    let (alone, with_swap) = (
+        group.join("memory.limit_in_bytes"),
+        // Memory and swap together. Missing in a kernel without swap accounting.
+        group.join("memory.memsw.limit_in_bytes"),
+    );
+    // The limit of memory alone must never be the larger one.
+    let before = fs::read_to_string(&alone)
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    let order = if before.is_none_or(|before: u64| bytes <= before) {
+        [&alone, &with_swap]
+    } else {
+        [&with_swap, &alone]
+    };
+    for file in order {
+        if file.exists() {
+            fs::write(file, bytes.to_string())?;
+        }
+    }
+    Ok(())
 }
 
 /// Where a controller's hierarchy is mounted.

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    CPU_PERIOD_US, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes,
+    Branch, CPU_PERIOD_US, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes,
 };
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
@@ -45,6 +45,9 @@ impl Folder {
         let folder = base.join(name);
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         hand_down(&folder).map_err(|error| format!("v2 {}: {error}", folder.display()))?;
+        let builds = folder.join(Branch::Builds.folder());
+        fs::create_dir_all(&builds).map_err(|error| error.to_string())?;
+        hand_down(&builds).map_err(|error| format!("v2 {}: {error}", builds.display()))?;
         // 100 is the weight of one process, 10,000 the maximum. An error is ignored: functions are then only slower on a busy
         // machine.
         let weight = (100 * weight_in_processes()).min(10_000);
@@ -56,7 +59,11 @@ impl Folder {
         &self.all
     }
 
-    pub(super) fn create(&self, name: &str, limits: &Limits) -> io::Result<Files> {
+    pub(super) fn path(&self) -> &Path {
+        &self.all[0]
+    }
+
+    pub(super) fn create(&self, name: &Path, limits: &Limits) -> io::Result<Files> {
         let folder = self.all[0].join(name);
         fs::create_dir(&folder)?;
         Self::write(&folder, limits)?;
@@ -66,7 +73,7 @@ impl Folder {
             peak: open_peak(&folder.join("memory.peak")),
             oom: folder.join("memory.events"),
             own_limit: OwnLimit::Counted,
-            name: name.to_owned(),
+            name: name.to_path_buf(),
             folders: vec![folder],
         })
     }
@@ -76,15 +83,21 @@ impl Folder {
     }
 
     fn write(folder: &Path, limits: &Limits) -> io::Result<()> {
-        fs::write(folder.join("memory.max"), limits.memory_bytes.to_string())?;
-        let swap = folder.join("memory.swap.max");
-        if swap.exists() {
-            fs::write(swap, "0")?;
-        }
+        write_memory(folder, limits.memory_bytes)?;
         let quota = limits.cpu_quota_us();
         fs::write(folder.join("cpu.max"), format!("{quota} {CPU_PERIOD_US}"))?;
         fs::write(folder.join("pids.max"), limits.pids.to_string())
     }
+}
+
+/// Limits memory; no swap beyond it.
+pub(super) fn write_memory(group: &Path, bytes: u64) -> io::Result<()> {
+    fs::write(group.join("memory.max"), bytes.to_string())?;
+    let swap = group.join("memory.swap.max");
+    if swap.exists() {
+        fs::write(swap, "0")?;
+    }
+    Ok(())
 }
 
 /// Enables the controllers for a group's children.

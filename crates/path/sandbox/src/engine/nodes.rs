@@ -17,6 +17,7 @@ use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
 use super::{TemplateTree, specs};
 use crate::cgroup::{Cgroup, Limits};
 use crate::channel::Channel;
+use crate::isolation::UserNamespace;
 use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, Folders};
@@ -132,6 +133,11 @@ struct Spares {
 impl Function {
     pub(super) fn version(&self) -> &Arc<Version> {
         &self.version
+    }
+
+    /// The sandbox that those of its workers are nested in.
+    pub(super) fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
     }
 
     pub(super) fn report(&self) -> &TemplateReport {
@@ -292,6 +298,7 @@ impl TemplateTree {
         let request = SandboxSpec {
             root,
             own_network,
+            own_users: self.own_users(),
             tmp_bytes_max: self.machine.config.tmp_bytes_max,
         };
         let cgroup = self.machine.cgroup(&self.function_limits(version))?;
@@ -346,7 +353,8 @@ impl TemplateTree {
                 let parent = self.interpreter(environment, kind).await?;
                 let user = self.machine.isolation.has_users().then_some(BASE_USER);
                 let root = self.root(environment, environment.packages_dir(), user);
-                let request = self.base_sandbox(root, kind);
+                let mut request = self.base_sandbox(root, kind);
+                request.own_users = self.own_users();
                 let cgroup = self.machine.cgroup(&self.base_limits())?;
                 let above = Some(parent.template.sandbox().as_ref());
                 let sandbox = Arc::new(
@@ -445,11 +453,17 @@ impl TemplateTree {
         }
     }
 
+    /// Templates that import user code get a user namespace of their own, if the machine has them.
+    fn own_users(&self) -> bool {
+        self.machine.isolation.user_namespace() != UserNamespace::None
+    }
+
     fn base_sandbox(&self, mut root: RootSpec, kind: BaseKind) -> SandboxSpec {
         root.layers_lib = kind.layers_lib;
         SandboxSpec {
             root,
             own_network: kind.own_network,
+            own_users: false,
             tmp_bytes_max: self.machine.config.tmp_bytes_max,
         }
     }
@@ -529,7 +543,7 @@ async fn fork_template(
     let (control, theirs) = Channel::pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
     let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
     let child = parent
-        .fork(Role::Template, sandbox, &theirs, &log, Some(spec))
+        .fork(Role::Template, sandbox, &theirs, &log, Some(spec), None)
         .await?;
     drop((theirs, log));
     let ended = child.end();

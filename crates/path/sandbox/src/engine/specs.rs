@@ -34,6 +34,7 @@ pub(super) fn of_environment(environment: &Environment, user: Option<u32>) -> Te
         filter: None,
         concurrency: 1,
         function: None,
+        secrets: false,
     }
 }
 
@@ -68,6 +69,7 @@ pub(super) fn of_function(
         filter: Some(STANDARD.encode(filter)),
         concurrency: config.concurrency,
         function: Some(function_info(version)),
+        secrets: !config.secrets.is_empty(),
     }
 }
 

@@ -65,6 +65,7 @@ impl BaseSandbox {
                 layers_lib: false,
             },
             own_network: !key.host_network,
+            own_users: false,
             tmp_bytes_max: machine.config.tmp_bytes_max,
         };
         let sandbox = Sandbox::with_root(&machine.spawner, request, None, None).await?;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::WorkerMemory;
 use pilot_model::{BoxFuture, CpuTime};
-use pilot_protocols::{End, Instance, Reach, Retire};
+use pilot_protocols::{End, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, SetOnce};
 use tokio::task::AbortHandle;
@@ -26,6 +26,8 @@ use crate::worker::{Body, CpuClock, Drained, Home, Output};
 pub(super) struct NativeInstance {
     runtime: Arc<NativeRuntime>,
     memory_bytes_max: u64,
+    /// In the host's network.
+    own_processes: Option<OwnProcesses>,
     end: Arc<SetOnce<ChildEnd>>,
     over: AtomicBool,
     /// Taken when it is killed or released.
@@ -43,6 +45,7 @@ impl NativeInstance {
     pub(super) fn new(
         runtime: Arc<NativeRuntime>,
         memory_bytes_max: u64,
+        own_processes: Option<OwnProcesses>,
         body: Body,
         output: Output,
     ) -> Self {
@@ -72,6 +75,7 @@ impl NativeInstance {
         Self {
             runtime,
             memory_bytes_max,
+            own_processes,
             end: body.process.end_watch(),
             over: AtomicBool::new(false),
             body: Arc::new(Mutex::new(Some(body))),
@@ -189,6 +193,10 @@ impl Instance for NativeInstance {
     fn memory_bytes_max(&self) -> u64 {
         self.memory_bytes_max
     }
+
+    fn among_neighbours(&self) -> Option<OwnProcesses> {
+        self.own_processes.clone()
+    }
 }
 
 const SIGTERM: i32 = 15;
@@ -197,21 +205,26 @@ const SIGTERM: i32 = 15;
 #[derive(Debug)]
 pub(super) struct NativeReach {
     pub(super) control: Weak<Control>,
+    /// In the host's network, where others may listen on the port that a server was to have.
+    pub(super) own_processes: Option<OwnProcesses>,
 }
 
 impl Reach for NativeReach {
     fn connect(&self, port: u16) -> BoxFuture<'static, io::Result<TcpStream>> {
-        let control = self.control.upgrade();
+        let (control, own_processes) = (self.control.upgrade(), self.own_processes.clone());
         Box::pin(async move {
             let control = control.ok_or(io::ErrorKind::NotConnected)?;
             let socket = control.connect(port).await?;
             let stream = TcpStream::from_std(StdTcpStream::from(socket))?;
             // connect(2): the socket becomes writable when it is connected or has failed.
             stream.writable().await?;
-            match stream.take_error()? {
-                Some(error) => Err(error),
-                None => Ok(stream),
+            if let Some(error) = stream.take_error()? {
+                return Err(error);
             }
+            if let Some(own_processes) = own_processes {
+                own_processes.check_server(port).await?;
+            }
+            Ok(stream)
         })
     }
 }

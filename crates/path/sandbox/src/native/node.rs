@@ -10,7 +10,7 @@ use std::time::Duration;
 use pilot_model::ports::StartError;
 use pilot_model::timeline::Instant;
 use pilot_model::{Version, WorkerId};
-use pilot_protocols::FunctionMemory;
+use pilot_protocols::FunctionBudget;
 use pilot_sys::seqpacket;
 use pilot_wire::control::FunctionInfo;
 use serde::{Deserialize, Serialize};
@@ -146,19 +146,20 @@ impl WaitingNode {
         !self.process.has_ended()
     }
 
-    /// Makes it a version's worker. Code and packages are already mounted.
+    /// Makes it a version's worker. Code and packages are already mounted. `secrets`: variables that the version does not have.
     pub(super) async fn specialise(
         mut self,
-        sandbox: Sandbox,
+        (sandbox, home): (Sandbox, Arc<dyn Home>),
         version: &Version,
+        secrets: BTreeMap<String, String>,
         id: WorkerId,
         asked: Instant,
-        answers: FunctionMemory,
-        home: Arc<dyn Home>,
+        answers: FunctionBudget,
     ) -> Result<ForkedWorker, StartError> {
         let config = &version.config;
         let mut environment = variables::of_lambda(version, NODE_WORKER_INSIDE);
         variables::add_paths(version, variables::python_of(version), &mut environment);
+        environment.extend(secrets);
         let specification = Specification {
             cwd: CODE_INSIDE,
             handler: config.handler.clone(),

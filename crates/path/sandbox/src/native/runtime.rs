@@ -1,5 +1,6 @@
 //! One runtime: a sandbox that is pre-warmed, in use, released, or ended.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use pilot_model::runtime::provided::ProvidedRuntime;
 use pilot_model::runtime_key::{Base, Limits as KeyLimits, Mount, RuntimeKey};
 use pilot_model::timeline::Instant;
 use pilot_model::{Network, Runtime, Version, WorkerId};
-use pilot_protocols::{Awaited, Held, HttpWorker, ProvidedWorker, Start};
+use pilot_protocols::{Awaited, Held, HttpWorker, OwnProcesses, ProvidedWorker, Start};
 use pilot_sys::clock::monotonic_ns;
 use tokio::time::{Duration, Instant as Deadline, timeout_at};
 
@@ -158,7 +159,7 @@ impl NativeRuntime {
         self: &Arc<Self>,
         sandbox: Sandbox,
         command: &[String],
-        variables: std::collections::BTreeMap<String, String>,
+        variables: BTreeMap<String, String>,
         version: &Version,
     ) -> Result<NativeInstance, StartError> {
         let (program, arguments) = command
@@ -177,11 +178,13 @@ impl NativeRuntime {
         };
         let fds = [null.as_fd(), log.as_fd(), log.as_fd()];
         let process = sandbox.exec(spec, &fds).await?;
+        let own_processes = self.own_processes(&sandbox)?;
         let body = Body { sandbox, process };
         let memory_bytes_max = version.config.memory_bytes;
         Ok(NativeInstance::new(
             Arc::clone(self),
             memory_bytes_max,
+            own_processes,
             body,
             output,
         ))
@@ -193,6 +196,7 @@ impl NativeRuntime {
         command: &[String],
         version: &Arc<Version>,
         start: Start,
+        secrets: BTreeMap<String, String>,
     ) -> Result<Arc<dyn Worker>, StartError> {
         let sandbox = prewarmed.sandbox;
         let socket = sandbox
@@ -206,6 +210,7 @@ impl NativeRuntime {
         let listener = tokio::net::TcpListener::from_std(listener)
             .map_err(no_sandbox("register the runtime API"))?;
         let mut variables = variables::of_lambda(version, "/var/runtime");
+        variables.extend(secrets);
         variables::add_paths(version, variables::python_of(version), &mut variables);
         variables.insert("AWS_LAMBDA_RUNTIME_API".to_owned(), address.to_string());
         let instance = self.run(sandbox, command, variables, version).await?;
@@ -221,6 +226,7 @@ impl NativeRuntime {
         ready: Option<String>,
         version: &Arc<Version>,
         start: Start,
+        secrets: BTreeMap<String, String>,
     ) -> Result<Arc<dyn Worker>, StartError> {
         let sandbox = prewarmed.sandbox;
         let port = match self.port(SERVER_PORT) {
@@ -229,13 +235,26 @@ impl NativeRuntime {
         };
         let reach = NativeReach {
             control: Arc::downgrade(sandbox.control()),
+            own_processes: self.own_processes(&sandbox)?,
         };
-        let variables = variables::of_server(version, port);
+        let mut variables = variables::of_server(version, port);
+        variables.extend(secrets);
         let instance = self.run(sandbox, command, variables, version).await?;
         let start = begun(start);
         let worker =
             HttpWorker::come_up(start, port, ready, Arc::new(reach), Arc::new(instance)).await?;
         Ok(Arc::new(worker))
+    }
+
+    /// Whose connections are the worker's, if it is in the host's network.
+    fn own_processes(&self, sandbox: &Sandbox) -> Result<Option<OwnProcesses>, StartError> {
+        match self.state.lock().key.network() {
+            Network::Host => match sandbox.pid_namespace() {
+                Some(namespace) => Ok(Some(OwnProcesses::new(namespace))),
+                None => Err(unusable("its PID namespace is unknown")),
+            },
+            Network::None | Network::Outbound => Ok(None),
+        }
     }
 
     /// Any free port in the host's network, because others use it, too.
@@ -270,7 +289,12 @@ impl PrewarmedRuntime for NativeRuntime {
     ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>> {
         let version = Arc::clone(version);
         Box::pin(async move {
+            // First, so that a missing secret leaves the runtime as it is.
+            let secrets = self.parts.machine.secrets(&version)?.unwrap_or_default();
             let prewarmed = self.take_prewarmed()?;
+            let control = prewarmed.sandbox.control();
+            control.show_secrets(&secrets.files, self.user).await?;
+            let secrets = secrets.environment;
             let start = Start {
                 id,
                 version: Arc::clone(&version),
@@ -282,19 +306,22 @@ impl PrewarmedRuntime for NativeRuntime {
             };
             match &version.config.runtime {
                 Runtime::Provided(ProvidedRuntime { command }) => {
-                    self.provided(prewarmed, command, &version, start).await
+                    self.provided(prewarmed, command, &version, start, secrets)
+                        .await
                 }
                 Runtime::Http(HttpRuntime { command, ready }) => {
                     let ready = ready.clone();
-                    self.http(prewarmed, command, ready, &version, start).await
+                    self.http(prewarmed, command, ready, &version, start, secrets)
+                        .await
                 }
                 Runtime::Node(_) => {
                     let Some(waiting) = prewarmed.waiting else {
                         return Err(unusable("it has no Node.js"));
                     };
                     let home: Arc<dyn Home> = self;
+                    let place = (prewarmed.sandbox, home);
                     let worker = waiting
-                        .specialise(prewarmed.sandbox, &version, id, asked, start.answers, home)
+                        .specialise(place, &version, secrets, id, asked, start.answers)
                         .await?;
                     Ok(Arc::new(worker) as Arc<dyn Worker>)
                 }

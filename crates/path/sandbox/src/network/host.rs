@@ -4,6 +4,7 @@
 //! Nothing is changed before the first link: without functions that use the network, the machine tracks no connections.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::CloneFlags;
@@ -13,7 +14,7 @@ use pilot_sys::process::{self, Side};
 use pilot_sys::seqpacket;
 
 use super::forwarding::Forwarding;
-use super::link;
+use super::link::{self, LinkProblem};
 use super::table::Table;
 use crate::message::{LinkReply, MakeLink};
 
@@ -23,6 +24,8 @@ pub(crate) struct HostNetwork {
     table: Table,
     /// `None`: this machine cannot make links; the daemon knows it as well.
     netfilter: Option<Netlink>,
+    /// The folder of the records; `None` for a probe.
+    records: Option<&'static Path>,
     running: Option<Running>,
 }
 
@@ -35,11 +38,17 @@ struct Running {
 }
 
 impl HostNetwork {
-    /// `daemon` is its process id. `netfilter` will own the table.
-    pub(crate) fn new(daemon: u32, netfilter: Option<OwnedFd>) -> Self {
+    /// `daemon` is its process id. `netfilter` will own the table. What is changed is recorded in the folder `records`, so that
+    /// it can be put back when all processes of the daemon are killed.
+    pub(crate) fn new(
+        daemon: u32,
+        netfilter: Option<OwnedFd>,
+        records: Option<&'static Path>,
+    ) -> Self {
         Self {
             table: Table::of(daemon),
             netfilter: netfilter.map(Netlink::from),
+            records,
             running: None,
         }
     }
@@ -82,7 +91,8 @@ impl HostNetwork {
                     let device = self.table.device(request.number);
                     let reply = match link::make(&device, request.address, namespace.as_fd()) {
                         Ok(()) => LinkReply::Up,
-                        Err(problem) => LinkReply::Failed { problem },
+                        Err(LinkProblem::Taken) => LinkReply::Taken,
+                        Err(LinkProblem::Other(problem)) => LinkReply::Failed { problem },
                     };
                     answer(control, &reply);
                     process::exit_now(0)
@@ -105,6 +115,7 @@ impl HostNetwork {
         let route = Route::open().map_err(io("open a netlink socket"))?;
         let groups = ADDRESS_EVENTS | FORWARDING_EVENTS;
         let events = netlink::events(groups).map_err(io("listen for changes of interfaces"))?;
+        let forwarding = Forwarding::new(self.records)?;
         self.table
             .make()
             .commit(netfilter)
@@ -112,7 +123,7 @@ impl HostNetwork {
         self.running = Some(Running {
             route,
             events,
-            forwarding: Forwarding::default(),
+            forwarding,
         });
         self.follow()
     }
@@ -139,7 +150,7 @@ impl HostNetwork {
                 let _ = running.route.apply(netlink::route::remove_link(*index));
             }
         }
-        running.forwarding.undo();
+        running.forwarding.undo(&mut running.route);
         let _ = self.table.remove().commit(netfilter);
     }
 

@@ -21,7 +21,7 @@ pub(super) fn make(
     device: &str,
     address: Ipv4Addr,
     namespace: BorrowedFd<'_>,
-) -> Result<(), String> {
+) -> Result<(), LinkProblem> {
     let mut host = Route::open().map_err(|error| format!("open a netlink socket: {error}"))?;
     let [a, b, c, d] = address.octets();
     let pair = route::make_veth(&Veth {
@@ -33,7 +33,8 @@ pub(super) fn make(
     });
     host.apply(pair).map_err(|error| error.to_string())?;
     let index = host.index_of(device).map_err(|error| error.to_string())?;
-    let made = here(&mut host, device, index, address).and_then(|()| there(namespace, address));
+    let made = here(&mut host, device, index, address)
+        .and_then(|()| there(namespace, address).map_err(LinkProblem::Other));
     if made.is_err() {
         // This removes the other end, too. The socket is still in the host's namespace.
         let _ = host.apply(route::remove_link(index));
@@ -41,13 +42,33 @@ pub(super) fn make(
     made
 }
 
-fn here(host: &mut Route, device: &str, index: u32, address: Ipv4Addr) -> Result<(), String> {
+/// Why a link was not made.
+#[derive(Debug)]
+pub(super) enum LinkProblem {
+    /// The machine has a route to this address already: another daemon has given it to a function.
+    Taken,
+    /// The step and the error.
+    Other(String),
+}
+
+impl From<String> for LinkProblem {
+    fn from(problem: String) -> Self {
+        Self::Other(problem)
+    }
+}
+
+/// The route is what gives this function the address: the kernel lets only one daemon add it.
+fn here(host: &mut Route, device: &str, index: u32, address: Ipv4Addr) -> Result<(), LinkProblem> {
     without_ipv6(device)?;
     set(&forwarding(device), "1")?;
-    for message in [route::switch_on(index), route::add_route_to(address, index)] {
-        host.apply(message).map_err(|error| error.to_string())?;
+    host.apply(route::switch_on(index))
+        .map_err(|error| error.to_string())?;
+    match host.apply(route::add_route_to(address, index)) {
+        Err(error) if error.source.kind() == io::ErrorKind::AlreadyExists => {
+            Err(LinkProblem::Taken)
+        }
+        added => Ok(added.map_err(|error| error.to_string())?),
     }
-    Ok(())
 }
 
 fn there(namespace: BorrowedFd<'_>, address: Ipv4Addr) -> Result<(), String> {

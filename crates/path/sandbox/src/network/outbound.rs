@@ -31,10 +31,11 @@ pub(crate) struct Link {
 }
 
 impl Outbound {
-    pub(crate) fn new(range: Ipv4Net) -> Self {
+    /// `first` is the number of the first link. Daemons that begin at different numbers rarely meet at an address.
+    pub(crate) fn new(range: Ipv4Net, first: u32) -> Self {
         Self {
             range: range.trunc(),
-            next: AtomicU32::new(0),
+            next: AtomicU32::new(first),
             taken: Arc::default(),
         }
     }
@@ -48,33 +49,28 @@ impl Outbound {
         let refused = |problem: String| StartError::Sandbox {
             problem: format!("network = \"outbound\": {problem}"),
         };
-        let (number, link) = self.take().ok_or_else(|| {
-            refused(format!(
-                "all addresses of {} are in use: configure a larger outbound_cidr",
-                self.range
-            ))
-        })?;
-        let io = |error: std::io::Error| refused(error.to_string());
-        let (answers, theirs) = Channel::pair().map_err(io)?;
-        let request = MakeLink {
-            number,
-            address: link.address,
-        };
-        spawner
-            .make_link(request, theirs, sandbox.network_namespace())
-            .map_err(io)?;
-        let message = tokio::time::timeout(ANSWER_TIME_MAX, answers.receive())
-            .await
-            .map_err(|_| refused("the spawner did not answer in time".to_owned()))?
-            .map_err(io)?
-            .ok_or_else(|| refused("the spawner closed its socket without an answer".to_owned()))?;
-        match serde_json::from_slice(&message.bytes) {
-            Ok(LinkReply::Up) => Ok(link),
-            Ok(LinkReply::Failed { problem }) => Err(refused(problem)),
-            Err(error) => Err(refused(format!(
-                "the spawner sent an invalid answer: {error}"
-            ))),
+        for _ in 0..TRIES_MAX {
+            let (number, link) = self.take().ok_or_else(|| {
+                refused(format!(
+                    "all addresses of {} are in use: set outbound_cidr in pilotd.toml to a larger range",
+                    self.range
+                ))
+            })?;
+            let request = MakeLink {
+                number,
+                address: link.address,
+            };
+            match ask(spawner, sandbox, request).await.map_err(refused)? {
+                LinkReply::Up => return Ok(link),
+                LinkReply::Taken => {}
+                LinkReply::Failed { problem } => return Err(refused(problem)),
+            }
         }
+        Err(refused(format!(
+            "other daemons of this machine use {TRIES_MAX} addresses of {} in a row: set outbound_cidr in pilotd.toml to \
+             another range",
+            self.range
+        )))
     }
 
     /// The next free address, and a number that was not used recently, since an old link with the same name or address may not
@@ -96,6 +92,25 @@ impl Outbound {
     }
 }
 
+/// Requests one link from the spawner.
+async fn ask(spawner: &Spawner, sandbox: &Sandbox, request: MakeLink) -> Result<LinkReply, String> {
+    let io = |error: std::io::Error| error.to_string();
+    let (answers, theirs) = Channel::pair().map_err(io)?;
+    spawner
+        .make_link(request, theirs, sandbox.network_namespace())
+        .map_err(io)?;
+    let message = tokio::time::timeout(ANSWER_TIME_MAX, answers.receive())
+        .await
+        .map_err(|_| "the spawner did not answer in time".to_owned())?
+        .map_err(io)?
+        .ok_or_else(|| "the spawner closed its socket without an answer".to_owned())?;
+    serde_json::from_slice(&message.bytes)
+        .map_err(|error| format!("the spawner sent an invalid answer: {error}"))
+}
+
+/// How many addresses of other daemons are skipped for one link. Each try takes about a millisecond.
+const TRIES_MAX: u32 = 256;
+
 impl Drop for Link {
     fn drop(&mut self) {
         self.taken.lock().remove(&self.address);
@@ -108,7 +123,7 @@ mod tests {
 
     #[test]
     fn addresses_are_of_the_range_and_never_given_twice() {
-        let outbound = Outbound::new("10.1.2.3/29".parse().unwrap());
+        let outbound = Outbound::new("10.1.2.3/29".parse().unwrap(), 0);
         let links: Vec<_> = std::iter::from_fn(|| outbound.take()).collect();
         let addresses: Vec<_> = links
             .iter()
@@ -119,7 +134,7 @@ mod tests {
 
     #[test]
     fn an_address_given_back_is_given_again_after_the_others() {
-        let outbound = Outbound::new("10.1.2.0/30".parse().unwrap());
+        let outbound = Outbound::new("10.1.2.0/30".parse().unwrap(), 0);
         let (_, first) = outbound.take().unwrap();
         let (first_address, _) = (first.address, drop(first));
         let (_, second) = outbound.take().unwrap();
@@ -132,7 +147,7 @@ mod tests {
     #[test]
     fn a_range_without_addresses_gives_none() {
         for range in ["10.0.0.0/32", "10.0.0.0/31"] {
-            assert!(Outbound::new(range.parse().unwrap()).take().is_none());
+            assert!(Outbound::new(range.parse().unwrap(), 0).take().is_none());
         }
     }
 }

@@ -9,8 +9,9 @@ use pilot_sys::netlink::{Netlink, Protocol};
 use pilot_sys::process::{self, Side};
 use pilot_sys::seqpacket;
 
+use super::OUTBOUND_CIDR_DEFAULT;
 use super::host::HostNetwork;
-use super::{OUTBOUND_CIDR_DEFAULT, link};
+use super::link::{self, LinkProblem};
 use crate::message::MakeLink;
 
 /// Why `network = "outbound"` is not available, if so. Must be called while the process has one thread.
@@ -49,7 +50,7 @@ const FINE: &str = "fine";
 fn attempt() -> Result<(), String> {
     let netfilter = Netlink::open(Protocol::Netfilter)
         .map_err(|error| format!("the kernel has no nf_tables: {error}"))?;
-    let mut host = HostNetwork::new(1, Some(OwnedFd::from(netfilter)));
+    let mut host = HostNetwork::new(1, Some(OwnedFd::from(netfilter)), None);
     host.run()?;
     let namespace = File::open("/proc/self/ns/net")
         .map_err(|error| format!("open /proc/self/ns/net: {error}"))?;
@@ -57,5 +58,8 @@ fn attempt() -> Result<(), String> {
         number: 0,
         address: OUTBOUND_CIDR_DEFAULT.network(),
     };
-    link::make("pilot", request.address, namespace.as_fd())
+    link::make("pilot", request.address, namespace.as_fd()).map_err(|problem| match problem {
+        LinkProblem::Taken => "the address of the probe is taken".to_owned(),
+        LinkProblem::Other(problem) => problem,
+    })
 }

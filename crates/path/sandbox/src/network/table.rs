@@ -5,8 +5,9 @@
 //! anything but a function and within a connection limit, or answers (`forward`). The host does not connect to functions either
 //! (`output`).
 
+use pilot_sys::netlink::credentials;
 use pilot_sys::netlink::nftables::{
-    ChainKind, Expression, Hook, IPV4, Meta, TCP, Transaction, UDP, UNICAST, state,
+    ChainKind, Expression, Hook, IPV4, Meta, Transaction, UNICAST, state,
 };
 
 /// Prefix of all devices of all daemons.
@@ -111,16 +112,6 @@ impl Table {
 
 /// Allows functions to send only IPv4, from their own address, to other machines.
 fn arriving() -> Vec<Vec<Expression>> {
-    let names = |to: &[Expression], protocol: u8| {
-        let to_port = [
-            Expression::Load(Meta::TransportProtocol),
-            Expression::Is(vec![protocol]),
-            Expression::LoadTransport { offset: 2, len: 2 },
-            Expression::Is(DNS.to_be_bytes().into()),
-            Expression::Accept,
-        ];
-        [to, &to_port].concat()
-    };
     let mut rules = vec![
         vec![
             Expression::Load(Meta::NetworkProtocol),
@@ -139,32 +130,10 @@ fn arriving() -> Vec<Vec<Expression>> {
             Expression::Drop,
         ],
     ];
-    // Some clouds also run a resolver there.
-    for bytes in CREDENTIALS {
-        let to = [
-            // The destination, or its first bytes.
-            Expression::LoadNetwork {
-                offset: 16,
-                len: u32::try_from(bytes.len()).unwrap_or(4),
-            },
-            Expression::Is(bytes.to_vec()),
-        ];
-        rules.push(names(&to, UDP));
-        rules.push(names(&to, TCP));
-        rules.push([&to[..], &[Expression::Drop]].concat());
-    }
+    // Functions have no IPv6.
+    rules.extend(credentials::refusals_ipv4());
     rules
 }
-
-/// Where clouds serve the machine's credentials, as the first bytes of addresses: the link-local addresses, which must not be forwarded
-/// anyway (RFC 3927, 7), and the addresses of Alibaba Cloud, Azure and Oracle Cloud. Those of IPv6 need no rule, because functions
-/// have no IPv6.
-const CREDENTIALS: [&[u8]; 4] = [
-    &[169, 254],
-    &[100, 100, 100, 200],
-    &[168, 63, 129, 16],
-    &[192, 0, 0, 192],
-];
 
 /// Limits a function's new connections: the machine has one table for all connections, which no function may fill.
 fn too_many() -> Vec<Expression> {
@@ -217,7 +186,6 @@ const LINKS_MAX: u32 = 65_536;
 
 const ARRIVING: &str = "arriving";
 const GUARD: &str = "guard";
-const DNS: u16 = 53;
 
 /// After connection tracking, before destination NAT (`NF_IP_PRI_MANGLE`, include/uapi/linux/netfilter_ipv4.h).
 const BEFORE_NAT: i32 = -150;

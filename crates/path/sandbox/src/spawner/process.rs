@@ -2,7 +2,6 @@
 //! of the socket closes; its inits notice that on their own sockets.
 
 use std::convert::Infallible;
-use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -12,16 +11,17 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
-use nix::unistd::{Gid, Uid, getegid, geteuid, read, setgroups, setresgid, setresuid, write};
 use pilot_sys::process::{self, Side};
 use pilot_sys::{mount, seqpacket};
 
 use crate::filter::Filters;
-use crate::init::{self, OWN_NAMESPACES, OwnNetwork};
+use crate::init::{self, OWN_NAMESPACES, Own, OwnNetwork};
 use crate::isolation::UserNamespace;
 use crate::message::{InitReply, MakeSandbox, SpawnerRequest, TreeReply};
 use crate::network::host::HostNetwork;
 use crate::rootfs;
+
+use super::users;
 
 /// Runs the spawner on its socket.
 pub(super) fn run(
@@ -55,7 +55,7 @@ fn serve(
     ] {
         process::ignore_signal(signal)?;
     }
-    let user_namespace = match make_user_namespace(wanted) {
+    let user_namespace = match users::make_shared(wanted) {
         Ok(namespace) => namespace,
         Err(error) => {
             // Every request reports this error, because the daemon has long continued.
@@ -69,7 +69,7 @@ fn serve(
         };
         let mut fds = message.fds.into_iter();
         let Some(control) = fds.next() else { continue };
-        let namespace = fds.next();
+        let (namespace, outer_users) = (fds.next(), fds.next());
         let request = match serde_json::from_slice(&message.bytes) {
             Ok(SpawnerRequest::Sandbox(request)) => request,
             Ok(SpawnerRequest::Link(request)) => {
@@ -89,13 +89,12 @@ fn serve(
         };
         match process::fork_with(CloneFlags::empty()) {
             Ok(Side::Child) => {
-                if let Err(problem) = help(
-                    &request,
-                    &control,
-                    namespace.as_ref(),
-                    user_namespace.as_ref(),
-                    filters,
-                ) {
+                let outer = Outer {
+                    processes: namespace.as_ref(),
+                    users: outer_users.as_ref().or(user_namespace.as_ref()),
+                    wanted,
+                };
+                if let Err(problem) = help(&request, &control, &outer, filters) {
                     fail(&control, &problem);
                 }
                 process::exit_now(0)
@@ -139,19 +138,35 @@ fn refuse_all(socket: &OwnedFd, problem: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// What a sandbox is nested in.
+struct Outer<'a> {
+    /// A PID namespace.
+    processes: Option<&'a OwnedFd>,
+    /// A user namespace; `None`: the spawner's.
+    users: Option<&'a OwnedFd>,
+    wanted: UserNamespace,
+}
+
 /// The helper: builds the root, enters the namespaces, and forks the sandbox's init. (The init cannot be the spawner's own
 /// child: clone(2) does not allow CLONE_PARENT with CLONE_NEWPID.)
 fn help(
     request: &MakeSandbox,
     control: &OwnedFd,
-    nested_in: Option<&OwnedFd>,
-    user_namespace: Option<&OwnedFd>,
+    outer: &Outer<'_>,
     filters: &Filters,
 ) -> Result<(), String> {
     let what = |step: &'static str| move |error: nix::Error| format!("{step}: {error}");
+    // While /proc is still the host's.
+    let own_users = request
+        .own_users
+        .then(|| users::make_inside(outer.users, outer.wanted))
+        .transpose()
+        .map_err(|error| {
+            format!("make a user namespace (user.max_user_namespaces is its limit): {error}")
+        })?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(what("unshare the mount namespace"))?;
     rootfs::enter(&request.root).map_err(|error| error.to_string())?;
-    if let Some(parent) = nested_in {
+    if let Some(parent) = outer.processes {
         setns(parent, CloneFlags::CLONE_NEWPID).map_err(what("nest the PID namespace"))?;
         // Only a process that is itself in a PID namespace can make one inside it (copy_pid_ns() in kernel/pid_namespace.c).
         match process::fork_with(CloneFlags::empty()).map_err(|error| format!("fork: {error}"))? {
@@ -159,12 +174,9 @@ fn help(
             Side::Child => {}
         }
     }
-    if let Some(user_namespace) = user_namespace {
-        setns(user_namespace, CloneFlags::CLONE_NEWUSER)
-            .map_err(what("enter the user namespace"))?;
-        setgroups(&[]).map_err(what("drop groups"))?;
-        setresgid(ROOT_INSIDE.1, ROOT_INSIDE.1, ROOT_INSIDE.1).map_err(what("change group"))?;
-        setresuid(ROOT_INSIDE.0, ROOT_INSIDE.0, ROOT_INSIDE.0).map_err(what("change user"))?;
+    if let Some(user_namespace) = own_users.as_ref().or(outer.users) {
+        users::enter(user_namespace, outer.wanted)
+            .map_err(|error| format!("enter the user namespace: {error}"))?;
     }
     let mut flags = OWN_NAMESPACES;
     let mut network = OwnNetwork::No;
@@ -177,52 +189,12 @@ fn help(
         Side::Child => {
             let control = control.try_clone().map_err(|error| error.to_string())?;
             process::child_main(vec![control], |mut kept| {
-                init::run(kept.pop(), filters, network, request.usage)
+                let own = Own {
+                    network,
+                    users: request.own_users,
+                };
+                init::run(kept.pop(), filters, own, request.usage)
             })
-        }
-    }
-}
-
-/// The inits' user and group in the user namespace.
-const ROOT_INSIDE: (Uid, Gid) = (Uid::from_raw(0), Gid::from_raw(0));
-
-/// Number of users and groups that a sandbox's user namespace maps.
-const IDS: u32 = 65_536;
-
-/// Makes the user namespace that all sandboxes share. As the host's root: ids 0-65535 inside are `base…` outside. Otherwise:
-/// this process moves into a namespace that only has its own user, as 0, and the function returns `None`.
-fn make_user_namespace(wanted: UserNamespace) -> io::Result<Option<OwnedFd>> {
-    match wanted {
-        UserNamespace::None => Ok(None),
-        UserNamespace::Own => {
-            let (user, group) = (geteuid(), getegid());
-            // Also a mount namespace of its own, so that its mounts may be copied (open_tree(2)).
-            unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
-            fs::write("/proc/self/setgroups", "deny")?;
-            fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
-            fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
-            Ok(None)
-        }
-        UserNamespace::Mapped { base } => {
-            // The child makes it, and lives until it has been mapped and opened.
-            let (ours, theirs) = seqpacket::stream_pair()?;
-            match process::fork_with(CloneFlags::CLONE_NEWUSER)? {
-                Side::Child => {
-                    drop(ours);
-                    let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-                    let _ = read(&theirs, &mut [0]);
-                    process::exit_now(0)
-                }
-                Side::Parent(child) => {
-                    drop(theirs);
-                    let map = format!("0 {base} {IDS}");
-                    fs::write(format!("/proc/{child}/uid_map"), &map)?;
-                    fs::write(format!("/proc/{child}/gid_map"), &map)?;
-                    let namespace = File::open(format!("/proc/{child}/ns/user"))?;
-                    write(&ours, b"x")?;
-                    Ok(Some(namespace.into()))
-                }
-            }
         }
     }
 }

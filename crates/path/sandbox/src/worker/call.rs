@@ -1,13 +1,14 @@
 //! Calls over a worker's channel, one at a time, on the caller's task. There is no reader task, because waking one costs more
 //! than everything here.
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 
 use bytes::Bytes;
 use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, Part, StartError};
 use pilot_model::timeline::Instant;
-use pilot_protocols::{FREE_LEN, FunctionMemory, Reserved};
+use pilot_protocols::{FREE_LEN, FunctionBudget, Reserved};
 use pilot_sys::clock::monotonic_ns;
 use pilot_sys::seqpacket;
 use pilot_wire::meta::{DoneMeta, HeadMeta};
@@ -17,6 +18,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::output::Output;
+use crate::child::{ChildEnd, or_end};
 
 /// The daemon's end of a channel, and the output that belongs to it.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ pub(crate) struct Reader {
     stream: OwnedReadHalf,
     decoder: FrameDecoder,
     output: Output,
-    answers: FunctionMemory,
+    answers: FunctionBudget,
     /// For the frame that is arriving, if it is a long one.
     reserved: Option<Reserved>,
 }
@@ -58,7 +60,7 @@ impl Connection {
     pub(crate) fn new(
         channel: OwnedFd,
         output: Output,
-        answers: FunctionMemory,
+        answers: FunctionBudget,
     ) -> Result<Self, StartError> {
         let stream = UnixStream::from_std(channel.into()).map_err(|error| StartError::Sandbox {
             problem: format!("register a worker's channel: {error}"),
@@ -87,6 +89,22 @@ impl Connection {
 
     pub(crate) async fn frame(&mut self) -> Result<Frame, CallError> {
         self.reader.frame().await
+    }
+
+    /// Sends the values of secrets, which the worker reads before it runs user code. If the worker ends instead, waiting for its first
+    /// frame says why.
+    pub(crate) async fn give(
+        &mut self,
+        environment: &BTreeMap<String, String>,
+        ended: impl Future<Output = ChildEnd>,
+    ) -> Result<(), StartError> {
+        let frame = secrets_frame(environment).map_err(|problem| StartError::Sandbox {
+            problem: format!("send a worker its secrets: {problem}"),
+        })?;
+        let (output, writer) = (&mut self.reader.output, &mut self.writer);
+        let written = output.drain_while(writer.write_all(&frame));
+        let _ = or_end(written, ended).await;
+        Ok(())
     }
 
     /// Calls the worker, and returns the whole answer or the head of a streamed one.
@@ -142,6 +160,14 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// The frame `SECRETS`.
+fn secrets_frame(environment: &BTreeMap<String, String>) -> Result<Vec<u8>, String> {
+    let meta = serde_json::json!({ "environment": environment }).to_string();
+    let header = Header::new(Kind::Secrets, 0, meta.as_bytes(), b"");
+    let header = header.map_err(|error| error.to_string())?;
+    Ok([&header.encode()[..], meta.as_bytes()].concat())
 }
 
 impl Reader {

@@ -28,8 +28,10 @@ pub(crate) fn engine_config(dir: &Path) -> EngineConfig {
         tmp_bytes_max: 64 << 20,
         pids_max: 64,
         template_memory_bytes: 2 << 30,
+        total: None,
         outbound_cidr: OUTBOUND_CIDR_DEFAULT,
-        answers: pilot_protocols::AnswerMemory::default(),
+        answers: pilot_protocols::MemoryBudget::default(),
+        secrets: Arc::new(pilot_testkit::FixedSecrets::default()),
     }
 }
 

@@ -8,12 +8,12 @@ use axum::response::Response;
 use futures_util::StreamExt;
 use http_body_util::BodyExt;
 use pilot_model::access::{Caller, Grant, Role};
-use pilot_model::api::{ApiError, DeployEvent, LayerInfo};
+use pilot_model::api::{ApiError, DeployEvent, LayerInfo, PruneReport, PruneRequest};
 use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
 };
-use pilot_model::ports::{Observed, Scaling};
+use pilot_model::ports::{Observed, Scaling, SecretUser};
 use pilot_model::status::{PoolStatus, Totals};
 use pilot_model::{BoxFuture, FunctionName, FunctionSpec, LayerId, VersionId};
 use pilot_telemetry::{Bus, BusConfig};
@@ -82,6 +82,7 @@ impl ControlPlane for FakeControl {
         &self,
         name: FunctionName,
         spec: FunctionSpec,
+        _only_of: Option<String>,
         archive: File,
         progress: Said,
     ) -> BoxFuture<'static, Result<DeployReport, DeployError>> {
@@ -99,6 +100,20 @@ impl ControlPlane for FakeControl {
             deployed.send((name.clone(), spec, whole(archive))).unwrap();
             Ok(report(name))
         })
+    }
+
+    fn users(&self, _secret: &pilot_model::SecretId) -> Vec<SecretUser> {
+        Vec::new()
+    }
+
+    fn renew(&self, _name: &FunctionName) {}
+
+    fn prune(&self, request: PruneRequest) -> BoxFuture<'static, Result<PruneReport, DeployError>> {
+        let report = PruneReport {
+            dry_run: request.dry_run,
+            ..PruneReport::default()
+        };
+        Box::pin(async move { Ok(report) })
     }
 
     fn list(&self) -> Vec<FunctionSummary> {
@@ -235,9 +250,18 @@ impl Bench {
             deployed: sender,
             refuse: Mutex::default(),
         });
+        let key = pilot_seal::SealingKey::random_text().unwrap();
+        let key = Arc::new(pilot_seal::SealingKey::parse(&key, "the.key").unwrap());
         let parts = AdminParts {
             control: Arc::clone(&control) as Arc<dyn ControlPlane>,
-            tokens: Arc::new(TokenStore::open(folder.path().join("tokens.json"), vec![]).unwrap()),
+            tokens: {
+                let path = folder.path().join("tokens.json");
+                Arc::new(TokenStore::open(path, vec![], Arc::clone(&key)).unwrap())
+            },
+            secrets: {
+                let path = folder.path().join("secrets.json");
+                Arc::new(SecretStore::open(path, key).unwrap())
+            },
             refused_connections: Arc::new(|| vec![("too_slow", 7)]),
             observations: Arc::clone(&observations),
             metrics,

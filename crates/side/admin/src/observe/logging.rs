@@ -21,6 +21,8 @@ pub(super) struct Logging {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) telling: Telling,
+    /// When a log was last not written.
+    pub(super) failed: Option<Instant>,
 }
 
 impl Subscriber for Logging {
@@ -66,18 +68,24 @@ impl Subscriber for Logging {
 }
 
 impl Logging {
-    fn write(&self, name: &FunctionName, lines: &[u8]) {
+    fn write(&mut self, name: &FunctionName, lines: &[u8]) {
         if lines.is_empty() {
             return;
         }
         if let Err(error) = self.logs.append(name, lines) {
-            // For example because the disk is full. The log tells it once; the metric counts.
-            if self.metrics.log_errors().inc() == 0 {
+            // For example because the disk is full. The log says it once per failure of any length; the metric counts.
+            self.metrics.log_errors().inc();
+            let now = Instant::now();
+            let failed = self.failed.replace(now);
+            if failed.is_none_or(|at| now.duration_since(at) > WORKS_AGAIN_AFTER) {
                 tracing::warn!(%error, function = %name, "a function's log was not written");
             }
         }
     }
 }
+
+/// A log that is not written after this time without an error is told again.
+const WORKS_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// An invocation as Lambda logs it: START, what was printed, why it failed, END, REPORT. Of an HTTP server, the first two are events
 /// of their own.

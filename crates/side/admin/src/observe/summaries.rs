@@ -8,7 +8,7 @@ use pilot_model::invocation::InvocationSummary;
 use pilot_model::ports::{Clock, Observation};
 use pilot_model::status::Totals;
 use pilot_model::{
-    Event, FunctionName, InvocationId, InvocationRecord, Outcome, StartKind, Timeline,
+    Event, FunctionName, InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Transfer,
 };
 use pilot_telemetry::Subscriber;
 
@@ -36,6 +36,7 @@ struct Seen {
     start: StartKind,
     outcome: Outcome,
     timeline: Timeline,
+    transfers: Vec<Transfer>,
     received_unix_ms: u64,
 }
 
@@ -91,6 +92,7 @@ impl Summary {
             start: record.start,
             outcome: record.outcome,
             timeline: record.timeline,
+            transfers: record.transfers.clone(),
             received_unix_ms: now.of(record.timeline.received),
         };
         if record.start != StartKind::Warm {
@@ -107,6 +109,7 @@ impl Seen {
             start: self.start,
             outcome: self.outcome,
             timeline: self.timeline,
+            transfers: self.transfers.clone(),
             received_unix_ms: self.received_unix_ms,
         }
     }

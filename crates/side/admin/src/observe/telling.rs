@@ -96,6 +96,7 @@ impl Telling {
             Outcome::Timeout => "an invocation timed out",
             Outcome::Crash => "a worker crashed during an invocation",
             Outcome::OutOfMemory => "a worker was killed because memory was short",
+            Outcome::InputError => "an input could not be fetched",
             Outcome::InitError => "no worker came up for an invocation",
             // Errors of the handler are for the function's log. A client that hangs up, and a limit of the function, are usual.
             Outcome::Ok | Outcome::FunctionError | Outcome::Throttled | Outcome::Cancelled => {

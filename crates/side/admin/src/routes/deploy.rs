@@ -50,6 +50,7 @@ pub(crate) struct DeployForm {
         (status = 200, description = "A line of JSON per event; the last is done or failed", body = DeployEvent, content_type = "application/x-ndjson"),
         (status = 400, description = "The form is invalid", body = ApiError),
         (status = 413, description = "The archive is over the limit", body = ApiError),
+        (status = 507, description = "The disk is full", body = ApiError),
     ),
 )]
 pub(crate) async fn deploy(
@@ -68,9 +69,12 @@ pub(crate) async fn deploy(
     upload.spec.owner = owner(grant, &name, upload.spec.owner)?;
     // Again, because the function may have got an owner while the upload arrived.
     owns(&admin, grant, &name).await?;
+    super::secrets::resolve(&admin, grant, &name, &mut upload.spec)?;
+    // And once more when its turn has come: another deployment of the same name may be before it.
+    let only_of = grant.owner.clone().filter(|_| !grant.is_admin());
     // Waits while too many archives are unpacked. The semaphore is never closed, so this is never an error.
     let permit = Arc::clone(&admin.inner.uploads).acquire_owned().await.ok();
-    let body = start(&admin, name, upload, permit);
+    let body = start(&admin, name, upload, only_of, permit);
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
@@ -183,6 +187,7 @@ fn start(
     admin: &Admin,
     name: FunctionName,
     upload: Upload,
+    only_of: Option<String>,
     permit: Option<OwnedSemaphorePermit>,
 ) -> Body {
     let (line, lines) = mpsc::channel::<Bytes>(LINES_MAX);
@@ -192,11 +197,12 @@ fn start(
         // A client that does not read misses lines, but never the last one.
         let _ = line.try_send(json_line(&DeployEvent::Progress(progress)));
     });
-    let deployment = admin
-        .inner
-        .parts
-        .control
-        .deploy(name, upload.spec, upload.code, progress);
+    let deployment =
+        admin
+            .inner
+            .parts
+            .control
+            .deploy(name, upload.spec, only_of, upload.code, progress);
     let mut deployments = admin.inner.deployments.lock();
     while deployments.try_join_next().is_some() {}
     deployments.spawn(async move {

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use bytes::Bytes;
 use pilot_model::access::{Caller, Role};
-use pilot_model::api::{ApiError, RollbackRequest, ScaleRequest};
+use pilot_model::api::{ApiError, HIDDEN, RollbackRequest, ScaleRequest};
 use pilot_model::deployment::{DeployError, FunctionDescription, FunctionSummary, RollbackReport};
 use pilot_model::ports::Scaling;
 use pilot_model::status::PoolStatus;
+use serde::Deserialize;
 
 use super::function_name;
 use crate::admin::Admin;
@@ -47,10 +48,20 @@ pub(crate) async fn list(
     Json(blocking(listed).await)
 }
 
+/// How much a description says.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DescribeQuery {
+    /// Whether it has the values of environment variables. The values of secrets are never in it.
+    #[serde(default)]
+    values: bool,
+}
+
 /// One function.
 #[utoipa::path(
     get, path = "/_pilot/v1/functions/{name}", tag = "functions",
-    params(("name" = String, Path, description = "The function")),
+    params(("name" = String, Path, description = "The function"), DescribeQuery),
     responses(
         (status = 200, description = "Configuration, template, newest invocations", body = FunctionDescription),
         (status = 404, description = "No such function", body = ApiError),
@@ -59,11 +70,17 @@ pub(crate) async fn list(
 pub(crate) async fn describe(
     State(admin): State<Admin>,
     Path(name): Path<String>,
+    Query(query): Query<DescribeQuery>,
 ) -> Result<Json<FunctionDescription>, Failure> {
     let name = function_name(&name)?;
     let control = Arc::clone(&admin.inner.parts.control);
     let wanted = name.clone();
-    let found = blocking(move || control.describe(&wanted)).await;
+    let mut found = blocking(move || control.describe(&wanted)).await;
+    if let (false, Some(found)) = (query.values, &mut found) {
+        for value in found.config.environment.values_mut() {
+            HIDDEN.clone_into(value);
+        }
+    }
     found.map(Json).ok_or_else(|| Failure::not_found(&name))
 }
 

@@ -47,6 +47,7 @@ pub(crate) async fn find(
         (status = 200, description = "It is there, and stays for the deployment that follows", body = LayerInfo),
         (status = 400, description = "The archive is invalid, or its content has another id", body = ApiError),
         (status = 413, description = "The layer is over a limit", body = ApiError),
+        (status = 507, description = "The disk is full", body = ApiError),
     ),
 )]
 pub(crate) async fn add(

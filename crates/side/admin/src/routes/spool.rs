@@ -142,8 +142,12 @@ fn busy() -> Failure {
 }
 
 fn disk(error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "disk_full",
+        _ => "internal",
+    };
     Failure::new(
-        "internal",
+        code,
         format!("the upload could not be written to the data directory: {error}"),
     )
 }

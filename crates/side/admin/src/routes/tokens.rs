@@ -15,7 +15,7 @@ use crate::error::Failure;
     post, path = "/_pilot/v1/tokens", operation_id = "create_token", tag = "tokens",
     request_body = TokenRequest,
     responses(
-        (status = 200, description = "The token, which is shown only here", body = CreatedToken),
+        (status = 200, description = "The token and its access key, which are shown only here", body = CreatedToken),
         (status = 400, description = "The request is invalid", body = ApiError),
     ),
 )]
@@ -25,9 +25,8 @@ pub(crate) async fn create(
 ) -> Result<Json<CreatedToken>, Failure> {
     let request: TokenRequest =
         super::from_json(&body).map_err(|problem| Failure::new("bad_request", problem))?;
-    let name = request.name.clone();
-    let token = blocking(move || admin.inner.parts.tokens.create(request)).await?;
-    Ok(Json(CreatedToken { name, token }))
+    let created = blocking(move || admin.inner.parts.tokens.create(request)).await?;
+    Ok(Json(created))
 }
 
 /// All tokens, without themselves.

@@ -80,14 +80,26 @@ impl Container {
                 output: String::new(),
             });
         }
+        let wanted = &version.config.secrets;
+        let secrets = self.parts.config.secrets.values(wanted);
+        // Containers cannot have files. The engine does not see these variables: the program gets them from the shim.
+        let secrets = secrets.map_err(|error| StartError::Runtime {
+            problem: error.to_string(),
+            output: String::new(),
+        })?;
+        let secrets = secrets.environment;
         let code = (*contract == Contract::Shim).then_some(&*version);
         self.show(code).await?;
         match contract {
             Contract::Http => {
                 let port = self.free_port(HTTP_PORT).await?;
-                let variables = environment::of_server(&version, &self.image, &self.user, port);
+                let mut variables = environment::of_server(&version, &self.image, &self.user, port);
+                variables.extend(secrets);
                 let instance = self.run(&version, command, &variables).await?;
-                let inside = Arc::new(Inside::new(Arc::clone(&self.shim)));
+                let inside = Arc::new(Inside::new(
+                    Arc::clone(&self.shim),
+                    self.own_processes.clone(),
+                ));
                 let start = self.start_of(&version, id, asked);
                 let worker =
                     HttpWorker::come_up(start, port, ready.clone(), inside, instance).await?;
@@ -99,7 +111,8 @@ impl Container {
                     .await
                     .map_err(cannot("listen in the container"))?;
                 let port = listener.local_addr().map_or(0, |address| address.port());
-                let variables = environment::of_lambda(&version, &self.image, &self.user, port);
+                let mut variables = environment::of_lambda(&version, &self.image, &self.user, port);
+                variables.extend(secrets);
                 let instance = self.run(&version, command, &variables).await?;
                 let start = self.start_of(&version, id, asked);
                 Ok(Arc::new(
@@ -108,7 +121,8 @@ impl Container {
             }
             Contract::Shim => {
                 *self.usage.lock() = None;
-                let variables = environment::of_program(&version, &self.image, &self.user);
+                let mut variables = environment::of_program(&version, &self.image, &self.user);
+                variables.extend(secrets);
                 let command = command.clone();
                 Ok(Arc::new(ProgramWorker::new(
                     id, asked, self, version, command, variables,

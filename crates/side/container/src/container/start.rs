@@ -1,17 +1,22 @@
 //! The start of a container: it is created and started, its shim connects, and its initial state is recorded.
 
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pilot_model::Network;
 use pilot_model::ports::StartError;
 use pilot_model::runtime_key::{Base, RuntimeKey};
+use pilot_protocols::OwnProcesses;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
 use super::{Container, Shown};
 use crate::cgroup::Counters;
+use crate::credentials;
 use crate::engine::CreateOptions;
 use crate::folder::{Folder, SOCKET, VOLUME_INSIDE};
 use crate::image::Image;
@@ -42,7 +47,8 @@ impl Container {
         let name = parts.next_name();
         let folder = {
             let (run, name) = (parts.config.dir.clone(), name.clone());
-            tokio::task::spawn_blocking(move || Folder::make(&run, &name))
+            let limit = parts.config.volume;
+            tokio::task::spawn_blocking(move || Folder::make(&run, &name, limit))
                 .await
                 .map_err(io::Error::other)
                 .and_then(|made| made)
@@ -68,7 +74,9 @@ impl Container {
         let caller = caller(&parts, name, door).await?;
         // Absent, or 0, if the container is not in a PID namespace below the daemon's.
         let pid = caller.peer_cred().ok().and_then(|peer| peer.pid());
-        let counters = Counters::of(pid.and_then(|pid| u32::try_from(pid).ok()));
+        let pid = pid.and_then(|pid| u32::try_from(pid).ok());
+        let counters = Counters::of(pid);
+        let (own_processes, kept_from_credentials) = restrict(&key, pid).await?;
         let shim = Shim::greet(caller)
             .await
             .map_err(|error| sandbox("talk to a container", error))?;
@@ -105,6 +113,8 @@ impl Container {
             image,
             user,
             counters: Arc::new(counters),
+            own_processes,
+            kept_from_credentials,
             new,
             key: Mutex::new(key),
             usage: Mutex::new(None),
@@ -152,6 +162,67 @@ fn places(image: &Image) -> Vec<String> {
     .map(str::to_owned)
     .chain(image.volumes.iter().cloned())
     .collect()
+}
+
+/// What follows from its network: whose connections are the container's, and whether it is kept from credentials.
+async fn restrict(
+    key: &RuntimeKey,
+    shim: Option<u32>,
+) -> Result<(Option<OwnProcesses>, Result<(), String>), StartError> {
+    if key.network() == Network::Host {
+        return Ok((Some(own_processes(shim)?), Ok(())));
+    }
+    let kept_from_credentials = keep_from_credentials(shim).await;
+    if key.network() == Network::Outbound {
+        check_credentials(&kept_from_credentials)?;
+    }
+    Ok((None, kept_from_credentials))
+}
+
+/// Whose connections in the host's network are the container's.
+fn own_processes(shim: Option<u32>) -> Result<OwnProcesses, StartError> {
+    let around = shim
+        .filter(|pid| *pid != 0)
+        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        .and_then(OwnProcesses::around);
+    around.map_err(|error| {
+        sandbox(
+            "tell a container's connections from those of others in the host's network",
+            format!(
+                "{error}: its processes are not below the daemon's PID namespace; run the daemon on the host, or use another network"
+            ),
+        )
+    })
+}
+
+/// Before its first program runs. A container without a network may get one later.
+async fn keep_from_credentials(shim: Option<u32>) -> Result<(), String> {
+    // The owner of this folder is the daemon's user.
+    let is_root = fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    if !is_root {
+        // Said in docs/security-model.md. Whoever may use the engine is as good as root.
+        return Ok(());
+    }
+    match shim.filter(|pid| *pid != 0) {
+        Some(pid) => tokio::task::spawn_blocking(move || credentials::refuse(pid))
+            .await
+            .unwrap_or_else(|error| Err(error.to_string())),
+        None => Err(
+            "its processes are not below the daemon's PID namespace; run the daemon on the host, or use another network"
+                .to_owned(),
+        ),
+    }
+}
+
+/// A container may only have a network if it is kept from the credentials.
+pub(super) fn check_credentials(kept: &Result<(), String>) -> Result<(), StartError> {
+    match kept {
+        Ok(()) => Ok(()),
+        Err(problem) => Err(sandbox(
+            "keep a container from the addresses where clouds serve the machine's credentials",
+            problem,
+        )),
+    }
 }
 
 fn sandbox(what: &str, problem: impl std::fmt::Display) -> StartError {

@@ -226,7 +226,7 @@ pub(crate) async fn a_container_takes_another_versions_code(stage: Stage) {
     assert!(format!("{error:?}").contains("code:\\n"), "{error:?}");
 }
 
-async fn adapted(runtime: &Arc<dyn PrewarmedRuntime>, to: &Arc<RuntimeKey>) {
+pub(crate) async fn adapted(runtime: &Arc<dyn PrewarmedRuntime>, to: &Arc<RuntimeKey>) {
     runtime.adapt(to).await.unwrap();
     assert_eq!(runtime.key(), *to);
 }

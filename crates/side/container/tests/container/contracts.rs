@@ -1,14 +1,21 @@
 //! The three values of `contract`, and what a container can and cannot reach.
 
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use pilot_model::ports::{MemoryShortage, PassedRequest, StreamedBody, WorkerFault};
+use pilot_model::ports::{
+    MemoryShortage, PassedRequest, RuntimeHost as _, StreamedBody, WorkerFault,
+};
+use serde_json::{Value, json};
 
+use crate::cleaning::adapted;
 use crate::support::{
-    BUSYBOX, PYTHON, Spec, Stage, answer, call, error, fault, prewarmed, problem, shell,
-    specialise, text,
+    BUSYBOX, PYTHON, Spec, Stage, VOLUME_BYTES, answer, call, error, fault, prewarmed, problem,
+    shell, specialise, text,
 };
 
 pub(crate) async fn an_image_that_is_not_there_is_named_with_what_to_do(stage: Stage) {
@@ -218,6 +225,67 @@ pub(crate) async fn a_server_is_asked_to_end_and_waited_for(stage: Stage) {
     assert_eq!(std::fs::read_dir(volume).unwrap().count(), 0);
 }
 
+/// Writes to its volume until it cannot, and says how much and why. With `"look"`, says what is there.
+const FILLER: &str = r#"
+import errno, json, os, sys
+if json.load(sys.stdin) == "look":
+    print(json.dumps(os.listdir("/mnt/volume")))
+    sys.exit(0)
+written, why = 0, None
+block = os.urandom(1 << 20)
+try:
+    with open("/mnt/volume/file", "wb") as file:
+        while written < 256 << 20:
+            file.write(block); file.flush(); written += len(block)
+except OSError as error:
+    why = errno.errorcode[error.errno]
+print(json.dumps([written, why]))
+"#;
+
+pub(crate) async fn a_full_volume_is_told_to_who_filled_it_and_fills_nothing_else(stage: Stage) {
+    if let Err(why) = pilot_container::available() {
+        println!("*** SKIPPED: volumes cannot be limited here: {why} ***");
+        return;
+    }
+    let host = stage.host();
+    let mut spec = Spec {
+        image: PYTHON,
+        contract: "shim",
+        command: &["python3", "fill.py"],
+        code: &[("fill.py", FILLER)],
+        ..Spec::default()
+    };
+    spec.memory_mb = Some(256);
+    let full = stage.version("full", &spec);
+    let neighbour = stage.version("neighbour", &spec);
+    let runtime = prewarmed(&host, &full).await.unwrap();
+    let other = prewarmed(&host, &neighbour).await.unwrap();
+    let worker = specialise(&runtime, &full).await.unwrap();
+    let (written, why): (u64, Option<String>) =
+        serde_json::from_str(&answer(&worker, "\"fill\"").await.0).unwrap();
+    assert_eq!(why.as_deref(), Some("ENOSPC"), "{written}");
+    assert!(
+        written < VOLUME_BYTES && written > VOLUME_BYTES / 2,
+        "{written}"
+    );
+    // The neighbour's volume is another one.
+    let beside = specialise(&other, &neighbour).await.unwrap();
+    assert_eq!(answer(&beside, "\"look\"").await.0.trim(), "[]");
+    let (again, _): (u64, Option<String>) =
+        serde_json::from_str(&answer(&beside, "\"fill\"").await.0).unwrap();
+    assert!(again > VOLUME_BYTES / 2, "{again}");
+    // Cleaned, it is empty and has all its room again.
+    drop(worker);
+    runtime.clean().await.unwrap();
+    let worker = specialise(&runtime, &full).await.unwrap();
+    assert_eq!(answer(&worker, "\"look\"").await.0.trim(), "[]");
+    drop((worker, beside, runtime, other));
+    host.settled().await;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let dir = stage.dir.path().display().to_string();
+    assert!(!mounts.contains(&dir), "{mounts}");
+}
+
 const CLIENT: &str = r#"
 import os, sys, urllib.request
 api = "http://%s/2018-06-01/runtime/invocation/" % os.environ["AWS_LAMBDA_RUNTIME_API"]
@@ -313,4 +381,78 @@ pub(crate) async fn a_container_sees_the_network_it_was_given(stage: Stage) {
         let worker = specialise(&runtime, &version).await.unwrap();
         assert_eq!(answer(&worker, "").await.0, sees, "{network}");
     }
+}
+
+/// Listens on the machine of the engine, at the address of clouds and at an ordinary one.
+const MACHINE: &str = r#"
+import socket, subprocess, sys
+listening = []
+for address in ("169.254.169.254", "100.100.100.200", "198.51.100.7"):
+    subprocess.run(["busybox", "ip", "addr", "add", address + "/32", "dev", "lo"], check=True)
+    for port in (80, 53):
+        listening.append(socket.create_server((address, port)))
+print("ready", flush=True)
+sys.stdin.read()
+"#;
+
+const ASKS: &str = r#"
+import json, socket, sys
+json.load(sys.stdin)
+seen = []
+for address in ("169.254.169.254", "100.100.100.200", "198.51.100.7"):
+    for port in (80, 53):
+        try:
+            socket.create_connection((address, port), timeout=2).close()
+            seen.append(f"{address}:{port}")
+        except OSError:
+            pass
+print(json.dumps(seen))
+"#;
+
+pub(crate) async fn a_container_is_kept_from_the_credentials_of_its_machine(stage: Stage) {
+    let mut machine = Command::new("nsenter")
+        .arg(format!("--net={}/net", stage.engine.dir().display()))
+        .args(["python3", "-c", MACHINE])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 5];
+    machine
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut ready)
+        .unwrap();
+    let host = stage.host();
+    let code = [("handler.py", ASKS)];
+    let spec = Spec {
+        image: PYTHON,
+        contract: "shim",
+        command: &["python3", "handler.py"],
+        code: &code,
+        network: Some("outbound"),
+        ..Spec::default()
+    };
+    let version = stage.version("asks", &spec);
+    // Names are resolved, because some clouds have their resolver there.
+    let allowed = json!([
+        "169.254.169.254:53",
+        "100.100.100.200:53",
+        "198.51.100.7:80",
+        "198.51.100.7:53",
+    ]);
+    let runtime = prewarmed(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let (body, _) = answer(&worker, "{}").await;
+    assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), allowed);
+    // A kept container, which gets its network later.
+    let wanted = Arc::new(host.key(&version).unwrap());
+    let runtime = host.start(&Arc::new(wanted.base_key())).await.unwrap();
+    adapted(&runtime, &wanted).await;
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let (body, _) = answer(&worker, "{}").await;
+    assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), allowed);
+    drop(machine.stdin.take());
+    machine.wait().unwrap();
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use pilot_container::{ContainerConfig, ContainerHost};
+use pilot_container::{ContainerConfig, ContainerHost, VolumeLimit};
 use pilot_model::ports::{
     Answer, Call, Done, PrewarmedRuntime, RuntimeHost, StartError, Worker, WorkerFault,
 };
@@ -119,6 +119,20 @@ pub(crate) struct Stage {
     pub(crate) dir: tempfile::TempDir,
 }
 
+impl Drop for Stage {
+    /// A host that is dropped removes its containers, and leaves their folders to the next one. Here there is none.
+    fn drop(&mut self) {
+        let dir = self.dir.path().display().to_string();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        for at in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+            if at.starts_with(&dir) {
+                let unmounted = Command::new("umount").args(["--lazy", at]).status();
+                assert!(unmounted.is_ok_and(|status| status.success()), "{at}");
+            }
+        }
+    }
+}
+
 impl Stage {
     pub(crate) fn new(engine: &'static TestEngine) -> Self {
         Self {
@@ -215,6 +229,9 @@ pub(crate) fn shell<'a>(code: &'a [(&'a str, &'a str)]) -> Spec<'a> {
     }
 }
 
+/// Size of a container's volume.
+pub(crate) const VOLUME_BYTES: u64 = 64 << 20;
+
 pub(crate) fn host(dir: &Path, engine: &str) -> ContainerHost {
     ContainerHost::new(ContainerConfig {
         engine: Some(engine.to_owned()),
@@ -222,7 +239,9 @@ pub(crate) fn host(dir: &Path, engine: &str) -> ContainerHost {
         data_dir: dir.to_owned(),
         tmp_bytes_max: 16 << 20,
         pids_max: 64,
-        answers: pilot_protocols::AnswerMemory::default(),
+        volume: VolumeLimit::IfPossible(VOLUME_BYTES),
+        answers: pilot_protocols::MemoryBudget::default(),
+        secrets: std::sync::Arc::new(pilot_testkit::FixedSecrets::default()),
     })
 }
 

@@ -28,7 +28,7 @@ use crate::environment::{self, Compiler, Plan};
 use crate::errors;
 use crate::layers;
 use crate::registry::StoredVersion;
-use crate::state::{Deployed, Function, Reservation};
+use crate::state::{Admission, Deployed, Function, Reservation};
 use crate::version_id::MadeOf;
 
 /// The code, unpacked in a staging folder.
@@ -50,6 +50,7 @@ struct Parts {
 
 /// Everything that must be held until the deployment is committed or has failed.
 struct Claims {
+    _admission: Admission,
     _function_lock: OwnedMutexGuard<()>,
     folders: Vec<Reservation>,
 }
@@ -71,6 +72,7 @@ impl Inner {
         self: Arc<Self>,
         name: FunctionName,
         spec: FunctionSpec,
+        only_of: Option<String>,
         archive: File,
         progress: Arc<dyn Fn(Progress) + Send + Sync>,
     ) -> Result<DeployReport, DeployError> {
@@ -79,7 +81,17 @@ impl Inner {
             .check(&name)
             .map_err(|error| errors::from_spec(&error))?;
         let function_lock = self.function_locks.lock(name.as_str()).await;
+        // Under the lock: who was first with a new name has it.
+        if let Some(only_of) = only_of
+            && let Some(function) = self.state.function(&name)
+            && function.live.version.config.owner() != only_of
+        {
+            return Err(errors::of_another_owner(&name, &only_of));
+        }
+        let admission = self.admit(&name)?;
         let staged = Arc::clone(&self).unpack(&name, archive).await?;
+        let (inner, function, more) = (Arc::clone(&self), name.clone(), staged.unpacked.bytes());
+        blocking(move || inner.check_disk(&function, more)).await?;
         let files = staged.unpacked.files();
         let plural = if files == 1 { "" } else { "s" };
         let size = Size(staged.unpacked.bytes());
@@ -114,6 +126,7 @@ impl Inner {
         let parts = plan.folders().map(|part| environments.join(part));
         let code = self.data_dir.code().join(id.as_str());
         let claims = Claims {
+            _admission: admission,
             _function_lock: function_lock,
             folders: parts
                 .chain([code])

@@ -10,6 +10,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::{Inner, hints};
 use crate::blocking::blocking;
 use crate::errors;
+use crate::registry::RegistryError;
 use crate::state::{Deployed, Function};
 
 impl Inner {
@@ -45,8 +46,10 @@ impl Inner {
     ) -> Result<RollbackReport, DeployError> {
         let number = target.version.number;
         let known = self
-            .registry
-            .make_live(name, number)
+            .reserve
+            .spend(RegistryError::is_full, || {
+                self.registry.make_live(name, number)
+            })
             .map_err(|error| errors::from_registry(&error))?;
         if !known {
             return Err(errors::no_version(name, Some(number), &before));

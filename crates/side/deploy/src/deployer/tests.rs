@@ -75,9 +75,18 @@ impl Platform for SharedPlatform {
             .push((name.clone(), problem.to_owned()));
     }
 
+    fn keep_versions(&self, name: &FunctionName, kept: &[u32]) {
+        self.0
+            .activated
+            .lock()
+            .retain(|version| version.config.name != *name || kept.contains(&version.number));
+    }
+
     fn remove(&self, name: &FunctionName) {
         self.0.removed.lock().push(name.clone());
     }
+
+    fn renew(&self, _name: &FunctionName) {}
 
     fn status(&self, _name: &FunctionName) -> Option<PoolStatus> {
         Some(PoolStatus {
@@ -196,6 +205,7 @@ impl Bench {
             .deploy(
                 name,
                 FunctionSpec::default(),
+                None,
                 archive(files),
                 Arc::new(progress),
             )
@@ -305,7 +315,7 @@ async fn another_configuration_is_another_version() {
     };
     let report = bench
         .deployer()
-        .deploy(name("f"), spec, archive(APP_1), Arc::new(|_| {}))
+        .deploy(name("f"), spec, None, archive(APP_1), Arc::new(|_| {}))
         .await
         .unwrap();
     assert!(report.changed);
@@ -371,7 +381,7 @@ async fn whatever_is_wrong_with_a_request_has_its_word_and_leaves_nothing() {
     let refused = async |spec: FunctionSpec, archive: File| {
         let error = bench
             .deployer()
-            .deploy(name("f"), spec, archive, Arc::new(|_| {}))
+            .deploy(name("f"), spec, None, archive, Arc::new(|_| {}))
             .await
             .unwrap_err();
         code(&error)

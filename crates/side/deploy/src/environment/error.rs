@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pilot_model::ports::BuildError;
+use pilot_model::ports::{BuildError, MemoryShortage};
 use pilot_model::size::Size;
 
 use super::node::PackageError;
@@ -77,6 +77,8 @@ pub(crate) enum BuildLimit {
         Size(*.0)
     )]
     Memory(u64),
+    #[error("the build was ended: {}", .0.around())]
+    MemoryAround(MemoryShortage),
     #[error(
         "the build wrote more than its limit of {}, or the disk is nearly full; require less, or raise disk_mb in [build] of pilotd.toml",
         Size(*.0)

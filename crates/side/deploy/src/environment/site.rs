@@ -62,6 +62,7 @@ impl Site<'_> {
                 });
             }
             BuildEnd::OutOfMemory(bytes) => BuildLimit::Memory(bytes),
+            BuildEnd::OutOfMemoryAround(shortage) => BuildLimit::MemoryAround(shortage),
             BuildEnd::OutOfDisk(bytes) => BuildLimit::Disk(bytes),
             BuildEnd::TooMuchOutput(bytes) => BuildLimit::Output(bytes),
             BuildEnd::Exited(_) | BuildEnd::Signalled(_) => {

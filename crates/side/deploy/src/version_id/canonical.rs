@@ -32,6 +32,9 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         scale,
         owner: _,
         layers,
+        secrets,
+        cors,
+        inputs,
     } = config;
     let ScaleConfig {
         min,
@@ -58,6 +61,10 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     // The policy's own form leaves out constants that have their defaults.
     form.add("scale.policy", policy.to_string().as_str(), "demand");
     form.add("layers", layers.as_slice(), &[]);
+    // Which secrets, never their values.
+    form.add("secrets", secrets, &BTreeMap::new());
+    form.add("cors", cors, &None);
+    form.add("inputs", inputs, &BTreeMap::new());
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
 }

@@ -1,4 +1,4 @@
-//! The daemon's address: its control socket, or plain HTTP over TCP (for other machines, terminate TLS at a reverse proxy).
+//! The daemon's address: its control socket, or HTTP over TCP, with TLS or without.
 //!
 //! Without an address, the sockets of the usual places are tried. A token is never read from a file for an address over TCP: while the
 //! daemon is not running, any user of the machine may listen on its port, and would be sent the token. Nobody else can create a socket
@@ -9,14 +9,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use super::super::failure::Failure;
+use crate::control_socket::{SERVICE, SOCKET_NAME};
 use crate::daemon_config::default_data_dir;
-use crate::listening::{SERVICE, SOCKET_NAME};
 use crate::unix_path;
 
 /// Where a daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Endpoint {
-    /// `http://HOST:PORT`, without a slash at the end.
+    /// `http://HOST:PORT` or `https://HOST:PORT`, without a slash at the end.
     Http(String),
     /// A Unix socket.
     Unix(PathBuf),
@@ -41,11 +41,14 @@ impl Endpoint {
             }));
         }
         let trimmed = text.trim_end_matches('/');
-        let authority = trimmed.strip_prefix("http://").unwrap_or_default();
+        let authority = trimmed
+            .strip_prefix("http://")
+            .or_else(|| trimmed.strip_prefix("https://"))
+            .unwrap_or_default();
         if authority.is_empty() || authority.contains(['/', '?', '#', ' ']) {
             return Err(Failure::usage(format!(
-                "the endpoint \"{trimmed}\" is neither unix:PATH nor http://HOST:PORT, for example \
-                 unix:/var/lib/pilotlight/control.sock or http://127.0.0.1:8080"
+                "the endpoint \"{trimmed}\" is neither unix:PATH nor http://HOST:PORT nor https://HOST:PORT, for example \
+                 unix:/var/lib/pilotlight/control.sock or https://pilot.example.com:8443"
             )));
         }
         Ok(Self::Http(trimmed.to_owned()))
@@ -65,6 +68,11 @@ impl Endpoint {
         chosen
             .map(|path| Self::Unix(path.clone()))
             .ok_or_else(|| Failure::usage("name the daemon with --endpoint"))
+    }
+
+    /// Whether it needs certificates.
+    pub(super) fn is_https(&self) -> bool {
+        matches!(self, Self::Http(base) if base.starts_with("https://"))
     }
 
     /// What precedes the path of a request.
@@ -109,6 +117,9 @@ mod tests {
             Endpoint::parse("http://127.0.0.1:8080/").unwrap(),
             Endpoint::Http("http://127.0.0.1:8080".to_owned())
         );
+        let https = Endpoint::parse("https://pilot.example:8443").unwrap();
+        assert!(https.is_https());
+        assert_eq!(https.base(), "https://pilot.example:8443");
         for text in ["unix:/d/control.sock", "unix:///d/control.sock"] {
             let endpoint = Endpoint::parse(text).unwrap();
             assert_eq!(endpoint, Endpoint::Unix(PathBuf::from("/d/control.sock")));
@@ -123,7 +134,7 @@ mod tests {
         for wrong in [
             "",
             "127.0.0.1:8080",
-            "https://a",
+            "https://",
             "http://",
             "http://a/b",
             "http://a b",

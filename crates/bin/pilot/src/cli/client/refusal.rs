@@ -7,7 +7,8 @@ use pilot_model::api::ApiError;
 use ureq::http::StatusCode;
 
 use super::super::failure::Failure;
-use crate::listening::GROUP;
+use super::tls;
+use crate::control_socket::GROUP;
 
 /// A request without a response.
 pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
@@ -31,6 +32,9 @@ pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
         );
         return anyhow::anyhow!(problem);
     }
+    if let Some(problem) = tls::problem(endpoint, &error) {
+        return anyhow::anyhow!(problem);
+    }
     // The resolver's errors have no kind of their own.
     if unreachable || !has_address(endpoint) {
         let endpoint = endpoint.to_owned();
@@ -41,11 +45,12 @@ pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
 
 /// Whether the name of the endpoint's host can be resolved.
 fn has_address(endpoint: &str) -> bool {
-    let Some(authority) = endpoint.strip_prefix("http://") else {
+    let Some((scheme, authority)) = endpoint.split_once("://") else {
         return true;
     };
     let found = if authority.ends_with(']') || !authority.contains(':') {
-        format!("{authority}:80").to_socket_addrs()
+        let port = if scheme == "https" { 443 } else { 80 };
+        format!("{authority}:{port}").to_socket_addrs()
     } else {
         authority.to_socket_addrs()
     };

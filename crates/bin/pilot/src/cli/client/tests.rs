@@ -36,7 +36,7 @@ fn read_request(stream: &TcpStream) -> Seen {
 
 fn client_of(listener: &TcpListener, token: Option<&str>) -> Client {
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    Client::at(Some(&endpoint), token.map(str::to_owned)).unwrap()
+    Client::at(Some(&endpoint), token.map(str::to_owned), None).unwrap()
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_socket_is_used_like_an_address_and_also_when_its_path_is_long() {
     std::fs::create_dir(&deep).unwrap();
     let path = deep.join("control.sock");
     let listener = crate::unix_path::short(&path, |path| UnixListener::bind(path)).unwrap();
-    let client = Client::at(Some(&format!("unix:{}", path.display())), None).unwrap();
+    let client = Client::at(Some(&format!("unix:{}", path.display())), None, None).unwrap();
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut head = [0; 4096];

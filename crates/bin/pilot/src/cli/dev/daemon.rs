@@ -17,7 +17,7 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::message::{Ended, Message};
-use crate::listening::SOCKET_NAME;
+use crate::control_socket::SOCKET_NAME;
 
 /// A child daemon. Dropping it stops the daemon and waits for its end.
 #[derive(Debug)]

@@ -7,10 +7,13 @@ use std::path::Path;
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
+use pilot_container::{VolumeLimit, available};
+use pilot_model::size::Size;
 
 use super::{Check, State};
 use crate::daemon_config::DaemonConfig;
 use crate::listen;
+use crate::tls::Certificate;
 
 /// Whether the engine for containers answers.
 pub(super) fn container_engine(configured: Option<&str>) -> Check {
@@ -30,8 +33,24 @@ pub(super) fn container_engine(configured: Option<&str>) -> Check {
     )
 }
 
+/// Whether the volumes of containers have a limit.
+pub(super) fn volumes(limit: VolumeLimit) -> Check {
+    let found = match limit {
+        VolumeLimit::None => Err("containers may fill the disk: limits.volume_mb is 0".to_owned()),
+        VolumeLimit::IfPossible(bytes) | VolumeLimit::Enforced(bytes) => available()
+            .map(|()| format!("{} each", Size(bytes)))
+            .map_err(|why| format!("containers may fill the disk: {why}")),
+    };
+    Check::of(
+        ("features", "volumes of containers"),
+        found,
+        State::Absent,
+        "run the daemon as root, with e2fsprogs and loop devices, and leave limits.volume_mb above 0",
+    )
+}
+
 /// The checks of the daemon's own resources.
-pub(super) fn daemon(config: &DaemonConfig) -> [Check; 3] {
+pub(super) fn daemon(config: &DaemonConfig) -> [Check; 4] {
     [
         Check::of(
             ("daemon", "data directory"),
@@ -51,7 +70,41 @@ pub(super) fn daemon(config: &DaemonConfig) -> [Check; 3] {
             State::Absent,
             "raise the hard limit: LimitNOFILE=65536 in the systemd unit, or `ulimit -Hn`",
         ),
+        Check::of(
+            ("daemon", "IPv4 forwarding"),
+            forwarding(),
+            State::Absent,
+            "start the daemon: it disables it again",
+        ),
     ]
+}
+
+/// The certificates of the configuration.
+pub(super) fn certificates(config: &DaemonConfig) -> impl Iterator<Item = Check> {
+    let files = config.tls.iter().chain(&config.control_tls);
+    files.map(|files| {
+        let found = Certificate::load(files)
+            .map(|_| "its files can be used".to_owned())
+            .map_err(|error| format!("{error:#}"));
+        Check::of(
+            ("daemon", "certificate"),
+            found,
+            State::Missing,
+            "correct the file, or the key in pilotd.toml that names it",
+        )
+    })
+}
+
+/// A daemon of which all processes were killed puts nothing back.
+fn forwarding() -> Result<String, String> {
+    let left = pilot_sandbox::forwarding_left_behind()?;
+    if left.is_empty() {
+        return Ok("no daemon that was killed has left it enabled".to_owned());
+    }
+    Err(format!(
+        "a daemon that was killed has left it enabled on {}",
+        left.join(", ")
+    ))
 }
 
 fn data_dir(dir: &Path) -> Result<String, String> {

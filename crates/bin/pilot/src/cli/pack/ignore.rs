@@ -1,4 +1,4 @@
-//! Which files are not packed: version control, caches, virtual environments, and the files listed in `.pilotignore`.
+//! Which files are not packed: version control, caches, virtual environments, `.env`, and the files listed in `.pilotignore`.
 //!
 //! `.pilotignore` has the rules of `.gitignore` (gitignore(5)): one pattern per line, the last matching one decides, and `!`
 //! negates a pattern. The built-in patterns come first, so that the file can negate them. For example, `!node_modules/` packs the
@@ -129,6 +129,9 @@ const ALWAYS: &[&str] = &[
     ".ruff_cache/",
     "*.pyc",
     ".DS_Store",
+    // Passwords for a developer's own machine: secrets are for functions.
+    ".env",
+    ".env.*",
     "/pilot.toml",
     "/.pilotignore",
 ];
@@ -141,6 +144,8 @@ const LAYER: &[&str] = &[
     ".git",
     "__pycache__/",
     ".DS_Store",
+    ".env",
+    ".env.*",
     "/.pilotignore",
 ];
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pilot_model::ports::{Answer, Call, Part};
-use pilot_protocols::AnswerMemory;
+use pilot_protocols::MemoryBudget;
 use pilot_wire::{Header, Kind};
 use tokio::io::AsyncWriteExt;
 
@@ -30,7 +30,7 @@ fn pair() -> (Connection, UnixStream) {
     let (here, worker) = UnixStream::pair().unwrap();
     let (output, _) = Output::pipe().unwrap();
     let here = here.into_std().unwrap().into();
-    let answers = AnswerMemory::default().of(&"thumbnail".parse().unwrap());
+    let answers = MemoryBudget::default().of(&"thumbnail".parse().unwrap());
     (Connection::new(here, output, answers).unwrap(), worker)
 }
 

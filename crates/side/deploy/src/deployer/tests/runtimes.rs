@@ -23,7 +23,7 @@ async fn deploy(
     let progress = move |progress: Progress| listener.lock().push(progress.message);
     let done = bench
         .deployer()
-        .deploy(name("f"), spec, archive(files), Arc::new(progress))
+        .deploy(name("f"), spec, None, archive(files), Arc::new(progress))
         .await;
     let said = said.lock().clone();
     (said, done)
@@ -183,6 +183,7 @@ async fn a_part_is_kept_while_any_function_needs_it() {
             .deploy(
                 name(function),
                 spec("node", &[]),
+                None,
                 archive(files),
                 Arc::new(|_| {}),
             )

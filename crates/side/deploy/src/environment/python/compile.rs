@@ -118,6 +118,9 @@ impl Compiler {
                     "the compiler used more than the {} of [build] memory_mb",
                     pilot_model::size::Size(bytes)
                 ),
+                BuildEnd::OutOfMemoryAround(shortage) => {
+                    format!("the compiler was ended: {}", shortage.around())
+                }
                 BuildEnd::OutOfTime => {
                     format!("the compiler took longer than {} s", TIME_MAX.as_secs())
                 }

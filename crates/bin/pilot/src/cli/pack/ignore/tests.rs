@@ -20,6 +20,8 @@ fn caches_and_version_control_are_always_left_out() {
         (".venv", true),
         ("node_modules", true),
         ("lib/a.pyc", false),
+        (".env", false),
+        ("conf/.env.local", false),
         ("pilot.toml", false),
     ] {
         assert!(ignores("", path, is_folder), "{path}");
@@ -28,6 +30,8 @@ fn caches_and_version_control_are_always_left_out() {
         "app.py",
         "lib/pilot.toml",
         ".gitignore",
+        "env",
+        ".environment",
         "pycache",
         "__init__.py",
     ] {

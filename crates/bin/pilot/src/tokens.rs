@@ -5,11 +5,13 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use nix::libc::O_NOFOLLOW;
 use pilot_admin::TokenStore;
 use pilot_model::access::{Grant, Role};
+use pilot_seal::SealingKey;
 
 use crate::daemon_config::DaemonConfig;
 
@@ -17,7 +19,7 @@ use crate::daemon_config::DaemonConfig;
 ///
 /// # Errors
 /// A file cannot be read or written, or others may read the administrator's token.
-pub(crate) fn tokens(config: &DaemonConfig) -> anyhow::Result<TokenStore> {
+pub(crate) fn all(config: &DaemonConfig, key: Arc<SealingKey>) -> anyhow::Result<TokenStore> {
     let mut given = vec![(
         admin_token(&config.data_dir.join(ADMIN_TOKEN))?,
         Grant::admin(ADMIN_TOKEN),
@@ -38,7 +40,7 @@ pub(crate) fn tokens(config: &DaemonConfig) -> anyhow::Result<TokenStore> {
         );
     }
     let path = config.data_dir.join("tokens.json");
-    TokenStore::open(path, given).context("cannot read the tokens")
+    TokenStore::open(path, given, key).context("cannot read the tokens")
 }
 
 /// The administrator's token, from its file, which is made if it does not exist.

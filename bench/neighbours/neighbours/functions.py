@@ -1,0 +1,107 @@
+"""The functions of the benchmark: an honest neighbour, and the hostile ones. Each is the text of an `app.py`."""
+
+NEIGHBOUR = "def handler(event, context):\n    return event\n"
+
+# Prints from four processes without end: with tee(2) from one large pipe into another one if it may, otherwise with write(2).
+PRINTING = """
+import ctypes, fcntl, os
+
+def enlarge(pipe):
+    try:
+        fcntl.fcntl(pipe, 1031, 1 << 20)
+    except OSError:
+        pass
+
+def handler(event, context):
+    line = b"x" * 65535 + b"\\n"
+    for _ in range(3):
+        if os.fork() == 0:
+            break
+    source, full = os.pipe()
+    enlarge(full)
+    enlarge(1)
+    os.set_blocking(full, False)
+    try:
+        while True:
+            os.write(full, line)
+    except BlockingIOError:
+        pass
+    tee = ctypes.CDLL(None).tee
+    while True:
+        if tee(source, 1, 1 << 20, 0) < 0:
+            os.write(1, line)
+"""
+
+# A long answer, for clients that do not read it.
+LONG = "def handler(event, context):\n    return 'x' * 6_000_000\n"
+
+# Announces an answer of 6 MB on its invocation channel, writes most of it and stops.
+PARTIAL = """
+import os, socket, struct, time
+
+def handler(event, context):
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            one = socket.socket(fileno=os.dup(int(number)))
+        except OSError:
+            continue
+        if one.family == socket.AF_UNIX and one.type == socket.SOCK_STREAM:
+            one.sendall(struct.pack("<IIIBBH", 2, 6_000_000, 1, 17, 0, 0) + b"{}")
+            one.sendall(bytes(5_900_000))
+    time.sleep(60)
+"""
+
+# Starts processes as fast as it may, for ever.
+FORKING = """
+import os, time
+
+def handler(event, context):
+    while True:
+        try:
+            if os.fork() == 0:
+                time.sleep(0.2)
+                os._exit(0)
+        except OSError:
+            time.sleep(0.01)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+"""
+
+# Takes memory until it is ended.
+HOG = """
+def handler(event, context):
+    held = []
+    while True:
+        block = bytearray(8 << 20)
+        for at in range(0, len(block), 4096):
+            block[at] = 1
+        held.append(block)
+"""
+
+# At import, sends messages that are none on the template's control socket. `{mark}` makes each deployment a new version.
+FLOODING = """
+# {mark}
+import os, socket, time
+
+end = time.monotonic() + 5
+for number in os.listdir("/proc/self/fd"):
+    try:
+        one = socket.socket(fileno=os.dup(int(number)))
+    except OSError:
+        continue
+    if one.family == socket.AF_UNIX and one.type == socket.SOCK_SEQPACKET:
+        while time.monotonic() < end:
+            try:
+                one.send(b"nonsense" * 1000)
+            except OSError:
+                break
+
+def handler(event, context):
+    return event
+"""
+
+# 2 MB in one expression. `{mark}` makes each deployment a new version.
+LARGE_SOURCE = "# {mark}\nx = [" + "(1,a)," * 350_000 + "]\n" + NEIGHBOUR

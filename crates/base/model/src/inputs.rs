@@ -1,0 +1,156 @@
+//! Inputs: data that a function declares in `[functions.NAME.inputs]` and that is fetched while its worker starts. Here: what was
+//! declared. The fetching is behind the port [`InputSource`](crate::ports::InputSource).
+
+mod location;
+mod pick;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use pick::pick;
+
+pub use location::{Location, Missing, Scheme, Values, keys};
+
+/// Maximum number of inputs that a function declares. A call carries more descriptors than that:
+/// [`INPUTS_MAX`](crate::ports::INPUTS_MAX).
+pub const DECLARED_MAX: usize = 32;
+
+/// An input as the user wrote it: its location alone, or a table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(
+    untagged,
+    expecting = "an input is a location such as \"s3://STORE/KEY\", or a table with `from` and perhaps `optional`"
+)]
+pub enum InputSpec {
+    /// Its location.
+    From(String),
+    /// Its location and what else is known.
+    Table(InputTable),
+}
+
+/// The table form of an [`InputSpec`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct InputTable {
+    /// Its location.
+    pub from: String,
+    /// Whether the handler is called without it, and gets the error when it asks for the input.
+    #[serde(default)]
+    pub optional: bool,
+}
+
+/// A checked input. Its name is the key of the map that it is in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct InputConfig {
+    /// Where it is.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub from: Location,
+    /// See [`InputTable::optional`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
+}
+
+/// Checks the inputs of a function. `can_take`: its runtime and interface can take inputs.
+pub(crate) fn check(
+    declared: &BTreeMap<String, InputSpec>,
+    can_take: bool,
+) -> Result<BTreeMap<String, InputConfig>, String> {
+    if declared.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    if !can_take {
+        return Err(
+            "needs runtime = \"python\" and interface = \"event\": no other function can take inputs yet"
+                .to_owned(),
+        );
+    }
+    if declared.len() > DECLARED_MAX {
+        return Err(format!(
+            "has {} entries, may have at most {DECLARED_MAX}",
+            declared.len()
+        ));
+    }
+    let checked = declared.iter().map(|(name, input)| {
+        let fail =
+            |problem: String| format!("has the input \"{}\": {problem}", name.escape_default());
+        check_name(name).map_err(fail)?;
+        let (from, optional) = match input {
+            InputSpec::From(from) => (from, false),
+            InputSpec::Table(table) => (&table.from, table.optional),
+        };
+        let from = from.parse().map_err(fail)?;
+        Ok((name.clone(), InputConfig { from, optional }))
+    });
+    checked.collect()
+}
+
+/// The name is part of a `Server-Timing` entry (a token of RFC 9110) and of messages.
+fn check_name(name: &str) -> Result<(), String> {
+    let fits = (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    if fits {
+        Ok(())
+    } else {
+        Err(format!(
+            "a name has 1 to {NAME_BYTES_MAX} letters, digits, - or _"
+        ))
+    }
+}
+
+const NAME_BYTES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::FunctionName;
+    use crate::spec::FunctionSpec;
+
+    fn checked(toml: &str) -> Result<BTreeMap<String, InputConfig>, String> {
+        let spec: FunctionSpec = toml::from_str(toml).map_err(|error| error.to_string())?;
+        let name: FunctionName = "resize".parse().unwrap();
+        let config = spec.check(&name).map_err(|error| error.to_string())?;
+        Ok(config.inputs)
+    }
+
+    #[test]
+    fn an_input_is_a_location_or_a_table() {
+        let inputs = checked(
+            "handler = \"app.handler\"\n[inputs]\nimage = \"s3://photos/{event.key}\"\n\
+             mask = { from = \"s3://photos/mask.png\", optional = true }",
+        )
+        .unwrap();
+        assert_eq!(inputs["image"].from.to_string(), "s3://photos/{event.key}");
+        assert!(!inputs["image"].optional && inputs["mask"].optional);
+    }
+
+    #[test]
+    fn a_bad_input_names_itself_and_what_to_write() {
+        for (toml, problem) in [
+            (
+                "handler = \"a.b\"\n[inputs]\n\"a b\" = \"s3://x/y\"",
+                "functions.resize.inputs: has the input \"a b\": a name has",
+            ),
+            (
+                "handler = \"a.b\"\n[inputs]\nimage = \"photos/x\"",
+                "functions.resize.inputs: has the input \"image\": ",
+            ),
+            (
+                "runtime = \"node\"\nhandler = \"a.b\"\n[inputs]\nimage = \"s3://photos/x\"",
+                "functions.resize.inputs: needs runtime = \"python\"",
+            ),
+            (
+                "handler = \"a.b\"\n[inputs]\nimage = 3",
+                "an input is a location",
+            ),
+        ] {
+            let found = checked(toml).unwrap_err();
+            assert!(found.contains(problem), "{found}");
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Where an input is: `SCHEME://STORE/KEY`, in which the key may have placeholders that each invocation fills in.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::pick;
+
+/// A location with placeholders, for example `s3://photos/{event.user}/{event.key}`.
+///
+/// The store is a name of `[stores]` in `pilotd.toml`, not a host: only the operator decides what the daemon connects to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Location {
+    scheme: Scheme,
+    store: String,
+    key: Vec<Piece>,
+}
+
+/// How a store is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// Amazon S3's API.
+    S3,
+    /// GET without TLS.
+    Http,
+    /// GET over TLS.
+    Https,
+    /// A folder of the daemon's machine.
+    File,
+    /// Redis.
+    Redis,
+    /// Redis over TLS.
+    Rediss,
+}
+
+impl Scheme {
+    const ALL: [Self; 6] = [
+        Self::S3,
+        Self::Http,
+        Self::Https,
+        Self::Redis,
+        Self::Rediss,
+        Self::File,
+    ];
+
+    /// The word before `://`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::File => "file",
+            Self::Redis => "redis",
+            Self::Rediss => "rediss",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    /// A path into the event.
+    Event(Vec<String>),
+    /// A header of the HTTP request, lower case.
+    Header(String),
+    /// A variable of `[functions.NAME.environment]`.
+    Environment(String),
+}
+
+/// What the placeholders of an invocation stand for.
+#[derive(Debug, Clone, Copy)]
+pub struct Values<'a> {
+    /// The event, JSON.
+    pub event: &'a [u8],
+    /// The headers of the HTTP request, with lower-case names, of an application. Otherwise they are in the event.
+    pub headers: Option<&'a [(String, String)]>,
+    /// The variables of the function.
+    pub environment: &'a BTreeMap<String, String>,
+}
+
+/// Why a location has no key for this invocation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// Nothing to put there.
+    #[error("{{{0}}} has no value in this invocation")]
+    Value(String),
+    /// The values make a key that may not be used.
+    #[error(
+        "the key \"{0}\" has an empty, \".\" or \"..\" part, or a control character, or more than {KEY_BYTES_MAX} bytes"
+    )]
+    Key(String),
+}
+
+impl Location {
+    /// How its store is spoken to.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// Its store.
+    #[must_use]
+    pub fn store(&self) -> &str {
+        &self.store
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.key.iter()
+    }
+}
+
+/// The keys of locations for one invocation. A value cannot leave the part of the store that the text around it names: `..` is refused.
+/// The event is read once, however many placeholders there are.
+pub fn keys<'a>(
+    locations: impl Iterator<Item = &'a Location> + Clone,
+    values: Values<'_>,
+) -> Vec<Result<String, Missing>> {
+    let header_path = |name: &str| vec!["headers".to_owned(), name.to_owned()];
+    let path_of = |piece: &Piece| match piece {
+        Piece::Event(path) => Some(path.clone()),
+        Piece::Header(name) if values.headers.is_none() => Some(header_path(name)),
+        _ => None,
+    };
+    let paths: Vec<Vec<String>> = locations
+        .clone()
+        .flat_map(Location::pieces)
+        .filter_map(path_of)
+        .collect();
+    let paths: Vec<&[String]> = paths.iter().map(Vec::as_slice).collect();
+    let mut picked = if paths.is_empty() {
+        Vec::new()
+    } else {
+        pick(values.event, &paths)
+    }
+    .into_iter();
+    let mut value_of = |piece: &Piece| match piece {
+        Piece::Text(text) => Some(text.clone()),
+        Piece::Environment(name) => values.environment.get(name).cloned(),
+        Piece::Event(_) => picked.next().flatten(),
+        Piece::Header(name) => match values.headers {
+            None => picked.next().flatten(),
+            Some(headers) => {
+                let header = headers.iter().find(|(header, _)| header == name);
+                header.map(|(_, value)| value.clone())
+            }
+        },
+    };
+    locations
+        .map(|location| {
+            // Every value is taken, so that those of the next location follow.
+            let values: Vec<_> = location.pieces().map(&mut value_of).collect();
+            key(location, values)
+        })
+        .collect()
+}
+
+fn key(location: &Location, values: Vec<Option<String>>) -> Result<String, Missing> {
+    let mut key = String::new();
+    for (piece, value) in location.pieces().zip(values) {
+        let value = value.ok_or_else(|| Missing::Value(piece.name()))?;
+        key.push_str(&value);
+        if key.len() > KEY_BYTES_MAX {
+            return Err(Missing::Key(shown(&key)));
+        }
+    }
+    let is_odd = |part: &str| matches!(part, "" | "." | "..");
+    if key.split('/').any(is_odd) || key.contains(char::is_control) {
+        return Err(Missing::Key(shown(&key)));
+    }
+    Ok(key)
+}
+
+impl Piece {
+    /// As it is written between braces.
+    fn name(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Event(path) => format!("event.{}", path.join(".")),
+            Self::Header(name) => format!("header.{name}"),
+            Self::Environment(name) => format!("environment.{name}"),
+        }
+    }
+}
+
+impl FromStr for Location {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let example = "write SCHEME://STORE/KEY, for example \"s3://photos/{event.key}\"";
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| format!("\"{}\" is not a location: {example}", shown(text)))?;
+        let scheme = Scheme::ALL
+            .into_iter()
+            .find(|known| known.as_str() == scheme)
+            .ok_or_else(|| {
+                let known = Scheme::ALL.map(Scheme::as_str).join(", ");
+                format!(
+                    "\"{}\" is not a kind of store: use one of {known}",
+                    shown(scheme)
+                )
+            })?;
+        let (store, key) = rest.split_once('/').unwrap_or((rest, ""));
+        let store_fits = (1..=STORE_BYTES_MAX).contains(&store.len())
+            && store
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        if !store_fits {
+            return Err(format!(
+                "\"{}\" is not the name of a store: a name has letters, digits, '.', '_' or '-', and no placeholder",
+                shown(store)
+            ));
+        }
+        if key.is_empty() {
+            return Err(format!("\"{}\" has no key: {example}", shown(text)));
+        }
+        if key.len() > KEY_BYTES_MAX {
+            return Err(format!("its key has more than {KEY_BYTES_MAX} bytes"));
+        }
+        Ok(Self {
+            scheme,
+            store: store.to_owned(),
+            key: pieces(key)?,
+        })
+    }
+}
+
+fn pieces(key: &str) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut rest = key;
+    while let Some(at) = rest.find(['{', '}']) {
+        let (text, from) = rest.split_at(at);
+        if !text.is_empty() {
+            pieces.push(Piece::Text(text.to_owned()));
+        }
+        let inside = from
+            .strip_prefix('{')
+            .and_then(|from| from.split_once('}'))
+            .ok_or_else(|| "its key has a brace without the other one".to_owned())?;
+        pieces.push(placeholder(inside.0)?);
+        rest = inside.1;
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_owned()));
+    }
+    Ok(pieces)
+}
+
+fn placeholder(inside: &str) -> Result<Piece, String> {
+    let unknown = || {
+        format!(
+            "{{{}}} is not a placeholder: use {{event.KEY}}, {{header.NAME}} or {{environment.NAME}}",
+            shown(inside)
+        )
+    };
+    let (from, name) = inside.split_once('.').ok_or_else(unknown)?;
+    if name.is_empty() || name.contains(['{', '}']) || name.contains(char::is_control) {
+        return Err(unknown());
+    }
+    match from {
+        "event" => {
+            let path: Vec<String> = name.split('.').map(str::to_owned).collect();
+            if path.len() > PATH_MAX || path.iter().any(String::is_empty) {
+                return Err(unknown());
+            }
+            Ok(Piece::Event(path))
+        }
+        "header" => Ok(Piece::Header(name.to_ascii_lowercase())),
+        "environment" => Ok(Piece::Environment(name.to_owned())),
+        _ => Err(unknown()),
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}/", self.scheme.as_str(), self.store)?;
+        for piece in &self.key {
+            match piece {
+                Piece::Text(text) => f.write_str(text)?,
+                piece => write!(f, "{{{}}}", piece.name())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TryFrom<String> for Location {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Location> for String {
+    fn from(location: Location) -> Self {
+        location.to_string()
+    }
+}
+
+/// A text for a message: escaped, and not too long.
+fn shown(text: &str) -> String {
+    let escaped = text.escape_default();
+    let mut shown: String = escaped.clone().take(SHOWN_MAX).collect();
+    if escaped.count() > SHOWN_MAX {
+        shown.push('…');
+    }
+    shown
+}
+
+/// S3's limit of a key.
+const KEY_BYTES_MAX: usize = 1024;
+/// S3's limit of a bucket's name, which is the default name of its store.
+const STORE_BYTES_MAX: usize = 63;
+/// Parts of a path into the event.
+const PATH_MAX: usize = 16;
+const SHOWN_MAX: usize = 120;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(location: &str, event: &str) -> Result<String, Missing> {
+        let location: Location = location.parse().unwrap();
+        let environment = BTreeMap::from([("STAGE".to_owned(), "test".to_owned())]);
+        let values = Values {
+            event: event.as_bytes(),
+            headers: None,
+            environment: &environment,
+        };
+        keys([&location].into_iter(), values).remove(0)
+    }
+
+    #[test]
+    fn placeholders_are_filled_in_from_event_headers_and_environment() {
+        let location = "s3://photos/{environment.STAGE}/{header.X-User}/{event.Records.0.key}.jpg";
+        let event = r#"{"Records": [{"key": "a/b c"}], "headers": {"x-user": "ada"}}"#;
+        assert_eq!(key(location, event).unwrap(), "test/ada/a/b c.jpg");
+        assert_eq!(key("s3://photos/{event.n}", r#"{"n": 7}"#).unwrap(), "7");
+    }
+
+    #[test]
+    fn several_locations_get_their_own_values() {
+        let locations = [
+            "s3://a/{event.x}{event.y}",
+            "s3://a/{event.none}/{event.x}",
+            "s3://a/{event.y}",
+        ];
+        let locations = locations.map(|location| location.parse::<Location>().unwrap());
+        let headers = [("x-user".to_owned(), "ada".to_owned())];
+        let values = Values {
+            event: br#"{"x": 1, "y": 2}"#,
+            headers: Some(&headers),
+            environment: &BTreeMap::new(),
+        };
+        let found = keys(locations.iter(), values);
+        assert_eq!(found[0].as_deref(), Ok("12"));
+        assert_eq!(found[1], Err(Missing::Value("event.none".to_owned())));
+        assert_eq!(found[2].as_deref(), Ok("2"));
+        let of_header: Location = "s3://a/{header.X-User}".parse().unwrap();
+        assert_eq!(
+            keys([&of_header].into_iter(), values)[0].as_deref(),
+            Ok("ada")
+        );
+    }
+
+    #[test]
+    fn a_value_is_missing_or_leaves_its_folder() {
+        let missing = key("s3://photos/{event.key}", "{}").unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "{event.key} has no value in this invocation"
+        );
+        for event in [
+            r#"{"key": "../private/x"}"#,
+            r#"{"key": "x/../../y"}"#,
+            r#"{"key": "/x"}"#,
+            r#"{"key": "x//y"}"#,
+            r#"{"key": ""}"#,
+            r#"{"key": "a\u0000b"}"#,
+        ] {
+            let found = key("s3://photos/public/{event.key}", event);
+            assert!(matches!(found, Err(Missing::Key(_))), "{event}");
+        }
+        let long = format!(r#"{{"key": "{}"}}"#, "x".repeat(KEY_BYTES_MAX + 1));
+        let found = key("s3://photos/{event.key}", &long);
+        assert!(matches!(found, Err(Missing::Key(shown)) if shown.len() < 200));
+    }
+
+    #[test]
+    fn a_location_that_cannot_be_read_says_what_to_write() {
+        for (text, problem) in [
+            ("photos/x", "is not a location"),
+            (
+                "ftp://photos/x",
+                "is not a kind of store: use one of s3, http, https, redis, rediss, file",
+            ),
+            ("s3://photos", "has no key"),
+            ("s3://{event.bucket}/x", "is not the name of a store"),
+            ("s3:///x", "is not the name of a store"),
+            ("s3://photos/{event}", "is not a placeholder"),
+            ("s3://photos/{event.}", "is not a placeholder"),
+            ("s3://photos/{secret.x}", "is not a placeholder"),
+            ("s3://photos/{event.x", "a brace without the other"),
+            ("s3://photos/x}", "a brace without the other"),
+        ] {
+            let found = Location::from_str(text).unwrap_err();
+            assert!(found.contains(problem), "{text}: {found}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_written_as_it_was(text in "s3://[a-z]{1,8}/[a-z./]{0,6}(\\{event\\.[a-z]{1,4}\\})?[a-z]{1,4}") {
+            let location: Location = text.parse().unwrap();
+            prop_assert_eq!(location.to_string(), text);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in ".{0,64}") {
+            let _ = Location::from_str(&text);
+            let _ = Location::from_str(&format!("s3://photos/{text}"));
+        }
+    }
+}

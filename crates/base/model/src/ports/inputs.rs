@@ -1,0 +1,106 @@
+//! The inputs of an invocation: where they are fetched from, and what comes of it.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use super::{BoxFuture, Input};
+use crate::config::FunctionConfig;
+use crate::inputs::Values;
+use crate::invocation::Transfer;
+
+/// Fetches the inputs that functions declare.
+pub trait InputSource: Send + Sync + Debug {
+    /// Whether the function may use the stores of its inputs.
+    ///
+    /// # Errors
+    /// Which input names a store that is unknown, of another kind, or of other functions, and what to do.
+    fn check(&self, config: &FunctionConfig) -> Result<(), String>;
+
+    /// Begins to fetch all inputs of one invocation. Dropping the future ends that.
+    fn fetch(&self, config: &FunctionConfig, values: Values<'_>) -> BoxFuture<'static, Fetched>;
+}
+
+/// What was fetched.
+#[derive(Debug, Default)]
+pub struct Fetched {
+    /// The descriptors for the worker. Each is an open file of its own, which nobody else has.
+    pub inputs: Vec<Input>,
+    /// Each transfer, complete or failed, in the order of the inputs' names.
+    pub transfers: Vec<Transfer>,
+    /// The memory that the inputs take. It is kept until the invocation has ended.
+    pub memory: Vec<Arc<dyn InputMemory>>,
+    /// The first input that failed and is not optional.
+    pub fault: Option<InputFault>,
+}
+
+/// The memory of an input. Dropping the last reference gives it back, as soon as no worker has it any more.
+pub trait InputMemory: Send + Sync + Debug {}
+
+/// Why an input could not be fetched.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("input \"{input}\" from {source_text}: {problem}")]
+pub struct InputFault {
+    /// Its name.
+    pub input: String,
+    /// Its location, with what the placeholders stand for.
+    pub source_text: String,
+    /// The class of the problem.
+    pub kind: InputFaultKind,
+    /// The problem, in the words of the store where it has some.
+    pub problem: String,
+}
+
+/// The class of a problem with an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InputFaultKind {
+    /// The invocation has no value for a placeholder, or a bad one.
+    Key,
+    /// The store is not known, or not given to the function.
+    Forbidden,
+    /// The store has no such object.
+    NotFound,
+    /// The store does not accept the credentials.
+    Denied,
+    /// It is larger than inputs may be.
+    TooLarge,
+    /// The store could not be reached, or failed.
+    Unavailable,
+    /// It took longer than the function's timeout.
+    TimedOut,
+    /// What came is not what the store announced.
+    Broken,
+}
+
+impl InputFaultKind {
+    /// The `errorType` of the answer.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Key => "Input.KeyError",
+            Self::Forbidden => "Input.StoreForbidden",
+            Self::NotFound => "Input.NotFound",
+            Self::Denied => "Input.AccessDenied",
+            Self::TooLarge => "Input.TooLarge",
+            Self::Unavailable => "Input.StoreUnavailable",
+            Self::TimedOut => "Input.TimedOut",
+            Self::Broken => "Input.Broken",
+        }
+    }
+}
+
+/// No inputs: for daemons and tests without stores.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoInputs;
+
+impl InputSource for NoInputs {
+    fn check(&self, config: &FunctionConfig) -> Result<(), String> {
+        match config.inputs.keys().next() {
+            None => Ok(()),
+            Some(name) => Err(format!("input \"{name}\": there are no stores")),
+        }
+    }
+
+    fn fetch(&self, _: &FunctionConfig, _: Values<'_>) -> BoxFuture<'static, Fetched> {
+        Box::pin(std::future::ready(Fetched::default()))
+    }
+}

@@ -1,0 +1,93 @@
+//! Memory as a file: written once, sealed, then mapped by other processes (memfd_create(2)).
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// An empty file in memory, which can be sealed.
+///
+/// # Errors
+/// The kernel's: too many open files.
+pub fn create(name: &CStr) -> io::Result<File> {
+    // SAFETY: the name is NUL-terminated and lives through the call.
+    let fd =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, so this is its only owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+}
+
+/// Fixes length and content for ever, for everybody who has the file or will get it.
+///
+/// # Errors
+/// The kernel's: `EBUSY` while somebody has mapped it for writing.
+pub fn seal(file: BorrowedFd<'_>) -> io::Result<()> {
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
+    // SAFETY: integers only.
+    let failed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The file opened once more, for reading: an open file description of its own, with its own offset.
+///
+/// # Errors
+/// The kernel's.
+pub fn reopen(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(File::open(path)?.into())
+}
+
+/// Whether somebody else has the file open or mapped: any open file description but that of `file`, which must come from
+/// [`reopen`] and have no duplicate elsewhere. Asks for a write lease, which the kernel gives only if there is none (fcntl(2),
+/// "Leases"), and returns it.
+#[must_use]
+pub fn is_used_elsewhere(file: BorrowedFd<'_>) -> bool {
+    let lease = |kind: libc::c_int| {
+        // SAFETY: integers only.
+        unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETLEASE, kind) }
+    };
+    if lease(libc::F_WRLCK) < 0 {
+        return io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+    }
+    lease(libc::F_UNLCK);
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn a_sealed_file_cannot_change() {
+        let mut file = create(c"test").unwrap();
+        file.write_all(b"pixels").unwrap();
+        seal(file.as_fd()).unwrap();
+        assert!(file.write_at(b"x", 0).is_err());
+        assert!(file.set_len(1).is_err() && file.set_len(10).is_err());
+        let mut text = String::new();
+        File::from(reopen(file.as_fd()).unwrap())
+            .read_to_string(&mut text)
+            .unwrap();
+        assert_eq!(text, "pixels");
+    }
+
+    #[test]
+    fn it_is_known_whether_somebody_else_has_the_file() {
+        let ours = reopen(create(c"test").unwrap().as_fd()).unwrap();
+        assert!(!is_used_elsewhere(ours.as_fd()));
+        let theirs = reopen(ours.as_fd()).unwrap();
+        assert!(is_used_elsewhere(ours.as_fd()));
+        drop(theirs);
+        assert!(!is_used_elsewhere(ours.as_fd()));
+    }
+}

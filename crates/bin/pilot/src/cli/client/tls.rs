@@ -1,0 +1,133 @@
+//! TLS of the client: which authorities it trusts, and what its errors mean.
+
+use std::error::Error as _;
+use std::fs;
+use std::path::Path;
+
+use rustls::{CertificateError, Error as TlsError};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+
+use super::super::failure::Failure;
+
+/// Trusts the authorities in this file (PEM) and no others; `None`: those of the system.
+///
+/// # Errors
+/// There are none.
+pub(super) fn config(authorities: Option<&Path>) -> Result<TlsConfig, Failure> {
+    let certificates = match authorities {
+        Some(file) => given(file)?,
+        None => system()?,
+    };
+    Ok(TlsConfig::builder()
+        .unversioned_rustls_crypto_provider(crate::tls::provider())
+        .root_certs(RootCerts::from(certificates))
+        .build())
+}
+
+fn given(file: &Path) -> Result<Vec<Certificate<'static>>, Failure> {
+    let wrong = |problem: &str| Failure::usage(format!("--cacert: {} {problem}", file.display()));
+    let text = fs::read(file).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+    let mut found = Vec::new();
+    for item in parse_pem(&text) {
+        match item {
+            Ok(PemItem::Certificate(certificate)) => found.push(certificate),
+            Ok(_) => {}
+            Err(error) => return Err(wrong(&format!("is not valid PEM: {error}"))),
+        }
+    }
+    if found.is_empty() {
+        return Err(wrong(
+            "has no certificate (a block that begins with -----BEGIN CERTIFICATE-----)",
+        ));
+    }
+    Ok(found)
+}
+
+fn system() -> Result<Vec<Certificate<'static>>, Failure> {
+    let found = rustls_native_certs::load_native_certs();
+    if found.certs.is_empty() {
+        return Err(Failure::usage(
+            "this machine has no certificates of authorities: install them (Debian: apt-get install ca-certificates), or name the \
+             file of your own authority with --cacert or PILOT_CACERT",
+        ));
+    }
+    let certificates = found.certs.iter();
+    Ok(certificates
+        .map(|certificate| Certificate::from_der(certificate).to_owned())
+        .collect())
+}
+
+/// What a failure of TLS means and what to do. `None`: another failure.
+pub(super) fn problem(endpoint: &str, error: &ureq::Error) -> Option<String> {
+    let error = match error {
+        ureq::Error::Rustls(error) => error,
+        ureq::Error::Io(error) => error.get_ref()?.downcast_ref::<TlsError>()?,
+        ureq::Error::Tls(problem) => {
+            return Some(format!("TLS with {endpoint} failed: {problem}"));
+        }
+        _ => return None,
+    };
+    Some(match error {
+        TlsError::InvalidCertificate(error) => certificate_problem(endpoint, error),
+        // An HTTP response where a TLS record should be.
+        TlsError::InvalidMessage(_) => {
+            format!("{endpoint} does not speak TLS: use http://, if it is meant to have none")
+        }
+        error => format!("TLS with {endpoint} failed: {error}"),
+    })
+}
+
+fn certificate_problem(endpoint: &str, error: &CertificateError) -> String {
+    match error {
+        // The latter: another authority has the same name.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+            "the certificate of {endpoint} is from an authority that is not trusted here: name the authority's certificate with \
+             --cacert FILE or PILOT_CACERT"
+        ),
+        CertificateError::NotValidForName => {
+            format!(
+                "the certificate of {endpoint} is for another name: use that name in the endpoint"
+            )
+        }
+        CertificateError::NotValidForNameContext { presented, .. } => format!(
+            "the certificate of {endpoint} is for another name ({}): use that name in the endpoint",
+            presented.join(", ")
+        ),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            format!(
+                "the certificate of {endpoint} has expired: renew it (or correct this machine's clock)"
+            )
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            format!("the certificate of {endpoint} is not valid yet: check this machine's clock")
+        }
+        CertificateError::Other(other)
+            if other
+                .source()
+                .is_some_and(|cause| format!("{cause:?}").contains("CaUsedAsEndEntity"))
+                || format!("{other:?}").contains("CaUsedAsEndEntity") =>
+        {
+            format!(
+                "the certificate of {endpoint} is an authority's, which a server may not use: make it with \
+                 `-addext basicConstraints=critical,CA:FALSE`, or let the authority sign another one"
+            )
+        }
+        error => format!("the certificate of {endpoint} is not accepted: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_certificate_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.pem");
+        let problem = config(Some(&file)).unwrap_err().to_string();
+        assert!(problem.contains("ca.pem cannot be read"), "{problem}");
+        fs::write(&file, "no").unwrap();
+        let problem = config(Some(&file)).unwrap_err().to_string();
+        assert!(problem.contains("ca.pem has no certificate"), "{problem}");
+    }
+}

@@ -1,0 +1,392 @@
+//! `[data]` and `[stores.NAME]` of `pilotd.toml`: where inputs of functions come from, and the memory for them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use pilot_data::{
+    DataConfig, FileConfig, HttpConfig, RedisConfig, S3Config, S3Credentials, StoreConfig,
+    StoreKind,
+};
+use serde::Deserialize;
+
+use crate::room;
+
+/// `[data]`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct DataLimits {
+    /// Memory for the inputs of all functions, MiB. Default: what the machine has room for.
+    pub(crate) memory_mb: Option<u64>,
+    /// The share of it that one function can have, MiB. Default: half.
+    pub(crate) function_mb: Option<u64>,
+    /// The longest input, MiB. Default: the share.
+    pub(crate) input_mb: Option<u64>,
+}
+
+impl DataLimits {
+    fn memory_mb(&self) -> u64 {
+        self.memory_mb.unwrap_or_else(room::for_inputs_mb)
+    }
+
+    fn function_mb(&self) -> u64 {
+        self.function_mb.unwrap_or(self.memory_mb() / 2)
+    }
+}
+
+/// `[stores.NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct StoreSettings {
+    /// The functions that may use it, for example `["resize", "team-*"]`; `["*"]` for all.
+    functions: Vec<String>,
+    #[serde(flatten)]
+    kind: Kind,
+}
+
+/// What belongs to each kind.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Kind {
+    S3(S3Settings),
+    Http(HttpSettings),
+    Redis(RedisSettings),
+    File(FileSettings),
+}
+
+/// A bucket of S3.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct S3Settings {
+    /// Default: the store's name.
+    bucket: Option<String>,
+    /// Default: Amazon's.
+    endpoint: Option<String>,
+    /// Default: that of the environment, or `us-east-1`.
+    region: Option<String>,
+    /// Whether the bucket is in the path and not in the host's name. Default: with an endpoint.
+    path_style: Option<bool>,
+    /// Default: `environment`, or `key` with `access_key_id`.
+    credentials: Option<Credentials>,
+    access_key_id: Option<String>,
+    /// A file with the secret and nothing else, which nobody else may read.
+    secret_access_key_file: Option<PathBuf>,
+    /// A file with certificates of authorities, PEM.
+    ca_file: Option<PathBuf>,
+}
+
+/// A server that answers GET.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HttpSettings {
+    /// What comes before the key. Default: `https://NAME/`.
+    url: Option<String>,
+    /// A file with certificates of authorities, PEM.
+    ca_file: Option<PathBuf>,
+}
+
+/// A Redis.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RedisSettings {
+    /// `redis://HOST:PORT/DATABASE` or `rediss://…`.
+    url: String,
+    /// Default: Redis's default user.
+    user: Option<String>,
+    /// A file with the password and nothing else, which nobody else may read.
+    password_file: Option<PathBuf>,
+    /// A file with certificates of authorities, PEM, instead of the system's.
+    ca_file: Option<PathBuf>,
+}
+
+/// A folder.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileSettings {
+    path: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Credentials {
+    Environment,
+    Anonymous,
+    Key,
+}
+
+/// Refuses what cannot be used, with the key.
+pub(super) fn check(
+    limits: &DataLimits,
+    stores: &BTreeMap<String, StoreSettings>,
+) -> Result<(), String> {
+    let (memory, share) = (limits.memory_mb(), limits.function_mb());
+    for (key, fits) in [
+        ("data.memory_mb", (2..=1 << 20).contains(&memory)),
+        ("data.function_mb", (1..=memory).contains(&share)),
+        (
+            "data.input_mb",
+            limits
+                .input_mb
+                .is_none_or(|most| (1..=share).contains(&most)),
+        ),
+    ] {
+        if !fits {
+            return Err(format!("{key} is out of range"));
+        }
+    }
+    for (name, store) in stores {
+        store
+            .check(name)
+            .map_err(|problem| format!("stores.{name}{problem}"))?;
+    }
+    Ok(())
+}
+
+impl StoreSettings {
+    fn check(&self, name: &str) -> Result<(), String> {
+        let is_name = (1..=63).contains(&name.len())
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        if !is_name {
+            return Err(": a name has 1 to 63 letters, digits, '.', '_' or '-'".to_owned());
+        }
+        match &self.kind {
+            Kind::S3(s3) => s3.check(),
+            Kind::Http(HttpSettings { url: Some(url), .. }) => {
+                check_url(".url", url, ["http://", "https://"])
+            }
+            Kind::Redis(redis) => check_url(".url", &redis.url, ["redis://", "rediss://"]),
+            Kind::Http(_) => Ok(()),
+            Kind::File(file) if file.path.is_absolute() => Ok(()),
+            Kind::File(file) => Err(format!(
+                ".path is \"{}\", must begin with /",
+                file.path.display()
+            )),
+        }
+    }
+
+    /// With the contents of the files that it names.
+    fn read(&self, name: &str) -> anyhow::Result<StoreConfig> {
+        let kind = match &self.kind {
+            Kind::S3(s3) => StoreKind::S3(s3.read(name)?),
+            Kind::Http(http) => StoreKind::Http(HttpConfig {
+                url: match &http.url {
+                    None => format!("https://{name}/"),
+                    Some(url) if url.ends_with('/') => url.clone(),
+                    Some(url) => format!("{url}/"),
+                },
+                ca_pem: ca_pem(name, http.ca_file.as_deref())?,
+            }),
+            Kind::Redis(redis) => StoreKind::Redis(RedisConfig {
+                url: redis.url.clone(),
+                user: redis.user.clone(),
+                password: match &redis.password_file {
+                    None => None,
+                    Some(path) => {
+                        Some(secret(path).with_context(|| format!("stores.{name}.password_file"))?)
+                    }
+                },
+                ca_pem: ca_pem(name, redis.ca_file.as_deref())?,
+            }),
+            Kind::File(file) => StoreKind::File(FileConfig {
+                path: file.path.clone(),
+            }),
+        };
+        Ok(StoreConfig {
+            name: name.to_owned(),
+            kind,
+            functions: self.functions.clone(),
+        })
+    }
+}
+
+impl S3Settings {
+    fn check(&self) -> Result<(), String> {
+        if let Some(endpoint) = &self.endpoint {
+            check_url(".endpoint", endpoint, ["http://", "https://"])?;
+        }
+        let given = (
+            self.access_key_id.is_some(),
+            self.secret_access_key_file.is_some(),
+        );
+        match (self.credentials(), given) {
+            (Credentials::Key, (true, true))
+            | (Credentials::Environment | Credentials::Anonymous, (false, false)) => Ok(()),
+            (Credentials::Key, _) => Err(
+                ".credentials: a key needs access_key_id and secret_access_key_file".to_owned(),
+            ),
+            _ => Err(
+                ".credentials: leave out access_key_id and secret_access_key_file, or set credentials = \"key\""
+                    .to_owned(),
+            ),
+        }
+    }
+
+    fn credentials(&self) -> Credentials {
+        let has_key = self.access_key_id.is_some() || self.secret_access_key_file.is_some();
+        let default = if has_key {
+            Credentials::Key
+        } else {
+            Credentials::Environment
+        };
+        self.credentials.unwrap_or(default)
+    }
+
+    fn read(&self, name: &str) -> anyhow::Result<S3Config> {
+        let credentials = match self.credentials() {
+            Credentials::Environment => S3Credentials::Environment,
+            Credentials::Anonymous => S3Credentials::Anonymous,
+            Credentials::Key => {
+                let path = self.secret_access_key_file.as_deref();
+                S3Credentials::Key {
+                    id: self.access_key_id.clone().unwrap_or_default(),
+                    secret: secret(path.unwrap_or(Path::new("")))
+                        .with_context(|| format!("stores.{name}.secret_access_key_file"))?,
+                }
+            }
+        };
+        Ok(S3Config {
+            bucket: self.bucket.clone().unwrap_or_else(|| name.to_owned()),
+            endpoint: self.endpoint.clone(),
+            region: self.region.clone(),
+            path_style: self.path_style,
+            credentials,
+            ca_pem: ca_pem(name, self.ca_file.as_deref())?,
+        })
+    }
+}
+
+fn check_url(key: &str, url: &str, schemes: [&str; 2]) -> Result<(), String> {
+    let rest = schemes
+        .into_iter()
+        .find_map(|scheme| url.strip_prefix(scheme));
+    if rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['?', '#', '@'])) {
+        return Ok(());
+    }
+    let [plain, tls] = schemes;
+    Err(format!(
+        "{key} is \"{url}\", must be {plain}HOST:PORT or {tls}HOST:PORT, without a user and a query"
+    ))
+}
+
+fn ca_pem(name: &str, path: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
+    let read = |path: &Path| {
+        fs::read(path)
+            .with_context(|| format!("stores.{name}.ca_file: cannot read {}", path.display()))
+    };
+    path.map(read).transpose()
+}
+
+/// The configuration of the data part. Reads files with secrets, so it must be called after the spawner was forked.
+///
+/// # Errors
+/// A file cannot be read, or others may read a secret.
+pub(crate) fn data_config(
+    limits: &DataLimits,
+    stores: &BTreeMap<String, StoreSettings>,
+) -> anyhow::Result<DataConfig> {
+    let stores = stores.iter().map(|(name, store)| store.read(name));
+    let share = limits.function_mb();
+    Ok(DataConfig {
+        stores: stores.collect::<anyhow::Result<_>>()?,
+        bytes_max: limits.memory_mb() << 20,
+        function_bytes_max: share << 20,
+        input_bytes_max: limits.input_mb.unwrap_or(share) << 20,
+    })
+}
+
+fn secret(path: &Path) -> anyhow::Result<String> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?;
+    if metadata.mode() & 0o077 != 0 {
+        bail!("other users may read {shown}: chmod 600 {shown}");
+    }
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    let secret = text.trim();
+    if secret.is_empty() {
+        bail!("{shown} is empty");
+    }
+    Ok(secret.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn store(text: &str) -> Result<StoreSettings, String> {
+        let store: StoreSettings =
+            toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        store.check("photos").map(|()| store)
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_used_names_its_key() {
+        for (text, problem) in [
+            ("kind = \"s3\"", "missing field `functions`"),
+            ("kind = \"ftp\"\nfunctions = []", "s3"),
+            (
+                "kind = \"http\"\nfunctions = []\nurl = \"http://u:p@host/\"",
+                ".url is",
+            ),
+            (
+                "kind = \"file\"\nfunctions = []\npath = \"here\"",
+                "must begin with /",
+            ),
+            (
+                "kind = \"file\"\nfunctions = []\npath = \"/x\"\nbucket = \"b\"",
+                "bucket",
+            ),
+            (
+                "kind = \"s3\"\nfunctions = []\nendpoint = \"localhost:9000\"",
+                ".endpoint is",
+            ),
+            (
+                "kind = \"s3\"\nfunctions = []\naccess_key_id = \"a\"",
+                "needs access_key_id and",
+            ),
+            (
+                "kind = \"s3\"\nfunctions = []\ncredentials = \"anonymous\"\naccess_key_id = \"a\"",
+                "leave out",
+            ),
+        ] {
+            let found = store(text).unwrap_err();
+            assert!(found.contains(problem), "{text}: {found}");
+        }
+        assert!(store("kind = \"s3\"\nfunctions = [\"*\"]").is_ok());
+    }
+
+    #[test]
+    fn limits_are_in_their_order() {
+        let checked = |text: &str| check(&toml::from_str(text).unwrap(), &BTreeMap::new());
+        assert_eq!(checked(""), Ok(()));
+        assert_eq!(
+            checked("memory_mb = 100\nfunction_mb = 101").unwrap_err(),
+            "data.function_mb is out of range"
+        );
+        assert_eq!(
+            checked("memory_mb = 100\ninput_mb = 51").unwrap_err(),
+            "data.input_mb is out of range"
+        );
+    }
+
+    #[test]
+    fn a_secret_that_others_may_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        fs::write(&path, "s3cret\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(
+            secret(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("other users may read")
+        );
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(secret(&path).unwrap(), "s3cret");
+        assert!(secret(&folder.path().join("none")).is_err());
+    }
+}

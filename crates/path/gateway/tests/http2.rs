@@ -1,0 +1,186 @@
+//! HTTP/2 on a real socket: its limits of time, and its drain. The routes are tested end to end, in `tests/e2e/http2.rs`.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "tests: clippy knows #[test] functions as such, but not what they share"
+)]
+
+mod support;
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use pilot_gateway::{Door, GatewayConfig, ReadPace, Transport};
+use pilot_testkit::Deed;
+use support::{Daemon, Function, Setup, soon};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+struct Client {
+    sender: SendRequest<Body>,
+    connection: JoinHandle<hyper::Result<()>>,
+}
+
+impl Client {
+    /// `window`: how much of a response the daemon may send before it is read.
+    async fn connect(daemon: &Daemon, window: u32) -> Self {
+        let stream = TcpStream::connect(daemon.addr).await.unwrap();
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(window)
+            .handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        Self {
+            sender,
+            connection: tokio::spawn(connection),
+        }
+    }
+
+    async fn post(&mut self, function: &str, body: Body) -> hyper::Result<Response<Incoming>> {
+        let uri = format!("http://x/2015-03-31/functions/{function}/invocations");
+        let request = Request::post(uri).body(body).unwrap();
+        soon(self.sender.send_request(request)).await
+    }
+}
+
+fn whole(text: &'static str) -> Body {
+    Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync()
+}
+
+async fn daemon(config: GatewayConfig) -> Daemon {
+    let large = Bytes::from(vec![b'1'; 1_000_000]);
+    let functions = vec![
+        Function::event("large", move |_| {
+            Deed::Return(Duration::ZERO, large.clone(), Bytes::new())
+        }),
+        Function::event("slow", |_| Deed::after(Duration::from_millis(300))),
+        Function::event("hang", |_| Deed::Hang),
+    ];
+    let door = Door {
+        transport: Transport::PlainWithHttp2,
+        ..Door::default()
+    };
+    Daemon::start(Setup {
+        config,
+        door,
+        functions,
+        ..Setup::default()
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_taken_is_cancelled_and_the_others_go_on() {
+    let daemon = daemon(GatewayConfig {
+        read_pace: ReadPace {
+            patience: Duration::from_millis(400),
+            bytes_per_s: 1,
+        },
+        ..GatewayConfig::default()
+    })
+    .await;
+    let mut client = Client::connect(&daemon, 65_535).await;
+    let response = client.post("large", whole("1")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let begun = Instant::now();
+    // One that is read, while the other is not.
+    let other = client.post("large", whole("1")).await.unwrap();
+    let read = soon(other.into_body().collect()).await.unwrap().to_bytes();
+    assert_eq!(read.len(), 1_000_000);
+    tokio::time::sleep(Duration::from_millis(800).saturating_sub(begun.elapsed())).await;
+    let unread = soon(response.into_body().collect()).await;
+    assert!(unread.is_err(), "it was reset");
+    let again = client.post("slow", whole("1")).await.unwrap();
+    assert_eq!(again.status(), StatusCode::OK, "the connection goes on");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_given_up() {
+    let daemon = daemon(GatewayConfig {
+        body_timeout: Duration::from_millis(200),
+        ..GatewayConfig::default()
+    })
+    .await;
+    let mut client = Client::connect(&daemon, 65_535).await;
+    let first = stream::iter([Ok(Frame::data(Bytes::from_static(b"[1")))]);
+    let never = StreamBody::new(futures_util::StreamExt::chain(first, stream::pending()));
+    let response = client.post("slow", never.boxed_unsync()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT);
+    let response = client.post("slow", whole("1")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_connection_without_requests_is_closed_and_one_with_a_request_is_not() {
+    let daemon = daemon(GatewayConfig {
+        header_timeout: Duration::from_millis(150),
+        ..GatewayConfig::default()
+    })
+    .await;
+    let idle = Client::connect(&daemon, 65_535).await;
+    let mut busy = Client::connect(&daemon, 65_535).await;
+    let response = busy.post("slow", whole("1")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(soon(idle.connection).await.unwrap().is_ok(), "in order");
+    assert!(soon(busy.connection).await.unwrap().is_ok(), "later");
+    drop(idle.sender);
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_the_requests_of_a_connection() {
+    let daemon = daemon(GatewayConfig::default()).await;
+    let mut client = Client::connect(&daemon, 65_535).await;
+    let idle = Client::connect(&daemon, 65_535).await;
+    let mut sender = client.sender.clone();
+    let uri = "http://x/2015-03-31/functions/slow/invocations";
+    let request = Request::post(uri).body(whole("1")).unwrap();
+    let running = tokio::spawn(async move { sender.send_request(request).await });
+    soon(async {
+        while daemon.workers("slow").busy == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let drained = daemon.stop();
+    assert_eq!(
+        soon(running).await.unwrap().unwrap().status(),
+        StatusCode::OK
+    );
+    let drained = soon(drained).await.unwrap();
+    assert_eq!((drained.connections, drained.cut), (2, 0));
+    assert!(client.sender.ready().await.is_err());
+    drop(idle);
+}
+
+#[tokio::test]
+async fn requests_that_are_cut_off_at_the_end_of_a_drain_are_cancelled() {
+    let daemon = daemon(GatewayConfig {
+        grace: Duration::from_millis(200),
+        ..GatewayConfig::default()
+    })
+    .await;
+    let mut client = Client::connect(&daemon, 65_535).await;
+    let engine = daemon.engine.clone();
+    let running = tokio::spawn(async move { client.post("hang", whole("1")).await.is_err() });
+    soon(async {
+        while daemon.workers("hang").busy == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let drained = soon(daemon.stop()).await.unwrap();
+    assert_eq!((drained.connections, drained.cut), (1, 1));
+    assert!(soon(running).await.unwrap());
+    drop(engine);
+}

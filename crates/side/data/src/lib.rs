@@ -1,0 +1,16 @@
+//! The data of invocations: fetched from stores while the worker starts, into memory that the worker maps (Truffle, section III).
+//!
+//! [`Data`] is the port [`InputSource`](pilot_model::ports::InputSource). `stores` talks to each kind of store, `buffer` is the
+//! memory, `fetch` fills the one from the other. When a fetch begins, and what waits for it, is decided in `path/invoke`.
+
+mod buffer;
+mod fetch;
+mod source;
+mod stores;
+
+pub use source::{Data, DataConfig};
+pub use stores::file::FileConfig;
+pub use stores::http::HttpConfig;
+pub use stores::redis::RedisConfig;
+pub use stores::s3::{S3Config, S3Credentials};
+pub use stores::{StoreConfig, StoreKind};

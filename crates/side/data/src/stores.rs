@@ -1,0 +1,155 @@
+//! The stores: each kind in a file of its own, behind one trait.
+
+pub(crate) mod file;
+pub(crate) mod http;
+pub(crate) mod redis;
+pub(crate) mod s3;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use pilot_model::BoxFuture;
+use pilot_model::inputs::Scheme;
+use pilot_model::ports::InputFaultKind;
+
+use file::{FileConfig, FileStore};
+use http::{HttpConfig, HttpStore};
+use redis::{RedisConfig, RedisStore};
+use s3::{S3Config, S3Store};
+
+/// A store of `pilotd.toml`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Its name, which locations contain.
+    pub name: String,
+    /// How it is reached.
+    pub kind: StoreKind,
+    /// The functions that may use it: names, or `*` at the end of a beginning, or `*` for all.
+    pub functions: Vec<String>,
+}
+
+/// How a store is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreKind {
+    /// Amazon S3, or a server with its API.
+    S3(S3Config),
+    /// A server that answers GET.
+    Http(HttpConfig),
+    /// Redis.
+    Redis(RedisConfig),
+    /// A folder of the daemon's machine.
+    File(FileConfig),
+}
+
+impl StoreConfig {
+    /// Whether a function may use it.
+    #[must_use]
+    pub fn is_for(&self, function: &str) -> bool {
+        self.functions
+            .iter()
+            .any(|pattern| match pattern.strip_suffix('*') {
+                Some(beginning) => function.starts_with(beginning),
+                None => function == pattern,
+            })
+    }
+
+    /// The scheme of its locations.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        match &self.kind {
+            StoreKind::S3(_) => Scheme::S3,
+            StoreKind::Http(http) if http.url.starts_with("https:") => Scheme::Https,
+            StoreKind::Http(_) => Scheme::Http,
+            StoreKind::Redis(redis) if redis.url.starts_with("rediss:") => Scheme::Rediss,
+            StoreKind::Redis(_) => Scheme::Redis,
+            StoreKind::File(_) => Scheme::File,
+        }
+    }
+}
+
+/// Something that has objects.
+pub(crate) trait Store: Send + Sync + Debug {
+    /// Begins to read an object. Dropping the future ends that.
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>>;
+
+    /// How often a fetch that failed for a moment is tried again. 0: the store tries again by itself, or there is no use in it.
+    fn retries(&self) -> u32;
+}
+
+/// An object that is being read.
+pub(crate) struct Object {
+    /// Its length, as announced.
+    pub(crate) len: Option<u64>,
+    /// Its bytes.
+    pub(crate) body: BoxStream<'static, Result<Bytes, StoreError>>,
+}
+
+/// Why an object could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoreError {
+    pub(crate) kind: InputFaultKind,
+    pub(crate) problem: String,
+}
+
+impl StoreError {
+    /// The text is from outside: it is cut and escaped.
+    pub(crate) fn new(kind: InputFaultKind, problem: &str) -> Self {
+        let mut shown: String = problem
+            .chars()
+            .map(|char| if char.is_control() { ' ' } else { char })
+            .take(PROBLEM_MAX)
+            .collect();
+        if problem.chars().count() > PROBLEM_MAX {
+            shown.push('…');
+        }
+        Self {
+            kind,
+            problem: shown,
+        }
+    }
+}
+
+/// The store of a configuration.
+///
+/// # Errors
+/// What is wrong with the configuration.
+pub(crate) fn open(config: &StoreConfig) -> Result<Arc<dyn Store>, String> {
+    match &config.kind {
+        StoreKind::S3(s3) => Ok(Arc::new(S3Store::open(s3)?)),
+        StoreKind::Http(http) => Ok(Arc::new(HttpStore::open(http)?)),
+        StoreKind::Redis(redis) => Ok(Arc::new(RedisStore::open(redis)?)),
+        StoreKind::File(file) => Ok(Arc::new(FileStore::open(file)?)),
+    }
+}
+
+/// Characters of a store's own error that are passed on.
+const PROBLEM_MAX: usize = 400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_for_the_functions_that_it_names() {
+        let store = |functions: &[&str]| StoreConfig {
+            name: "photos".to_owned(),
+            kind: StoreKind::S3(S3Config::default()),
+            functions: functions.iter().map(|one| (*one).to_owned()).collect(),
+        };
+        assert!(store(&["resize", "crop"]).is_for("crop"));
+        assert!(store(&["team-*"]).is_for("team-a") && !store(&["team-*"]).is_for("tea"));
+        assert!(store(&["*"]).is_for("any") && !store(&[]).is_for("any"));
+        assert!(!store(&["resize"]).is_for("resize2"));
+    }
+
+    #[test]
+    fn a_long_or_odd_error_is_cut_and_made_plain() {
+        let error = StoreError::new(
+            InputFaultKind::Unavailable,
+            &format!("a\u{1b}[2J\n{}", "x".repeat(9999)),
+        );
+        assert!(error.problem.starts_with("a [2J x") && error.problem.chars().count() == 401);
+    }
+}

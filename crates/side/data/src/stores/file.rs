@@ -1,0 +1,174 @@
+//! Folders of the daemon's machine.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use pilot_model::BoxFuture;
+use pilot_model::ports::InputFaultKind as Kind;
+use tokio::task::spawn_blocking;
+
+use super::{Object, Store, StoreError};
+
+/// A folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FileConfig {
+    /// The folder. Keys are paths below it.
+    pub path: PathBuf,
+}
+
+/// A folder. It is opened once: what is renamed or mounted later does not change what functions can read.
+#[derive(Debug)]
+pub(crate) struct FileStore(std::sync::Arc<OwnedFd>);
+
+impl FileStore {
+    /// # Errors
+    /// There is no such folder.
+    pub(crate) fn open(config: &FileConfig) -> Result<Self, String> {
+        let folder = File::options()
+            .read(true)
+            .open(&config.path)
+            .and_then(|folder| match folder.metadata()?.is_dir() {
+                true => Ok(folder),
+                false => Err(io::ErrorKind::NotADirectory.into()),
+            });
+        let folder = folder.map_err(|error| format!("path: {}: {error}", config.path.display()))?;
+        Ok(Self(std::sync::Arc::new(folder.into())))
+    }
+}
+
+impl Store for FileStore {
+    fn retries(&self) -> u32 {
+        0
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        let (folder, key) = (std::sync::Arc::clone(&self.0), PathBuf::from(key));
+        Box::pin(async move {
+            let opened = spawn_blocking(move || open(&folder, &key)).await;
+            let (file, len) = opened.map_err(|_| stopping())??;
+            let body = stream::try_unfold(file, |file| async move {
+                let read = spawn_blocking(move || read(file)).await;
+                read.map_err(|_| stopping())?
+            });
+            Ok(Object {
+                len: Some(len),
+                body: body.boxed(),
+            })
+        })
+    }
+}
+
+/// A regular file below the folder, without leaving it by a link (openat2(2), `RESOLVE_BENEATH`).
+fn open(folder: &OwnedFd, key: &Path) -> Result<(File, u64), StoreError> {
+    let how = OpenHow::new()
+        // A pipe or a device must not make the daemon wait.
+        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let file: File = openat2(folder.as_fd(), key, how).map_err(failed)?.into();
+    let metadata = file
+        .metadata()
+        .map_err(|error| StoreError::new(Kind::Unavailable, &error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(StoreError::new(Kind::NotFound, "it is no file"));
+    }
+    Ok((file, metadata.len()))
+}
+
+fn read(mut file: File) -> Result<Option<(Bytes, File)>, StoreError> {
+    let mut part = vec![0; PART_LEN];
+    match file.read(&mut part) {
+        Ok(0) => Ok(None),
+        Ok(len) => {
+            part.truncate(len);
+            Ok(Some((part.into(), file)))
+        }
+        Err(error) => Err(StoreError::new(Kind::Unavailable, &error.to_string())),
+    }
+}
+
+fn failed(error: Errno) -> StoreError {
+    match error {
+        Errno::ENOENT | Errno::ENOTDIR => StoreError::new(Kind::NotFound, "there is no such file"),
+        Errno::EXDEV | Errno::ELOOP => StoreError::new(
+            Kind::Denied,
+            "a link on its way leads out of the store's folder",
+        ),
+        Errno::EACCES | Errno::EPERM => {
+            StoreError::new(Kind::Denied, "the daemon may not read the file")
+        }
+        error => StoreError::new(Kind::Unavailable, error.desc()),
+    }
+}
+
+fn stopping() -> StoreError {
+    StoreError::new(Kind::Unavailable, "the daemon is stopping")
+}
+
+const PART_LEN: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use futures_util::TryStreamExt;
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    async fn read_all(store: &FileStore, key: &str) -> Result<Vec<u8>, StoreError> {
+        let object = store.get(key).await?;
+        let parts: Vec<Bytes> = object.body.try_collect().await?;
+        assert_eq!(
+            object.len,
+            Some(parts.iter().map(|part| part.len() as u64).sum())
+        );
+        Ok(parts.concat())
+    }
+
+    #[tokio::test]
+    async fn only_regular_files_below_the_folder_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("inside");
+        fs::create_dir_all(path.join("sub")).unwrap();
+        fs::write(path.join("sub/a"), vec![7; PART_LEN + 1]).unwrap();
+        fs::write(folder.path().join("outside"), "secret").unwrap();
+        symlink("sub/a", path.join("to-a")).unwrap();
+        symlink("../outside", path.join("out")).unwrap();
+        symlink("/etc/passwd", path.join("absolute")).unwrap();
+        symlink("/proc/self/fd/0", path.join("magic")).unwrap();
+        nix::unistd::mkfifo(&path.join("pipe"), Mode::S_IRWXU).unwrap();
+        let store = FileStore::open(&FileConfig { path }).unwrap();
+        assert_eq!(read_all(&store, "sub/a").await.unwrap().len(), PART_LEN + 1);
+        assert_eq!(read_all(&store, "to-a").await.unwrap().len(), PART_LEN + 1);
+        for (key, kind) in [
+            ("out", Kind::Denied),
+            ("absolute", Kind::Denied),
+            ("magic", Kind::Denied),
+            ("../outside", Kind::Denied),
+            ("sub", Kind::NotFound),
+            ("pipe", Kind::NotFound),
+            ("none", Kind::NotFound),
+            ("sub/a/b", Kind::NotFound),
+        ] {
+            assert_eq!(read_all(&store, key).await.unwrap_err().kind, kind, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let open = |path: &str| FileStore::open(&FileConfig { path: path.into() });
+        assert!(
+            open("/nowhere")
+                .unwrap_err()
+                .starts_with("path: /nowhere: ")
+        );
+        assert!(open("/etc/passwd").unwrap_err().contains("/etc/passwd"));
+    }
+}

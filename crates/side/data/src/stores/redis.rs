@@ -1,0 +1,234 @@
+//! Redis and servers with its protocol, by the crate `redis`: the values of string keys.
+//!
+//! A value is read in parts, so that the daemon never holds a second copy of it. The key is watched meanwhile: if it changes, the
+//! fetch begins again (Redis, "Transactions", WATCH).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+use pilot_model::BoxFuture;
+use pilot_model::ports::InputFaultKind as Kind;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError,
+    ServerErrorKind, TlsCertificates, Value,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{Object, Store, StoreError};
+
+/// A server.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct RedisConfig {
+    /// `redis://HOST:PORT/DATABASE`, or `rediss://…` over TLS.
+    pub url: String,
+    /// The user. `None`: the default one.
+    pub user: Option<String>,
+    /// The password.
+    pub password: Option<String>,
+    /// Certificates of authorities in PEM, instead of the system's.
+    pub ca_pem: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("url", &self.url)
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A server, and the connections to it that nobody uses.
+#[derive(Debug)]
+pub(crate) struct RedisStore {
+    client: Client,
+    idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
+    connections: Arc<Semaphore>,
+}
+
+impl RedisStore {
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub(crate) fn open(config: &RedisConfig) -> Result<Self, String> {
+        let url = |error: RedisError| format!("url: {error}");
+        let info = config.url.as_str().into_connection_info().map_err(url)?;
+        if matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }) {
+            return Err("url: \"insecure\" would accept any certificate: use ca_file".to_owned());
+        }
+        let mut settings = info.redis_settings().clone();
+        if let Some(user) = &config.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &config.password {
+            settings = settings.set_password(password);
+        }
+        let info = info.set_redis_settings(settings);
+        let client = match &config.ca_pem {
+            None => Client::open(info),
+            Some(pem) => Client::build_with_tls(
+                info,
+                TlsCertificates {
+                    client_tls: None,
+                    root_cert: Some(pem.clone()),
+                },
+            ),
+        };
+        Ok(Self {
+            client: client.map_err(url)?,
+            idle: Arc::default(),
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+        })
+    }
+
+    async fn connection(&self) -> Result<Lent, StoreError> {
+        let permit = Arc::clone(&self.connections).acquire_owned().await;
+        let permit = permit.map_err(|_| StoreError::new(Kind::Unavailable, "it is closed"))?;
+        let idle = self.idle.lock().pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => {
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(CONNECT_MAX))
+                    .set_response_timeout(Some(SILENCE_MAX));
+                let connected = self
+                    .client
+                    .get_multiplexed_async_connection_with_config(&config);
+                connected.await.map_err(|error| failed(&error))?
+            }
+        };
+        Ok(Lent {
+            connection,
+            idle: Arc::clone(&self.idle),
+            _permit: permit,
+        })
+    }
+}
+
+/// A connection that serves one fetch. Unless it is given back, it is closed: somebody may still be waiting on it.
+struct Lent {
+    connection: MultiplexedConnection,
+    idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Lent {
+    fn give_back(self) {
+        self.idle.lock().push(self.connection);
+    }
+}
+
+impl Store for RedisStore {
+    fn retries(&self) -> u32 {
+        4
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        Box::pin(async move {
+            let mut lent = self.connection().await?;
+            let begun = redis::pipe()
+                .cmd("WATCH")
+                .arg(key)
+                .ignore()
+                .cmd("TYPE")
+                .arg(key)
+                .query_async(&mut lent.connection)
+                .await;
+            let (kind,): (String,) = begun.map_err(|error| failed(&error))?;
+            match kind.as_str() {
+                "string" => {}
+                "none" => return Err(StoreError::new(Kind::NotFound, "there is no such key")),
+                other => {
+                    let problem = format!("it is a {other}, must be a string");
+                    return Err(StoreError::new(Kind::Key, &problem));
+                }
+            }
+            let len = redis::cmd("STRLEN")
+                .arg(key)
+                .query_async(&mut lent.connection)
+                .await;
+            let len: u64 = len.map_err(|error| failed(&error))?;
+            let reading = Reading {
+                lent,
+                key: key.to_owned(),
+                at: 0,
+                len,
+            };
+            Ok(Object {
+                len: Some(len),
+                body: stream::try_unfold(reading, Reading::next).boxed(),
+            })
+        })
+    }
+}
+
+/// A value of which a part has been read.
+struct Reading {
+    lent: Lent,
+    key: String,
+    at: u64,
+    len: u64,
+}
+
+impl Reading {
+    async fn next(mut self) -> Result<Option<(Bytes, Self)>, StoreError> {
+        let connection = &mut self.lent.connection;
+        if self.at < self.len {
+            let last = (self.at + PART_LEN).min(self.len) - 1;
+            let part = redis::cmd("GETRANGE")
+                .arg(&self.key)
+                .arg(self.at)
+                .arg(last)
+                .query_async(connection)
+                .await;
+            let part: Bytes = part.map_err(|error| failed(&error))?;
+            if part.len() as u64 != last + 1 - self.at {
+                return Err(changed());
+            }
+            self.at = last + 1;
+            return Ok(Some((part, self)));
+        }
+        // Refused if the key was changed after WATCH.
+        let unchanged = redis::pipe()
+            .cmd("MULTI")
+            .ignore()
+            .cmd("PING")
+            .ignore()
+            .cmd("EXEC")
+            .query_async(connection)
+            .await;
+        let (unchanged,): (Value,) = unchanged.map_err(|error| failed(&error))?;
+        self.lent.give_back();
+        match unchanged {
+            Value::Nil => Err(changed()),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn changed() -> StoreError {
+    StoreError::new(Kind::Unavailable, "it changed while it was read")
+}
+
+fn failed(error: &RedisError) -> StoreError {
+    let kind = match error.kind() {
+        ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => {
+            Kind::Denied
+        }
+        _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => Kind::Denied,
+        _ => Kind::Unavailable,
+    };
+    let problem = match kind {
+        Kind::Denied => format!("the store refuses the daemon's credentials: {error}"),
+        _ => error.to_string(),
+    };
+    StoreError::new(kind, &problem)
+}
+
+const CONNECTIONS_MAX: usize = 64;
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+const PART_LEN: u64 = 4 << 20;

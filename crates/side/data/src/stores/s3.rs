@@ -1,0 +1,204 @@
+//! Amazon S3 and servers with its API, by the crate `object_store`, which signs, retries with jitter and goes on after a connection
+//! that broke in the middle of an object.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::limit::LimitStore;
+use object_store::path::Path;
+use object_store::{BackoffConfig, ClientOptions, GetOptions, ObjectStore, RetryConfig};
+use pilot_model::BoxFuture;
+use pilot_model::ports::InputFaultKind as Kind;
+
+use super::{Object, Store, StoreError};
+
+/// A bucket, and how it is reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct S3Config {
+    /// The bucket's name.
+    pub bucket: String,
+    /// `http://HOST:PORT` or `https://…` of a server with S3's API. `None`: Amazon.
+    pub endpoint: Option<String>,
+    /// The region. `None`: `us-east-1`, or that of the environment.
+    pub region: Option<String>,
+    /// Whether the bucket is in the path and not in the host's name. `None`: where there is an endpoint.
+    pub path_style: Option<bool>,
+    /// Who the daemon is there.
+    pub credentials: S3Credentials,
+    /// Certificates of authorities in PEM, in addition to the system's.
+    pub ca_pem: Option<Vec<u8>>,
+}
+
+/// Who the daemon is to a store.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub enum S3Credentials {
+    /// What the environment of the daemon says: `AWS_ACCESS_KEY_ID` and its like, a container's or a machine's role.
+    #[default]
+    Environment,
+    /// Nobody: requests are not signed.
+    Anonymous,
+    /// A key.
+    Key {
+        /// The access key's id.
+        id: String,
+        /// The secret.
+        secret: String,
+    },
+}
+
+impl std::fmt::Debug for S3Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Environment => "Environment",
+            Self::Anonymous => "Anonymous",
+            Self::Key { .. } => "Key",
+        })
+    }
+}
+
+/// A bucket.
+#[derive(Debug)]
+pub(crate) struct S3Store(LimitStore<AmazonS3>);
+
+impl S3Store {
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub(crate) fn open(config: &S3Config) -> Result<Self, String> {
+        let mut builder = match &config.credentials {
+            S3Credentials::Environment => AmazonS3Builder::from_env(),
+            S3Credentials::Anonymous => AmazonS3Builder::new().with_skip_signature(true),
+            S3Credentials::Key { id, secret } => AmazonS3Builder::new()
+                .with_access_key_id(id)
+                .with_secret_access_key(secret),
+        };
+        builder = builder
+            .with_bucket_name(&config.bucket)
+            .with_client_options(client(config)?)
+            .with_retry(RetryConfig {
+                backoff: BackoffConfig {
+                    init_backoff: Duration::from_millis(50),
+                    max_backoff: Duration::from_secs(2),
+                    base: 2.0,
+                },
+                max_retries: RETRIES_MAX,
+                // The function's timeout ends it earlier.
+                retry_timeout: Duration::from_secs(180),
+            });
+        if let Some(region) = &config.region {
+            builder = builder.with_region(region);
+        }
+        if let Some(endpoint) = &config.endpoint {
+            let path_style = config.path_style.unwrap_or(true);
+            builder = builder
+                .with_endpoint(endpoint)
+                .with_allow_http(endpoint.starts_with("http://"))
+                .with_virtual_hosted_style_request(!path_style);
+        } else if let Some(path_style) = config.path_style {
+            builder = builder.with_virtual_hosted_style_request(!path_style);
+        }
+        let store = builder.build().map_err(|error| chain(&error))?;
+        Ok(Self(LimitStore::new(store, CONCURRENT_MAX)))
+    }
+}
+
+fn client(config: &S3Config) -> Result<ClientOptions, String> {
+    let mut client = ClientOptions::new()
+        .with_timeout_disabled()
+        .with_connect_timeout(CONNECT_MAX)
+        .with_read_timeout(SILENCE_MAX)
+        .with_pool_max_idle_per_host(CONCURRENT_MAX);
+    if let Some(pem) = &config.ca_pem {
+        let certificates =
+            object_store::Certificate::from_pem_bundle(pem).map_err(|error| chain(&error))?;
+        for certificate in certificates {
+            client = client.with_root_certificate(certificate);
+        }
+    }
+    Ok(client)
+}
+
+impl Store for S3Store {
+    fn retries(&self) -> u32 {
+        0
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        Box::pin(async move {
+            let path =
+                Path::parse(key).map_err(|error| StoreError::new(Kind::Key, &error.to_string()))?;
+            let result = self.0.get_opts(&path, GetOptions::default()).await;
+            let result = result.map_err(|error| fault(&error))?;
+            Ok(Object {
+                len: Some(result.meta.size),
+                body: result.into_stream().map_err(|error| fault(&error)).boxed(),
+            })
+        })
+    }
+}
+
+fn fault(error: &object_store::Error) -> StoreError {
+    use object_store::Error as E;
+    let text = chain(error);
+    let code = code_of(&text);
+    let kind = match (error, code) {
+        // Some servers answer with 404.
+        (_, Some("InvalidAccessKeyId"))
+        | (E::PermissionDenied { .. } | E::Unauthenticated { .. }, _) => Kind::Denied,
+        (E::NotFound { .. }, _) => Kind::NotFound,
+        (E::InvalidPath { .. }, _) => Kind::Key,
+        _ => Kind::Unavailable,
+    };
+    let problem = match (kind, code) {
+        (Kind::NotFound, None | Some("NoSuchKey")) => "there is no such object".to_owned(),
+        (Kind::NotFound, Some(code)) => format!("there is no such object: {code}"),
+        (Kind::Denied, Some(code)) => format!("the store refuses the daemon's credentials: {code}"),
+        (Kind::Denied, None) => format!("the store refuses the daemon's credentials: {text}"),
+        _ => text.clone(),
+    };
+    StoreError::new(kind, &problem)
+}
+
+/// The error code in a response of S3 (`<Code>NoSuchKey</Code>`), in an error's text.
+fn code_of(text: &str) -> Option<&str> {
+    let (_, after) = text.split_once("<Code>")?;
+    let (code, _) = after.split_once("</Code>")?;
+    Some(code)
+        .filter(|code| !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
+/// An error and its causes. Many errors contain the text of their cause.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+const RETRIES_MAX: usize = 5;
+/// Requests to one store at the same time.
+const CONCURRENT_MAX: usize = 128;
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// A store that sends nothing for so long is asked again.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_of_a_response_is_found_and_nothing_else_is_taken_for_one() {
+        let text = "Client error with status 404: <Error><Code>NoSuchBucket</Code><Message>x</Message></Error>";
+        assert_eq!(code_of(text), Some("NoSuchBucket"));
+        for text in ["", "<Code>", "<Code></Code>", "<Code>a b</Code>"] {
+            assert_eq!(code_of(text), None);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A full disk: the daemon starts on it, serves what is deployed, and functions can be removed until there is room again. The data
+//! directory is a file system of its own, of a few megabytes.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use pilot_harness::{Daemon, DaemonOptions, eventually, needs_root};
+use serde_json::json;
+
+use crate::{ECHO, answer, daemon_with, plain};
+
+/// The size of the file system, MiB.
+const DISK_MB: u32 = 48;
+
+const TALKS: &str = "def handler(event, context):\n    print('x' * 100_000)\n    return event\n";
+
+fn on_a_small_disk() -> Daemon {
+    let daemon = daemon_with(DaemonOptions {
+        data_disk_mb: Some(DISK_MB),
+        ..DaemonOptions::default()
+    });
+    daemon.upload_code("lab", &plain(), ECHO);
+    daemon.upload_code("talks", &plain(), TALKS);
+    daemon.upload_code("goes", &plain(), ECHO);
+    daemon
+}
+
+/// Writes to the file until nothing more fits on its disk.
+fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    let block = vec![7; 4096];
+    while file.write_all(&block).is_ok() {}
+}
+
+fn filler(daemon: &Daemon) -> PathBuf {
+    daemon.data_dir().join("filler")
+}
+
+/// What is in the folders of code and of unfinished work.
+fn stored(daemon: &Daemon) -> Vec<PathBuf> {
+    let below = |path: PathBuf| {
+        fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+    };
+    let code = below(daemon.data_dir().join("code"));
+    let staged = below(daemon.data_dir().join("staging")).flat_map(below);
+    let mut all: Vec<PathBuf> = code.chain(staged).collect();
+    all.sort();
+    all
+}
+
+fn reserve(daemon: &Daemon) -> u64 {
+    let file = daemon.data_dir().join("reserve");
+    file.metadata().map_or(0, |file| file.len())
+}
+
+/// A deployment that must be refused for want of room.
+#[track_caller]
+fn is_refused(daemon: &Daemon) {
+    let before = stored(daemon);
+    let project = pilot_harness::Project::function("new", ECHO, "");
+    let output = daemon.cli(&["deploy", &project.path().display().to_string()]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(
+        said.contains("the disk of the data directory") && said.contains("pilot remove"),
+        "{said}"
+    );
+    assert_eq!(stored(daemon), before, "nothing is half done");
+    assert!(!daemon.cli_ok(&["list"]).contains("new"));
+}
+
+#[test]
+fn a_daemon_starts_on_a_full_disk_serves_and_removes() {
+    needs_root!();
+    let mut daemon = on_a_small_disk();
+    assert_eq!(reserve(&daemon), 4 << 20);
+    daemon.stop();
+    fill(&filler(&daemon));
+    daemon.resume();
+    let log = daemon.log();
+    assert!(log.contains("the disk is full"), "{log}");
+    assert_eq!(reserve(&daemon), 0, "its room is in use");
+    let list = daemon.cli_ok(&["list"]);
+    assert!(list.contains("lab") && list.contains("goes"), "{list}");
+    assert_eq!(answer(&daemon, "lab", json!({"k": 1})), json!({"k": 1}));
+    is_refused(&daemon);
+    daemon.cli_ok(&["remove", "goes"]);
+    assert_eq!(daemon.invoke("goes", &json!({})).status, 404);
+    // Also after a restart.
+    daemon.stop();
+    daemon.resume();
+    assert_eq!(daemon.invoke("goes", &json!({})).status, 404);
+    assert_eq!(answer(&daemon, "lab", json!(2)), 2);
+    fs::remove_file(filler(&daemon)).unwrap();
+    daemon.upload_code("new", &plain(), ECHO);
+    assert_eq!(answer(&daemon, "new", json!(3)), 3);
+    assert_eq!(reserve(&daemon), 4 << 20, "the reserve is there again");
+}
+
+#[test]
+fn a_disk_that_fills_up_while_a_daemon_runs_is_told_once_and_ends_nothing() {
+    needs_root!();
+    let daemon = on_a_small_disk();
+    assert_eq!(answer(&daemon, "talks", json!(1)), 1);
+    fill(&filler(&daemon));
+    for turn in 0..30 {
+        assert_eq!(answer(&daemon, "talks", json!(turn)), turn);
+    }
+    let told = || {
+        daemon
+            .log()
+            .matches("a function's log was not written")
+            .count()
+    };
+    eventually("a line about the log", || (told() > 0).then_some(()));
+    assert_eq!(told(), 1, "{}", daemon.log());
+    is_refused(&daemon);
+    for name in ["goes", "talks"] {
+        daemon.cli_ok(&["remove", name]);
+        assert_eq!(daemon.invoke(name, &json!({})).status, 404);
+    }
+    assert_eq!(answer(&daemon, "lab", json!(2)), 2);
+    let is_ready = daemon.get("/readyz").ok().json()["ready"].clone();
+    assert_eq!(is_ready, true);
+    fs::remove_file(filler(&daemon)).unwrap();
+    daemon.upload_code("talks", &plain(), TALKS);
+    assert_eq!(answer(&daemon, "talks", json!(3)), 3);
+    eventually("a log that is written again", || {
+        daemon
+            .cli_ok(&["logs", "talks"])
+            .contains("REPORT")
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_daemon_whose_own_log_cannot_be_written_serves() {
+    let daemon = daemon_with(DaemonOptions {
+        full_log: true,
+        arguments: ["--log-level", "debug"].map(str::to_owned).into(),
+        ..DaemonOptions::default()
+    });
+    daemon.upload_code("lab", &plain(), ECHO);
+    assert_eq!(answer(&daemon, "lab", json!(1)), 1);
+    daemon.cli_ok(&["remove", "lab"]);
+    assert_eq!(daemon.invoke("lab", &json!({})).status, 404);
+}
