@@ -9,6 +9,7 @@ use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use pilot_model::access::{Caller, Grant};
 
+use crate::connection::line::Usage;
 use crate::errors::RequestError;
 use crate::gate::Gate;
 use crate::headers;
@@ -25,6 +26,7 @@ pub(crate) async fn answer(
     gate: &Gate,
     mut head: Parts,
     body: Incoming,
+    usage: &Usage,
 ) -> Result<Reply, RequestError> {
     let path = head.uri.path();
     if path.starts_with("/_pilot/") && !gate.door.serves.control() {
@@ -38,6 +40,9 @@ pub(crate) async fn answer(
     };
     head.extensions.insert(caller);
     let response = (gate.control)(Request::from_parts(head, body)).await;
+    if response.status().is_success() {
+        usage.body_was_read();
+    }
     Ok(response.map(ReplyBody::Control))
 }
 

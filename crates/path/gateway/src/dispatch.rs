@@ -15,28 +15,34 @@ use crate::function_url::{self, Place};
 use crate::gate::Gate;
 use crate::headers;
 use crate::lambda_api::{self, Form};
+use crate::leftover;
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
 use crate::route::{Route, route};
 
 /// Answers one request.
 pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
-    let mut reply = reply(gate, request, line).await;
     let usage = line.usage();
+    let has_body = !request.body().is_end_stream();
+    usage.request_began(request.version(), has_body);
+    let may_follow = has_body && !request.headers().contains_key(headers::EXPECT);
+    let (head, body) = request.into_parts();
+    let mut body = Some(body);
+    let mut reply = reply(gate, head, &mut body, line).await;
+    if usage.leaves_body() {
+        leftover::read(body.filter(|_| may_follow), usage).await;
+    }
     usage.response_begins();
-    if usage.is_half_closed() {
-        // No other request can come.
+    if usage.is_half_closed() || usage.leaves_body() {
+        // No other request can come. hyper would close the connection, too, but not say so: a client would send its next request.
         let close = HeaderValue::from_static("close");
         reply.headers_mut().insert(headers::CONNECTION, close);
     }
     reply
 }
 
-async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
+async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<Incoming>, line: &Line) -> Reply {
     let received = gate.invoker.now();
-    let usage = line.usage();
-    usage.request_began(request.version(), !request.body().is_end_stream());
-    let (mut head, body) = request.into_parts();
     if head.method == Method::CONNECT {
         // The daemon is not a proxy, and hyper would start a tunnel after a 2xx response.
         let mut reply = Reply::new(ReplyBody::Full(Bytes::from_static(NO_CONNECT)));
@@ -52,9 +58,11 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
     }
     let uri = std::mem::take(&mut head.uri);
     let target = route(uri.path());
-    if target == Route::Control {
+    if target == Route::Control
+        && let Some(body) = body.take()
+    {
         head.uri = uri;
-        return control::answer(gate, head, body)
+        return control::answer(gate, head, body, line.usage())
             .await
             .unwrap_or_else(|error| error.into_reply(&new_id()));
     }
@@ -65,7 +73,7 @@ async fn reply(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
         head,
         line,
         uri: &uri,
-        body: Some(body),
+        body,
         held: None,
     };
     let id = context.id.clone();

@@ -22,6 +22,7 @@ mod function_url;
 mod gate;
 mod headers;
 mod lambda_api;
+mod leftover;
 mod listener;
 mod peers;
 mod reply;

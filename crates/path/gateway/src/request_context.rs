@@ -46,7 +46,7 @@ pub(crate) struct RequestContext<'a> {
     /// As sent.
     pub(crate) uri: &'a Uri,
     /// `None` after it was taken.
-    pub(crate) body: Option<Incoming>,
+    pub(crate) body: &'a mut Option<Incoming>,
     /// The body, if its signature required to read it first.
     pub(crate) held: Option<Bytes>,
 }
@@ -163,7 +163,7 @@ impl RequestContext<'_> {
         };
         let front = self.gate.bodies.read_front(body).await;
         let (front, rest) = front.inspect_err(|error| self.count_slow(error))?;
-        self.body = rest;
+        *self.body = rest;
         if self.body.is_none() {
             self.line.usage().body_was_read();
         }
@@ -188,6 +188,7 @@ impl RequestContext<'_> {
         let body = self.body.take().filter(|body| !body.is_end_stream())?;
         let patience = self.gate.config.body_timeout;
         let usage = Arc::clone(self.line.usage());
+        usage.body_is_streamed();
         Some(Upload::new(body, usage, patience, expects))
     }
 

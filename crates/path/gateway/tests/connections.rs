@@ -37,6 +37,38 @@ async fn a_connection_serves_one_request_after_the_other_and_pipelined_ones_in_o
 }
 
 #[tokio::test]
+async fn the_body_of_a_refused_request_does_not_break_the_connection_without_a_word() {
+    let daemon = Daemon::with(vec![]).await;
+    let head = |rest: &str| {
+        format!("POST /2015-03-31/functions/nobody/invocations HTTP/1.1\r\nhost: x\r\n{rest}\r\n")
+    };
+    // A small body that comes after its head is read.
+    let mut client = daemon.client().await;
+    for _ in 0..3 {
+        client.send(head("content-length: 2\r\n")).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        client.send("{}").await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.header("connection")), (404, None));
+    }
+    // A large one, one that does not come, and one that waits to be asked for end the connection, and the response says so.
+    for rest in [
+        "content-length: 1000000\r\n",
+        "content-length: 2\r\n",
+        "content-length: 2\r\nexpect: 100-continue\r\n",
+    ] {
+        let mut client = daemon.client().await;
+        client.send(head(rest)).await;
+        if rest.contains("1000000") {
+            client.send(vec![b'x'; 100_000]).await;
+        }
+        let answer = client.answer().await;
+        let told = (answer.status, answer.header("connection"));
+        assert_eq!(told, (404, Some("close")), "{rest}");
+    }
+}
+
+#[tokio::test]
 async fn malformed_requests_are_refused_and_the_connection_closed() {
     let daemon = Daemon::with(vec![]).await;
     // More than hyper can have read before it looks: twice its buffer of 400 kB.

@@ -425,7 +425,7 @@ async fn much_passes_both_ways_and_little_is_in_flight() {
         }
     });
     let daemon = Daemon::with(vec![function]).await;
-    let (mut from, mut to) = daemon.client().await.split();
+    let (mut from, mut to) = Client::connect_small(daemon.addr).await.split();
     let sending = tokio::spawn(async move {
         let head = format!(
             "POST /fn/web HTTP/1.1\r\nhost: x\r\ncontent-length: {TOTAL}\r\nconnection: close\r\n\r\n"

@@ -22,6 +22,8 @@ pub(crate) struct Usage {
     /// The client's first byte is that of a TLS record.
     spoke_tls: AtomicBool,
     body_unread: AtomicBool,
+    /// The body is read while the response is sent.
+    body_streamed: AtomicBool,
     ends_by_closing: AtomicBool,
     broke_off: AtomicBool,
     upgraded: AtomicBool,
@@ -46,6 +48,7 @@ impl Usage {
         let requests = self.requests.load(Ordering::Relaxed).wrapping_add(1);
         self.requests.store(requests, Ordering::Relaxed);
         self.body_unread.store(has_body, Ordering::Relaxed);
+        self.body_streamed.store(false, Ordering::Relaxed);
         self.in_request.store(true, Ordering::Relaxed);
         *self.answers() = None;
         self.ends_by_closing
@@ -93,6 +96,18 @@ impl Usage {
     /// The request's body was read to the end.
     pub(crate) fn body_was_read(&self) {
         self.body_unread.store(false, Ordering::Relaxed);
+    }
+
+    /// The request's body is read at the pace of a function, which may respond before its end.
+    pub(crate) fn body_is_streamed(&self) {
+        self.body_streamed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nobody will read the rest of the request's body, and the next request on this connection comes behind it.
+    pub(crate) fn leaves_body(&self) -> bool {
+        self.body_unread.load(Ordering::Relaxed)
+            && !self.body_streamed.load(Ordering::Relaxed)
+            && !self.multiplexed.load(Ordering::Relaxed)
     }
 
     /// The head of the response is made.
