@@ -7,6 +7,7 @@ One function per call. A function raises OSError if the call fails. `fork.py` de
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 import sys
@@ -42,6 +43,12 @@ _SECCOMP_NUMBER = {"x86_64": 317, "aarch64": 277, "riscv64": 277, "armv7l": 383,
 _SOCK_FILTER_LEN = 8
 
 
+# asm-generic/mman-common.h
+_MADV_COLLAPSE = 25
+# No memory for them, or the limit of the cgroup is near.
+NO_HUGE_PAGES = (errno.ENOMEM, errno.EBUSY)
+
+
 class _CapHeader(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
 
@@ -63,6 +70,7 @@ _libc.syscall.restype = ctypes.c_long
 
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _libc.mmap.restype = ctypes.c_void_p
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.tee.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint)
 _libc.tee.restype = ctypes.c_ssize_t
 
@@ -118,6 +126,11 @@ def release_free_memory() -> None:
     trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def collapse(address: int, length: int) -> int:
+    """Makes this memory huge pages (MADV_COLLAPSE). 0, or the error's number."""
+    return 0 if _libc.madvise(address, length, _MADV_COLLAPSE) == 0 else ctypes.get_errno()
 
 
 def permitted_capabilities() -> int:

@@ -36,6 +36,7 @@ MESSAGE_LEN_MAX = 64 * 1024
 _FDS_MAX = 16
 _CHILDREN_MAX = 8192
 _REGIONS_MAX = 4
+_SPANS_MAX = 64
 
 # The descriptor of a child's channel. The template chooses it, so that it can create the object for it. It is this number, or a
 # higher one if user code has opened many descriptors: above all that the template has open and receives with a request.
@@ -67,6 +68,10 @@ class _Server(ctypes.Structure):
         ("children", ctypes.c_void_p),
         ("regions", _Region * _REGIONS_MAX),
         ("region_count", ctypes.c_uint64),
+        ("spans", _Region * _SPANS_MAX),
+        ("span_count", ctypes.c_uint64),
+        ("spans_len", ctypes.c_uint64),
+        ("child_count", ctypes.c_uint64),
         ("channel_at", ctypes.c_int32),
         ("message_len", ctypes.c_uint64),
         ("fds", ctypes.c_int32 * _FDS_MAX),
@@ -144,6 +149,14 @@ class ForkServer:
             become(server.forked_ns, server.sandboxed_ns, f"cannot {STEPS[server.step]}: {os.strerror(server.error)}")
         self._after_fork_parent()
         return result
+
+    def make_huge(self, spans: List[Tuple[int, int]]) -> None:
+        """The loop makes this memory huge pages while there are no requests."""
+        largest = sorted(spans, key=lambda span: span[1])[-_SPANS_MAX:]
+        for index, span in enumerate(largest):
+            self._server.spans[index] = _Region(*span)
+        self._server.span_count = len(largest)
+        self._server.spans_len = sum(length for _, length in largest)
 
     def message(self) -> Tuple[bytes, List[int]]:
         """The message of `MESSAGE`: bytes that are not a native request, and descriptors, which the caller now owns."""

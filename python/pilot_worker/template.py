@@ -25,6 +25,7 @@ from . import (
     generators,
     handler,
     hooks,
+    huge_pages,
     imports,
     kernel,
     native,
@@ -89,6 +90,7 @@ class Template:
         self._native = self._load_native()
         report["native"] = self._native is not None
         self._freeze()
+        self._make_huge()
         self._watch_children()
         self._control.send(report)
         return "error" not in report
@@ -262,6 +264,14 @@ class Template:
                 continue  # not forked by us: user code started it at import, or it is an orphan of this PID namespace
             how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
             self._control.send({"op": "exited", "id": fork_id, **how})
+
+    def _make_huge(self) -> None:
+        """Of a template above functions, now: its children share the pages. Of a function's, when nobody waits for a worker."""
+        spans = huge_pages.spans()
+        if self.function is None:
+            huge_pages.collapse(spans)
+        elif self._native is not None:
+            self._native.make_huge(spans)
 
     def _freeze(self) -> None:
         """Excludes all objects from garbage collection, so that a collection in a child does not write to shared pages."""

@@ -21,6 +21,8 @@
 
 #define EINTR 4
 #define EAGAIN 11
+#define ENOMEM 12
+#define EBUSY 16
 #define EINVAL 22
 #define ECONNRESET 104
 
@@ -29,6 +31,7 @@
 #define FDS_MAX 16
 #define CHILDREN_MAX 8192
 #define REGIONS_MAX 4
+#define SPANS_MAX 64
 
 enum role { ROLE_CHANNEL, ROLE_LOG, ROLE_PID, ROLE_NAMESPACE, ROLE_CGROUP };
 
@@ -56,6 +59,12 @@ struct region {
     uint64_t len;
 };
 
+// Memory of the template that becomes huge pages (huge_pages.py), in multiples of HUGE_LEN.
+struct span {
+    uint64_t at;
+    uint64_t len;
+};
+
 struct child {
     int32_t pid;
     uint64_t id;
@@ -75,6 +84,10 @@ struct fork_server {
     struct child *children;      // CHILDREN_MAX of them; pid 0 is free
     struct region regions[REGIONS_MAX];
     uint64_t region_count;
+    struct span spans[SPANS_MAX];
+    uint64_t span_count;
+    uint64_t spans_len;          // of all of them, bytes
+    uint64_t child_count;
     int32_t channel_at;          // a child's descriptor number for its channel; unused in the template
     // Out.
     uint64_t message_len;
@@ -240,6 +253,7 @@ int pilot_track(struct fork_server *s, int32_t pid, uint64_t id) {
         if (s->children[i].pid == 0) {
             s->children[i].pid = pid;
             s->children[i].id = id;
+            s->child_count++;
             return 1;
         }
     }
@@ -257,6 +271,7 @@ static void reap(struct fork_server *s) {
             // Ignore other processes: started by user code at import, or orphans of this PID namespace.
             if (s->children[i].pid != pid) continue;
             s->children[i].pid = 0;
+            s->child_count--;
             int ended_by = status & 0x7f;  // WTERMSIG, WEXITSTATUS: wait(2)
             if (ended_by) tell(s, "exited", s->children[i].id, "signal", (uint64_t)ended_by);
             else tell(s, "exited", s->children[i].id, "code", (uint64_t)(status >> 8 & 0xff));
@@ -386,6 +401,31 @@ static int fork_one(struct fork_server *s, const struct request *r) {
     return 0;
 }
 
+// ---- huge pages -----------------------------------------------------------------------------------------------------
+
+#define MADV_COLLAPSE 25
+#define HUGE_LEN (2ul << 20)
+// No request for so long: nobody waits. Then a pause after each huge page, for others that want this CPU.
+#define QUIET_NS 20000000
+#define BREATH_NS 1000000
+// A child that lives keeps the pages from before, so that there are two copies until it ends. More than this waits until none lives.
+#define SECOND_COPY_MAX (64ul << 20)
+
+static int may_make_huge(const struct fork_server *s) {
+    return s->span_count && (!s->child_count || s->spans_len <= SECOND_COPY_MAX);
+}
+
+// Makes one huge page (madvise(2)). It takes about a millisecond, for which a request may have to wait.
+static void make_huge(struct fork_server *s) {
+    struct span *span = &s->spans[s->span_count - 1];
+    span->len -= HUGE_LEN;
+    s->spans_len -= HUGE_LEN;
+    long error = CALL3(__NR_madvise, span->at + span->len, HUGE_LEN, MADV_COLLAPSE);
+    if (!span->len) s->span_count--;
+    // No memory, or the limit of the cgroup is near. Other errors concern this page only.
+    if (error == -ENOMEM || error == -EBUSY) s->span_count = 0;
+}
+
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
 // Receives one message into the caller's buffers. Its length, 0 at the end, or -errno.
@@ -416,10 +456,18 @@ static int is_request(const struct fork_server *s, const struct request *r, uint
 
 // Serves until there is something for the caller: see enum result.
 int pilot_serve(struct fork_server *s) {
+    int64_t pause_ns = QUIET_NS;
     for (;;) {
         struct pollfd waiting[2] = {{s->control, POLLIN, 0}, {s->signals, POLLIN, 0}};
-        long ready = CALL5(__NR_ppoll, waiting, 2, 0, 0, 0);
+        struct timespec64 pause = {0, pause_ns};
+        long ready = CALL5(__NR_ppoll, waiting, 2, may_make_huge(s) ? &pause : 0, 0, 0);
         if (ready == -EINTR) continue;
+        if (ready == 0) {
+            make_huge(s);
+            pause_ns = BREATH_NS;
+            continue;
+        }
+        pause_ns = QUIET_NS;
         if (ready < 0) {
             s->error = (int32_t)-ready;
             return RESULT_BROKEN;

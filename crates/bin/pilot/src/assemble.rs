@@ -216,6 +216,7 @@ fn engines(
             template_memory_bytes: limits.template_memory_mb << 20,
             total: Some(total),
             outbound_cidr: config.outbound_cidr,
+            huge_pages: config.huge_pages,
             answers: answers.clone(),
             secrets: Arc::clone(secrets),
         },

@@ -55,6 +55,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) hosts: Vec<String>,
     /// Address range of functions with `network = "outbound"`.
     pub(crate) outbound_cidr: Ipv4Net,
+    /// The memory of Python's templates becomes huge pages.
+    pub(crate) huge_pages: bool,
     /// The Docker Engine that runs containers, `unix:///path`. `None`: `DOCKER_HOST`, or Docker's default socket.
     pub(crate) container_engine: Option<String>,
     /// Format of the daemon's own log.
@@ -205,6 +207,7 @@ struct File {
     public_invocations: bool,
     hosts: Vec<String>,
     outbound_cidr: Option<Ipv4Net>,
+    huge_pages: Option<bool>,
     container_engine: Option<String>,
     log: Log,
     limits: Limits,
@@ -302,6 +305,7 @@ impl DaemonConfig {
             outbound_cidr: file
                 .outbound_cidr
                 .unwrap_or(pilot_sandbox::OUTBOUND_CIDR_DEFAULT),
+            huge_pages: file.huge_pages.unwrap_or(true),
             container_engine: file.container_engine,
             log_format,
             log_level: level,

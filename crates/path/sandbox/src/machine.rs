@@ -37,6 +37,8 @@ pub struct EngineConfig {
     pub total: Option<TotalLimits>,
     /// Range of the addresses for functions with `network = "outbound"`; see [`crate::OUTBOUND_CIDR_DEFAULT`].
     pub outbound_cidr: Ipv4Net,
+    /// The memory of Python's templates becomes huge pages, where the kernel can do it (decision 0025).
+    pub huge_pages: bool,
     /// Holds the answers of workers.
     pub answers: MemoryBudget,
     /// The values of functions' secrets.

@@ -415,7 +415,11 @@ impl TemplateTree {
             Channel::pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
         let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
         let null = dev_null()?;
-        let program = python_program(python(environment)?, "template", kind.layers_lib, user);
+        let mut program = python_program(python(environment)?, "template", kind.layers_lib, user);
+        if !self.machine.config.huge_pages {
+            let off = ("PILOT_HUGE_PAGES".to_owned(), "off".to_owned());
+            program.environment.push(off);
+        }
         let fds = [null.as_fd(), log.as_fd(), log.as_fd(), theirs.as_fd()];
         let program = sandbox.exec(program, &fds).await?;
         drop((theirs, log));

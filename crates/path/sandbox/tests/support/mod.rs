@@ -30,6 +30,7 @@ pub(crate) fn engine_config(dir: &Path) -> EngineConfig {
         template_memory_bytes: 2 << 30,
         total: None,
         outbound_cidr: OUTBOUND_CIDR_DEFAULT,
+        huge_pages: true,
         answers: pilot_protocols::MemoryBudget::default(),
         secrets: Arc::new(pilot_testkit::FixedSecrets::default()),
     }
