@@ -558,3 +558,163 @@ async fn an_object_is_as_long_as_announced_or_broken() {
     }
     assert_eq!(fixture.all.memory.held(), 0);
 }
+
+/// What happens in one run of random events.
+struct Chaos {
+    fixture: Fixture,
+    random: fastrand::Rng,
+    /// The number of the content of each object. Each byte of an object is its number.
+    contents: [u8; 3],
+    /// Fetches that run, with the object and the number of its content when they began.
+    running: Vec<(JoinHandle<Fetched>, usize, u8)>,
+    uses: Vec<(Use, u8)>,
+    /// Descriptors that workers have, and what is in the file.
+    kept: Vec<(File, u8)>,
+}
+
+impl Chaos {
+    fn new(seed: u64) -> Self {
+        let limits = Limits {
+            total: 6,
+            share: 3,
+            cache: 3,
+            shares: true,
+        };
+        let store = FakeStore {
+            retries: 2,
+            ..FakeStore::default()
+        };
+        let mut chaos = Self {
+            fixture: Fixture::with(&limits, store, None),
+            random: fastrand::Rng::with_seed(seed),
+            contents: [0; 3],
+            running: Vec::new(),
+            uses: Vec::new(),
+            kept: Vec::new(),
+        };
+        (0..3).for_each(|object| chaos.put(object));
+        chaos
+    }
+
+    fn put(&mut self, object: usize) {
+        self.contents[object] += 1;
+        let len = self.random.usize(1..2 * MIB);
+        let body = vec![self.contents[object]; len];
+        self.fixture.store.put(&object.to_string(), body);
+    }
+
+    fn start(&mut self) {
+        let object = self.random.usize(0..3);
+        let (function, owner) = [("a", "one"), ("b", "one"), ("c", "two")][self.random.usize(0..3)];
+        let task = self.fixture.start(function, owner, &object.to_string());
+        self.running.push((task, object, self.contents[object]));
+    }
+
+    fn any<T>(random: &mut fastrand::Rng, of: &mut Vec<T>) -> Option<T> {
+        (!of.is_empty()).then(|| of.swap_remove(random.usize(0..of.len())))
+    }
+
+    /// Takes the results of the fetches that have ended.
+    async fn collect(&mut self) {
+        let (ended, running) = std::mem::take(&mut self.running)
+            .into_iter()
+            .partition(|(task, ..)| task.is_finished());
+        self.running = running;
+        for (task, object, since) in ended {
+            let Ok((used, _)) = task.await.unwrap() else {
+                continue;
+            };
+            let (_, bytes) = read(&used);
+            let content = bytes[0];
+            assert!(bytes == vec![content; bytes.len()], "mixed contents");
+            assert!(
+                (since..=self.contents[object]).contains(&content),
+                "an old content"
+            );
+            self.uses.push((used, content));
+        }
+    }
+
+    async fn step(&mut self) {
+        let random = &mut self.random;
+        match random.u8(0..12) {
+            0..4 => self.start(),
+            4 => {
+                let object = random.usize(0..3);
+                self.put(object);
+            }
+            5 => {
+                if let Some((task, ..)) = Self::any(random, &mut self.running) {
+                    task.abort();
+                }
+            }
+            6 | 7 => drop(Self::any(random, &mut self.uses)),
+            8 => {
+                if let Some((used, content)) = self.uses.last() {
+                    let input = used.input("x").unwrap();
+                    let file = File::from(Arc::into_inner(input.descriptor).unwrap());
+                    self.kept.push((file, *content));
+                }
+            }
+            9 => {
+                if let Some((mut file, content)) = Self::any(random, &mut self.kept) {
+                    let mut bytes = Vec::new();
+                    file.read_to_end(&mut bytes).unwrap();
+                    assert!(
+                        bytes.iter().all(|byte| *byte == content),
+                        "changed while held"
+                    );
+                }
+            }
+            10 => {
+                let held = (random.bool(), random.bool());
+                self.fixture.store.hold_answers(held.0);
+                self.fixture.store.hold_bytes(held.1);
+            }
+            _ => {
+                let breaks = random.u32(0..2);
+                self.fixture.store.break_off.store(breaks, Ordering::SeqCst);
+            }
+        }
+        let pause = Duration::from_millis(self.random.u64(0..300));
+        tokio::time::sleep(pause).await;
+        self.collect().await;
+        assert!(self.fixture.all.memory.held() <= 6 * MIB);
+    }
+
+    async fn end(mut self) {
+        self.fixture.store.hold_answers(false);
+        self.fixture.store.hold_bytes(false);
+        self.kept.clear();
+        self.uses.clear();
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        self.collect().await;
+        while !self.running.is_empty() {
+            assert!(
+                !self.uses.is_empty(),
+                "everybody waits and nobody has anything"
+            );
+            self.uses.clear();
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            self.collect().await;
+        }
+        self.uses.clear();
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let all = &self.fixture.all;
+        assert_eq!(all.memory.charged(), 0);
+        while all.cache.evict_idle() {}
+        assert_eq!((all.memory.held(), self.fixture.store.transfers()), (0, 0));
+        assert_eq!(all.index.len(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_contents_are_whole_and_current_and_nothing_is_left() {
+    for seed in 0..40 {
+        let mut chaos = Chaos::new(seed);
+        for _ in 0..80 {
+            chaos.step().await;
+        }
+        chaos.end().await;
+    }
+}

@@ -20,10 +20,12 @@ use super::s3::{S3Config, S3Credentials, S3Store};
 use super::{Got, Object, Store, StoreError, Validator};
 use server::Server;
 
+type Put = dyn Fn(&str, Vec<u8>);
+
 /// A store, and how its objects get there.
 struct Backend {
     store: Arc<dyn Store>,
-    put: Box<dyn Fn(&str, Vec<u8>)>,
+    put: Box<Put>,
     /// Whether it tells one content from another at once.
     revalidates: bool,
 }
