@@ -234,14 +234,17 @@ def test_what_is_no_string_of_redis_is_said(daemon: Daemon, redis: Redis) -> Non
 
 
 def test_what_a_function_keeps_counts_as_its_share_and_harms_nobody_else(daemon: Daemon, bucket: Bucket) -> None:
-    bucket.put("part.bin", bytes(60 * MIB))
+    for number in (1, 2, 3):
+        bucket.put(f"part-{number}.bin", bytes(60 * MIB))
     for kept in (1, 2):
-        assert invoke(daemon, "holds-on", {"key": "part.bin"})[1] == kept
-    kind, _ = failure(daemon, "holds-on", {"key": "part.bin"})
+        assert invoke(daemon, "holds-on", {"key": f"part-{kept}.bin"})[1] == kept
+    # What it has already does not count again.
+    assert invoke(daemon, "holds-on", {"key": "part-1.bin"})[1] == 3
+    kind, _ = failure(daemon, "holds-on", {"key": "part-3.bin"})
     assert kind == "Input.TimedOut"
-    assert invoke(daemon, "digest", {"key": "part.bin"})[1]["bytes"] == 60 * MIB
+    assert invoke(daemon, "digest", {"key": "part-3.bin"})[1]["bytes"] == 60 * MIB
     daemon.retire("holds-on")
-    assert invoke(daemon, "holds-on", {"key": "part.bin"})[1] == 1
+    assert invoke(daemon, "holds-on", {"key": "part-3.bin"})[1] == 1
     daemon.retire("holds-on")
 
 

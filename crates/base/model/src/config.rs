@@ -65,6 +65,9 @@ pub struct FunctionConfig {
     /// Its inputs by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, InputConfig>,
+    /// Whether a request may name further inputs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inputs_by_request: bool,
 }
 
 impl FunctionConfig {

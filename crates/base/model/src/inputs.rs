@@ -63,10 +63,7 @@ pub(crate) fn check(
         return Ok(BTreeMap::new());
     }
     if !can_take {
-        return Err(
-            "needs runtime = \"python\" and interface = \"event\": no other function can take inputs yet"
-                .to_owned(),
-        );
+        return Err(TAKES_NONE.to_owned());
     }
     if declared.len() > DECLARED_MAX {
         return Err(format!(
@@ -88,6 +85,32 @@ pub(crate) fn check(
     checked.collect()
 }
 
+/// Reads `NAME=SCHEME://STORE/KEY`, by which a request names an input. The key is taken as it is.
+///
+/// # Errors
+/// What is wrong with it, and what to write.
+pub fn requested(text: &str) -> Result<(String, InputConfig), String> {
+    let (name, from) = text
+        .split_once('=')
+        .ok_or("write NAME=SCHEME://STORE/KEY, for example image=s3://photos/cat.jpg")?;
+    let name = name.trim();
+    check_name(name)?;
+    let from = Location::literal(from.trim())?;
+    let input = InputConfig {
+        from,
+        optional: false,
+    };
+    Ok((name.to_owned(), input))
+}
+
+/// Checks whether requests may name inputs of a function. `can_take`: its runtime and interface can take inputs.
+pub(crate) fn check_by_request(by_request: Option<bool>, can_take: bool) -> Result<bool, String> {
+    if by_request == Some(true) && !can_take {
+        return Err(TAKES_NONE.to_owned());
+    }
+    Ok(by_request == Some(true))
+}
+
 /// The name is part of a `Server-Timing` entry (a token of RFC 9110) and of messages.
 fn check_name(name: &str) -> Result<(), String> {
     let fits = (1..=NAME_BYTES_MAX).contains(&name.len())
@@ -104,6 +127,8 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 const NAME_BYTES_MAX: usize = 64;
+const TAKES_NONE: &str =
+    "needs runtime = \"python\" and interface = \"event\": no other function can take inputs yet";
 
 #[cfg(test)]
 mod tests {
@@ -127,6 +152,22 @@ mod tests {
         .unwrap();
         assert_eq!(inputs["image"].from.to_string(), "s3://photos/{event.key}");
         assert!(!inputs["image"].optional && inputs["mask"].optional);
+    }
+
+    #[test]
+    fn a_request_names_an_input_by_its_name_and_location() {
+        let (name, input) = requested("image = s3://photos/a={b}.png").unwrap();
+        assert_eq!((name.as_str(), input.from.store()), ("image", "photos"));
+        for (text, problem) in [
+            ("s3://photos/x", "write NAME=SCHEME"),
+            ("a b=s3://photos/x", "letters, digits, - or _"),
+            ("image", "write NAME=SCHEME"),
+            ("image=photos/x", "is not a location"),
+            ("=s3://photos/x", "a name has"),
+        ] {
+            let found = requested(text).unwrap_err();
+            assert!(found.contains(problem), "{text}: {found}");
+        }
     }
 
     #[test]

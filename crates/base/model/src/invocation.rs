@@ -52,6 +52,9 @@ pub struct Transfer {
     pub from: String,
     /// Its length, bytes; 0 if it failed.
     pub bytes: u64,
+    /// Whether its bytes were transferred for this invocation.
+    #[serde(default, skip_serializing_if = "TransferWay::is_fetched")]
+    pub way: TransferWay,
     /// The fetch began.
     pub began: Instant,
     /// The last byte was here, or the fetch failed.
@@ -76,6 +79,36 @@ impl Transfer {
             return Duration::ZERO;
         };
         self.ended.min(initialised).since(self.began.max(admitted))
+    }
+}
+
+/// Where the bytes of an input came from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum TransferWay {
+    /// From the store, or it failed.
+    #[default]
+    Fetched,
+    /// From the store, by the fetch of another invocation.
+    Shared,
+    /// They were here, and the store said that the object has not changed.
+    Cached,
+}
+
+impl TransferWay {
+    /// The word used in `Server-Timing` and in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fetched => "fetched",
+            Self::Shared => "shared",
+            Self::Cached => "cached",
+        }
+    }
+
+    fn is_fetched(&self) -> bool {
+        *self == Self::Fetched
     }
 }
 

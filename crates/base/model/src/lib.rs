@@ -42,6 +42,7 @@ pub use event::{EndReason, Event, RuntimeOrigin, WorkerRecord};
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
 pub use invocation::{
     CpuTime, FailedInput, HttpRequestHead, InvocationHead, InvocationRecord, Outcome, Transfer,
+    TransferWay,
 };
 pub use layer::{Layer, LayerId, MergedLayers};
 pub use policy::Policy;

@@ -93,6 +93,10 @@ pub struct FunctionSpec {
     /// Data that is fetched while the worker starts, by the name that the handler uses.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, InputSpec>,
+    /// Whether a request may name further inputs by the header `X-Pilot-Input`, from the stores that the function may use. Default:
+    /// false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inputs_by_request: Option<bool>,
 }
 
 /// The `[functions.NAME.scale]` table.
@@ -186,11 +190,11 @@ impl FunctionSpec {
             .map_err(|problem| fail("secrets", problem))?;
         let cors = self.cors.as_ref().map(CorsSpec::check).transpose();
         let cors = cors.map_err(|(key, problem)| fail(key, problem))?;
-        let inputs = inputs::check(
-            &self.inputs,
-            runtime.forks() && interface == Interface::Event,
-        )
-        .map_err(|problem| fail("inputs", problem))?;
+        let takes_inputs = runtime.forks() && interface == Interface::Event;
+        let inputs =
+            inputs::check(&self.inputs, takes_inputs).map_err(|problem| fail("inputs", problem))?;
+        let inputs_by_request = inputs::check_by_request(self.inputs_by_request, takes_inputs)
+            .map_err(|problem| fail("inputs_by_request", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(
             clippy::cast_possible_truncation,
@@ -217,6 +221,7 @@ impl FunctionSpec {
             secrets,
             cors,
             inputs,
+            inputs_by_request,
         })
     }
 

@@ -221,6 +221,12 @@ impl Reserved {
         taken
     }
 
+    /// Whether nothing is reserved.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Gives everything back.
     pub fn clear(&mut self) {
         let len = std::mem::take(&mut self.len);

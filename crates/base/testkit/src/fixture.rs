@@ -82,6 +82,7 @@ pub fn config(name: &str) -> FunctionConfig {
         secrets: BTreeMap::new(),
         cors: None,
         inputs: BTreeMap::new(),
+        inputs_by_request: false,
     }
 }
 

@@ -122,7 +122,7 @@ pub(crate) fn assemble(
         (EngineKind::Fork, Arc::clone(&engines.forking) as _),
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
-    let data = data_config(&config.data, &config.stores)?;
+    let data = data_config(&config.data, &config.stores, &config.data_dir)?;
     let data = Data::open(data, Arc::clone(&clock)).map_err(anyhow::Error::msg)?;
     let invoker = Invoker::new(
         Arc::clone(&engine),

@@ -68,6 +68,12 @@ pub(crate) enum RequestError {
         /// Which of them, and what is wrong.
         problem: String,
     },
+    /// A header `X-Pilot-Input` that cannot be used.
+    #[error("X-Pilot-Input: {problem}")]
+    Input {
+        /// What is wrong, and what to do.
+        problem: String,
+    },
     /// The body is larger than the limit.
     #[error("Request must be smaller than {limit} bytes for the InvokeFunction operation")]
     TooLarge {
@@ -216,7 +222,7 @@ impl RequestError {
             Self::InvalidName { .. }
             | Self::InvalidQualifier { .. }
             | Self::InvalidMember { .. } => Row::user(S::BAD_REQUEST, "ValidationException"),
-            Self::QualifierMismatch { .. } => {
+            Self::QualifierMismatch { .. } | Self::Input { .. } => {
                 Row::user(S::BAD_REQUEST, "InvalidParameterValueException")
             }
             Self::InvalidContent { .. } => {

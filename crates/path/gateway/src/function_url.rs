@@ -23,6 +23,7 @@ use crate::forward;
 use crate::lambda_api::Named;
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::{Presigned, RequestContext};
+use crate::requested_inputs;
 use crate::timing;
 use crate::websocket::Handshake;
 use event::EventSource;
@@ -79,6 +80,7 @@ async fn invoke(
     // Whoever may not call functions is not told which there are.
     let version = found?;
     let interface = version.config.interface;
+    let inputs = requested_inputs::of(&context.head.headers, &version.config)?;
     if interface == Interface::Http {
         return passing::call(context, place, named, version).await;
     }
@@ -86,6 +88,7 @@ async fn invoke(
         id: context.id.clone(),
         arn: version.arn(named.qualifier.as_deref()),
         version,
+        inputs,
         received: context.received,
         client_context: None,
         trace: Some(context.trace()),

@@ -38,6 +38,7 @@ names! {
     MAX_AGE = "access-control-max-age",
     ORIGIN = "origin",
     PILOT_HINT = "x-pilot-hint",
+    PILOT_INPUT = "x-pilot-input",
     PILOT_START = "x-pilot-start",
     PILOT_TOKEN = "x-pilot-token",
     PROXY_AUTHENTICATE = "proxy-authenticate",

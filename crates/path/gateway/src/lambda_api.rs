@@ -24,6 +24,7 @@ use crate::errors::{self, RequestError};
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::{Presigned, RequestContext};
+use crate::requested_inputs;
 use crate::timing;
 use crate::web_page;
 
@@ -74,10 +75,12 @@ pub(crate) async fn invoke(
     if kind == InvocationType::DryRun {
         return Ok(dry_run(&context, &version));
     }
+    let inputs = requested_inputs::of(&context.head.headers, &version.config)?;
     let request = Request {
         id: context.id.clone(),
         arn: version.arn(named.qualifier.as_deref()),
         version,
+        inputs,
         received: context.received,
         client_context,
         trace: Some(context.trace()),

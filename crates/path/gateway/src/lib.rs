@@ -27,6 +27,7 @@ mod listener;
 mod peers;
 mod reply;
 mod request_context;
+mod requested_inputs;
 mod route;
 mod signature;
 mod timing;

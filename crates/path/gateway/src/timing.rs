@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 use http::header::HeaderMap;
-use pilot_model::{Instant, InvocationId, StartKind, Timeline, Transfer};
+use pilot_model::{Instant, InvocationId, StartKind, Timeline, Transfer, TransferWay};
 
 use crate::headers;
 
@@ -72,7 +72,8 @@ fn entry(text: &mut Vec<u8>, name: &str, took: Duration) {
 }
 
 /// `fetch.NAME;dur=2.000;begin=0.100;bytes=1024;hidden=1.900`: the way of an input, which other phases overlap. `begin` counts from
-/// the request's head; `hidden` is the part during which the worker started.
+/// the request's head; `hidden` is the part during which the worker started. `desc=cached`: the bytes were here; `desc=shared`: another
+/// invocation fetched them.
 fn transfer_entry(text: &mut Vec<u8>, transfer: &Transfer, timeline: &Timeline) {
     text.extend_from_slice(b"fetch.");
     entry(text, &transfer.input, transfer.took());
@@ -80,9 +81,14 @@ fn transfer_entry(text: &mut Vec<u8>, transfer: &Transfer, timeline: &Timeline) 
     let begin = ms(transfer.began.since(timeline.received));
     let rest = match transfer.error {
         None => format!(
-            ";begin={begin:.3};bytes={};hidden={:.3}",
+            ";begin={begin:.3};bytes={};hidden={:.3}{}",
             transfer.bytes,
-            ms(transfer.hidden(timeline))
+            ms(transfer.hidden(timeline)),
+            match transfer.way {
+                TransferWay::Fetched => "",
+                TransferWay::Shared => ";desc=shared",
+                TransferWay::Cached => ";desc=cached",
+            }
         ),
         Some(_) => format!(";begin={begin:.3};desc=failed"),
     };

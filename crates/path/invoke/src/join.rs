@@ -67,28 +67,73 @@ pub(crate) async fn join<E: From<InvokeError>>(
     }
     let mut invocation = Invocation::new(context, request, admitted);
     invocation.bytes_in = bytes as u64;
-    let config = &request.version.config;
-    let mut fault = None;
-    if !config.inputs.is_empty() {
-        announcement.get_or_insert_with(|| pool.announce(admitted));
-        let inputs = context.inputs.fetch(config, values(config, &payload));
-        fault = invocation.fetched(inputs.await);
-    }
-    if announcement.is_some() {
-        invocation.timeline.inputs_ready = Some(context.clock.now());
-    }
-    let lease = match fault {
-        None => {
-            let lease = lease(pool, &mut invocation, announcement).await;
-            lease.map_err(NotReady::Refused)
+    let wanted = Wanted {
+        request,
+        values: values(&request.version.config, &payload),
+    };
+    let lease = if wanted.nothing() || context.inputs.overlaps() {
+        if !wanted.nothing() {
+            announcement.get_or_insert_with(|| pool.announce(admitted));
         }
-        Some(fault) => Err(NotReady::Input(fault)),
+        let fault = wanted.fetch(&mut invocation).await;
+        if announcement.is_some() {
+            invocation.timeline.inputs_ready = Some(context.clock.now());
+        }
+        match fault {
+            None => lease(pool, &mut invocation, announcement)
+                .await
+                .map_err(NotReady::Refused),
+            Some(fault) => Err(NotReady::Input(fault)),
+        }
+    } else {
+        one_after_the_other(pool, &mut invocation, announcement, wanted).await
     };
     Ok(Joined {
         payload,
         invocation,
         lease,
     })
+}
+
+/// As if inputs were fetched by the worker: it is leased first. Only to measure what the overlap gains.
+async fn one_after_the_other(
+    pool: &Arc<Pool>,
+    invocation: &mut Invocation,
+    announcement: Option<Announcement>,
+    wanted: Wanted<'_>,
+) -> Result<Lease, NotReady> {
+    let lease = lease(pool, invocation, announcement).await;
+    let lease = lease.map_err(NotReady::Refused)?;
+    let fault = wanted.fetch(invocation).await;
+    invocation.timeline.inputs_ready = Some(invocation.now());
+    match fault {
+        None => Ok(lease),
+        Some(fault) => Err(NotReady::Input(fault)),
+    }
+}
+
+/// The inputs of an invocation.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    request: &'a Request,
+    values: Values<'a>,
+}
+
+impl Wanted<'_> {
+    fn nothing(self) -> bool {
+        self.request.version.config.inputs.is_empty() && self.request.inputs.is_empty()
+    }
+
+    /// Fetches them. Returns why there is no invocation, if a required one is missing.
+    async fn fetch(self, invocation: &mut Invocation) -> Option<InputFault> {
+        if self.nothing() {
+            return None;
+        }
+        let source = Arc::clone(&invocation.context().inputs);
+        let config = &self.request.version.config;
+        let fetched = source.fetch(config, &self.request.inputs, self.values);
+        invocation.fetched(fetched.await)
+    }
 }
 
 /// What the placeholders of the inputs stand for.

@@ -1,9 +1,11 @@
 //! The input of an invocation: one request to one version, from the gateway, and its payload.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pilot_model::inputs::InputConfig;
 use pilot_model::ports::StreamedBody;
 use pilot_model::{HttpRequestHead, Instant, InvocationId, Version};
 
@@ -22,6 +24,8 @@ pub struct Request {
     pub trace: Option<String>,
     /// `arn:aws:lambda:us-east-1:000000000000:function:NAME[:QUALIFIER]`, as invoked.
     pub arn: String,
+    /// Inputs that the request names, in addition to those that the function declares.
+    pub inputs: BTreeMap<String, InputConfig>,
 }
 
 /// The input of the handler.

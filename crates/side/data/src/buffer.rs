@@ -1,89 +1,285 @@
-//! The memory of one input: written once by the daemon, sealed, and mapped read-only by one worker.
+//! A buffer: one object in memory, or on the disk. A task of its own fills it once; then workers map it read-only.
 //!
-//! It counts in the budget of all inputs until nobody has it any more, and not only until the invocation has ended: a function that
-//! keeps its inputs has less room for the next ones, and nobody else has.
+//! It may have several users at the same time: invocations of one function, and of functions of the same owner. The task ends when the
+//! last of them is gone. The buffer counts in the total until nobody has it any more. It counts in the share of each function that
+//! uses it until nobody outside the daemon has it, and not only until the invocation has ended: a function that keeps its inputs has
+//! less room for the next ones. It is known whether some worker has a file, but not which one. So all functions that used a buffer,
+//! which have one owner, are charged until no worker has it.
 
-use std::fs::{File, Permissions};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
-use pilot_model::ports::{Input, InputKind, InputMemory};
-use pilot_protocols::{FunctionBudget, Reserved};
+use pilot_model::FunctionName;
+use pilot_model::ports::{Input, InputFaultKind, InputKind, InputMemory};
+use pilot_protocols::Reserved;
 use pilot_sys::memfd;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
-/// A buffer that is being filled.
-#[derive(Debug)]
-pub(crate) struct Filling {
-    file: File,
-    len: u64,
-    reserved: Reserved,
-}
+use crate::buffers::Buffers;
+use crate::memory::{Memory, Place};
+use crate::stores::{StoreError, Validator};
 
-impl Filling {
-    /// # Errors
-    /// Out of descriptors.
-    pub(crate) fn new(memory: &FunctionBudget) -> io::Result<Self> {
-        let file = memfd::create(c"pilot-input")?;
-        // Whoever is given a descriptor may open it again for reading, and nobody for writing.
-        file.set_permissions(Permissions::from_mode(0o444))?;
-        Ok(Self {
-            file,
-            len: 0,
-            reserved: memory.nothing(),
-        })
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Waits until there is room for so many bytes in all.
-    pub(crate) async fn make_room(&mut self, len: u64) {
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        self.reserved.grow_to(len.max(COUNTED_MIN)).await;
-    }
-
-    /// # Errors
-    /// Out of memory.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, self.len)?;
-        self.len += bytes.len() as u64;
-        Ok(())
-    }
-
-    /// The complete buffer.
-    ///
-    /// # Errors
-    /// Out of descriptors.
-    pub(crate) fn seal(self, held: &Arc<HeldBuffers>) -> io::Result<Buffer> {
-        memfd::seal(self.file.as_fd())?;
-        Ok(Buffer {
-            // A file description that only reads, so that one more of them can be noticed.
-            file: Some(memfd::reopen(self.file.as_fd())?),
-            reserved: Some(self.reserved),
-            len: self.len,
-            held: Arc::clone(held),
-        })
-    }
-}
-
-/// A complete input.
+/// A buffer with the task that fills it.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    /// `None` only while it is dropped.
-    file: Option<OwnedFd>,
-    reserved: Option<Reserved>,
-    len: u64,
-    held: Arc<HeldBuffers>,
+    state: Arc<BufferState>,
+    task: AbortHandle,
+    all: Weak<Buffers>,
+}
+
+/// What the task shares with the users.
+#[derive(Debug)]
+pub(crate) struct BufferState {
+    /// Which functions are charged for it.
+    charges: Mutex<HashMap<FunctionName, Arc<Charge>>>,
+    progress: watch::Sender<Progress>,
+    /// So many bytes are charged to at least one function: the task may take them.
+    granted: watch::Sender<usize>,
+    validator: Mutex<Option<Validator>>,
+    whole: OnceLock<Whole>,
+}
+
+/// How far the task is.
+#[derive(Debug, Clone)]
+pub(crate) enum Progress {
+    /// The store has not answered.
+    Asking,
+    /// It goes on when so many bytes in all are charged to a function.
+    Needs(Place, usize),
+    /// All is there, and counts so many bytes.
+    Whole(Place, usize),
+    /// The store says that this other buffer has the object, or will have it.
+    Same(Arc<Buffer>),
+    Failed(StoreError),
+}
+
+/// What is in a complete buffer.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    /// A file description that only reads, so that one more of them can be noticed.
+    pub(crate) file: OwnedFd,
+    pub(crate) len: u64,
+    /// Its part of the total.
+    pub(crate) _reserved: Reserved,
+}
+
+/// A part of a function's share. `None`: where the buffer will lie is not known yet.
+#[derive(Debug, Default)]
+struct Charge(tokio::sync::Mutex<Option<Reserved>>);
+
+impl BufferState {
+    pub(crate) fn new() -> Self {
+        Self {
+            charges: Mutex::default(),
+            progress: watch::Sender::new(Progress::Asking),
+            granted: watch::Sender::new(0),
+            validator: Mutex::default(),
+            whole: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn tell(&self, progress: Progress) {
+        self.progress.send_replace(progress);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        let progress = self.progress.borrow();
+        !matches!(*progress, Progress::Asking | Progress::Needs(..))
+    }
+
+    pub(crate) fn set_validator(&self, validator: Option<Validator>) {
+        *self.validator.lock() = validator;
+    }
+
+    /// It is complete.
+    pub(crate) fn complete(&self, whole: Whole, place: Place, counted: usize) {
+        let _ = self.whole.set(whole);
+        self.tell(Progress::Whole(place, counted));
+    }
+
+    /// Charges the function if it has users and room, without waiting.
+    pub(crate) fn try_charge(
+        &self,
+        memory: &Memory,
+        function: &FunctionName,
+        place: Place,
+        len: usize,
+    ) -> bool {
+        let charge = self.charges.lock().get(function).cloned();
+        let Some(charge) = charge else { return false };
+        let Ok(mut charged) = charge.0.try_lock() else {
+            return false;
+        };
+        let reserved = charged.take();
+        let mut reserved = reserved.unwrap_or_else(|| memory.share(place, function));
+        if !reserved.try_grow_to(len.min(memory.share_max(place))) {
+            // What it has is that of this place. If it has nothing, the place is open.
+            *charged = Some(reserved).filter(|reserved| !reserved.is_empty());
+            return false;
+        }
+        *charged = Some(reserved);
+        self.grant(len);
+        true
+    }
+
+    /// Waits until so many bytes are charged to one of the functions that wait for the buffer.
+    pub(crate) async fn charged(&self, len: usize) {
+        let mut granted = self.granted.subscribe();
+        // The sender is beside it.
+        let _ = granted.wait_for(|granted| *granted >= len).await;
+    }
+
+    fn grant(&self, len: usize) {
+        self.granted.send_if_modified(|granted| {
+            let is_more = len > *granted;
+            *granted = len.max(*granted);
+            is_more
+        });
+    }
 }
 
 impl Buffer {
+    pub(crate) fn new(state: Arc<BufferState>, task: AbortHandle, all: &Arc<Buffers>) -> Self {
+        Self {
+            state,
+            task,
+            all: Arc::downgrade(all),
+        }
+    }
+
+    /// What the object's content is known by, if it may be used for somebody who asks later.
+    pub(crate) fn validator(&self) -> Option<Validator> {
+        self.state.validator.lock().clone()
+    }
+
+    /// What it counts, if it is complete and in memory.
+    pub(crate) fn counts_in_memory(&self) -> Option<u64> {
+        match *self.state.progress.borrow() {
+            Progress::Whole(Place::Memory, counted) => Some(counted as u64),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.state.whole.get().is_some()
+    }
+
+    /// Ends a use. True: workers still have the buffer, so the function stays charged.
+    fn release(&self, function: &FunctionName, charge: Arc<Charge>) -> bool {
+        let mut charges = self.state.charges.lock();
+        drop(charge);
+        // Users come and go only under this lock. The map has one reference.
+        let has_users = charges
+            .get(function)
+            .is_none_or(|charge| Arc::strong_count(charge) > 1);
+        if has_users {
+            return false;
+        }
+        if self.is_used_by_workers() {
+            return true;
+        }
+        charges.remove(function);
+        false
+    }
+
+    /// Whether a worker has it open or mapped. If none has, functions without users are not charged any more.
+    pub(crate) fn is_held(&self) -> bool {
+        let mut charges = self.state.charges.lock();
+        if self.is_used_by_workers() {
+            return true;
+        }
+        charges.retain(|_, charge| Arc::strong_count(charge) > 1);
+        false
+    }
+
+    fn is_used_by_workers(&self) -> bool {
+        let whole = self.state.whole.get();
+        whole.is_some_and(|whole| memfd::is_used_elsewhere(whole.file.as_fd()))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The use of a buffer by one invocation.
+#[derive(Debug)]
+pub(crate) struct Use {
+    function: FunctionName,
+    /// `None` only while it is dropped, like the buffer.
+    charge: Option<Arc<Charge>>,
+    buffer: Option<Arc<Buffer>>,
+}
+
+impl Use {
+    pub(crate) fn new(buffer: Arc<Buffer>, function: &FunctionName) -> Self {
+        let mut charges = buffer.state.charges.lock();
+        let charge = Arc::clone(charges.entry(function.clone()).or_default());
+        drop(charges);
+        Self {
+            function: function.clone(),
+            charge: Some(charge),
+            buffer: Some(buffer),
+        }
+    }
+
+    pub(crate) fn buffer(&self) -> Option<&Arc<Buffer>> {
+        self.buffer.as_ref()
+    }
+
+    /// Waits until the buffer is complete and charged to the function. `Some`: it is another one that has the object. Whoever stops
+    /// waiting does not disturb the others.
+    ///
+    /// # Errors
+    /// Why it cannot be filled.
+    pub(crate) async fn wait(&self, memory: &Memory) -> Result<Option<Arc<Buffer>>, StoreError> {
+        let Some(buffer) = &self.buffer else {
+            return Ok(None);
+        };
+        let state = &buffer.state;
+        let mut progress = state.progress.subscribe();
+        loop {
+            let now = progress.borrow_and_update().clone();
+            match now {
+                Progress::Asking => {}
+                Progress::Failed(error) => return Err(error),
+                Progress::Same(other) => return Ok(Some(other)),
+                Progress::Whole(place, counted) => {
+                    self.charge(memory, place, counted).await;
+                    return Ok(None);
+                }
+                Progress::Needs(place, len) => tokio::select! {
+                    biased;
+                    _ = progress.changed() => continue,
+                    () = self.charge(memory, place, len) => state.grant(len),
+                },
+            }
+            // The sender lives as long as the buffer.
+            let _ = progress.changed().await;
+        }
+    }
+
+    /// Waits until the function has room for so many bytes of this buffer. All its invocations that use the buffer share one charge.
+    async fn charge(&self, memory: &Memory, place: Place, len: usize) {
+        let Some(charge) = &self.charge else { return };
+        let mut reserved = charge.0.lock().await;
+        let reserved = reserved.get_or_insert_with(|| memory.share(place, &self.function));
+        reserved.grow_to(len).await;
+    }
+
+    /// The length of the object.
     pub(crate) fn len(&self) -> u64 {
-        self.len
+        self.whole().map_or(0, |whole| whole.len)
+    }
+
+    fn whole(&self) -> Option<&Whole> {
+        self.buffer.as_ref()?.state.whole.get()
     }
 
     /// The descriptor for a worker: an open file of its own.
@@ -91,150 +287,47 @@ impl Buffer {
     /// # Errors
     /// Out of descriptors.
     pub(crate) fn input(&self, name: &str) -> io::Result<Input> {
-        let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let whole = self.whole().ok_or(io::ErrorKind::NotFound)?;
         Ok(Input {
             name: name.to_owned(),
-            kind: InputKind::Memory { len: self.len },
-            descriptor: Arc::new(memfd::reopen(file.as_fd())?),
+            kind: InputKind::Memory { len: whole.len },
+            descriptor: Arc::new(memfd::reopen(whole.file.as_fd())?),
         })
     }
 }
 
-impl InputMemory for Buffer {}
+impl InputMemory for Use {}
 
-impl Drop for Buffer {
+impl Drop for Use {
     fn drop(&mut self) {
-        let (Some(file), Some(reserved)) = (self.file.take(), self.reserved.take()) else {
+        let (Some(charge), Some(buffer)) = (self.charge.take(), self.buffer.take()) else {
             return;
         };
-        if memfd::is_used_elsewhere(file.as_fd()) {
-            self.held.add(file, reserved);
+        let is_held = buffer.release(&self.function, charge);
+        let Some(all) = buffer.all.upgrade() else {
+            return;
+        };
+        if is_held {
+            all.held.add(&all, buffer);
+        } else {
+            drop(buffer);
+            all.give_way();
         }
     }
 }
 
-/// Buffers of ended invocations that a worker still has.
-#[derive(Debug, Default)]
-pub(crate) struct HeldBuffers {
-    buffers: Mutex<Vec<(OwnedFd, Reserved)>>,
-}
+/// The task of a buffer is gone: whoever still waits is told, also if it panicked.
+#[derive(Debug)]
+pub(crate) struct Ends(pub(crate) Arc<BufferState>);
 
-impl HeldBuffers {
-    fn add(self: &Arc<Self>, file: OwnedFd, reserved: Reserved) {
-        let mut buffers = self.buffers.lock();
-        buffers.push((file, reserved));
-        let is_first = buffers.len() == 1;
-        drop(buffers);
-        if is_first && let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(Arc::clone(self).release());
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if !self.0.has_ended() {
+            let problem = "the daemon gave the fetch up";
+            self.0.tell(Progress::Failed(StoreError::new(
+                InputFaultKind::Unavailable,
+                problem,
+            )));
         }
-    }
-
-    /// Gives back what is released, until nothing is held.
-    async fn release(self: Arc<Self>) {
-        let mut pause = PAUSE_MIN;
-        loop {
-            tokio::time::sleep(pause).await;
-            let mut buffers = self.buffers.lock();
-            let before = buffers.len();
-            buffers.retain(|(file, _)| memfd::is_used_elsewhere(file.as_fd()));
-            if buffers.is_empty() {
-                return;
-            }
-            pause = if buffers.len() < before {
-                PAUSE_MIN
-            } else {
-                (pause * 2).min(PAUSE_MAX)
-            };
-        }
-    }
-}
-
-/// What a small input counts, bytes. It takes a descriptor of the daemon until nobody has it any more, so their number is bounded, too.
-const COUNTED_MIN: usize = 256 << 10;
-
-/// A worker lets go of its inputs soon after its answer.
-const PAUSE_MIN: Duration = Duration::from_millis(5);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
-
-#[cfg(test)]
-mod tests {
-    use std::io::Read;
-
-    use pilot_protocols::MemoryBudget;
-
-    use super::*;
-
-    // Above what a small buffer counts.
-    const KIB: usize = 16 * 1024;
-
-    async fn filled(memory: &FunctionBudget, held: &Arc<HeldBuffers>, bytes: &[u8]) -> Buffer {
-        let mut filling = Filling::new(memory).unwrap();
-        filling.make_room(bytes.len() as u64).await;
-        filling.push(bytes).unwrap();
-        filling.seal(held).unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_buffer_is_read_and_cannot_be_written() {
-        let memory = MemoryBudget::new(64 * KIB, 64 * KIB);
-        let held = Arc::default();
-        let buffer = filled(&memory.of(&"f".parse().unwrap()), &held, b"pixels").await;
-        let input = buffer.input("photo").unwrap();
-        let mut text = String::new();
-        let mut file = File::from(Arc::into_inner(input.descriptor).unwrap());
-        file.read_to_string(&mut text).unwrap();
-        assert_eq!((text.as_str(), buffer.len()), ("pixels", 6));
-        assert!(file.write_at(b"x", 0).is_err() && file.set_len(0).is_err());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn memory_counts_until_the_worker_lets_go_of_it() {
-        let memory = MemoryBudget::new(64 * KIB, 64 * KIB);
-        let of_function = memory.of(&"f".parse().unwrap());
-        let held = Arc::default();
-        let buffer = filled(&of_function, &held, &[7; 40 * KIB]).await;
-        let input = buffer.input("photo").unwrap();
-        drop(buffer);
-        assert_eq!(memory.held(), 40 * KIB);
-        let waits = of_function.reserve(32 * KIB);
-        let waits = tokio::time::timeout(Duration::from_secs(10), waits);
-        assert!(waits.await.is_err(), "the first buffer is still held");
-        drop(input);
-        let reserved = of_function.reserve(32 * KIB);
-        let reserved = tokio::time::timeout(Duration::from_secs(10), reserved)
-            .await
-            .unwrap();
-        drop(reserved);
-        assert_eq!(memory.held(), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_function_cannot_keep_any_number_of_small_buffers() {
-        let memory = MemoryBudget::new(2 * COUNTED_MIN, 2 * COUNTED_MIN);
-        let of_function = memory.of(&"f".parse().unwrap());
-        let held = Arc::default();
-        let mut kept = Vec::new();
-        for _ in 0..2 {
-            let buffer = filled(&of_function, &held, b"x").await;
-            kept.push(buffer.input("x").unwrap());
-        }
-        let third = filled(&of_function, &held, b"x");
-        let third = tokio::time::timeout(Duration::from_secs(10), third);
-        assert!(third.await.is_err(), "the worker still has both");
-        drop(kept);
-        let third = filled(&of_function, &held, b"x");
-        let third = tokio::time::timeout(Duration::from_secs(10), third);
-        assert!(third.await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn what_nobody_has_is_given_back_at_once() {
-        let memory = MemoryBudget::new(64 * KIB, 64 * KIB);
-        let held = Arc::default();
-        let buffer = filled(&memory.of(&"f".parse().unwrap()), &held, &[7; 40 * KIB]).await;
-        drop(buffer.input("photo").unwrap());
-        drop(buffer);
-        assert_eq!(memory.held(), 0);
     }
 }

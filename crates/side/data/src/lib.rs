@@ -1,13 +1,19 @@
 //! The data of invocations: fetched from stores while the worker starts, into memory that the worker maps (Truffle, section III).
 //!
 //! [`Data`] is the port [`InputSource`](pilot_model::ports::InputSource). `stores` talks to each kind of store, `buffer` is the
-//! memory, `fetch` fills the one from the other. When a fetch begins, and what waits for it, is decided in `path/invoke`.
+//! memory, `flight` fills the one from the other, `index` and `cache` find a buffer that has the object already, and `memory` has the
+//! limits. When a fetch begins, and what waits for it, is decided in `path/invoke`.
 
 mod buffer;
-mod fetch;
+mod buffers;
+mod cache;
+mod flight;
+mod index;
+mod memory;
 mod source;
 mod stores;
 
+pub use memory::SpillConfig;
 pub use source::{Data, DataConfig};
 pub use stores::file::FileConfig;
 pub use stores::http::HttpConfig;

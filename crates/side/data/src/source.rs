@@ -11,12 +11,15 @@ use pilot_model::inputs::{InputConfig, Location, Values, keys};
 use pilot_model::ports::{
     Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
 };
-use pilot_model::{BoxFuture, FunctionConfig, Transfer};
-use pilot_protocols::MemoryBudget;
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Transfer, TransferWay};
 use tokio::time::timeout;
 
-use crate::buffer::{Buffer, HeldBuffers};
-use crate::fetch::{Room, fetch};
+use crate::buffer::Use;
+use crate::buffers::{Buffers, HeldBuffers};
+use crate::cache::Cache;
+use crate::flight::fetch;
+use crate::index::{Index, ObjectId};
+use crate::memory::{Memory, SpillConfig};
 use crate::stores::{self, Store, StoreConfig, StoreError};
 
 /// The configuration of [`Data`].
@@ -30,15 +33,22 @@ pub struct DataConfig {
     pub function_bytes_max: u64,
     /// The longest input, bytes.
     pub input_bytes_max: u64,
+    /// For buffers that are kept for the next fetch, bytes of `bytes_max`. 0: none.
+    pub cache_bytes_max: u64,
+    /// Where inputs go that exceed the memory. `None`: they wait.
+    pub spill: Option<SpillConfig>,
+    /// Whether invocations share a fetch.
+    pub shares: bool,
+    /// Whether fetches begin before there is a worker.
+    pub overlaps: bool,
 }
 
 /// Fetches inputs. Implements the port.
 #[derive(Debug)]
 pub struct Data {
     stores: BTreeMap<String, Arc<OpenStore>>,
-    memory: MemoryBudget,
-    held: Arc<HeldBuffers>,
-    input_bytes_max: u64,
+    buffers: Arc<Buffers>,
+    overlaps: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -63,13 +73,18 @@ impl Data {
                 stores::open(&config).map_err(|problem| format!("stores.{name}: {problem}"))?;
             stores.insert(name, Arc::new(OpenStore { config, store }));
         }
-        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let memory = MemoryBudget::new(bytes(config.bytes_max), bytes(config.function_bytes_max));
+        let share_max = config.function_bytes_max.min(config.bytes_max);
+        let buffers = Buffers {
+            memory: Memory::new(config.bytes_max, share_max, config.spill),
+            cache: Cache::new(config.cache_bytes_max.min(config.bytes_max)),
+            index: Index::new(config.shares),
+            held: HeldBuffers::default(),
+            bytes_max: config.input_bytes_max.min(share_max),
+        };
         Ok(Self {
             stores,
-            input_bytes_max: config.input_bytes_max.min(memory.share_max() as u64),
-            memory,
-            held: Arc::default(),
+            buffers: Arc::new(buffers),
+            overlaps: config.overlaps,
             clock,
         })
     }
@@ -116,7 +131,7 @@ impl Data {
 struct Arrival {
     index: usize,
     transfer: Transfer,
-    end: Result<(Buffer, Input), InputFault>,
+    end: Result<(Use, Input), InputFault>,
 }
 
 impl InputSource for Data {
@@ -130,16 +145,16 @@ impl InputSource for Data {
         Ok(())
     }
 
-    fn fetch(&self, config: &FunctionConfig, values: Values<'_>) -> BoxFuture<'static, Fetched> {
-        let room = Room {
-            memory: self.memory.of(&config.name),
-            held: Arc::clone(&self.held),
-            bytes_max: self.input_bytes_max,
-        };
-        let locations = config.inputs.values().map(|input| &input.from);
+    fn fetch(
+        &self,
+        config: &FunctionConfig,
+        requested: &BTreeMap<String, InputConfig>,
+        values: Values<'_>,
+    ) -> BoxFuture<'static, Fetched> {
+        let inputs: Vec<_> = config.inputs.iter().chain(requested).collect();
+        let locations = inputs.iter().map(|(_, input)| &input.from);
         let keys = keys(locations, values);
-        let fetches: FuturesUnordered<_> = config
-            .inputs
+        let fetches: FuturesUnordered<_> = inputs
             .iter()
             .zip(keys)
             .enumerate()
@@ -154,17 +169,23 @@ impl InputSource for Data {
                 };
                 let one = One {
                     index,
-                    name: name.clone(),
-                    input: input.clone(),
+                    name: (*name).clone(),
+                    input: (*input).clone(),
+                    function: config.name.clone(),
+                    owner: config.owner().to_owned(),
+                    buffers: Arc::clone(&self.buffers),
                     clock: Arc::clone(&self.clock),
                     patience: config.timeout,
                 };
-                let room = room.clone();
-                one.fetch(wanted, room)
+                one.fetch(wanted)
             })
             .collect();
-        let optional: Vec<bool> = config.inputs.values().map(|input| input.optional).collect();
+        let optional = inputs.iter().map(|(_, input)| input.optional).collect();
         Box::pin(gather(fetches, optional))
+    }
+
+    fn overlaps(&self) -> bool {
+        self.overlaps
     }
 }
 
@@ -188,11 +209,9 @@ async fn gather(
     let mut fetched = Fetched::default();
     for arrival in arrivals {
         fetched.transfers.push(arrival.transfer);
-        if let Ok((buffer, input)) = arrival.end {
+        if let Ok((used, input)) = arrival.end {
             fetched.inputs.push(input);
-            fetched
-                .memory
-                .push(Arc::new(buffer) as Arc<dyn InputMemory>);
+            fetched.memory.push(Arc::new(used) as Arc<dyn InputMemory>);
         }
     }
     fetched
@@ -203,49 +222,34 @@ struct One {
     index: usize,
     name: String,
     input: InputConfig,
+    function: FunctionName,
+    owner: String,
+    buffers: Arc<Buffers>,
     clock: Arc<dyn Clock>,
     patience: Duration,
 }
 
 impl One {
-    async fn fetch(
-        self,
-        wanted: Result<(Arc<OpenStore>, String), StoreError>,
-        room: Room,
-    ) -> Arrival {
+    async fn fetch(self, wanted: Result<(Arc<OpenStore>, String), StoreError>) -> Arrival {
         let began = self.clock.now();
         let (from, end) = match wanted {
             Err(error) => (self.input.from.to_string(), Err(error)),
             Ok((store, key)) => {
-                let from = format!(
-                    "{}://{}/{key}",
-                    self.input.from.scheme().as_str(),
-                    store.config.name
-                );
-                let fetched = fetch(&*store.store, &key, &room);
-                let end = match timeout(self.patience, fetched).await {
-                    Ok(end) => end.and_then(|buffer| self.with_input(buffer)),
-                    Err(_) => {
-                        let waited = self.patience.as_secs_f64();
-                        let problem =
-                            format!("it was not here after {waited} s, the function's timeout");
-                        Err(StoreError::new(InputFaultKind::TimedOut, &problem))
-                    }
-                };
-                (from, end)
+                let scheme = self.input.from.scheme().as_str();
+                let from = format!("{scheme}://{}/{key}", store.config.name);
+                (from, self.fetch_from(&store, key).await)
             }
         };
-        let bytes = end
-            .as_ref()
-            .map_or(0, |(buffer, _): &(Buffer, Input)| buffer.len());
         let transfer = Transfer {
             input: self.name.clone(),
             from: from.clone(),
-            bytes,
+            bytes: end.as_ref().map_or(0, |(used, ..)| used.len()),
+            way: end.as_ref().map_or(TransferWay::Fetched, |(.., way)| *way),
             began,
             ended: self.clock.now(),
             error: end.as_ref().err().map(|error| error.problem.clone()),
         };
+        let end = end.map(|(used, input, _)| (used, input));
         let end = end.map_err(|error| InputFault {
             input: self.name,
             source_text: from,
@@ -259,13 +263,27 @@ impl One {
         }
     }
 
-    fn with_input(&self, buffer: Buffer) -> Result<(Buffer, Input), StoreError> {
-        let input = buffer.input(&self.name).map_err(|error| {
-            StoreError::new(
-                InputFaultKind::Unavailable,
-                &format!("no descriptor for it: {error}"),
-            )
+    async fn fetch_from(
+        &self,
+        store: &OpenStore,
+        key: String,
+    ) -> Result<(Use, Input, TransferWay), StoreError> {
+        let object = ObjectId {
+            owner: self.owner.clone(),
+            store: store.config.name.clone(),
+            key,
+        };
+        let fetched = fetch(&self.buffers, &store.store, object, &self.function);
+        let Ok(fetched) = timeout(self.patience, fetched).await else {
+            let waited = self.patience.as_secs_f64();
+            let problem = format!("it was not here after {waited} s, the function's timeout");
+            return Err(StoreError::new(InputFaultKind::TimedOut, &problem));
+        };
+        let (used, way) = fetched?;
+        let input = used.input(&self.name).map_err(|error| {
+            let problem = format!("no descriptor for it: {error}");
+            StoreError::new(InputFaultKind::Unavailable, &problem)
         })?;
-        Ok((buffer, input))
+        Ok((used, input, way))
     }
 }

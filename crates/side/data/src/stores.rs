@@ -1,5 +1,9 @@
 //! The stores: each kind in a file of its own, behind one trait.
 
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+pub(crate) mod fake;
 pub(crate) mod file;
 pub(crate) mod http;
 pub(crate) mod redis;
@@ -71,19 +75,62 @@ impl StoreConfig {
 
 /// Something that has objects.
 pub(crate) trait Store: Send + Sync + Debug {
-    /// Begins to read an object. Dropping the future ends that.
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>>;
+    /// Begins to read an object, if it is another one than `known` says. Dropping the future ends that.
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+        known: Option<&'a Validator>,
+    ) -> BoxFuture<'a, Result<Got, StoreError>>;
 
     /// How often a fetch that failed for a moment is tried again. 0: the store tries again by itself, or there is no use in it.
     fn retries(&self) -> u32;
+}
+
+/// What a store answers.
+#[derive(Debug)]
+pub(crate) enum Got {
+    /// The object.
+    Object(Object),
+    /// It is the one that is known.
+    Unchanged,
+}
+
+/// What tells one content of an object from another. Two contents never have the same one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Validator {
+    /// A strong entity tag, with its quotes (RFC 9110, section 8.8.3).
+    Tag(String),
+    /// `Last-Modified`, as sent, of an object that was not modified in the second of the answer (section 8.8.2.2).
+    Modified(String),
+    /// The state of a file.
+    File(file::State),
+}
+
+impl Validator {
+    /// `None`: it is weak, which means that contents that differ may share it, or too long to keep.
+    pub(crate) fn of_tag(tag: &str) -> Option<Self> {
+        let is_strong = tag.starts_with('"') && tag.ends_with('"') && tag.len() >= 2;
+        (is_strong && tag.len() <= TAG_LEN_MAX).then(|| Self::Tag(tag.to_owned()))
+    }
 }
 
 /// An object that is being read.
 pub(crate) struct Object {
     /// Its length, as announced.
     pub(crate) len: Option<u64>,
+    /// What tells it from a later one. `None`: the store has nothing of the kind, so that it can be used only once.
+    pub(crate) validator: Option<Validator>,
     /// Its bytes.
     pub(crate) body: BoxStream<'static, Result<Bytes, StoreError>>,
+}
+
+impl Debug for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Object")
+            .field("len", &self.len)
+            .field("validator", &self.validator)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why an object could not be read.
@@ -126,6 +173,7 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Arc<dyn Store>, String> {
 
 /// Characters of a store's own error that are passed on.
 const PROBLEM_MAX: usize = 400;
+const TAG_LEN_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {

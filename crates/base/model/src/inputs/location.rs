@@ -108,6 +108,56 @@ impl Location {
         &self.store
     }
 
+    /// A location whose key is taken as it is: braces are part of it.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to write.
+    pub fn literal(text: &str) -> Result<Self, String> {
+        Self::parse(text, |key| Ok(vec![Piece::Text(key.to_owned())]))
+    }
+
+    fn parse(
+        text: &str,
+        pieces: impl FnOnce(&str) -> Result<Vec<Piece>, String>,
+    ) -> Result<Self, String> {
+        let example = "write SCHEME://STORE/KEY, for example \"s3://photos/{event.key}\"";
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| format!("\"{}\" is not a location: {example}", shown(text)))?;
+        let scheme = Scheme::ALL
+            .into_iter()
+            .find(|known| known.as_str() == scheme)
+            .ok_or_else(|| {
+                let known = Scheme::ALL.map(Scheme::as_str).join(", ");
+                format!(
+                    "\"{}\" is not a kind of store: use one of {known}",
+                    shown(scheme)
+                )
+            })?;
+        let (store, key) = rest.split_once('/').unwrap_or((rest, ""));
+        let store_fits = (1..=STORE_BYTES_MAX).contains(&store.len())
+            && store
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        if !store_fits {
+            return Err(format!(
+                "\"{}\" is not the name of a store: a name has letters, digits, '.', '_' or '-', and no placeholder",
+                shown(store)
+            ));
+        }
+        if key.is_empty() {
+            return Err(format!("\"{}\" has no key: {example}", shown(text)));
+        }
+        if key.len() > KEY_BYTES_MAX {
+            return Err(format!("its key has more than {KEY_BYTES_MAX} bytes"));
+        }
+        Ok(Self {
+            scheme,
+            store: store.to_owned(),
+            key: pieces(key)?,
+        })
+    }
+
     fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.key.iter()
     }
@@ -190,42 +240,7 @@ impl FromStr for Location {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let example = "write SCHEME://STORE/KEY, for example \"s3://photos/{event.key}\"";
-        let (scheme, rest) = text
-            .split_once("://")
-            .ok_or_else(|| format!("\"{}\" is not a location: {example}", shown(text)))?;
-        let scheme = Scheme::ALL
-            .into_iter()
-            .find(|known| known.as_str() == scheme)
-            .ok_or_else(|| {
-                let known = Scheme::ALL.map(Scheme::as_str).join(", ");
-                format!(
-                    "\"{}\" is not a kind of store: use one of {known}",
-                    shown(scheme)
-                )
-            })?;
-        let (store, key) = rest.split_once('/').unwrap_or((rest, ""));
-        let store_fits = (1..=STORE_BYTES_MAX).contains(&store.len())
-            && store
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-        if !store_fits {
-            return Err(format!(
-                "\"{}\" is not the name of a store: a name has letters, digits, '.', '_' or '-', and no placeholder",
-                shown(store)
-            ));
-        }
-        if key.is_empty() {
-            return Err(format!("\"{}\" has no key: {example}", shown(text)));
-        }
-        if key.len() > KEY_BYTES_MAX {
-            return Err(format!("its key has more than {KEY_BYTES_MAX} bytes"));
-        }
-        Ok(Self {
-            scheme,
-            store: store.to_owned(),
-            key: pieces(key)?,
-        })
+        Self::parse(text, pieces)
     }
 }
 
@@ -391,6 +406,26 @@ mod tests {
         let long = format!(r#"{{"key": "{}"}}"#, "x".repeat(KEY_BYTES_MAX + 1));
         let found = key("s3://photos/{event.key}", &long);
         assert!(matches!(found, Err(Missing::Key(shown)) if shown.len() < 200));
+    }
+
+    #[test]
+    fn a_literal_location_has_no_placeholders_and_stays_in_its_store() {
+        let literal = |text: &str| {
+            let location = Location::literal(text).unwrap();
+            let environment = BTreeMap::from([("STAGE".to_owned(), "secret".to_owned())]);
+            let values = Values {
+                event: b"{}",
+                headers: None,
+                environment: &environment,
+            };
+            keys([&location].into_iter(), values).remove(0)
+        };
+        assert_eq!(
+            literal("s3://photos/{environment.STAGE}/ä b").as_deref(),
+            Ok("{environment.STAGE}/ä b")
+        );
+        assert!(matches!(literal("s3://photos/../x"), Err(Missing::Key(_))));
+        assert!(Location::literal("s3://photos").is_err());
     }
 
     #[test]

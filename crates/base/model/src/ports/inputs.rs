@@ -1,11 +1,12 @@
 //! The inputs of an invocation: where they are fetched from, and what comes of it.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::{BoxFuture, Input};
 use crate::config::FunctionConfig;
-use crate::inputs::Values;
+use crate::inputs::{InputConfig, Values};
 use crate::invocation::Transfer;
 
 /// Fetches the inputs that functions declare.
@@ -16,8 +17,19 @@ pub trait InputSource: Send + Sync + Debug {
     /// Which input names a store that is unknown, of another kind, or of other functions, and what to do.
     fn check(&self, config: &FunctionConfig) -> Result<(), String>;
 
-    /// Begins to fetch all inputs of one invocation. Dropping the future ends that.
-    fn fetch(&self, config: &FunctionConfig, values: Values<'_>) -> BoxFuture<'static, Fetched>;
+    /// Begins to fetch all inputs of one invocation: those that the function declares, and those that the request names, which the
+    /// function allows and does not declare. Dropping the future ends that.
+    fn fetch(
+        &self,
+        config: &FunctionConfig,
+        requested: &BTreeMap<String, InputConfig>,
+        values: Values<'_>,
+    ) -> BoxFuture<'static, Fetched>;
+
+    /// Whether fetches begin before there is a worker. False only to measure what that gains.
+    fn overlaps(&self) -> bool {
+        true
+    }
 }
 
 /// What was fetched.
@@ -100,7 +112,12 @@ impl InputSource for NoInputs {
         }
     }
 
-    fn fetch(&self, _: &FunctionConfig, _: Values<'_>) -> BoxFuture<'static, Fetched> {
+    fn fetch(
+        &self,
+        _: &FunctionConfig,
+        _: &BTreeMap<String, InputConfig>,
+        _: Values<'_>,
+    ) -> BoxFuture<'static, Fetched> {
         Box::pin(std::future::ready(Fetched::default()))
     }
 }

@@ -1,8 +1,8 @@
 //! A timeline as text: each phase with its time, a bar that begins where the previous phase ended, and an explanation. Used for
 //! the `Server-Timing` header of a response and for the invocations that the daemon remembers.
 
-use pilot_model::Timeline;
 use pilot_model::invocation::InvocationSummary;
+use pilot_model::{Timeline, TransferWay};
 use serde::Serialize;
 
 use super::output::{self, Align, BAR, DIM, STRONG};
@@ -29,6 +29,8 @@ pub(super) struct Fetch {
     pub(super) bytes: Option<u64>,
     /// How much of it passed while the worker started, ms.
     pub(super) hidden_ms: f64,
+    /// `fetched`, `shared` or `cached`.
+    pub(super) way: TransferWay,
 }
 
 /// The phases of a remembered invocation.
@@ -50,6 +52,7 @@ pub(super) fn fetches_of(invocation: &InvocationSummary) -> Vec<Fetch> {
         ms: ms(transfer.took()),
         bytes: transfer.error.is_none().then_some(transfer.bytes),
         hidden_ms: ms(transfer.hidden(timeline)),
+        way: transfer.way,
     });
     fetches.collect()
 }
@@ -65,7 +68,13 @@ pub(super) fn fetches_of_header(header: &str) -> Vec<Fetch> {
             value.parse::<f64>().ok()
         };
         let bytes = parts.iter().find(|(name, _)| *name == "bytes");
+        let way = match parts.iter().find(|(name, _)| *name == "desc") {
+            Some((_, "cached")) => TransferWay::Cached,
+            Some((_, "shared")) => TransferWay::Shared,
+            _ => TransferWay::Fetched,
+        };
         Some(Fetch {
+            way,
             input: input.to_owned(),
             begin_ms: number("begin").unwrap_or(0.0),
             ms: number("dur")?,
@@ -138,12 +147,17 @@ pub(super) fn fetches(fetches: &[Fetch], phases: &[TimelinePhase]) -> String {
         let bar = output::pad(&bar, BAR_COLUMNS, Align::Left);
         let said = match fetch.bytes {
             None => "failed".to_owned(),
-            Some(bytes) if fetch.hidden_ms > 0.0 => format!(
-                "{}, {} hidden",
-                output::megabytes(bytes),
-                output::duration(output::from_ms(fetch.hidden_ms))
-            ),
-            Some(bytes) => output::megabytes(bytes),
+            Some(bytes) => {
+                let mut said = output::megabytes(bytes);
+                if fetch.way != TransferWay::Fetched {
+                    said = format!("{said}, {}", fetch.way.as_str());
+                }
+                if fetch.hidden_ms > 0.0 {
+                    let hidden = output::duration(output::from_ms(fetch.hidden_ms));
+                    said = format!("{said}, {hidden} hidden");
+                }
+                said
+            }
         };
         let line = format!(
             "  {}{}  {BAR}{bar}{BAR:#}  {DIM}{said}{DIM:#}",

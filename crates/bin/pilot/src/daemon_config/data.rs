@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use pilot_data::{
-    DataConfig, FileConfig, HttpConfig, RedisConfig, S3Config, S3Credentials, StoreConfig,
-    StoreKind,
+    DataConfig, FileConfig, HttpConfig, RedisConfig, S3Config, S3Credentials, SpillConfig,
+    StoreConfig, StoreKind,
 };
 use serde::Deserialize;
 
@@ -24,11 +24,34 @@ pub(crate) struct DataLimits {
     pub(crate) function_mb: Option<u64>,
     /// The longest input, MiB. Default: the share.
     pub(crate) input_mb: Option<u64>,
+    /// The part of `memory_mb` for inputs that are kept for the next fetch, MiB. Default: half; 0: none.
+    pub(crate) cache_mb: Option<u64>,
+    /// Room on the disk, below the data directory, for inputs that exceed the memory, MiB. Default: 0, they wait.
+    pub(crate) spill_mb: u64,
+    /// Whether invocations that want the same object share a fetch. False only to measure what that gains.
+    pub(crate) single_flight: Switch,
+    /// Whether inputs are fetched while the worker starts. False only to measure what that gains.
+    pub(crate) overlap: Switch,
+}
+
+/// A mechanism that is on unless the configuration says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Switch(bool);
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self(true)
+    }
 }
 
 impl DataLimits {
     fn memory_mb(&self) -> u64 {
         self.memory_mb.unwrap_or_else(room::for_inputs_mb)
+    }
+
+    fn cache_mb(&self) -> u64 {
+        self.cache_mb.unwrap_or(self.memory_mb() / 2)
     }
 
     fn function_mb(&self) -> u64 {
@@ -130,6 +153,8 @@ pub(super) fn check(
                 .input_mb
                 .is_none_or(|most| (1..=share).contains(&most)),
         ),
+        ("data.cache_mb", limits.cache_mb() <= memory),
+        ("data.spill_mb", limits.spill_mb <= SPILL_MB_MAX),
     ] {
         if !fits {
             return Err(format!("{key} is out of range"));
@@ -286,16 +311,40 @@ fn ca_pem(name: &str, path: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
 pub(crate) fn data_config(
     limits: &DataLimits,
     stores: &BTreeMap<String, StoreSettings>,
+    data_dir: &Path,
 ) -> anyhow::Result<DataConfig> {
     let stores = stores.iter().map(|(name, store)| store.read(name));
     let share = limits.function_mb();
+    let spill = match limits.spill_mb {
+        0 => None,
+        mb => Some(SpillConfig {
+            folder: spill_folder(data_dir)?,
+            bytes_max: mb << 20,
+        }),
+    };
     Ok(DataConfig {
         stores: stores.collect::<anyhow::Result<_>>()?,
         bytes_max: limits.memory_mb() << 20,
         function_bytes_max: share << 20,
         input_bytes_max: limits.input_mb.unwrap_or(share) << 20,
+        cache_bytes_max: limits.cache_mb() << 20,
+        spill,
+        shares: limits.single_flight.0,
+        overlaps: limits.overlap.0,
     })
 }
+
+fn spill_folder(data_dir: &Path) -> anyhow::Result<PathBuf> {
+    let folder = data_dir.join("spill");
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder);
+    made.with_context(|| format!("data.spill_mb: cannot create {}", folder.display()))?;
+    Ok(folder)
+}
+
+const SPILL_MB_MAX: u64 = 1 << 24;
 
 fn secret(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();
@@ -370,6 +419,14 @@ mod tests {
         assert_eq!(
             checked("memory_mb = 100\ninput_mb = 51").unwrap_err(),
             "data.input_mb is out of range"
+        );
+        assert_eq!(
+            checked("memory_mb = 100\ncache_mb = 101").unwrap_err(),
+            "data.cache_mb is out of range"
+        );
+        assert_eq!(
+            checked("memory_mb = 100\ncache_mb = 0\nspill_mb = 9\noverlap = false"),
+            Ok(())
         );
     }
 

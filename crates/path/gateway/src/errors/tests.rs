@@ -96,6 +96,9 @@ fn request_errors() -> Vec<RequestError> {
             problem: "Could not parse request body into json: expected value at line 1 column 1"
                 .to_owned(),
         },
+        RequestError::Input {
+            problem: "write NAME=SCHEME://STORE/KEY".to_owned(),
+        },
         RequestError::TooLarge { limit: 6_291_456 },
         RequestError::Body {
             problem: "no data for 30 s".to_owned(),

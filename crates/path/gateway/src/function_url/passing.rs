@@ -7,6 +7,7 @@
 //!
 //! Upgrades are passed on, except `h2c`: with it a client could bypass the gateway (RFC 9113 has no use for it).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -48,6 +49,7 @@ pub(super) async fn call(
         id: context.id.clone(),
         arn: version.arn(named.qualifier.as_deref()),
         version,
+        inputs: BTreeMap::new(),
         received: context.received,
         client_context: None,
         trace: Some(trace),

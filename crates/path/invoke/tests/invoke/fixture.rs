@@ -1,5 +1,6 @@
 //! What every test needs: an invoker, its engine, its sink, and short functions for requests.
 
+use std::collections::BTreeMap;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,6 +138,7 @@ pub(crate) fn request(invoker: &Invoker, version: Arc<Version>) -> Request {
         client_context: None,
         trace: None,
         arn,
+        inputs: BTreeMap::new(),
     }
 }
 

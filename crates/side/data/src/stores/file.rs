@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -13,7 +15,7 @@ use pilot_model::BoxFuture;
 use pilot_model::ports::InputFaultKind as Kind;
 use tokio::task::spawn_blocking;
 
-use super::{Object, Store, StoreError};
+use super::{Got, Object, Store, StoreError, Validator};
 
 /// A folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,25 +49,34 @@ impl Store for FileStore {
         0
     }
 
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+        known: Option<&'a Validator>,
+    ) -> BoxFuture<'a, Result<Got, StoreError>> {
         let (folder, key) = (std::sync::Arc::clone(&self.0), PathBuf::from(key));
         Box::pin(async move {
             let opened = spawn_blocking(move || open(&folder, &key)).await;
-            let (file, len) = opened.map_err(|_| stopping())??;
+            let (file, len, state) = opened.map_err(|_| stopping())??;
+            let validator = state.map(Validator::File);
+            if validator.is_some() && validator.as_ref() == known {
+                return Ok(Got::Unchanged);
+            }
             let body = stream::try_unfold(file, |file| async move {
                 let read = spawn_blocking(move || read(file)).await;
                 read.map_err(|_| stopping())?
             });
-            Ok(Object {
+            Ok(Got::Object(Object {
                 len: Some(len),
+                validator,
                 body: body.boxed(),
-            })
+            }))
         })
     }
 }
 
 /// A regular file below the folder, without leaving it by a link (openat2(2), `RESOLVE_BENEATH`).
-fn open(folder: &OwnedFd, key: &Path) -> Result<(File, u64), StoreError> {
+fn open(folder: &OwnedFd, key: &Path) -> Result<(File, u64, Option<State>), StoreError> {
     let how = OpenHow::new()
         // A pipe or a device must not make the daemon wait.
         .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
@@ -77,7 +88,34 @@ fn open(folder: &OwnedFd, key: &Path) -> Result<(File, u64), StoreError> {
     if !metadata.is_file() {
         return Err(StoreError::new(Kind::NotFound, "it is no file"));
     }
-    Ok((file, metadata.len()))
+    let state = State::of(&metadata, SystemTime::now());
+    Ok((file, metadata.len(), state))
+}
+
+/// What changes whenever a file's content does: which file it is, its length, and when it was modified and changed, ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State {
+    file: (u64, u64),
+    len: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl State {
+    /// `None`: the file was changed a moment ago. The clock of a file system has ticks, so that a change in the same tick would show
+    /// the same time.
+    fn of(metadata: &std::fs::Metadata, now: SystemTime) -> Option<Self> {
+        let changed = u64::try_from(metadata.ctime()).ok()?;
+        let age = now
+            .duration_since(UNIX_EPOCH + Duration::from_secs(changed))
+            .ok()?;
+        (age >= SETTLED).then(|| Self {
+            file: (metadata.dev(), metadata.ino()),
+            len: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
 }
 
 fn read(mut file: File) -> Result<Option<(Bytes, File)>, StoreError> {
@@ -111,6 +149,8 @@ fn stopping() -> StoreError {
 }
 
 const PART_LEN: usize = 1 << 20;
+/// Longer than a tick of any file system's clock (FAT: 2 s), and the seconds are cut.
+const SETTLED: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
@@ -123,7 +163,9 @@ mod tests {
     use super::*;
 
     async fn read_all(store: &FileStore, key: &str) -> Result<Vec<u8>, StoreError> {
-        let object = store.get(key).await?;
+        let Got::Object(object) = store.get(key, None).await? else {
+            panic!("nothing is known");
+        };
         let parts: Vec<Bytes> = object.body.try_collect().await?;
         assert_eq!(
             object.len,
@@ -159,6 +201,20 @@ mod tests {
         ] {
             assert_eq!(read_all(&store, key).await.unwrap_err().kind, kind, "{key}");
         }
+    }
+
+    #[test]
+    fn a_file_that_was_changed_a_moment_ago_has_no_state() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let metadata = file.as_file().metadata().unwrap();
+        let now = SystemTime::now();
+        assert_eq!(State::of(&metadata, now), None);
+        let then = now + Duration::from_secs(4);
+        let before = State::of(&metadata, then).unwrap();
+        assert_eq!(Some(before), State::of(&metadata, then));
+        fs::write(file.path(), "x").unwrap();
+        let metadata = file.as_file().metadata().unwrap();
+        assert_ne!(Some(before), State::of(&metadata, then));
     }
 
     #[test]

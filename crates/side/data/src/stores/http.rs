@@ -6,12 +6,15 @@ use futures_util::{StreamExt, TryStreamExt};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use pilot_model::BoxFuture;
 use pilot_model::ports::InputFaultKind as Kind;
-use reqwest::header::{ACCEPT_ENCODING, HeaderValue};
+use reqwest::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, DATE, ETAG, HeaderMap, HeaderName, HeaderValue,
+    IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED,
+};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, StatusCode, Url};
 
 use super::s3::chain;
-use super::{Object, Store, StoreError};
+use super::{Got, Object, Store, StoreError, Validator};
 
 /// A server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,22 +76,62 @@ impl Store for HttpStore {
         4
     }
 
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+        known: Option<&'a Validator>,
+    ) -> BoxFuture<'a, Result<Got, StoreError>> {
         Box::pin(async move {
-            let request = self
+            let mut request = self
                 .client
                 .get(self.url(key)?)
                 .header(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            let condition = known.and_then(condition);
+            let is_conditional = condition.is_some();
+            if let Some((name, value)) = condition {
+                request = request.header(name, value);
+            }
             let response = request.send().await.map_err(failed)?;
+            if is_conditional && response.status() == StatusCode::NOT_MODIFIED {
+                return Ok(Got::Unchanged);
+            }
             if let Some(error) = refusal(response.status()) {
                 return Err(error);
             }
-            Ok(Object {
+            Ok(Got::Object(Object {
                 len: response.content_length(),
+                validator: validator(response.headers()),
                 body: response.bytes_stream().map_err(failed).boxed(),
-            })
+            }))
         })
     }
+}
+
+/// The header that asks for the object only if it has changed.
+fn condition(known: &Validator) -> Option<(HeaderName, HeaderValue)> {
+    let (name, text) = match known {
+        Validator::Tag(tag) => (IF_NONE_MATCH, tag),
+        Validator::Modified(date) => (IF_MODIFIED_SINCE, date),
+        Validator::File(_) => return None,
+    };
+    Some((name, HeaderValue::from_bytes(text.as_bytes()).ok()?))
+}
+
+fn validator(headers: &HeaderMap) -> Option<Validator> {
+    let text = |name: HeaderName| headers.get(name)?.to_str().ok();
+    let directives = headers.get_all(CACHE_CONTROL).iter();
+    let mut directives = directives.filter_map(|value| value.to_str().ok());
+    if directives.any(|value| value.to_ascii_lowercase().contains("no-store")) {
+        return None;
+    }
+    if let Some(tag) = text(ETAG) {
+        return Validator::of_tag(tag);
+    }
+    let (modified, answered) = (text(LAST_MODIFIED)?, text(DATE)?);
+    let time = |text: &str| httpdate::parse_http_date(text).ok();
+    // The dates have seconds. What was modified in the second of the answer may be modified once more in it.
+    let age = time(answered)?.duration_since(time(modified)?).ok()?;
+    (age >= Duration::from_secs(2)).then(|| Validator::Modified(modified.to_owned()))
 }
 
 /// The URL is not part of it: the location says it.
@@ -106,7 +149,7 @@ fn refusal(status: StatusCode) -> Option<StoreError> {
             Kind::Denied,
             format!("the store refuses the daemon: {status}"),
         ),
-        status if status.is_redirection() => (
+        status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => (
             Kind::Broken,
             "the store refers to another server, which the daemon was not given".to_owned(),
         ),
@@ -164,6 +207,39 @@ mod tests {
     }
 
     #[test]
+    fn only_what_tells_every_content_apart_is_a_validator() {
+        let validator = |headers: &[(&'static str, &'static str)]| {
+            let headers = headers.iter().map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_static(value),
+                )
+            });
+            validator(&headers.collect())
+        };
+        let (date, before) = (
+            ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+            "Sun, 06 Nov 1994 08:49:35 GMT",
+        );
+        assert_eq!(
+            validator(&[("etag", "\"a\"")]),
+            Some(Validator::Tag("\"a\"".to_owned()))
+        );
+        assert_eq!(validator(&[("etag", "W/\"a\"")]), None);
+        assert_eq!(
+            validator(&[("etag", "\"a\""), ("cache-control", "private, No-Store")]),
+            None
+        );
+        assert_eq!(
+            validator(&[date, ("last-modified", before)]),
+            Some(Validator::Modified(before.to_owned()))
+        );
+        assert_eq!(validator(&[date, ("last-modified", date.1)]), None);
+        assert_eq!(validator(&[("last-modified", before)]), None);
+        assert_eq!(validator(&[date, ("last-modified", "yesterday")]), None);
+    }
+
+    #[test]
     fn statuses_say_whose_fault_it_is() {
         let kind =
             |status: u16| refusal(StatusCode::from_u16(status).unwrap()).map(|error| error.kind);
@@ -171,6 +247,8 @@ mod tests {
         assert_eq!(kind(404), Some(Kind::NotFound));
         assert_eq!(kind(403), Some(Kind::Denied));
         assert_eq!(kind(302), Some(Kind::Broken));
+        // Nobody asked whether it has changed.
+        assert_eq!(kind(304), Some(Kind::Broken));
         assert_eq!(kind(206), Some(Kind::Broken));
         assert_eq!(kind(503), Some(Kind::Unavailable));
     }

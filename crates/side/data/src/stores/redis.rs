@@ -18,7 +18,7 @@ use redis::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{Object, Store, StoreError};
+use super::{Got, Object, Store, StoreError, Validator};
 
 /// A server.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -126,7 +126,12 @@ impl Store for RedisStore {
         4
     }
 
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+    /// Redis knows nothing that tells one value from another, so `known` is never asked for.
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+        _: Option<&'a Validator>,
+    ) -> BoxFuture<'a, Result<Got, StoreError>> {
         Box::pin(async move {
             let mut lent = self.connection().await?;
             let begun = redis::pipe()
@@ -157,10 +162,11 @@ impl Store for RedisStore {
                 at: 0,
                 len,
             };
-            Ok(Object {
+            Ok(Got::Object(Object {
                 len: Some(len),
+                validator: None,
                 body: stream::try_unfold(reading, Reading::next).boxed(),
-            })
+            }))
         })
     }
 }

@@ -11,7 +11,7 @@ use object_store::{BackoffConfig, ClientOptions, GetOptions, ObjectStore, RetryC
 use pilot_model::BoxFuture;
 use pilot_model::ports::InputFaultKind as Kind;
 
-use super::{Object, Store, StoreError};
+use super::{Got, Object, Store, StoreError, Validator};
 
 /// A bucket, and how it is reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -123,16 +123,34 @@ impl Store for S3Store {
         0
     }
 
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+        known: Option<&'a Validator>,
+    ) -> BoxFuture<'a, Result<Got, StoreError>> {
         Box::pin(async move {
             let path =
                 Path::parse(key).map_err(|error| StoreError::new(Kind::Key, &error.to_string()))?;
-            let result = self.0.get_opts(&path, GetOptions::default()).await;
-            let result = result.map_err(|error| fault(&error))?;
-            Ok(Object {
+            let tag = match known {
+                Some(Validator::Tag(tag)) => Some(tag.clone()),
+                _ => None,
+            };
+            let is_conditional = tag.is_some();
+            let options = GetOptions {
+                if_none_match: tag,
+                ..GetOptions::default()
+            };
+            let result = match self.0.get_opts(&path, options).await {
+                Err(object_store::Error::NotModified { .. }) if is_conditional => {
+                    return Ok(Got::Unchanged);
+                }
+                result => result.map_err(|error| fault(&error))?,
+            };
+            Ok(Got::Object(Object {
                 len: Some(result.meta.size),
+                validator: result.meta.e_tag.as_deref().and_then(Validator::of_tag),
                 body: result.into_stream().map_err(|error| fault(&error)).boxed(),
-            })
+            }))
         })
     }
 }

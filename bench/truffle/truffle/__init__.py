@@ -1,0 +1,1 @@
+"""What it gains to fetch a function's input while its worker starts (Truffle, section V)."""

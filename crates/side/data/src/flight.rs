@@ -1,0 +1,335 @@
+//! One request to a store, and the buffer that it fills. The users of the buffer share it, see `index`.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use pilot_model::ports::InputFaultKind;
+use pilot_model::size::Size;
+use pilot_model::{FunctionName, TransferWay};
+use pilot_protocols::Reserved;
+use pilot_sys::memfd;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::buffer::{Buffer, BufferState, Ends, Progress, Use, Whole};
+use crate::buffers::Buffers;
+use crate::index::ObjectId;
+use crate::memory::Place;
+use crate::stores::{Got, Object, Store, StoreError};
+
+/// Reads a whole object, or finds that it is here. Waits until there is room for it. Dropping the future ends that, unless somebody
+/// else waits for the same request.
+pub(crate) async fn fetch(
+    all: &Arc<Buffers>,
+    store: &Arc<dyn Store>,
+    object: ObjectId,
+    function: &FunctionName,
+) -> Result<(Use, TransferWay), StoreError> {
+    let begin = |gate| begin(all, store, &object, function, gate);
+    let (buffer, is_joined) = all.index.next(&object, begin);
+    let mut way = if is_joined {
+        TransferWay::Shared
+    } else {
+        TransferWay::Fetched
+    };
+    let mut used = Use::new(buffer, function);
+    for _ in 0..FOLLOWED_MAX {
+        let Some(other) = used.wait(&all.memory).await? else {
+            all.cache.used(used.buffer());
+            return Ok((used, way));
+        };
+        way = if other.is_whole() {
+            TransferWay::Cached
+        } else {
+            TransferWay::Shared
+        };
+        used = Use::new(other, function);
+    }
+    let problem = "other fetches of it failed again and again";
+    Err(StoreError::new(InputFaultKind::Unavailable, problem))
+}
+
+fn begin(
+    all: &Arc<Buffers>,
+    store: &Arc<dyn Store>,
+    object: &ObjectId,
+    function: &FunctionName,
+    gate: Arc<Semaphore>,
+) -> Arc<Buffer> {
+    let state = Arc::new(BufferState::new());
+    Arc::new_cyclic(|me| {
+        let flight = Flight {
+            all: Arc::clone(all),
+            store: Arc::clone(store),
+            object: object.clone(),
+            function: function.clone(),
+            gate,
+            state: Arc::clone(&state),
+            me: me.clone(),
+            place: OnceLock::new(),
+        };
+        let task = tokio::spawn(flight.run());
+        Buffer::new(state, task.abort_handle(), all)
+    })
+}
+
+/// The task of a buffer. It has no strong reference to its buffer, so that the buffer's end is its end.
+struct Flight {
+    all: Arc<Buffers>,
+    store: Arc<dyn Store>,
+    object: ObjectId,
+    /// The function that asked first.
+    function: FunctionName,
+    gate: Arc<Semaphore>,
+    state: Arc<BufferState>,
+    me: Weak<Buffer>,
+    /// Where the buffer lies. Charges are for one place, so that it stays when the fetch is tried again.
+    place: OnceLock<Place>,
+}
+
+impl Flight {
+    async fn run(self) {
+        let _ends = Ends(Arc::clone(&self.state));
+        match self.with_retries().await {
+            Ok(Some(same)) => self.state.tell(Progress::Same(same)),
+            Ok(None) => {}
+            Err(error) => self.state.tell(Progress::Failed(error)),
+        }
+        // It may have been the last one that knew another buffer.
+        self.all.give_way();
+    }
+
+    /// Tries again, with jitter, what failed for a moment.
+    async fn with_retries(&self) -> Result<Option<Arc<Buffer>>, StoreError> {
+        let mut pause = PAUSE_MIN;
+        for _ in 0..self.store.retries() {
+            match self.once().await {
+                Err(error) if error.kind == InputFaultKind::Unavailable => {}
+                end => return end,
+            }
+            // Full jitter: callers that failed together do not come back together.
+            tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        self.once().await
+    }
+
+    /// Fills the buffer, or returns the one that has the object already.
+    async fn once(&self) -> Result<Option<Arc<Buffer>>, StoreError> {
+        let permit = match self.all.index.shares() {
+            // A request that the store does not answer must not stop all others for ever.
+            true => timeout(GATE_TIME_MAX, self.gate.acquire()).await.ok(),
+            false => None,
+        };
+        let known = self.all.index.sent(&self.object, &self.me);
+        let known = known.filter(|known| self.all.index.shares() || known.is_whole());
+        let validator = known.as_ref().and_then(|known| known.validator());
+        let got = self.store.get(&self.object.key, validator.as_ref()).await;
+        let object = match (got, known) {
+            (Ok(Got::Unchanged), Some(known)) => return Ok(Some(known)),
+            (Ok(Got::Unchanged), None) => {
+                let problem = "the store says that it has not changed, which nobody asked";
+                return Err(StoreError::new(InputFaultKind::Broken, problem));
+            }
+            (Ok(Got::Object(object)), known) => {
+                if let Some(known) = known {
+                    self.all.cache.forget(&known);
+                }
+                object
+            }
+            (Err(error), known) => {
+                // What the store does not give any more is not kept.
+                if let (Some(known), InputFaultKind::NotFound | InputFaultKind::Denied) =
+                    (known, error.kind)
+                {
+                    self.all.cache.forget(&known);
+                }
+                return Err(error);
+            }
+        };
+        self.state.set_validator(object.validator.clone());
+        if object.validator.is_some() {
+            self.all.index.answered(&self.object, &self.me);
+        }
+        drop(permit);
+        self.fill(object).await?;
+        Ok(None)
+    }
+
+    /// The place for the buffer: the disk if there is no room in memory now, and room there. An object of unknown length waits for
+    /// memory.
+    fn choose(&self, announced: Option<u64>) -> Place {
+        let memory = &self.all.memory;
+        let Some(len) = announced.filter(|_| memory.spills()) else {
+            return Place::Memory;
+        };
+        let counted = counted(len);
+        let fits = |place| {
+            let mut reserved = memory.nothing(place);
+            counted <= memory.share_max(place)
+                && memory.try_grow(place, &mut reserved, counted, || {
+                    self.all.cache.evict_idle()
+                })
+                && (self.state).try_charge(memory, &self.function, place, counted)
+        };
+        if !fits(Place::Memory) && fits(Place::Disk) {
+            Place::Disk
+        } else {
+            Place::Memory
+        }
+    }
+
+    async fn fill(&self, mut object: Object) -> Result<(), StoreError> {
+        let bytes_max = self.all.bytes_max;
+        let announced = object.len;
+        if let Some(len) = announced.filter(|len| *len > bytes_max) {
+            return Err(too_large(&Size(len).to_string(), bytes_max));
+        }
+        let mut filling = Filling::new(self, announced)?;
+        filling.make_room(self, announced.unwrap_or(0)).await?;
+        while let Some(bytes) = object.body.try_next().await? {
+            let len = filling.len + bytes.len() as u64;
+            match announced {
+                Some(announced) if len > announced => return Err(wrong_length(announced, "more")),
+                Some(_) => {}
+                None if len > bytes_max => return Err(too_large("more than that", bytes_max)),
+                None => {
+                    let len = len.next_multiple_of(STEP_LEN);
+                    filling.make_room(self, len).await?;
+                }
+            }
+            filling.push(bytes).await?;
+        }
+        if let Some(announced) = announced.filter(|announced| filling.len < *announced) {
+            return Err(wrong_length(announced, "less"));
+        }
+        filling.complete(&self.state)
+    }
+}
+
+/// A buffer that is being filled.
+struct Filling {
+    file: Arc<File>,
+    place: Place,
+    len: u64,
+    /// What it counts.
+    counted: usize,
+    reserved: Reserved,
+}
+
+impl Filling {
+    fn new(flight: &Flight, announced: Option<u64>) -> Result<Self, StoreError> {
+        let place = *flight.place.get_or_init(|| flight.choose(announced));
+        let memory = &flight.all.memory;
+        Ok(Self {
+            file: Arc::new(memory.file(place).map_err(|error| no_room(&error, place))?),
+            place,
+            len: 0,
+            counted: 0,
+            reserved: memory.nothing(place),
+        })
+    }
+
+    /// Waits until there is room for so many bytes in all: first in the share of a function that wants the object, then in the total.
+    async fn make_room(&mut self, flight: &Flight, len: u64) -> Result<(), StoreError> {
+        let counted = counted(len);
+        if counted <= self.counted {
+            return Ok(());
+        }
+        let (memory, state) = (&flight.all.memory, &flight.state);
+        if !state.try_charge(memory, &flight.function, self.place, counted) {
+            state.tell(Progress::Needs(self.place, counted));
+            state.charged(counted).await;
+        }
+        let evict = || flight.all.cache.evict_idle();
+        memory
+            .grow(self.place, &mut self.reserved, counted, evict)
+            .await;
+        self.counted = counted;
+        Ok(())
+    }
+
+    async fn push(&mut self, bytes: Bytes) -> Result<(), StoreError> {
+        let (at, place) = (self.len, self.place);
+        self.len += bytes.len() as u64;
+        let written = match place {
+            Place::Memory => self.file.write_all_at(&bytes, at),
+            // A disk may make the daemon wait.
+            Place::Disk => {
+                let file = Arc::clone(&self.file);
+                let write = spawn_blocking(move || file.write_all_at(&bytes, at)).await;
+                write.unwrap_or_else(|_| Err(io::Error::other("the daemon is stopping")))
+            }
+        };
+        written.map_err(|error| no_room(&error, place))
+    }
+
+    fn complete(self, state: &BufferState) -> Result<(), StoreError> {
+        let place = self.place;
+        let sealed = match place {
+            Place::Memory => memfd::seal(self.file.as_fd()),
+            // It has no name and no descriptor that writes, and its mode lets nobody open one.
+            Place::Disk => Ok(()),
+        };
+        let file = sealed.and_then(|()| memfd::reopen(self.file.as_fd()));
+        let file = file.map_err(|error| no_room(&error, place))?;
+        drop(self.file);
+        let whole = Whole {
+            file,
+            len: self.len,
+            _reserved: self.reserved,
+        };
+        state.complete(whole, place, self.counted);
+        Ok(())
+    }
+}
+
+/// What a buffer of so many bytes counts.
+fn counted(len: u64) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX).max(COUNTED_MIN)
+}
+
+fn no_room(error: &io::Error, place: Place) -> StoreError {
+    let problem = match place {
+        Place::Memory => format!("no memory for it: {error}"),
+        Place::Disk => format!(
+            "no room for it on the disk, where it goes because the memory for inputs is used up: {error}: \
+             make room in the data directory, or lower data.spill_mb"
+        ),
+    };
+    StoreError::new(InputFaultKind::Unavailable, &problem)
+}
+
+fn too_large(len: &str, bytes_max: u64) -> StoreError {
+    let problem = format!(
+        "it has {len}, and one input may have {}: see data.input_mb and data.function_mb",
+        Size(bytes_max)
+    );
+    StoreError::new(InputFaultKind::TooLarge, &problem)
+}
+
+fn wrong_length(announced: u64, came: &str) -> StoreError {
+    let problem = format!("the store announced {} and sent {came}", Size(announced));
+    StoreError::new(InputFaultKind::Broken, &problem)
+}
+
+/// Memory of an object of unknown length is reserved in such steps.
+const STEP_LEN: u64 = 1 << 20;
+/// What a small buffer counts, bytes. It takes a descriptor of the daemon until nobody has it any more, so their number is bounded, too.
+const COUNTED_MIN: usize = 256 << 10;
+/// A fetch waits at most so long for the answer to another one of the same object.
+const GATE_TIME_MAX: Duration = Duration::from_millis(500);
+/// Buffers that one fetch follows: each was the current one when the store was asked.
+const FOLLOWED_MAX: usize = 8;
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! One suite that every store passes, the tests' own one included. S3 and HTTP are asked from a small server here, which also does what a
+//! good server does not: it breaks off, refuses, and never answers. So is Redis. The real servers are those of `tests/data`.
+
+mod server;
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use pilot_model::ports::InputFaultKind as Kind;
+use tokio::time::timeout;
+
+use super::fake::FakeStore;
+use super::file::{FileConfig, FileStore};
+use super::http::{HttpConfig, HttpStore};
+use super::redis::{RedisConfig, RedisStore};
+use super::s3::{S3Config, S3Credentials, S3Store};
+use super::{Got, Object, Store, StoreError, Validator};
+use server::Server;
+
+type Put = dyn Fn(&str, Vec<u8>);
+
+/// A store, and how its objects get there.
+struct Backend {
+    store: Arc<dyn Store>,
+    put: Box<Put>,
+    /// Whether it tells one content from another at once.
+    revalidates: bool,
+}
+
+async fn object(store: &dyn Store, key: &str) -> Result<Object, StoreError> {
+    match store.get(key, None).await? {
+        Got::Object(object) => Ok(object),
+        Got::Unchanged => panic!("nothing was known"),
+    }
+}
+
+async fn read(store: &dyn Store, key: &str) -> Result<(Vec<u8>, Option<Validator>), StoreError> {
+    let Object {
+        len,
+        validator,
+        body,
+    } = object(store, key).await?;
+    let parts: Vec<Bytes> = body.try_collect().await?;
+    let bytes = parts.concat();
+    assert!(
+        len.is_none_or(|len| len == bytes.len() as u64),
+        "{key}: {len:?}"
+    );
+    Ok((bytes, validator))
+}
+
+async fn conforms(backend: &Backend) {
+    let store = &*backend.store;
+    for key in ["none", "folder/none"] {
+        let error = read(store, key).await.unwrap_err();
+        assert_eq!(error.kind, Kind::NotFound, "{key}: {}", error.problem);
+        assert!(
+            error.problem.contains("there is no such"),
+            "{}",
+            error.problem
+        );
+    }
+    let large: Vec<u8> = (0..8 << 20).map(|at: u32| at.to_le_bytes()[1]).collect();
+    for (key, body) in [
+        ("empty", vec![]),
+        ("one", vec![1]),
+        ("folder/large", large),
+        ("ä/日本 {x}+%20?&#.bin", b"odd".to_vec()),
+    ] {
+        (backend.put)(key, body.clone());
+        let (found, _) = read(store, key).await.unwrap();
+        assert!(
+            found == body,
+            "{key}: {} of {} bytes",
+            found.len(),
+            body.len()
+        );
+    }
+    (backend.put)("changes", b"before".to_vec());
+    let (_, before) = read(store, "changes").await.unwrap();
+    assert_eq!(before.is_some(), backend.revalidates);
+    if before.is_some() {
+        let again = store.get("changes", before.as_ref()).await.unwrap();
+        assert!(matches!(again, Got::Unchanged), "{again:?}");
+        let other = store.get("one", before.as_ref()).await.unwrap();
+        assert!(matches!(other, Got::Object(_)), "{other:?}");
+    }
+    (backend.put)("changes", b"after!".to_vec());
+    let Got::Object(after) = store.get("changes", before.as_ref()).await.unwrap() else {
+        panic!("it has changed");
+    };
+    assert!(before.is_none() || after.validator != before);
+    let parts: Vec<Bytes> = after.body.try_collect().await.unwrap();
+    assert_eq!(parts.concat(), b"after!");
+}
+
+/// What a server can do wrong. It never looks like a whole object, and never like one that is not there.
+async fn survives_faults(store: &dyn Store) {
+    let denied = read(store, "fault/denied").await.unwrap_err();
+    assert_eq!(denied.kind, Kind::Denied, "{}", denied.problem);
+    let truncated = read(store, "fault/truncated").await.unwrap_err();
+    assert!(
+        matches!(truncated.kind, Kind::Unavailable | Kind::Broken),
+        "{:?}: {}",
+        truncated.kind,
+        truncated.problem
+    );
+    let silent = timeout(Duration::from_millis(300), read(store, "fault/silent")).await;
+    assert!(silent.is_err(), "{silent:?}");
+    // What nobody waits for any more does not stand in the way.
+    assert!(read(store, "one").await.is_ok());
+}
+
+async fn is_refused(store: &dyn Store) {
+    // The function's timeout ends what is tried again.
+    if let Ok(end) = timeout(Duration::from_secs(20), read(store, "one")).await {
+        assert_eq!(end.unwrap_err().kind, Kind::Unavailable);
+    }
+}
+
+fn s3(address: &str) -> Arc<dyn Store> {
+    let config = S3Config {
+        bucket: "photos".to_owned(),
+        endpoint: Some(format!("http://{address}")),
+        credentials: S3Credentials::Anonymous,
+        ..S3Config::default()
+    };
+    Arc::new(S3Store::open(&config).unwrap())
+}
+
+fn http(address: &str) -> Arc<dyn Store> {
+    let config = HttpConfig {
+        url: format!("http://{address}/photos/"),
+        ca_pem: None,
+    };
+    Arc::new(HttpStore::open(&config).unwrap())
+}
+
+fn redis(address: &str) -> Arc<dyn Store> {
+    let config = RedisConfig {
+        url: format!("redis://{address}/0"),
+        ..RedisConfig::default()
+    };
+    Arc::new(RedisStore::open(&config).unwrap())
+}
+
+async fn of_server(server: Server, open: fn(&str) -> Arc<dyn Store>, revalidates: bool) {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let backend = Backend {
+        store: open(&server.address),
+        put: Box::new(server.putting()),
+        revalidates,
+    };
+    conforms(&backend).await;
+    survives_faults(&*backend.store).await;
+    is_refused(&*open("127.0.0.1:1")).await;
+}
+
+#[tokio::test]
+async fn s3_conforms() {
+    of_server(Server::http().await, s3, true).await;
+}
+
+#[tokio::test]
+async fn http_conforms() {
+    of_server(Server::http().await, http, true).await;
+}
+
+#[tokio::test]
+async fn redis_conforms() {
+    of_server(Server::redis().await, redis, false).await;
+}
+
+#[tokio::test]
+async fn a_folder_conforms() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_owned();
+    let config = FileConfig { path: path.clone() };
+    conforms(&Backend {
+        store: Arc::new(FileStore::open(&config).unwrap()),
+        put: Box::new(move |key, body| {
+            let file = path.join(key);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, body).unwrap();
+        }),
+        // A file that was changed a moment ago may change once more in the same tick of the clock.
+        revalidates: false,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_store_of_the_tests_conforms() {
+    let store = Arc::new(FakeStore::default());
+    let puts = Arc::clone(&store);
+    conforms(&Backend {
+        store,
+        put: Box::new(move |key, body| puts.put(key, body)),
+        revalidates: true,
+    })
+    .await;
+}
