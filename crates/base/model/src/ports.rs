@@ -29,7 +29,7 @@ pub use secrets::Secrets;
 pub use tokens::{Signer, Tokens};
 pub use worker::{
     Answer, Call, Done, HttpHead, INPUTS_MAX, Input, InputKind, MemoryShortage, Part, StartStamps,
-    Worker, WorkerFault, WorkerMemory,
+    StoreObject, Worker, WorkerFault, WorkerMemory,
 };
 
 /// A boxed future, so that a port can be used as `dyn`.

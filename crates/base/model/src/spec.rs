@@ -93,6 +93,9 @@ pub struct FunctionSpec {
     /// Data that is fetched while the worker starts, by the name that the handler uses.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, InputSpec>,
+    /// Whether clients of stores (boto3, redis-py, the AWS SDK for JavaScript) answer from the inputs. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drop_ins: Option<bool>,
 }
 
 /// The `[functions.NAME.scale]` table.
@@ -186,11 +189,8 @@ impl FunctionSpec {
             .map_err(|problem| fail("secrets", problem))?;
         let cors = self.cors.as_ref().map(CorsSpec::check).transpose();
         let cors = cors.map_err(|(key, problem)| fail(key, problem))?;
-        let inputs = inputs::check(
-            &self.inputs,
-            runtime.forks() && interface == Interface::Event,
-        )
-        .map_err(|problem| fail("inputs", problem))?;
+        let inputs = inputs::check(&self.inputs, runtime.no_inputs(interface), runtime.forks())
+            .map_err(|problem| fail("inputs", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(
             clippy::cast_possible_truncation,
@@ -217,6 +217,7 @@ impl FunctionSpec {
             secrets,
             cors,
             inputs,
+            drop_ins: self.drop_ins.unwrap_or(true),
         })
     }
 

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::{WorkerFault, WorkerMemory};
+use pilot_model::ports::{Call, WorkerFault, WorkerMemory};
 use pilot_model::{BoxFuture, CpuTime};
 use tokio::sync::SetOnce;
 use tokio::time::timeout;
 
-use crate::{End, Instance, OwnProcesses, Retire};
+use crate::{End, HeldFiles, Instance, OwnProcesses, Retire};
 
 /// The instance of one worker.
 #[derive(Debug)]
@@ -80,6 +80,14 @@ impl Life {
         if !self.let_go.swap(true, Ordering::Relaxed) {
             self.instance.retire(how());
         }
+    }
+
+    /// Shows the inputs of a call, and notes their paths in it.
+    pub(crate) async fn hold(&self, call: &mut Call) -> Result<HeldFiles, WorkerFault> {
+        let held = self.instance.hold(call.inputs.clone()).await;
+        let mut held = held.map_err(|problem| self.fault(problem))?;
+        call.paths = std::mem::take(&mut held.paths);
+        Ok(held)
     }
 
     pub(crate) fn was_let_go(&self) -> bool {

@@ -32,6 +32,7 @@ pub fn event_call(id: &str, event: &str) -> Call {
         }),
         payload: Bytes::copy_from_slice(event.as_bytes()),
         inputs: Vec::new(),
+        paths: Vec::new(),
     }
 }
 
@@ -82,6 +83,7 @@ pub fn config(name: &str) -> FunctionConfig {
         secrets: BTreeMap::new(),
         cors: None,
         inputs: BTreeMap::new(),
+        drop_ins: true,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use pilot_model::InvocationHead;
-use pilot_model::ports::{Input, InputKind};
+use pilot_model::ports::{Input, InputKind, StoreObject};
 use serde::{Deserialize, Serialize};
 
 use crate::Kind;
@@ -33,6 +33,29 @@ struct InputMeta<'a> {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     len: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<StoreMeta<'a>>,
+}
+
+/// What clients of a store call an input.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum StoreMeta<'a> {
+    S3 {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        endpoint: Option<&'a str>,
+        bucket: &'a str,
+        key: &'a str,
+        headers: &'a [(String, String)],
+    },
+    Redis {
+        host: &'a str,
+        port: u16,
+        database: i64,
+        key: &'a str,
+    },
 }
 
 #[derive(Debug, Serialize)]
@@ -52,9 +75,11 @@ struct HttpMeta<'a> {
     scheme: &'a str,
 }
 
-/// The kind and the meta of the frame that begins an invocation. The meta names the inputs in the order of their descriptors.
+/// The kind and the meta of the frame that begins an invocation. The meta names the inputs in the order of their descriptors, or
+/// with their `paths`.
 #[must_use]
-pub fn of_invocation(head: &InvocationHead, inputs: &[Input]) -> (Kind, Vec<u8>) {
+pub fn of_invocation(head: &InvocationHead, inputs: &[Input], paths: &[String]) -> (Kind, Vec<u8>) {
+    let mut paths = paths.iter().map(String::as_str);
     let http = head.http.as_ref().map(|http| HttpMeta {
         method: &http.method,
         path: &http.path,
@@ -83,7 +108,10 @@ pub fn of_invocation(head: &InvocationHead, inputs: &[Input]) -> (Kind, Vec<u8>)
         deadline_ms: head.deadline_unix_ms,
         client_context: head.client_context.as_deref(),
         trace: head.trace.as_deref(),
-        inputs: inputs.iter().map(InputMeta::new).collect(),
+        inputs: inputs
+            .iter()
+            .map(|input| InputMeta::new(input, paths.next()))
+            .collect(),
         failed_inputs: head
             .failed_inputs
             .iter()
@@ -101,7 +129,7 @@ pub fn of_invocation(head: &InvocationHead, inputs: &[Input]) -> (Kind, Vec<u8>)
 }
 
 impl<'a> InputMeta<'a> {
-    fn new(input: &'a Input) -> Self {
+    fn new(input: &'a Input, path: Option<&'a str>) -> Self {
         let (kind, len) = match input.kind {
             InputKind::Memory { len } => ("memory", Some(len)),
             InputKind::Socket => ("socket", None),
@@ -112,6 +140,37 @@ impl<'a> InputMeta<'a> {
             name: &input.name,
             kind,
             len,
+            path,
+            store: input.object.as_deref().map(StoreMeta::new),
+        }
+    }
+}
+
+impl<'a> StoreMeta<'a> {
+    fn new(object: &'a StoreObject) -> Self {
+        match object {
+            StoreObject::S3 {
+                endpoint,
+                bucket,
+                key,
+                headers,
+            } => Self::S3 {
+                endpoint: endpoint.as_deref(),
+                bucket,
+                key,
+                headers,
+            },
+            StoreObject::Redis {
+                host,
+                port,
+                database,
+                key,
+            } => Self::Redis {
+                host,
+                port: *port,
+                database: *database,
+                key,
+            },
         }
     }
 }

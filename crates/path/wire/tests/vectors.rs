@@ -5,7 +5,9 @@
     reason = "a test that cannot read its vectors fails"
 )]
 
-use pilot_model::ports::{Input, InputKind};
+use std::sync::Arc;
+
+use pilot_model::ports::{Input, InputKind, StoreObject};
 use pilot_model::{FailedInput, HttpRequestHead, InvocationHead, InvocationId};
 use pilot_wire::{Frame, FrameDecoder, FrameError, Header, Kind, meta};
 use serde_json::Value;
@@ -146,6 +148,23 @@ fn head(meta: &Value) -> InvocationHead {
     }
 }
 
+fn object(store: &Value) -> StoreObject {
+    match text(store, "kind").as_str() {
+        "s3" => StoreObject::S3 {
+            endpoint: store.get("endpoint").map(|_| text(store, "endpoint")),
+            bucket: text(store, "bucket"),
+            key: text(store, "key"),
+            headers: serde_json::from_value(store["headers"].clone()).unwrap(),
+        },
+        _ => StoreObject::Redis {
+            host: text(store, "host"),
+            port: u16::try_from(store["port"].as_u64().unwrap()).unwrap(),
+            database: store["database"].as_i64().unwrap(),
+            key: text(store, "key"),
+        },
+    }
+}
+
 fn inputs(meta: &Value) -> Vec<Input> {
     let described = meta.get("inputs").and_then(Value::as_array);
     let input = |entry: &Value| Input {
@@ -155,8 +174,15 @@ fn inputs(meta: &Value) -> Vec<Input> {
             None => InputKind::Socket,
         },
         descriptor: std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+        object: entry.get("store").map(|store| Arc::new(object(store))),
     };
     described.into_iter().flatten().map(input).collect()
+}
+
+fn paths(meta: &Value) -> Vec<String> {
+    let described = meta.get("inputs").and_then(Value::as_array);
+    let path = |entry: &Value| entry.get("path").map(|_| text(entry, "path"));
+    described.into_iter().flatten().filter_map(path).collect()
 }
 
 #[test]
@@ -166,14 +192,19 @@ fn an_invocation_is_written_as_the_vectors_have_it() {
     let invocations =
         valid.filter(|vector| ["INVOKE", "HTTP"].contains(&vector["kind"].as_str().unwrap()));
     let mut seen = 0;
-    for vector in invocations.chain(vectors["with_inputs"].as_array().unwrap()) {
+    for vector in invocations
+        .chain(vectors["with_inputs"].as_array().unwrap())
+        .chain(vectors["with_paths"].as_array().unwrap())
+    {
         let expected = &vector["meta"];
+        let paths = paths(expected);
         let inputs = inputs(expected);
-        let (_, json) = meta::of_invocation(&head(expected), &inputs);
+        let (_, json) = meta::of_invocation(&head(expected), &inputs, &paths);
         let written: Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(&written, expected, "{}", vector["name"]);
         let header = Header::new(Kind::Invoke, 1, &json, b"").unwrap();
-        let header = header.with_descriptors(inputs.len()).unwrap();
+        let descriptors = if paths.is_empty() { inputs.len() } else { 0 };
+        let header = header.with_descriptors(descriptors).unwrap();
         assert_eq!(
             u64::from(header.flags),
             vector["descriptors"].as_u64().unwrap_or(0)

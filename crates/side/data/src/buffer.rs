@@ -21,6 +21,8 @@ pub(crate) struct Filling {
     file: File,
     len: u64,
     reserved: Reserved,
+    /// What the store said about the object.
+    pub(crate) headers: Vec<(String, String)>,
 }
 
 impl Filling {
@@ -34,6 +36,7 @@ impl Filling {
             file,
             len: 0,
             reserved: memory.nothing(),
+            headers: Vec::new(),
         })
     }
 
@@ -66,6 +69,7 @@ impl Filling {
             file: Some(memfd::reopen(self.file.as_fd())?),
             reserved: Some(self.reserved),
             len: self.len,
+            headers: self.headers,
             held: Arc::clone(held),
         })
     }
@@ -78,12 +82,18 @@ pub(crate) struct Buffer {
     file: Option<OwnedFd>,
     reserved: Option<Reserved>,
     len: u64,
+    headers: Vec<(String, String)>,
     held: Arc<HeldBuffers>,
 }
 
 impl Buffer {
     pub(crate) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// What the store said about the object.
+    pub(crate) fn headers(&self) -> &[(String, String)] {
+        &self.headers
     }
 
     /// The descriptor for a worker: an open file of its own.
@@ -96,6 +106,7 @@ impl Buffer {
             name: name.to_owned(),
             kind: InputKind::Memory { len: self.len },
             descriptor: Arc::new(memfd::reopen(file.as_fd())?),
+            object: None,
         })
     }
 }

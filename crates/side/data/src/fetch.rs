@@ -48,6 +48,7 @@ async fn fetch_once(store: &dyn Store, key: &str, room: &Room) -> Result<Buffer,
         )
     };
     let mut filling = Filling::new(&room.memory).map_err(ours)?;
+    filling.headers = std::mem::take(&mut object.headers);
     filling.make_room(announced.unwrap_or(0)).await;
     while let Some(bytes) = object.body.try_next().await? {
         let len = filling.len() + bytes.len() as u64;
@@ -106,6 +107,7 @@ mod tests {
             let parts = self.1.iter().map(|part| Ok(Bytes::from_static(part)));
             let object = Object {
                 len: Some(self.0),
+                headers: Vec::new(),
                 body: stream::iter(parts).boxed(),
             };
             Box::pin(std::future::ready(Ok(object)))
@@ -175,6 +177,7 @@ mod tests {
             };
             let object = Object {
                 len: None,
+                headers: Vec::new(),
                 body: stream::iter([Ok(Bytes::from_static(b"pix")), last]).boxed(),
             };
             Box::pin(std::future::ready(Ok(object)))

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use pilot_model::inputs::{InputConfig, Location, Values, keys};
 use pilot_model::ports::{
-    Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
+    Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource, StoreObject,
 };
 use pilot_model::{BoxFuture, FunctionConfig, Transfer};
 use pilot_protocols::MemoryBudget;
@@ -30,6 +30,8 @@ pub struct DataConfig {
     pub function_bytes_max: u64,
     /// The longest input, bytes.
     pub input_bytes_max: u64,
+    /// Whether workers are told what clients of the stores call the inputs, so that their drop-ins can answer.
+    pub drop_ins: bool,
 }
 
 /// Fetches inputs. Implements the port.
@@ -39,6 +41,7 @@ pub struct Data {
     memory: MemoryBudget,
     held: Arc<HeldBuffers>,
     input_bytes_max: u64,
+    drop_ins: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -70,6 +73,7 @@ impl Data {
             input_bytes_max: config.input_bytes_max.min(memory.share_max() as u64),
             memory,
             held: Arc::default(),
+            drop_ins: config.drop_ins,
             clock,
         })
     }
@@ -158,6 +162,7 @@ impl InputSource for Data {
                     input: input.clone(),
                     clock: Arc::clone(&self.clock),
                     patience: config.timeout,
+                    drop_ins: self.drop_ins && config.drop_ins,
                 };
                 let room = room.clone();
                 one.fetch(wanted, room)
@@ -205,6 +210,7 @@ struct One {
     input: InputConfig,
     clock: Arc<dyn Clock>,
     patience: Duration,
+    drop_ins: bool,
 }
 
 impl One {
@@ -224,7 +230,7 @@ impl One {
                 );
                 let fetched = fetch(&*store.store, &key, &room);
                 let end = match timeout(self.patience, fetched).await {
-                    Ok(end) => end.and_then(|buffer| self.with_input(buffer)),
+                    Ok(end) => end.and_then(|buffer| self.with_input(buffer, &*store.store, &key)),
                     Err(_) => {
                         let waited = self.patience.as_secs_f64();
                         let problem =
@@ -259,13 +265,22 @@ impl One {
         }
     }
 
-    fn with_input(&self, buffer: Buffer) -> Result<(Buffer, Input), StoreError> {
-        let input = buffer.input(&self.name).map_err(|error| {
+    fn with_input(
+        &self,
+        buffer: Buffer,
+        store: &dyn Store,
+        key: &str,
+    ) -> Result<(Buffer, Input), StoreError> {
+        let mut input = buffer.input(&self.name).map_err(|error| {
             StoreError::new(
                 InputFaultKind::Unavailable,
                 &format!("no descriptor for it: {error}"),
             )
         })?;
+        if self.drop_ins {
+            let object = store.named(key, buffer.headers());
+            input.object = object.filter(StoreObject::fits).map(Arc::new);
+        }
         Ok((buffer, input))
     }
 }

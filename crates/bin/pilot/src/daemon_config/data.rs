@@ -24,6 +24,8 @@ pub(crate) struct DataLimits {
     pub(crate) function_mb: Option<u64>,
     /// The longest input, MiB. Default: the share.
     pub(crate) input_mb: Option<u64>,
+    /// Whether clients of stores in functions answer from the inputs. Default: true.
+    pub(crate) drop_ins: Option<bool>,
 }
 
 impl DataLimits {
@@ -294,6 +296,7 @@ pub(crate) fn data_config(
         bytes_max: limits.memory_mb() << 20,
         function_bytes_max: share << 20,
         input_bytes_max: limits.input_mb.unwrap_or(share) << 20,
+        drop_ins: limits.drop_ins.unwrap_or(true),
     })
 }
 

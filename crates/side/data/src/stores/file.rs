@@ -58,6 +58,7 @@ impl Store for FileStore {
             });
             Ok(Object {
                 len: Some(len),
+                headers: Vec::new(),
                 body: body.boxed(),
             })
         })

@@ -85,6 +85,7 @@ impl Store for HttpStore {
             }
             Ok(Object {
                 len: response.content_length(),
+                headers: Vec::new(),
                 body: response.bytes_stream().map_err(failed).boxed(),
             })
         })

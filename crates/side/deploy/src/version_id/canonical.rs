@@ -35,6 +35,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         secrets,
         cors,
         inputs,
+        drop_ins,
     } = config;
     let ScaleConfig {
         min,
@@ -65,6 +66,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("secrets", secrets, &BTreeMap::new());
     form.add("cors", cors, &None);
     form.add("inputs", inputs, &BTreeMap::new());
+    form.add("drop_ins", *drop_ins, true);
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
 }
