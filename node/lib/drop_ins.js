@@ -1,9 +1,9 @@
 // The drop-in for `@aws-sdk/client-s3`: GetObject and HeadObject answer from an input if it is the object that was asked for.
 //
-// `prepare` is called before the handler is loaded, and patches the client when it is loaded, by `require` or by `import`. A client
-// then has one more middleware, directly before the network. The response is decoded by the SDK itself. Ranges and If-Match are
-// answered. A request with a version, or with anything else that this file does not know, goes to the store. So does a request for
-// an object that the function has written itself during the invocation.
+// `prepare` is called before the handler is loaded, and patches the client when it is loaded, by `require` or by `import`. A
+// client then has one more middleware, directly before the network. The response is decoded by the SDK itself. Ranges and
+// If-Match are answered. A request with a version, or with anything else that this file does not know, goes to the store. So does
+// a request for an object that the function has written itself during the invocation.
 'use strict';
 
 const Module = require('node:module');
@@ -97,11 +97,13 @@ function places(store) {
   const folder = pathname.replace(/\/$/, '');
   const path = encoded(store.key);
   const { bucket } = store;
-  return [...new Set([plain(protocol, host, `${folder}/${bucket}/${path}`), plain(protocol, `${bucket}.${host}`, `${folder}/${path}`)])];
+  const inPath = plain(protocol, host, `${folder}/${bucket}/${path}`);
+  const inHost = plain(protocol, `${bucket}.${host}`, `${folder}/${path}`);
+  return [...new Set([inPath, inHost])];
 }
 
 /**
- * A URL without what makes no difference: the case of the host, a default port, how its path is encoded, and which of Amazon's names it is.
+ * A URL without what makes no difference: the case of the host, a default port, and which of Amazon's names it is.
  * @param {string} protocol
  * @param {string} host with its port
  * @param {string} path

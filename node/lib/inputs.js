@@ -1,7 +1,7 @@
 // `context.inputs`: data that the daemon has fetched for an invocation (PROTOCOL.md, "Inputs").
 //
-// Node cannot receive descriptors and cannot map memory. So each input has a path, which is valid during its invocation, and its
-// bytes are read when they are asked for. The drop-in (`drop_ins.js`) answers from the same objects.
+// Node cannot receive descriptors and cannot map memory. So each input has a path, which is valid during its invocation, and
+// its bytes are read when they are asked for. The drop-in (`drop_ins.js`) answers from the same objects.
 'use strict';
 
 const fs = require('node:fs');
@@ -47,7 +47,7 @@ class Input {
   }
 
   /**
-   * A stream of its bytes from `start` to before `end`. It is opened at once, so it can be read to its end after the invocation.
+   * A stream of its bytes from `start` to before `end`. It is opened at once, so it can be read on after the invocation.
    * @param {number} [start]
    * @param {number} [end]
    */
@@ -70,7 +70,7 @@ class Input {
   }
 }
 
-/** The inputs of one invocation by name: `inputs.NAME` is a Buffer. A name that is also a method's is only for `buffer(name)`. */
+/** The inputs of one invocation: `inputs.NAME` is a Buffer. A name that is also a method's is only for `buffer(name)`. */
 class Inputs {
   /** @type {Map<string, Input>} */
   #given = new Map();

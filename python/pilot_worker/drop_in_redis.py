@@ -1,7 +1,7 @@
 """The drop-in for redis-py: GET answers from an input if it is the key of that server and database.
 
-Both clients of redis-py are served, the plain one and that for asyncio. GET in a pipeline or a transaction, and clients of clusters,
-ask the server. The value is copied, because redis-py returns bytes or text.
+Both clients of redis-py are served, the plain one and that for asyncio. GET in a pipeline or a transaction, and clients of
+clusters, ask the server. The value is copied, because redis-py returns bytes or text.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 # They change no string. Only the usual ones are here: any other command with the key makes the server answer from then on.
 _READING = frozenset(
     (
-        "GET", "MGET", "EXISTS", "TTL", "PTTL", "TYPE", "STRLEN", "GETRANGE", "SUBSTR", "HGET", "HGETALL", "HMGET", "LRANGE", "LLEN",
-        "SMEMBERS", "SISMEMBER", "ZRANGE", "ZSCORE", "SCAN", "KEYS", "PING", "INFO", "TIME", "PUBLISH", "CLIENT", "WATCH", "MULTI",
+        "GET", "MGET", "EXISTS", "TTL", "PTTL", "TYPE", "STRLEN", "GETRANGE", "SUBSTR", "HGET", "HGETALL", "HMGET", "LRANGE",
+        "LLEN", "SMEMBERS", "SISMEMBER", "ZRANGE", "ZSCORE", "SCAN", "KEYS", "PING", "PUBLISH", "WATCH",
     )
 )  # fmt: skip
 # They may change any key.
-_CHANGING_ALL = ("EVAL", "EVALSHA", "FCALL", "FLUSHALL", "FLUSHDB", "SWAPDB", "SELECT", "RESTORE", "MIGRATE", "FUNCTION", "SORT")
+_CHANGING_ALL = ("EVAL", "FCALL", "FLUSHALL", "FLUSHDB", "SWAPDB", "SELECT", "MIGRATE", "FUNCTION")
 _NEVER_DECODE = "NEVER_DECODE"
 
 
@@ -84,7 +84,7 @@ def _bytes(argument: Any) -> bytes:
 
 
 def _patch(module: ModuleType) -> None:
-    client: Any = module.Redis  # type: ignore[attr-defined]
+    client: Any = module.Redis
     execute_command = client.execute_command
     by_place = given.by_place
 
@@ -101,7 +101,7 @@ def _patch(module: ModuleType) -> None:
 
 
 def _patch_async(module: ModuleType) -> None:
-    client: Any = module.Redis  # type: ignore[attr-defined]
+    client: Any = module.Redis
     execute_command = client.execute_command
     by_place = given.by_place
 
@@ -119,7 +119,7 @@ def _patch_async(module: ModuleType) -> None:
 
 def _patch_pipeline(module: ModuleType) -> None:
     """A pipeline asks the server, but what it writes is noted, when the command is queued."""
-    pipeline: Any = module.Pipeline  # type: ignore[attr-defined]
+    pipeline: Any = module.Pipeline
     queue_command = pipeline.execute_command
     by_place = given.by_place
 

@@ -1,10 +1,11 @@
 """The drop-in for boto3 and botocore: GetObject and HeadObject answer from an input if it is the object that was asked for.
 
 Everything that ends in these two operations benefits: `get_object`, `download_file`, `download_fileobj`, and the same of the
-resources. `Endpoint.make_request` is the place between a client and the network, so clients that exist before it is patched, and
-clients without credentials, are served too. The response is parsed by botocore itself.
+resources. `Endpoint.make_request` is the place between a client and the network, so clients that exist before it is patched,
+and clients without credentials, are served too. The response is parsed by botocore itself.
 
-Ranges and If-Match are answered. A request with a version, or with anything else that this file does not know, goes to the store.
+Ranges and If-Match are answered. A request with a version, or with anything else that this file does not know, goes to the
+store.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class _Body(RawIOBase):
 
 
 def _patch(module: ModuleType) -> None:
-    endpoint: Any = module.Endpoint  # type: ignore[attr-defined]
+    endpoint: Any = module.Endpoint
     make_request = endpoint.make_request
     by_place = given.by_place
 
@@ -139,7 +140,7 @@ def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str,
     if operation == "HeadObject":
         view = view[:0]
     try:
-        from botocore.awsrequest import AWSResponse
+        from botocore.awsrequest import AWSResponse  # type: ignore[import-untyped]  # of the function, if at all
 
         http = AWSResponse(request["url"], status, headers, _Body(view))
         response = module.convert_to_response_dict(http, operation_model)
@@ -152,12 +153,12 @@ def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str,
 
 
 def _wanted(asked: Any, found: Input) -> Optional[Tuple[memoryview, int, Dict[str, str]]]:
-    """The bytes, the status and the headers of the answer, or None if the request asks for something that only the store knows."""
-    headers = {name: value for name, value in found.store.get("headers", ())}
+    """Bytes, status and headers of the answer, or None if the request asks for something that only the store knows."""
+    headers: Dict[str, str] = dict(found.store.get("headers", ()))
     size = found.size
     first, end, status = 0, size, 200
-    for name, value in asked.items():
-        name = name.lower()
+    for header, value in asked.items():
+        name = header.lower()
         if name in _HARMLESS_HEADERS:
             continue
         text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
@@ -168,7 +169,7 @@ def _wanted(asked: Any, found: Input) -> Optional[Tuple[memoryview, int, Dict[st
             first, end = span
             status = 206
             headers["content-range"] = f"bytes {first}-{end - 1}/{size}"
-        elif name != "if-match" or text.strip('"') != headers.get("etag", "").strip('"') or not text:
+        elif name != "if-match" or not text or text.strip('"') != headers.get("etag", "").strip('"'):
             return None
     headers["content-length"] = str(end - first)
     headers.setdefault("content-type", "binary/octet-stream")
@@ -179,7 +180,7 @@ def _wanted(asked: Any, found: Input) -> Optional[Tuple[memoryview, int, Dict[st
 
 
 def _span(text: str, size: int) -> Optional[Tuple[int, int]]:
-    """The first byte and the end of a range (RFC 9110, section 14.1.2). None: more than one, or one that the store would refuse."""
+    """The first byte and the end of a range (RFC 9110, section 14.1.2). None: several, or one that the store would refuse."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         return None

@@ -1,9 +1,9 @@
 """Drop-ins: clients of stores answer from the inputs of the running invocations, so a function need not know of them.
 
-`prepare` is called before the handler is imported, and patches a client's module when it gets imported. What a client asks for is
-looked up among the inputs that have a `store` (PROTOCOL.md, `InvokeMeta`). Whatever is not there, or not exactly what was asked for,
-goes to the store as without a drop-in. An input is no longer an answer once its invocation has ended, or once the function itself
-has written to that object.
+`prepare` is called before the handler is imported, and patches a client's module when it gets imported. What a client asks for
+is looked up among the inputs that have a `store` (PROTOCOL.md, `InvokeMeta`). Whatever is not there, or not exactly what was
+asked for, goes to the store as without a drop-in. An input is no longer an answer once its invocation has ended, or once the
+function itself has written to that object.
 
 - It is not a cache: nothing is looked up that is no input.
 - It knows no client. `drop_in_s3.py` and `drop_in_redis.py` do.
@@ -12,6 +12,7 @@ has written to that object.
 from __future__ import annotations
 
 import sys
+import threading
 
 from . import inputs
 
@@ -28,26 +29,29 @@ if TYPE_CHECKING:
 class Given:
     """The inputs of the running invocations, by where they are in their store. One kind of store has one of these.
 
-    Threads use it at the same time. Each step is one operation of a dictionary or a list, so a look-up may at worst miss an input
-    that is being added or removed.
+    Threads use it at the same time. Changes are made one after the other; a look-up is one operation of a dictionary, and needs
+    no lock.
     """
 
     def __init__(self, places: Callable[[Dict[str, Any]], Iterable[Hashable]]) -> None:
         self._places = places  # all names of an object, from `InvokeMeta.inputs[].store`
         # Several invocations may have the same object. The newest is last.
         self.by_place: Dict[Hashable, List[Input]] = {}
+        self._changing = threading.Lock()
 
     def add(self, given: Input) -> None:
-        for place in self._places(given.store):
-            self.by_place[place] = [*self.by_place.get(place, ()), given]
+        with self._changing:
+            for place in self._places(given.store):
+                self.by_place[place] = [*self.by_place.get(place, ()), given]
 
     def remove(self, given: Input) -> None:
-        for place in self._places(given.store):
-            others = [other for other in self.by_place.get(place, ()) if other is not given]
-            if others:
-                self.by_place[place] = others
-            else:
-                self.by_place.pop(place, None)
+        with self._changing:
+            for place in self._places(given.store):
+                others = [other for other in self.by_place.get(place, ()) if other is not given]
+                if others:
+                    self.by_place[place] = others
+                else:
+                    self.by_place.pop(place, None)
 
     def newest(self, place: Hashable) -> Optional[Input]:
         found = self.by_place.get(place)
@@ -55,8 +59,9 @@ class Given:
 
     def forget(self, is_written: Callable[[Any], bool]) -> None:
         """The function writes to these places: from now on, the store answers."""
-        for place in [place for place in list(self.by_place) if is_written(place)]:
-            self.by_place.pop(place, None)
+        with self._changing:
+            for place in [place for place in self.by_place if is_written(place)]:
+                del self.by_place[place]
 
 
 _kinds: Dict[str, Given] = {}
@@ -125,10 +130,10 @@ class _Finder:
             return None
         for finder in sys.meta_path:
             if finder is not self:
-                spec = finder.find_spec(name, path, target)
+                spec: Any = finder.find_spec(name, path, target)
                 if spec is not None:
                     if spec.loader is not None:
-                        spec.loader = _Loader(spec.loader)  # type: ignore[arg-type]  # it is one by its methods
+                        spec.loader = _Loader(spec.loader)
                     return spec
         return None
 
