@@ -178,6 +178,83 @@ def test_a_runtime_of_its_own_gets_a_path_for_each_input(daemon: Daemon, bucket:
         assert seen == {name: sha256(body) for name, body in bodies.items()}
 
 
+CURIOUS = """#!/usr/bin/env python3
+import http.client, json, os, signal
+
+api = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
+
+
+def opened(path):
+    try:
+        with open(path, "rb") as file:
+            return len(file.read())
+    except OSError as error:
+        return type(error).__name__
+
+
+def answer(path, what):
+    holder = path.split("/")[2]
+    if what == "kill":
+        os.kill(int(holder), signal.SIGKILL)
+        while os.path.exists(f"/proc/{holder}/environ"):
+            pass
+        return opened(path)
+    open_files = {number: os.readlink(f"/proc/{holder}/fd/{number}") for number in os.listdir(f"/proc/{holder}/fd")}
+    with open(f"/proc/{holder}/status") as status:
+        fields = {line.partition(":")[0]: line.partition(":")[2].strip() for line in status}
+    return {
+        "files": {number: target.split(":")[0].split(" ")[0] for number, target in open_files.items()},
+        "environment": opened(f"/proc/{holder}/environ"),
+        "is_mine": fields["Uid"].split()[0] == str(os.getuid()),
+        "capabilities": int(fields["CapPrm"], 16) + int(fields["CapBnd"], 16),
+        "filter": fields["Seccomp"],
+        "init": opened("/proc/1/fd/0"),
+        "write": writing(path),
+        "program": writing(f"/proc/{holder}/exe"),
+    }
+
+
+def writing(path):
+    try:
+        open(path, "r+b").close()
+        return "opened"
+    except OSError as error:
+        return type(error).__name__
+
+
+while True:
+    api.request("GET", "/2018-06-01/runtime/invocation/next")
+    event = api.getresponse()
+    what = json.loads(event.read())["what"]
+    seen = answer(event.getheader("Pilot-Input-Image"), what)
+    path = f"/2018-06-01/runtime/invocation/{event.getheader('Lambda-Runtime-Aws-Request-Id')}/response"
+    api.request("POST", path, json.dumps(seen))
+    api.getresponse().read()
+"""
+
+
+def test_the_holder_of_inputs_has_nothing_that_the_worker_may_not_have(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "pilot.toml").write_text(
+        '[functions.client-curious]\nruntime = "provided"\ncommand = ["python3", "bootstrap.py"]\n'
+        '[functions.client-curious.inputs]\nimage = "s3://photos/curious"\n'
+    )
+    (tmp_path / "bootstrap.py").write_text(CURIOUS)
+    done = daemon.up(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    bucket.put("curious", b"pixels")
+    seen = answer(daemon, "curious", what="look")
+    files = seen.pop("files")
+    assert (files["1"], files["2"], files["3"]) == ("socket", "/dev/null", "/memfd")
+    assert sorted(files) == ["0", "1", "2", "3"]
+    assert seen == {
+        "environment": 0, "is_mine": True, "capabilities": 0, "filter": "2",
+        "init": "PermissionError", "write": "PermissionError", "program": "PermissionError",
+    }  # fmt: skip
+    # A worker that kills it has no input, and the next invocation has one again.
+    assert answer(daemon, "curious", what="kill") == "FileNotFoundError"
+    assert answer(daemon, "curious", what="look")["is_mine"]
+
+
 APPLICATIONS = """
 def read(inputs):
     try:
