@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -178,6 +179,65 @@ def test_a_runtime_of_its_own_gets_a_path_for_each_input(daemon: Daemon, bucket:
         assert seen == {name: sha256(body) for name, body in bodies.items()}
 
 
+SERVER = """#!/usr/bin/env python3
+import hashlib, http.server, json, os
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        seen = {}
+        for name, value in self.headers.items():
+            name = name.lower()
+            if name.startswith("pilot-input-"):
+                with open(value, "rb") as file:
+                    seen[name[12:]] = hashlib.sha256(file.read()).hexdigest()
+            elif name.startswith("pilot-failed-input-"):
+                seen[name[19:]] = value
+        body = json.dumps(seen).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+
+http.server.ThreadingHTTPServer(("", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+def test_a_server_gets_the_paths_of_its_inputs_in_headers(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "pilot.toml").write_text(
+        '[functions.client-server]\nruntime = "http"\ncommand = ["python3", "server.py"]\nconcurrency = 4\n'
+        '[functions.client-server.inputs]\nimage = { from = "s3://photos/{header.x-key}", optional = true }\n'
+        'fixed = "s3://photos/server/fixed"\n'
+    )
+    (tmp_path / "server.py").write_text(SERVER)
+    bucket.put("server/fixed", b"fixed")
+    done = daemon.up(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for number in range(3):
+        body = os.urandom(1000)
+        bucket.put(f"server/{number}", body)
+        # A client cannot name a file itself.
+        headers = {"X-Key": f"server/{number}", "Pilot-Input-Image": "/etc/passwd", "Pilot-Input-Other": "/etc/passwd"}
+        response = daemon.request("POST", "/fn/client-server/", b"body", **headers)
+        assert json.loads(response.read()) == {"image": sha256(body), "fixed": sha256(b"fixed")}
+    response = daemon.request("GET", "/fn/client-server/", **{"X-Key": "server/none", "Pilot-Input-Image": "/etc/passwd"})
+    assert json.loads(response.read()) == {"image": "there is no such object", "fixed": sha256(b"fixed")}
+    # By the Invoke API there are no headers of a request.
+    seen = answer(daemon, "server", key="x")
+    assert seen["fixed"] == sha256(b"fixed") and "{header.x-key}" in seen["image"]
+    description = json.loads(daemon.request("GET", "/_pilot/v1/functions/client-server").read())
+    assert [transfer["input"] for transfer in description["last"]["transfers"]] == ["fixed", "image"]
+    bucket.client.delete_object(Bucket="photos", Key="server/fixed")
+    response = daemon.request("GET", "/fn/client-server/", **{"X-Key": "server/0"})
+    assert response.status == 502, "without its input, the server is not called"
+
+
 CURIOUS = """#!/usr/bin/env python3
 import http.client, json, os, signal
 
@@ -307,12 +367,12 @@ mask = {{ from = "s3://photos/none", optional = true }}
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ('runtime = "http"\ncommand = ["./server"]', 'no function with runtime = "http" can take inputs yet'),
         ('runtime = "container"\nimage = "a"', 'no function with runtime = "container" can take inputs yet'),
+        ('runtime = "node"\nhandler = "a.b"', "whose name differs from another one only in the case of letters"),
     ],
 )
 def test_what_cannot_take_inputs_is_refused(daemon: Daemon, tmp_path: Path, function: str, said: str) -> None:
-    (tmp_path / "pilot.toml").write_text(f'[functions.guest]\n{function}\n[functions.guest.inputs]\nx = "s3://photos/x"\n')
-    (tmp_path / "server").write_text("")
+    inputs = 'x = "s3://photos/x"\nX = "s3://photos/y"\n'
+    (tmp_path / "pilot.toml").write_text(f"[functions.guest]\n{function}\n[functions.guest.inputs]\n{inputs}")
     done = daemon.up(tmp_path)
     assert done.returncode != 0 and said in done.stdout + done.stderr

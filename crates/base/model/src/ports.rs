@@ -22,7 +22,7 @@ pub use build::{
 };
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
 pub use engine::{Engine, StartError, TemplateMemory};
-pub use http::{BodyError, PassedRequest, PassedResponse, StreamedBody};
+pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use secrets::Secrets;

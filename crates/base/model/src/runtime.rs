@@ -195,7 +195,7 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
     }
 
     /// Why its workers cannot have inputs, in words. `None`: they can.
-    fn no_inputs(&self, _interface: Interface) -> Option<String> {
+    fn no_inputs(&self) -> Option<String> {
         None
     }
 

@@ -189,7 +189,7 @@ impl FunctionSpec {
             .map_err(|problem| fail("secrets", problem))?;
         let cors = self.cors.as_ref().map(CorsSpec::check).transpose();
         let cors = cors.map_err(|(key, problem)| fail(key, problem))?;
-        let inputs = inputs::check(&self.inputs, runtime.no_inputs(interface), runtime.forks())
+        let inputs = inputs::check(&self.inputs, runtime.no_inputs(), runtime.forks())
             .map_err(|problem| fail("inputs", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(

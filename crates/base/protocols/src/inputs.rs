@@ -5,9 +5,9 @@ use pilot_model::FailedInput;
 use pilot_model::ports::Input;
 
 /// `Pilot-Input-NAME`: the path of an input.
-pub(crate) const INPUT: &str = "pilot-input-";
+const INPUT: &str = "pilot-input-";
 /// `Pilot-Failed-Input-NAME`: why an optional input could not be fetched.
-pub(crate) const FAILED_INPUT: &str = "pilot-failed-input-";
+const FAILED_INPUT: &str = "pilot-failed-input-";
 
 /// Sets the headers of a call's inputs. `paths` are in the order of `inputs`.
 ///
@@ -37,6 +37,17 @@ pub(crate) fn input_headers(
     Ok(())
 }
 
+/// Removes headers that a client has sent in place of these.
+pub(crate) fn strip(headers: &mut HeaderMap) {
+    let is_ours = |name: &&HeaderName| {
+        name.as_str().starts_with(INPUT) || name.as_str().starts_with(FAILED_INPUT)
+    };
+    let ours: Vec<HeaderName> = headers.keys().filter(is_ours).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,5 +61,12 @@ mod tests {
         let mut headers = HeaderMap::new();
         input_headers(&[], &[], &[failed], &mut headers).unwrap();
         assert_eq!(headers["pilot-failed-input-mask"], "kein Schl?ssel??x: y");
+        headers.insert("pilot-input-image", HeaderValue::from_static("/etc/passwd"));
+        headers.insert("pilot-inputs", HeaderValue::from_static("x"));
+        strip(&mut headers);
+        assert_eq!(
+            headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(),
+            ["pilot-inputs"]
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::{Call, WorkerFault, WorkerMemory};
+use pilot_model::ports::{Input, WorkerFault, WorkerMemory};
 use pilot_model::{BoxFuture, CpuTime};
 use tokio::sync::SetOnce;
 use tokio::time::timeout;
@@ -82,12 +82,13 @@ impl Life {
         }
     }
 
-    /// Shows the inputs of a call, and notes their paths in it.
-    pub(crate) async fn hold(&self, call: &mut Call) -> Result<HeldFiles, WorkerFault> {
-        let held = self.instance.hold(call.inputs.clone()).await;
-        let mut held = held.map_err(|problem| self.fault(problem))?;
-        call.paths = std::mem::take(&mut held.paths);
-        Ok(held)
+    /// Shows inputs as files. `None`: there are none.
+    pub(crate) async fn hold(&self, inputs: Vec<Input>) -> Result<Option<HeldFiles>, WorkerFault> {
+        if inputs.is_empty() {
+            return Ok(None);
+        }
+        let held = self.instance.hold(inputs).await;
+        held.map(Some).map_err(|problem| self.fault(problem))
     }
 
     pub(crate) fn was_let_go(&self) -> bool {

@@ -146,10 +146,8 @@ impl ProvidedWorker {
     /// The exchange, during which the worker has files with the call's inputs.
     async fn exchange_with_inputs(&self, mut call: Call) -> Result<Answer, WorkerFault> {
         let stream = call.stream;
-        let held = match call.inputs.is_empty() {
-            true => None,
-            false => Some(self.site.life.hold(&mut call).await?),
-        };
+        let held = self.site.life.hold(call.inputs.clone()).await?;
+        call.paths = held.as_ref().map_or(Vec::new(), |held| held.paths.clone());
         let answer = self.exchange(call).await?;
         if let (Answer::Http { done: None, .. }, Some(held)) = (&answer, held) {
             self.held.lock().insert(stream, held);

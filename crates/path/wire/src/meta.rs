@@ -80,6 +80,7 @@ struct HttpMeta<'a> {
 #[must_use]
 pub fn of_invocation(head: &InvocationHead, inputs: &[Input], paths: &[String]) -> (Kind, Vec<u8>) {
     let mut paths = paths.iter().map(String::as_str);
+    let mut objects_room = OBJECTS_LEN_MAX;
     let http = head.http.as_ref().map(|http| HttpMeta {
         method: &http.method,
         path: &http.path,
@@ -110,7 +111,7 @@ pub fn of_invocation(head: &InvocationHead, inputs: &[Input], paths: &[String]) 
         trace: head.trace.as_deref(),
         inputs: inputs
             .iter()
-            .map(|input| InputMeta::new(input, paths.next()))
+            .map(|input| InputMeta::new(input, paths.next(), &mut objects_room))
             .collect(),
         failed_inputs: head
             .failed_inputs
@@ -129,19 +130,25 @@ pub fn of_invocation(head: &InvocationHead, inputs: &[Input], paths: &[String]) 
 }
 
 impl<'a> InputMeta<'a> {
-    fn new(input: &'a Input, path: Option<&'a str>) -> Self {
+    /// `objects_room`: what is left of [`OBJECTS_LEN_MAX`].
+    fn new(input: &'a Input, path: Option<&'a str>, objects_room: &mut usize) -> Self {
         let (kind, len) = match input.kind {
             InputKind::Memory { len } => ("memory", Some(len)),
             InputKind::Socket => ("socket", None),
             InputKind::Body => ("body", None),
             InputKind::WebSocket => ("websocket", None),
         };
+        // Without it, the worker's clients ask the store.
+        let store = input.object.as_deref().and_then(|object| {
+            *objects_room = objects_room.checked_sub(object.text_len()?)?;
+            Some(StoreMeta::new(object))
+        });
         Self {
             name: &input.name,
             kind,
             len,
             path,
-            store: input.object.as_deref().map(StoreMeta::new),
+            store,
         }
     }
 }
@@ -174,6 +181,9 @@ impl<'a> StoreMeta<'a> {
         }
     }
 }
+
+/// Bytes of text of all objects of stores in one meta: escaped, they leave room for the headers of a request.
+const OBJECTS_LEN_MAX: usize = 48 * 1024;
 
 /// For `READY`. Nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

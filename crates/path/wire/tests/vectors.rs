@@ -221,3 +221,34 @@ fn a_frame_has_64_descriptors_at_most() {
     assert!(header.with_descriptors(65).is_err());
     assert!(header.with_descriptors(256).is_err());
 }
+
+#[test]
+fn objects_of_stores_never_make_a_call_too_long() {
+    let meta: Value =
+        serde_json::from_str(r#"{"id":"i","arn":"a","version":"1","deadline_ms":1}"#).unwrap();
+    let of_key = |key: &str| Input {
+        name: "x".to_owned(),
+        kind: InputKind::Memory { len: 1 },
+        descriptor: Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+        object: Some(Arc::new(StoreObject::Redis {
+            host: "h".to_owned(),
+            port: 1,
+            database: 0,
+            key: key.to_owned(),
+        })),
+    };
+    // Each of these characters takes two bytes in JSON.
+    let mut inputs = vec![of_key(&"\"".repeat(5000)); 31];
+    inputs.push(of_key("a\u{1}b"));
+    let (_, json) = meta::of_invocation(&head(&meta), &inputs, &[]);
+    assert!(json.len() < 128 * 1024, "{}", json.len());
+    let written: Value = serde_json::from_slice(&json).unwrap();
+    let named: Vec<bool> = written["inputs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|input| input.get("store").is_some())
+        .collect();
+    assert_eq!(named.iter().filter(|named| **named).count(), 9);
+    assert!(named[0] && !named[31], "control characters are not named");
+}

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use pilot_model::inputs::{InputConfig, Location, Values, keys};
 use pilot_model::ports::{
-    Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource, StoreObject,
+    Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
 };
 use pilot_model::{BoxFuture, FunctionConfig, Transfer};
 use pilot_protocols::MemoryBudget;
@@ -278,8 +278,7 @@ impl One {
             )
         })?;
         if self.drop_ins {
-            let object = store.named(key, buffer.headers());
-            input.object = object.filter(StoreObject::fits).map(Arc::new);
+            input.object = store.named(key, buffer.headers()).map(Arc::new);
         }
         Ok((buffer, input))
     }

@@ -149,9 +149,9 @@ pub enum StoreObject {
 }
 
 impl StoreObject {
-    /// Whether it is short enough to be part of a call.
+    /// Length of its texts, bytes. `None`: it has control characters, for which JSON needs six bytes each.
     #[must_use]
-    pub fn fits(&self) -> bool {
+    pub fn text_len(&self) -> Option<usize> {
         let (texts, headers) = match self {
             Self::S3 {
                 endpoint,
@@ -165,17 +165,11 @@ impl StoreObject {
             Self::Redis { host, key, .. } => ([host.as_str(), key, ""], [].as_slice()),
         };
         let headers = headers.iter().flat_map(|(name, value)| [&name[..], value]);
-        let mut len = 0;
-        texts.into_iter().chain(headers).all(|text| {
-            len += text.len();
-            // JSON needs six bytes for a control character.
-            len <= STORE_OBJECT_LEN_MAX && !text.contains(char::is_control)
+        texts.into_iter().chain(headers).try_fold(0, |len, text| {
+            (!text.contains(char::is_control)).then_some(len + text.len())
         })
     }
 }
-
-/// All inputs that a function declares together, escaped as JSON, then fit into the head of a call with room for the rest.
-const STORE_OBJECT_LEN_MAX: usize = 2048;
 
 /// What a descriptor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

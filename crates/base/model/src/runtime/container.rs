@@ -49,10 +49,10 @@ impl RuntimeKind for ContainerRuntime {
         format!("container {}", self.image)
     }
 
-    fn no_inputs(&self, _: Interface) -> Option<String> {
+    fn no_inputs(&self) -> Option<String> {
         Some(
             "no function with runtime = \"container\" can take inputs yet: what a container reads is in its image or comes with the \
-             request; use runtime = \"python\", \"node\" or \"provided\""
+             request; use another runtime"
                 .to_owned(),
         )
     }

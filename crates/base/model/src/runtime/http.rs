@@ -26,14 +26,6 @@ impl RuntimeKind for HttpRuntime {
         (word == "http").then(Self::default)
     }
 
-    fn no_inputs(&self, _: Interface) -> Option<String> {
-        Some(
-            "no function with runtime = \"http\" can take inputs yet; use runtime = \"provided\", or \"python\" with interface = \
-             \"asgi\" or \"wsgi\""
-                .to_owned(),
-        )
-    }
-
     fn keys(&self) -> &'static [&'static str] {
         &["command", "ready"]
     }
