@@ -9,6 +9,7 @@
 const fs = require('node:fs');
 
 const { Channel } = require('./lib/channel.js');
+const dropIns = require('./lib/drop_ins.js');
 const errors = require('./lib/errors.js');
 const { Invocations } = require('./lib/events.js');
 const handler = require('./lib/handler.js');
@@ -142,6 +143,7 @@ async function become(channel, line, specifiedNs) {
   try {
     const specification = specificationOf(line);
     await specialise(specification);
+    dropIns.prepare(specification.drop_ins);
     invocations = new Invocations(await handler.load(specification), specification, channel);
   } catch (error) {
     refuse(channel, 'Init Error', error);

@@ -3,6 +3,7 @@
 // Values that do not change between invocations are read once per worker.
 'use strict';
 
+/** @typedef {import('./inputs.js').Inputs} Inputs */
 /** @typedef {import('./spec.js').Specification} Specification */
 
 /**
@@ -14,6 +15,8 @@
  * @property {number} deadline_ms Unix time
  * @property {string} [client_context]
  * @property {string} [trace]
+ * @property {import('./inputs.js').InputMeta[]} [inputs]
+ * @property {import('./inputs.js').FailedInputMeta[]} [failed_inputs]
  */
 
 /**
@@ -40,12 +43,16 @@ class FunctionInfo {
 
 /** The second argument of a handler. As in Lambda, its functions work without `this`. */
 class Context {
+  #inputs;
+
   /**
    * @param {FunctionInfo} info
    * @param {InvokeMeta} meta
    * @param {Ending} ending
+   * @param {Inputs} inputs
    */
-  constructor(info, meta, ending) {
+  constructor(info, meta, ending, inputs) {
+    this.#inputs = inputs;
     this.callbackWaitsForEmptyEventLoop = true;
     this.succeed = ending.succeed;
     this.fail = ending.fail;
@@ -62,6 +69,11 @@ class Context {
     this.awsRequestId = meta.id;
     const { deadline_ms: deadlineMs } = meta;
     this.getRemainingTimeInMillis = () => Math.max(deadlineMs - Date.now(), 0);
+  }
+
+  /** The inputs of this invocation by name; empty if it has none. Not a key of its own, because Lambda's context has none. */
+  get inputs() {
+    return this.#inputs;
   }
 }
 

@@ -8,7 +8,9 @@ const { AsyncResource } = require('node:async_hooks');
 const buffer = require('node:buffer');
 
 const { Context, FunctionInfo } = require('./context.js');
+const dropIns = require('./drop_ins.js');
 const errors = require('./errors.js');
+const { Inputs } = require('./inputs.js');
 const output = require('./output.js');
 const { ResponseStream } = require('./response.js');
 const wire = require('./wire.js');
@@ -24,6 +26,9 @@ const NEVER_SETTLED =
   'the handler has not answered and nothing is left that it could wait for: a promise that is never settled, ' +
   'or a callback that is never called';
 const NEVER_ENDED = 'the handler has returned and nothing is left to run, but its response stream was never ended';
+
+const NO_INPUTS = new Inputs();
+Object.freeze(NO_INPUTS); // all invocations without inputs share it
 
 /** The invocations of one worker. */
 class Invocations {
@@ -58,6 +63,10 @@ class Invocations {
     /** @type {InvokeMeta} */
     const meta = JSON.parse(metaBytes.toString());
     const invocation = new Invocation(this, this.#sink, stream, meta.id);
+    if (meta.inputs !== undefined || meta.failed_inputs !== undefined) {
+      invocation.inputs = new Inputs(meta.inputs, meta.failed_inputs);
+      dropIns.begin(Inputs.all(invocation.inputs));
+    }
     this.#open.add(invocation);
     if (this.#isAlone) {
       // From now on, only the handler keeps the process alive. If the loop is empty, the handler waits for nothing more.
@@ -91,6 +100,13 @@ class Invocations {
   /** @param {Invocation} invocation */
   ended(invocation) {
     this.#open.delete(invocation);
+    if (invocation.inputs !== NO_INPUTS) {
+      const inputs = Inputs.all(invocation.inputs);
+      dropIns.end(inputs);
+      for (const input of inputs) {
+        input.end();
+      }
+    }
     if (this.#isAlone) {
       this.#sink.ref();
     }
@@ -105,7 +121,7 @@ class Invocations {
   #begin(invocation, kind, meta, body) {
     try {
       const event = decodeEvent(kind, body);
-      const context = new Context(this.#info, meta, invocation);
+      const context = new Context(this.#info, meta, invocation, invocation.inputs);
       if (this.#handler.isStreaming) {
         this.#stream(invocation, event, context);
       } else {
@@ -176,6 +192,7 @@ class Invocations {
 
 /** One invocation. Its functions work without `this`. After the first call, further calls do nothing. */
 class Invocation {
+  inputs = NO_INPUTS;
   #invocations;
   #sink;
   #requestId;

@@ -16,6 +16,7 @@ class Specification {
     this.environment = environment(keys);
     this.memory_mb = natural(keys, 'memory_mb', 0);
     this.concurrency = natural(keys, 'concurrency', 1);
+    this.drop_ins = strings(keys, 'drop_ins');
     if (this.concurrency < 1) {
       throw new SpecError('concurrency is less than 1');
     }
@@ -77,6 +78,19 @@ function natural(keys, key, absent) {
     throw new SpecError(`${key} is not a whole number`);
   }
   return Number(value);
+}
+
+/**
+ * @param {Record<string, unknown>} keys
+ * @param {string} key
+ * @returns {string[]}
+ */
+function strings(keys, key) {
+  const value = keys[key] ?? [];
+  if (!Array.isArray(value) || !value.every((one) => typeof one === 'string')) {
+    throw new SpecError(`${key} is not a list of strings`);
+  }
+  return value;
 }
 
 /** @param {Record<string, unknown>} keys */

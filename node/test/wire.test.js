@@ -65,6 +65,14 @@ for (const { name, hex } of vectors.with_inputs) {
   });
 }
 
+for (const { name, hex, stream, meta } of vectors.with_paths) {
+  test(`a frame whose inputs have paths needs no descriptors: ${name}`, () => {
+    const { frames } = decode(Buffer.from(hex, 'hex'), 16);
+    assert.strictEqual(frames[0].stream, stream);
+    assert.deepStrictEqual(JSON.parse(frames[0].meta), meta);
+  });
+}
+
 for (const { name, hex, frames } of vectors.sequences) {
   test(`sequence: ${name}`, () => {
     const bytes = Buffer.from(hex, 'hex');

@@ -6,7 +6,7 @@ without lifespan raises when it is called with that scope. That is not an error.
 
 from __future__ import annotations
 
-from . import errors, output, wire
+from . import errors, inputs, output, wire
 from .answer import HttpAnswer
 from .channel import ChannelClosed
 from .context import LambdaContext
@@ -55,6 +55,9 @@ class AsgiCall:
             raise
         except BaseException as error:  # every error of the application
             await self._fail(exchange, error, meta["id"])
+        finally:
+            if "inputs" in meta:
+                inputs.end(meta["inputs"])
 
     async def _talk(self, stream: int, meta: Dict[str, Any]) -> bool:
         """Serves a WebSocket. False: the request is not a handshake."""
@@ -73,6 +76,8 @@ class AsgiCall:
             raise
         except BaseException as error:  # every error of the application
             await self._fail(exchange, error, meta["id"])
+        finally:
+            inputs.end(meta["inputs"])
         return True
 
     async def _fail(self, exchange: _Exchange | websocket.Exchange, error: BaseException, request_id: str) -> None:
@@ -104,7 +109,8 @@ class AsgiCall:
         if host != self._host:
             self._server = _server(*host)
             self._host = host
-        return {
+        context = LambdaContext(self._info, meta)
+        scope = {
             "type": "http",
             "asgi": _VERSIONS,
             "http_version": "1.1",
@@ -122,8 +128,11 @@ class AsgiCall:
             "client": tuple(client) if client else None,
             "server": self._server,
             "state": self._state.copy(),
-            "aws.context": LambdaContext(self._info, meta),
+            "aws.context": context,
         }
+        if "inputs" in meta or "failed_inputs" in meta:
+            scope["pilot.inputs"] = context.inputs
+        return scope
 
 
 class _Exchange(HttpAnswer):

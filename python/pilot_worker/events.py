@@ -86,6 +86,8 @@ class EventCall:
         except BaseException as error:  # includes KeyboardInterrupt: every error of the handler
             finished_ns = time.monotonic_ns()
             answer_kind, answer = wire.ERROR, errors.body(error, request_id)
+        if "inputs" in meta:
+            inputs.end(meta["inputs"])
         output.flush()
         self._write(answer_kind, stream, done_meta(started_ns, finished_ns), answer)
 
@@ -117,6 +119,8 @@ class AsyncEventCall:
         except BaseException as error:  # includes CancelledError: the caller must get an answer
             finished_ns = time.monotonic_ns()
             answer_kind, answer = wire.ERROR, errors.body(error, request_id)
+        if "inputs" in meta:
+            inputs.end(meta["inputs"])
         output.flush()
         rest = self._send(wire.encode(answer_kind, stream, done_meta(started_ns, finished_ns), answer))
         if rest is not None:

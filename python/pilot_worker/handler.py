@@ -36,6 +36,10 @@ class Function:
 
 def load(spec: TemplateSpec) -> Function:
     """Imports the module and looks up the attribute. Raises Fault, or what the module raised."""
+    if spec.drop_ins:
+        from . import drop_ins
+
+        drop_ins.prepare(spec.drop_ins)
     function = Function(spec, _find(spec))
     if function.is_async:
         from . import aio  # noqa: F401 - also imports asyncio, in the template if there is one, so that workers share it

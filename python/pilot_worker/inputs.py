@@ -16,10 +16,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
     import socket
-    from typing import Any, BinaryIO, Deque, Dict, Iterable, Iterator, List, Tuple
+    from typing import Any, BinaryIO, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
 
 DESCRIPTORS_MAX = 64
 ANCILLARY_LEN = _socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
+
+# Learns which inputs with a store begin and end, if the function has drop-ins (`drop_ins.py`).
+watcher: Any = None
 
 _arrived: Deque[int] = deque()
 _of_stream: Dict[int, Tuple[int, ...]] = {}
@@ -28,13 +31,15 @@ _of_stream: Dict[int, Tuple[int, ...]] = {}
 class Input:
     """One input. It closes its descriptor when nobody refers to it any more."""
 
-    __slots__ = ("name", "kind", "size", "_descriptor")
+    __slots__ = ("name", "kind", "size", "store", "_descriptor", "_view")
 
-    def __init__(self, name: str, kind: str, size: int, descriptor: int) -> None:
+    def __init__(self, name: str, kind: str, size: int, descriptor: int, store: Optional[Dict[str, Any]] = None) -> None:
         self.name = name
         self.kind = kind  # "memory", "socket" or "body"
         self.size = size  # of memory, bytes; otherwise 0
+        self.store: Any = store  # where it is, as clients of its store name it (PROTOCOL.md), or None
         self._descriptor = descriptor
+        self._view: Optional[memoryview] = None
 
     def map(self) -> mmap.mmap:
         """The memory, read-only and without a copy. Memory of size 0 cannot be mapped: ValueError."""
@@ -43,6 +48,12 @@ class Input:
         if self.kind != "memory":
             raise TypeError(f"input {self.name!r} is a {self.kind}: use socket()")
         return mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
+
+    def view(self) -> memoryview:
+        """The memory as a view, always the same one."""
+        if self._view is None:
+            self._view = memoryview(self.map() if self.size else b"")
+        return self._view
 
     def socket(self) -> socket.socket:
         """A socket object of its own, to be closed by the caller."""
@@ -83,16 +94,12 @@ class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be ev
     def __init__(self, given: Dict[str, Input], failed: Iterable[Dict[str, str]]) -> None:
         self._given = given
         self._failed = {entry["name"]: entry["problem"] for entry in failed}
-        self._views: Dict[str, memoryview] = {}
 
     def __getitem__(self, name: str) -> Any:
         given = self.raw(name)
         if given.kind != "memory":
             return given
-        view = self._views.get(name)
-        if view is None:
-            view = self._views[name] = memoryview(given.map() if given.size else b"")
-        return view
+        return given.view()
 
     def raw(self, name: str) -> Input:
         """The descriptor of an input. KeyError, or InputError if the input could not be fetched."""
@@ -150,7 +157,16 @@ def claim(stream: int, count: int) -> bool:
 def take(stream: int, described: List[Dict[str, Any]]) -> Dict[str, Input]:
     """The inputs of an invocation by name, from `InvokeMeta.inputs`, which has one entry per descriptor."""
     descriptors = _of_stream.pop(stream, ())
-    return {
-        entry["name"]: Input(entry["name"], entry["kind"], entry.get("len", 0), descriptor)
+    taken = {
+        entry["name"]: Input(entry["name"], entry["kind"], entry.get("len", 0), descriptor, entry.get("store"))
         for entry, descriptor in zip(described, descriptors)
     }
+    if watcher is not None:
+        watcher.begin(taken.values())
+    return taken
+
+
+def end(taken: Dict[str, Input]) -> None:
+    """The invocation has ended. What the function still has of its inputs remains valid."""
+    if watcher is not None:
+        watcher.end(taken.values())

@@ -25,7 +25,7 @@ class TemplateSpec:
 
     __slots__ = (
         "level", "cwd", "sys_path", "imports", "handler", "interface", "environment", "uid", "gid",
-        "keep_caps", "filter", "concurrency", "function", "secrets",
+        "keep_caps", "filter", "concurrency", "function", "secrets", "drop_ins",
     )  # fmt: skip
 
     def __init__(self, document: object) -> None:
@@ -49,6 +49,7 @@ class TemplateSpec:
             raise SpecError("concurrency is less than 1")
         self.function: Dict[str, Any] = _of(document, "function", dict, None) or {}
         self.secrets: bool = _of(document, "secrets", bool, False)
+        self.drop_ins: List[str] = _strings(document, "drop_ins")
 
 
 def _of(document: Dict[str, Any], key: str, kind: type, default: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import sys
 
-from . import errors, output, wire
+from . import errors, inputs, output, wire
 from .answer import HttpAnswer
 from .channel import ChannelClosed
 from .context import LambdaContext
@@ -46,6 +46,9 @@ class WsgiCall:
         except BaseException as error:  # every error of the application
             output.flush()
             self._channel.send(answer.error(error, request_id))
+        finally:
+            if "inputs" in meta:
+                inputs.end(meta["inputs"])
 
     def _respond(self, answer: HttpAnswer, environ: Dict[str, Any]) -> None:
         response = _StartResponse(answer, self._channel)
@@ -75,6 +78,7 @@ class WsgiCall:
             from . import upload
 
             rest = upload.take(meta["inputs"])
+        context = LambdaContext(self._info, meta)
         environ: Dict[str, Any] = {
             "REQUEST_METHOD": meta["method"],
             "SCRIPT_NAME": unquote_to_bytes(meta.get("root_path", "")).decode("latin-1"),
@@ -92,8 +96,10 @@ class WsgiCall:
             "wsgi.multithread": self._is_concurrent,
             "wsgi.multiprocess": True,
             "wsgi.run_once": False,
-            "aws.context": LambdaContext(self._info, meta),
+            "aws.context": context,
         }
+        if "inputs" in meta or "failed_inputs" in meta:
+            environ["pilot.inputs"] = context.inputs
         if rest is None:
             environ["CONTENT_LENGTH"] = str(len(body))
         for name, value in meta.get("headers", ()):

@@ -210,7 +210,7 @@ function_mb = 130
 input_mb = 110
 
 [stores.photos]
-functions = ["digest", "slow-start", "maybe", "holds-on"]
+functions = ["digest", "slow-start", "maybe", "holds-on", "client-*"]
 {store}
 [stores.wrong]
 functions = ["*"]
@@ -226,7 +226,7 @@ functions = ["guest"]
 kind = "http"
 url = "{folder.url}"
 [stores.cache]
-functions = ["digest-redis", "guest"]
+functions = ["digest-redis", "guest", "client-*"]
 kind = "redis"
 url = "rediss://localhost:{redis.port}/0"
 password_file = "{secret}"

@@ -1,7 +1,7 @@
 //! `FunctionConfig`: the checked configuration of a function, in which nothing is optional. Only
 //! [`FunctionSpec::check`](crate::spec::FunctionSpec::check) makes one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::cors::Cors;
 use crate::ids::FunctionName;
-use crate::inputs::InputConfig;
+use crate::inputs::{InputConfig, Scheme};
 use crate::layer::Layer;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
@@ -68,6 +68,18 @@ pub struct FunctionConfig {
     /// Whether a request may name further inputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inputs_by_request: bool,
+    /// Whether clients of stores in its workers answer from the inputs.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub drop_ins: bool,
+}
+
+/// Stored configurations do not say it.
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 impl FunctionConfig {
@@ -79,6 +91,20 @@ impl FunctionConfig {
         } else {
             &self.owner
         }
+    }
+
+    /// The kinds of stores for whose clients its workers have drop-ins, as the drop-ins are called.
+    #[must_use]
+    pub fn drop_ins(&self) -> Vec<&'static str> {
+        let declared = self.inputs.values().filter(|_| self.drop_ins);
+        let kinds: BTreeSet<_> = declared
+            .filter_map(|input| match input.from.scheme() {
+                Scheme::S3 => Some("s3"),
+                Scheme::Redis | Scheme::Rediss => Some("redis"),
+                Scheme::Http | Scheme::Https | Scheme::File => None,
+            })
+            .collect();
+        kinds.into_iter().collect()
     }
 
     /// Where its workers come from.

@@ -4,7 +4,7 @@
 mod location;
 mod pick;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -54,21 +54,30 @@ pub struct InputConfig {
     pub optional: bool,
 }
 
-/// Checks the inputs of a function. `can_take`: its runtime and interface can take inputs.
+/// Checks the inputs of a function. `refusal`: why its workers cannot have any. `by_descriptor`: otherwise their names become names of
+/// headers.
 pub(crate) fn check(
     declared: &BTreeMap<String, InputSpec>,
-    can_take: bool,
+    refusal: Option<String>,
+    by_descriptor: bool,
 ) -> Result<BTreeMap<String, InputConfig>, String> {
     if declared.is_empty() {
         return Ok(BTreeMap::new());
     }
-    if !can_take {
-        return Err(TAKES_NONE.to_owned());
+    if let Some(refusal) = refusal {
+        return Err(refusal);
     }
     if declared.len() > DECLARED_MAX {
         return Err(format!(
             "has {} entries, may have at most {DECLARED_MAX}",
             declared.len()
+        ));
+    }
+    let mut names = BTreeSet::new();
+    let twice = |name: &&String| !names.insert(name.to_ascii_lowercase());
+    if let (false, Some(name)) = (by_descriptor, declared.keys().find(twice)) {
+        return Err(format!(
+            "has the input \"{name}\", whose name differs from another one only in the case of letters: rename one of them"
         ));
     }
     let checked = declared.iter().map(|(name, input)| {
@@ -127,8 +136,7 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 const NAME_BYTES_MAX: usize = 64;
-const TAKES_NONE: &str =
-    "needs runtime = \"python\" and interface = \"event\": no other function can take inputs yet";
+const TAKES_NONE: &str = "needs runtime = \"python\" and interface = \"event\": requests cannot name inputs of other functions yet";
 
 #[cfg(test)]
 mod tests {
@@ -182,8 +190,12 @@ mod tests {
                 "functions.resize.inputs: has the input \"image\": ",
             ),
             (
-                "runtime = \"node\"\nhandler = \"a.b\"\n[inputs]\nimage = \"s3://photos/x\"",
-                "functions.resize.inputs: needs runtime = \"python\"",
+                "runtime = \"container\"\nimage = \"a\"\n[inputs]\nimage = \"s3://photos/x\"",
+                "functions.resize.inputs: no function with runtime = \"container\" can take inputs yet",
+            ),
+            (
+                "runtime = \"node\"\nhandler = \"a.b\"\n[inputs]\na = \"s3://photos/x\"\nA = \"s3://photos/y\"",
+                "differs from another one only in the case",
             ),
             (
                 "handler = \"a.b\"\n[inputs]\nimage = 3",

@@ -22,14 +22,14 @@ pub use build::{
 };
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
 pub use engine::{Engine, StartError, TemplateMemory};
-pub use http::{BodyError, PassedRequest, PassedResponse, StreamedBody};
+pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use secrets::Secrets;
 pub use tokens::{Signer, Tokens};
 pub use worker::{
     Answer, Call, Done, HttpHead, INPUTS_MAX, Input, InputKind, MemoryShortage, Part, StartStamps,
-    Worker, WorkerFault, WorkerMemory,
+    StoreObject, Worker, WorkerFault, WorkerMemory,
 };
 
 /// A boxed future, so that a port can be used as `dyn`.

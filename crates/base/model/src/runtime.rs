@@ -194,6 +194,11 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Why its workers cannot have inputs, in words. `None`: they can.
+    fn no_inputs(&self) -> Option<String> {
+        None
+    }
+
     /// Why its workers cannot have secrets as files, in words. `None`: they can.
     fn no_secret_files(&self) -> Option<String> {
         None

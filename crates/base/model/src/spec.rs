@@ -97,6 +97,9 @@ pub struct FunctionSpec {
     /// false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inputs_by_request: Option<bool>,
+    /// Whether clients of stores (boto3, redis-py, the AWS SDK for JavaScript) answer from the inputs. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drop_ins: Option<bool>,
 }
 
 /// The `[functions.NAME.scale]` table.
@@ -190,10 +193,10 @@ impl FunctionSpec {
             .map_err(|problem| fail("secrets", problem))?;
         let cors = self.cors.as_ref().map(CorsSpec::check).transpose();
         let cors = cors.map_err(|(key, problem)| fail(key, problem))?;
-        let takes_inputs = runtime.forks() && interface == Interface::Event;
-        let inputs =
-            inputs::check(&self.inputs, takes_inputs).map_err(|problem| fail("inputs", problem))?;
-        let inputs_by_request = inputs::check_by_request(self.inputs_by_request, takes_inputs)
+        let inputs = inputs::check(&self.inputs, runtime.no_inputs(), runtime.forks())
+            .map_err(|problem| fail("inputs", problem))?;
+        let takes_requested = runtime.forks() && interface == Interface::Event;
+        let inputs_by_request = inputs::check_by_request(self.inputs_by_request, takes_requested)
             .map_err(|problem| fail("inputs_by_request", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(
@@ -222,6 +225,7 @@ impl FunctionSpec {
             cors,
             inputs,
             inputs_by_request,
+            drop_ins: self.drop_ins.unwrap_or(true),
         })
     }
 

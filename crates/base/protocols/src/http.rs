@@ -14,21 +14,22 @@ mod site;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HOST, HeaderValue, UPGRADE};
+use http::header::{HOST, HeaderMap, HeaderValue, UPGRADE};
 use http::{Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, Call, Part, PassedRequest, PassedResponse, StartError, StartStamps, StreamedBody,
-    Worker, WorkerFault, WorkerMemory,
+    Answer, Call, INPUTS_MAX, Part, PassedInputs, PassedRequest, PassedResponse, StartError,
+    StartStamps, StreamedBody, Worker, WorkerFault, WorkerMemory,
 };
 use pilot_model::{BoxFuture, CpuTime, Instant, WorkerId};
 use tokio::task::JoinSet;
 
 use self::passed::PassedBody;
 use self::site::{Site, Unanswered};
+use crate::inputs::{input_headers, strip};
 use crate::life::{Life, OutputUse};
-use crate::{Awaited, Held, Instance, Reach, Retire, Start};
+use crate::{Awaited, Held, HeldFiles, Instance, Reach, Retire, Start};
 
 /// A worker that is an HTTP server. Dropping it retires it at once.
 #[derive(Debug)]
@@ -86,12 +87,31 @@ impl HttpWorker {
         }
     }
 
+    /// Shows the inputs of a request, and names them in its headers.
+    async fn hold(
+        &self,
+        given: Option<PassedInputs>,
+        headers: &mut HeaderMap,
+    ) -> Result<Option<HeldFiles>, WorkerFault> {
+        let Some(PassedInputs { inputs, failed }) = given else {
+            return Ok(None);
+        };
+        let life = &self.site.life;
+        let held = life.hold(inputs.clone()).await?;
+        let paths = held.as_ref().map_or(&[][..], |held| &held.paths);
+        strip(headers);
+        input_headers(&inputs, paths, &failed, headers).map_err(|problem| life.fault(problem))?;
+        Ok(held)
+    }
+
     async fn passed(&self, mut request: PassedRequest) -> Result<PassedResponse, WorkerFault> {
         let site = &self.site;
         *request.version_mut() = Version::HTTP_11;
         if !request.headers().contains_key(HOST) {
             request.headers_mut().insert(HOST, site.host.clone());
         }
+        let given = request.extensions_mut().remove::<PassedInputs>();
+        let held = self.hold(given, request.headers_mut()).await?;
         let upgrades = request.headers().contains_key(UPGRADE);
         match site.while_alive(site.exchange(request)).await {
             Ok((response, _))
@@ -101,7 +121,9 @@ impl HttpWorker {
                     .life
                     .fault("it switched protocols although the request did not ask for an upgrade"))
             }
-            Ok((response, connection)) => Ok(PassedBody::response(site, response, connection)),
+            Ok((response, connection)) => {
+                Ok(PassedBody::response(site, response, connection, held))
+            }
             Err(Unanswered::RequestBody) => {
                 // The worker is not at fault, and the client that sent it is gone.
                 let body = http_body_util::Empty::new().map_err(|never| match never {});
@@ -129,8 +151,19 @@ impl Worker for HttpWorker {
                 let problem = "an HTTP server's requests are passed through, not called";
                 return Err(self.site.life.fault(problem));
             }
-            event::call(&self.site, call.payload).await
+            let mut headers = HeaderMap::new();
+            let given = PassedInputs {
+                inputs: call.inputs,
+                failed: call.head.failed_inputs.clone(),
+            };
+            // Until the result is complete.
+            let _held = self.hold(Some(given), &mut headers).await?;
+            event::call(&self.site, call.payload, headers).await
         })
+    }
+
+    fn inputs_max(&self) -> usize {
+        INPUTS_MAX
     }
 
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {

@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::{MemoryShortage, WorkerMemory};
+use pilot_model::ports::{Input, MemoryShortage, WorkerMemory};
 use pilot_model::{BoxFuture, CpuTime};
 use tokio::net::TcpStream;
 
@@ -54,6 +54,34 @@ pub trait Instance: Send + Sync + Debug {
     /// If others can reach the loopback device of its network: whose connections are its own.
     fn among_neighbours(&self) -> Option<OwnProcesses> {
         None
+    }
+
+    /// Shows inputs as files that its processes can read.
+    ///
+    /// # Errors
+    /// Why they cannot be shown.
+    fn hold(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<HeldFiles, String>> {
+        drop(inputs);
+        let problem = "this kind of worker takes no inputs".to_owned();
+        Box::pin(std::future::ready(Err(problem)))
+    }
+}
+
+/// Files inside an instance that show inputs, until this is dropped.
+#[derive(Debug)]
+pub struct HeldFiles {
+    /// Their paths, in the order of the inputs.
+    pub paths: Vec<String>,
+    _held: Held,
+}
+
+impl HeldFiles {
+    /// `held` is what keeps the files there.
+    pub fn new(paths: Vec<String>, held: impl Any + Send) -> Self {
+        Self {
+            paths,
+            _held: Held::new(held),
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 mod budget;
 mod error_body;
 mod http;
+mod inputs;
 mod instance;
 mod life;
 mod neighbours;
@@ -19,7 +20,7 @@ mod testing;
 
 pub use budget::{FREE_LEN, FunctionBudget, MemoryBudget, Reserved};
 pub use http::HttpWorker;
-pub use instance::{Awaited, End, Held, Instance, Reach, Retire};
+pub use instance::{Awaited, End, Held, HeldFiles, Instance, Reach, Retire};
 pub use neighbours::OwnProcesses;
 pub use provided::ProvidedWorker;
 pub use start::Start;

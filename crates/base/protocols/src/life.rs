@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::{WorkerFault, WorkerMemory};
+use pilot_model::ports::{Input, WorkerFault, WorkerMemory};
 use pilot_model::{BoxFuture, CpuTime};
 use tokio::sync::SetOnce;
 use tokio::time::timeout;
 
-use crate::{End, Instance, OwnProcesses, Retire};
+use crate::{End, HeldFiles, Instance, OwnProcesses, Retire};
 
 /// The instance of one worker.
 #[derive(Debug)]
@@ -80,6 +80,15 @@ impl Life {
         if !self.let_go.swap(true, Ordering::Relaxed) {
             self.instance.retire(how());
         }
+    }
+
+    /// Shows inputs as files. `None`: there are none.
+    pub(crate) async fn hold(&self, inputs: Vec<Input>) -> Result<Option<HeldFiles>, WorkerFault> {
+        if inputs.is_empty() {
+            return Ok(None);
+        }
+        let held = self.instance.hold(inputs).await;
+        held.map(Some).map_err(|problem| self.fault(problem))
     }
 
     pub(crate) fn was_let_go(&self) -> bool {

@@ -36,7 +36,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use pilot_model::calendar::unix_ms;
 use pilot_model::ports::{
-    Answer, Call, Done, Part, StartError, StartStamps, Worker, WorkerFault, WorkerMemory,
+    Answer, Call, Done, INPUTS_MAX, Part, StartError, StartStamps, Worker, WorkerFault,
+    WorkerMemory,
 };
 use pilot_model::{BoxFuture, CpuTime, Instant, WorkerId};
 use pilot_sys::clock::monotonic_ns;
@@ -51,9 +52,10 @@ use self::stream::{Beginning, Piece, Streamed};
 use self::times::Times;
 use self::worksite::Worksite;
 use crate::error_body::{error_body, truncated};
+use crate::inputs::input_headers;
 use crate::life::{Life, OutputUse};
 use crate::start::output_text;
-use crate::{Awaited, Held, Instance, Retire, Start};
+use crate::{Awaited, Held, HeldFiles, Instance, Retire, Start};
 
 /// A worker that polls the Lambda Runtime API. Dropping it is the same as [`Worker::retire`].
 #[derive(Debug)]
@@ -62,6 +64,8 @@ pub struct ProvidedWorker {
     stamps: StartStamps,
     /// Streamed answers that are being read, by stream. The lock is held for a look-up: a reader takes its answer out.
     streams: Mutex<HashMap<u32, Box<Streamed>>>,
+    /// The inputs of these answers. The lock is held for a look-up.
+    held: Mutex<HashMap<u32, HeldFiles>>,
     /// The server. Empty once the worker is retired.
     tasks: Mutex<JoinSet<()>>,
 }
@@ -91,6 +95,7 @@ impl ProvidedWorker {
             site,
             stamps: start.stamps(Instant(0)),
             streams: Mutex::default(),
+            held: Mutex::default(),
             tasks: Mutex::new(tasks),
         };
         match worker.initialised(&start).await {
@@ -136,6 +141,18 @@ impl ProvidedWorker {
                 _ => start.too_slow("did not poll the Runtime API", HINT, life),
             }),
         }
+    }
+
+    /// The exchange, during which the worker has files with the call's inputs.
+    async fn exchange_with_inputs(&self, mut call: Call) -> Result<Answer, WorkerFault> {
+        let stream = call.stream;
+        let held = self.site.life.hold(call.inputs.clone()).await?;
+        call.paths = held.as_ref().map_or(Vec::new(), |held| held.paths.clone());
+        let answer = self.exchange(call).await?;
+        if let (Answer::Http { done: None, .. }, Some(held)) = (&answer, held) {
+            self.held.lock().insert(stream, held);
+        }
+        Ok(answer)
     }
 
     async fn exchange(&self, call: Call) -> Result<Answer, WorkerFault> {
@@ -195,6 +212,7 @@ impl ProvidedWorker {
             // Line breaks in JSON are only between tokens, where a blank is equivalent.
             set(&names::CLIENT_CONTEXT, &json.replace(['\r', '\n'], " "))?;
         }
+        input_headers(&call.inputs, &call.paths, &head.failed_inputs, &mut headers)?;
         headers.insert(&names::DEADLINE, HeaderValue::from(head.deadline_unix_ms));
         let notice = (!self.site.extensions.is_empty()).then(|| {
             let trace = head.trace.as_deref();
@@ -308,11 +326,21 @@ impl Worker for ProvidedWorker {
     }
 
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
-        Box::pin(self.exchange(call))
+        Box::pin(self.exchange_with_inputs(call))
     }
 
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
-        Box::pin(self.next_part(stream))
+        Box::pin(async move {
+            let part = self.next_part(stream).await;
+            if !matches!(part, Ok(Part::Chunk(_))) {
+                self.held.lock().remove(&stream);
+            }
+            part
+        })
+    }
+
+    fn inputs_max(&self) -> usize {
+        INPUTS_MAX
     }
 
     fn is_alive(&self) -> bool {

@@ -20,6 +20,29 @@ pub fn create(name: &CStr) -> io::Result<File> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
+/// As [`create`], for a program that is to be executed.
+///
+/// # Errors
+/// The kernel's: too many open files, or executables in memory are forbidden (sysctl `vm.memfd_noexec`).
+pub fn create_executable(name: &CStr) -> io::Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // Kernels before 6.3 do not know the flag, and need none.
+    let fd = [flags | MFD_EXEC, flags].into_iter().find_map(|flags| {
+        // SAFETY: the name is NUL-terminated and lives through the call.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+        let is_unknown = fd < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+        (!is_unknown).then_some(fd)
+    });
+    match fd {
+        // SAFETY: the kernel has just made this descriptor, so this is its only owner.
+        Some(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `MFD_EXEC` of `linux/memfd.h`.
+const MFD_EXEC: libc::c_uint = 0x10;
+
 /// Fixes length and content for ever, for everybody who has the file or will get it.
 ///
 /// # Errors

@@ -32,6 +32,7 @@ pub fn event_call(id: &str, event: &str) -> Call {
         }),
         payload: Bytes::copy_from_slice(event.as_bytes()),
         inputs: Vec::new(),
+        paths: Vec::new(),
     }
 }
 
@@ -83,6 +84,7 @@ pub fn config(name: &str) -> FunctionConfig {
         cors: None,
         inputs: BTreeMap::new(),
         inputs_by_request: false,
+        drop_ins: true,
     }
 }
 

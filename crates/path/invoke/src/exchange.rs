@@ -63,6 +63,7 @@ pub(crate) async fn exchange(
         head: Arc::new(head),
         payload: payload.body,
         inputs,
+        paths: Vec::new(),
     };
     let deadline = invocation.called() + patience;
     let mut answer = lease.worker().call(call);
@@ -154,6 +155,7 @@ fn inputs(
         name: "websocket".to_owned(),
         kind: InputKind::WebSocket,
         descriptor: Arc::new(messages),
+        object: None,
     }));
     Ok(inputs)
 }

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use http::header::{HeaderName, HeaderValue};
 use pilot_model::hint;
+use pilot_model::inputs::Values;
 use pilot_model::ports::{
-    Clock, Done, EventSink, Fetched, Input, InputFault, InputMemory, InputSource,
+    Clock, Done, EventSink, Fetched, Input, InputFault, InputMemory, InputSource, PassedInputs,
+    PassedRequest,
 };
 use pilot_model::{
     CpuTime, Event, FailedInput, Instant, InvocationId, InvocationRecord, Outcome, StartKind,
@@ -136,6 +139,32 @@ impl Invocation {
         self.input_memory = fetched.memory;
         self.transfers = fetched.transfers;
         fetched.fault
+    }
+
+    /// Fetches the inputs of a request that is passed through, and puts them into its extensions. Returns why there is no invocation, if a
+    /// required input is missing.
+    pub(crate) async fn fetch_for(&mut self, passed: &mut PassedRequest) -> Option<InputFault> {
+        let config = &self.version.config;
+        let text = |(name, value): (&HeaderName, &HeaderValue)| {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            (name.as_str().to_owned(), value)
+        };
+        let headers: Vec<(String, String)> = passed.headers().iter().map(text).collect();
+        let values = Values {
+            // The body is passed on as it arrives.
+            event: b"",
+            headers: Some(&headers),
+            environment: &config.environment,
+        };
+        let fetched = self.context.inputs.fetch(config, values).await;
+        let fault = self.fetched(fetched);
+        self.timeline.inputs_ready = Some(self.now());
+        let inputs = PassedInputs {
+            inputs: std::mem::take(&mut self.inputs),
+            failed: self.failed_inputs(),
+        };
+        passed.extensions_mut().insert(inputs);
+        fault
     }
 
     /// The inputs that the worker does not get.

@@ -110,11 +110,18 @@ impl Invoker {
     pub async fn pass(
         &self,
         request: Request,
-        passed: PassedRequest,
+        mut passed: PassedRequest,
     ) -> Result<Response, InvokeError> {
         let pool = self.pool(&request.version)?;
         let mut invocation = Invocation::new(&self.context, &request, self.now());
-        match lease(&pool, &mut invocation, None).await {
+        let mut announcement = None;
+        if !request.version.config.inputs.is_empty() {
+            announcement = Some(pool.announce(self.now()));
+            if let Some(fault) = invocation.fetch_for(&mut passed).await {
+                return Ok(without_input(invocation, &fault));
+            }
+        }
+        match lease(&pool, &mut invocation, announcement).await {
             Ok(lease) => pass(passed, invocation, lease).await,
             Err(refusal) => refused(invocation, refusal),
         }

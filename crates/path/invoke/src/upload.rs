@@ -46,6 +46,7 @@ impl Upload {
             name: "body".to_owned(),
             kind: InputKind::Body,
             descriptor: Arc::new(theirs),
+            object: None,
         };
         let task = task.abort_handle();
         Ok((Self { passed, task }, input))

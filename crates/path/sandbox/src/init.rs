@@ -179,7 +179,11 @@ impl Init<'_> {
         let (answer, attached) = match request {
             InitRequest::Exec(spec) => match self.exec(&spec, fds.collect()) {
                 Ok(pid) => {
-                    let _ = reply(first.as_fd(), &InitReply::Started, &[]);
+                    let _ = reply(
+                        first.as_fd(),
+                        &InitReply::Started { pid: pid.as_raw() },
+                        &[],
+                    );
                     self.programs.push((pid, first));
                     return;
                 }

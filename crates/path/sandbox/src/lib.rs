@@ -8,6 +8,7 @@
 //! - Every sandbox has an [`init`], which is process 1 of its PID namespace and runs code of this crate. Closing its control socket
 //!   ends the sandbox and everything in it.
 //! - A template forks, and the child enters a sandbox that was made before, so that a start does not wait for namespaces.
+//! - [`hold`] shows inputs as files to programs that cannot receive descriptors.
 //! - [`build`] runs installers and compilers in sandboxes.
 //! - [`engine`] owns the tree of templates (interpreter → environment → function) and implements the `Engine` port.
 //!
@@ -20,6 +21,7 @@ mod channel;
 mod child;
 pub mod engine;
 pub mod filter;
+mod hold;
 mod init;
 pub mod isolation;
 mod machine;

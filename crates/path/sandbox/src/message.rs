@@ -185,7 +185,10 @@ pub(crate) enum InitReply {
         errno: Option<i32>,
     },
     /// The program is running.
-    Started,
+    Started {
+        /// Its process id in the sandbox.
+        pid: i32,
+    },
     /// The program has ended.
     Exited {
         /// Exit status.

@@ -152,7 +152,7 @@ impl Sandbox {
         let (reply, answers) = self.control.ask(&InitRequest::Exec(spec), &all).await?;
         match reply {
             Reply {
-                what: InitReply::Started,
+                what: InitReply::Started { .. },
                 ..
             } => Ok(Child::watched(end_of_program(answers))),
             other => Err(unexpected(&other.what)),
@@ -214,7 +214,7 @@ impl Sandbox {
             .chain(self.join_files().map(|file| ("cgroup", file)))
     }
 
-    fn join_files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(crate) fn join_files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.cgroup
             .iter()
             .flat_map(|cgroup| cgroup.join_files().iter().map(AsFd::as_fd))
@@ -288,6 +288,19 @@ impl Control {
     pub(crate) async fn hide(&self, inside: &Path) -> Result<(), StartError> {
         let inside = inside.to_owned();
         self.command(&InitRequest::Hide { inside }, &[]).await
+    }
+
+    /// Starts a program, as [`Sandbox::exec`] does, but all descriptors are given, also those of the cgroup, and nobody is told of its
+    /// end. Its process id in the sandbox.
+    pub(crate) async fn exec_unwatched(
+        &self,
+        spec: ExecSpec,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<i32, StartError> {
+        match self.ask(&InitRequest::Exec(spec), fds).await?.0.what {
+            InitReply::Started { pid } => Ok(pid),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Sends a signal to the running programs, without waiting and without a result.

@@ -4,6 +4,7 @@ mod call;
 mod mux;
 mod output;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,6 +18,7 @@ use pilot_model::ports::{
 };
 use pilot_model::timeline::Instant;
 use pilot_model::{CpuTime, FunctionConfig, WorkerId};
+use pilot_protocols::HeldFiles;
 use pilot_wire::Kind;
 use pilot_wire::meta::ReadyMeta;
 use tokio::sync::{Mutex as AsyncMutex, SetOnce};
@@ -29,6 +31,7 @@ pub(crate) use output::{Drained, Output};
 
 use crate::cgroup::Cgroup;
 use crate::child::{Child, ChildEnd, or_end};
+use crate::hold::Holders;
 use crate::memory;
 use crate::sandbox::Sandbox;
 use crate::template::END_TIME_MAX;
@@ -53,6 +56,10 @@ pub(crate) struct ForkedWorker {
     /// Takes its sandbox back.
     home: Arc<dyn Home>,
     cpu: CpuClock,
+    /// Show the inputs, if it cannot take descriptors.
+    holders: Option<Holders>,
+    /// The inputs of streamed answers that are not complete, by stream. The lock is held for a look-up.
+    held: Mutex<HashMap<u32, HeldFiles>>,
 }
 
 /// The channel, by its number of concurrent exchanges.
@@ -196,6 +203,8 @@ impl ForkedWorker {
                     last_peak: AtomicU64::new(0),
                     home,
                     cpu: CpuClock::default(),
+                    holders: None,
+                    held: Mutex::default(),
                 })
             }
             Kind::InitError => {
@@ -212,6 +221,70 @@ impl ForkedWorker {
                 format!("the worker's first frame is {other:?}"),
                 &mut connection,
             )),
+        }
+    }
+}
+
+impl ForkedWorker {
+    /// A worker that takes inputs by their paths, because it cannot take descriptors.
+    pub(crate) fn with_paths(mut self, holders: Holders) -> Self {
+        self.holders = Some(holders);
+        self.inputs_max = INPUTS_MAX;
+        self
+    }
+
+    /// Shows the inputs of a call, if the worker takes paths.
+    async fn hold(&self, call: &mut Call) -> Result<Option<HeldFiles>, WorkerFault> {
+        let Some(holders) = self.holders.as_ref().filter(|_| !call.inputs.is_empty()) else {
+            return Ok(None);
+        };
+        match holders.hold(&call.inputs).await {
+            Ok(mut held) => {
+                call.paths = std::mem::take(&mut held.paths);
+                Ok(Some(held))
+            }
+            Err(error) => {
+                let problem = format!("show it its inputs: {error}");
+                Err(self.fault(CallError::Broken(problem), Bytes::new()).await)
+            }
+        }
+    }
+
+    async fn exchange(&self, call: &Call) -> Result<Answer, WorkerFault> {
+        match &self.link {
+            Link::OneAtATime(connection) => {
+                let mut connection = connection.lock().await;
+                match self.while_alive(connection.call(call)).await {
+                    Ok(answer) => Ok(answer),
+                    Err(what) => {
+                        let output = connection.output().take();
+                        Err(self.fault(what, output).await)
+                    }
+                }
+            }
+            Link::Several(mux) => match self.while_alive(mux.call(call)).await {
+                Ok(answer) => Ok(answer),
+                Err(what) => Err(self.fault(what, Bytes::new()).await),
+            },
+        }
+    }
+
+    async fn next_part(&self, stream: u32) -> Result<Part, WorkerFault> {
+        match &self.link {
+            Link::OneAtATime(connection) => {
+                let mut connection = connection.lock().await;
+                match self.while_alive(connection.next_part(stream)).await {
+                    Ok(part) => Ok(part),
+                    Err(what) => {
+                        let output = connection.output().take();
+                        Err(self.fault(what, output).await)
+                    }
+                }
+            }
+            Link::Several(mux) => match self.while_alive(mux.next_part(stream)).await {
+                Ok(part) => Ok(part),
+                Err(what) => Err(self.fault(what, Bytes::new()).await),
+            },
         }
     }
 }
@@ -288,49 +361,28 @@ impl Worker for ForkedWorker {
         self.stamps
     }
 
-    fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
+    fn call(&self, mut call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
         Box::pin(async move {
             if call.inputs.len() > self.inputs_max {
                 let problem = format!("it takes {} inputs at most", self.inputs_max);
                 return Err(self.fault(CallError::Broken(problem), Bytes::new()).await);
             }
-            match &self.link {
-                Link::OneAtATime(connection) => {
-                    let mut connection = connection.lock().await;
-                    match self.while_alive(connection.call(&call)).await {
-                        Ok(answer) => Ok(answer),
-                        Err(what) => {
-                            let output = connection.output().take();
-                            Err(self.fault(what, output).await)
-                        }
-                    }
-                }
-                Link::Several(mux) => match self.while_alive(mux.call(&call)).await {
-                    Ok(answer) => Ok(answer),
-                    Err(what) => Err(self.fault(what, Bytes::new()).await),
-                },
+            let held = self.hold(&mut call).await?;
+            let answer = self.exchange(&call).await?;
+            if let (Answer::Http { done: None, .. }, Some(held)) = (&answer, held) {
+                self.held.lock().insert(call.stream, held);
             }
+            Ok(answer)
         })
     }
 
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
         Box::pin(async move {
-            match &self.link {
-                Link::OneAtATime(connection) => {
-                    let mut connection = connection.lock().await;
-                    match self.while_alive(connection.next_part(stream)).await {
-                        Ok(part) => Ok(part),
-                        Err(what) => {
-                            let output = connection.output().take();
-                            Err(self.fault(what, output).await)
-                        }
-                    }
-                }
-                Link::Several(mux) => match self.while_alive(mux.next_part(stream)).await {
-                    Ok(part) => Ok(part),
-                    Err(what) => Err(self.fault(what, Bytes::new()).await),
-                },
+            let part = self.next_part(stream).await;
+            if self.holders.is_some() && !matches!(part, Ok(Part::Chunk(_))) {
+                self.held.lock().remove(&stream);
             }
+            part
         })
     }
 

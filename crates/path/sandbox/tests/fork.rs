@@ -69,6 +69,7 @@ async fn takes_inputs(worker: &Arc<dyn Worker>) {
         name: "photo".to_owned(),
         kind: InputKind::Memory { len: 6 },
         descriptor: Arc::new(photo.into()),
+        object: None,
     };
     assert_eq!(worker.inputs_max(), 64);
     // With a large event the frame does not fit into the socket's buffer at once.

@@ -103,6 +103,9 @@ pub struct TemplateSpec {
     /// Whether a worker waits for a frame `SECRETS` before user code runs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub secrets: bool,
+    /// The kinds of stores for whose clients there are drop-ins.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub drop_ins: Vec<&'static str>,
 }
 
 /// The function's properties in a handler's context.

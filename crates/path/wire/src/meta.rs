@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use pilot_model::InvocationHead;
-use pilot_model::ports::{Input, InputKind};
+use pilot_model::ports::{Input, InputKind, StoreObject};
 use serde::{Deserialize, Serialize};
 
 use crate::Kind;
@@ -33,6 +33,29 @@ struct InputMeta<'a> {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     len: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<StoreMeta<'a>>,
+}
+
+/// What clients of a store call an input.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum StoreMeta<'a> {
+    S3 {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        endpoint: Option<&'a str>,
+        bucket: &'a str,
+        key: &'a str,
+        headers: &'a [(String, String)],
+    },
+    Redis {
+        host: &'a str,
+        port: u16,
+        database: i64,
+        key: &'a str,
+    },
 }
 
 #[derive(Debug, Serialize)]
@@ -52,9 +75,12 @@ struct HttpMeta<'a> {
     scheme: &'a str,
 }
 
-/// The kind and the meta of the frame that begins an invocation. The meta names the inputs in the order of their descriptors.
+/// The kind and the meta of the frame that begins an invocation. The meta names the inputs in the order of their descriptors, or
+/// with their `paths`.
 #[must_use]
-pub fn of_invocation(head: &InvocationHead, inputs: &[Input]) -> (Kind, Vec<u8>) {
+pub fn of_invocation(head: &InvocationHead, inputs: &[Input], paths: &[String]) -> (Kind, Vec<u8>) {
+    let mut paths = paths.iter().map(String::as_str);
+    let mut objects_room = OBJECTS_LEN_MAX;
     let http = head.http.as_ref().map(|http| HttpMeta {
         method: &http.method,
         path: &http.path,
@@ -83,7 +109,10 @@ pub fn of_invocation(head: &InvocationHead, inputs: &[Input]) -> (Kind, Vec<u8>)
         deadline_ms: head.deadline_unix_ms,
         client_context: head.client_context.as_deref(),
         trace: head.trace.as_deref(),
-        inputs: inputs.iter().map(InputMeta::new).collect(),
+        inputs: inputs
+            .iter()
+            .map(|input| InputMeta::new(input, paths.next(), &mut objects_room))
+            .collect(),
         failed_inputs: head
             .failed_inputs
             .iter()
@@ -101,20 +130,60 @@ pub fn of_invocation(head: &InvocationHead, inputs: &[Input]) -> (Kind, Vec<u8>)
 }
 
 impl<'a> InputMeta<'a> {
-    fn new(input: &'a Input) -> Self {
+    /// `objects_room`: what is left of [`OBJECTS_LEN_MAX`].
+    fn new(input: &'a Input, path: Option<&'a str>, objects_room: &mut usize) -> Self {
         let (kind, len) = match input.kind {
             InputKind::Memory { len } => ("memory", Some(len)),
             InputKind::Socket => ("socket", None),
             InputKind::Body => ("body", None),
             InputKind::WebSocket => ("websocket", None),
         };
+        // Without it, the worker's clients ask the store.
+        let store = input.object.as_deref().and_then(|object| {
+            *objects_room = objects_room.checked_sub(object.text_len()?)?;
+            Some(StoreMeta::new(object))
+        });
         Self {
             name: &input.name,
             kind,
             len,
+            path,
+            store,
         }
     }
 }
+
+impl<'a> StoreMeta<'a> {
+    fn new(object: &'a StoreObject) -> Self {
+        match object {
+            StoreObject::S3 {
+                endpoint,
+                bucket,
+                key,
+                headers,
+            } => Self::S3 {
+                endpoint: endpoint.as_deref(),
+                bucket,
+                key,
+                headers,
+            },
+            StoreObject::Redis {
+                host,
+                port,
+                database,
+                key,
+            } => Self::Redis {
+                host,
+                port: *port,
+                database: *database,
+                key,
+            },
+        }
+    }
+}
+
+/// Bytes of text of all objects of stores in one meta: escaped, they leave room for the headers of a request.
+const OBJECTS_LEN_MAX: usize = 48 * 1024;
 
 /// For `READY`. Nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

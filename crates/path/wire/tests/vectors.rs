@@ -5,7 +5,9 @@
     reason = "a test that cannot read its vectors fails"
 )]
 
-use pilot_model::ports::{Input, InputKind};
+use std::sync::Arc;
+
+use pilot_model::ports::{Input, InputKind, StoreObject};
 use pilot_model::{FailedInput, HttpRequestHead, InvocationHead, InvocationId};
 use pilot_wire::{Frame, FrameDecoder, FrameError, Header, Kind, meta};
 use serde_json::Value;
@@ -146,6 +148,23 @@ fn head(meta: &Value) -> InvocationHead {
     }
 }
 
+fn object(store: &Value) -> StoreObject {
+    match text(store, "kind").as_str() {
+        "s3" => StoreObject::S3 {
+            endpoint: store.get("endpoint").map(|_| text(store, "endpoint")),
+            bucket: text(store, "bucket"),
+            key: text(store, "key"),
+            headers: serde_json::from_value(store["headers"].clone()).unwrap(),
+        },
+        _ => StoreObject::Redis {
+            host: text(store, "host"),
+            port: u16::try_from(store["port"].as_u64().unwrap()).unwrap(),
+            database: store["database"].as_i64().unwrap(),
+            key: text(store, "key"),
+        },
+    }
+}
+
 fn inputs(meta: &Value) -> Vec<Input> {
     let described = meta.get("inputs").and_then(Value::as_array);
     let input = |entry: &Value| Input {
@@ -155,8 +174,15 @@ fn inputs(meta: &Value) -> Vec<Input> {
             None => InputKind::Socket,
         },
         descriptor: std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+        object: entry.get("store").map(|store| Arc::new(object(store))),
     };
     described.into_iter().flatten().map(input).collect()
+}
+
+fn paths(meta: &Value) -> Vec<String> {
+    let described = meta.get("inputs").and_then(Value::as_array);
+    let path = |entry: &Value| entry.get("path").map(|_| text(entry, "path"));
+    described.into_iter().flatten().filter_map(path).collect()
 }
 
 #[test]
@@ -166,14 +192,19 @@ fn an_invocation_is_written_as_the_vectors_have_it() {
     let invocations =
         valid.filter(|vector| ["INVOKE", "HTTP"].contains(&vector["kind"].as_str().unwrap()));
     let mut seen = 0;
-    for vector in invocations.chain(vectors["with_inputs"].as_array().unwrap()) {
+    for vector in invocations
+        .chain(vectors["with_inputs"].as_array().unwrap())
+        .chain(vectors["with_paths"].as_array().unwrap())
+    {
         let expected = &vector["meta"];
+        let paths = paths(expected);
         let inputs = inputs(expected);
-        let (_, json) = meta::of_invocation(&head(expected), &inputs);
+        let (_, json) = meta::of_invocation(&head(expected), &inputs, &paths);
         let written: Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(&written, expected, "{}", vector["name"]);
         let header = Header::new(Kind::Invoke, 1, &json, b"").unwrap();
-        let header = header.with_descriptors(inputs.len()).unwrap();
+        let descriptors = if paths.is_empty() { inputs.len() } else { 0 };
+        let header = header.with_descriptors(descriptors).unwrap();
         assert_eq!(
             u64::from(header.flags),
             vector["descriptors"].as_u64().unwrap_or(0)
@@ -189,4 +220,35 @@ fn a_frame_has_64_descriptors_at_most() {
     assert_eq!(header.with_descriptors(64).unwrap().flags, 64);
     assert!(header.with_descriptors(65).is_err());
     assert!(header.with_descriptors(256).is_err());
+}
+
+#[test]
+fn objects_of_stores_never_make_a_call_too_long() {
+    let meta: Value =
+        serde_json::from_str(r#"{"id":"i","arn":"a","version":"1","deadline_ms":1}"#).unwrap();
+    let of_key = |key: &str| Input {
+        name: "x".to_owned(),
+        kind: InputKind::Memory { len: 1 },
+        descriptor: Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+        object: Some(Arc::new(StoreObject::Redis {
+            host: "h".to_owned(),
+            port: 1,
+            database: 0,
+            key: key.to_owned(),
+        })),
+    };
+    // Each of these characters takes two bytes in JSON.
+    let mut inputs = vec![of_key(&"\"".repeat(5000)); 31];
+    inputs.push(of_key("a\u{1}b"));
+    let (_, json) = meta::of_invocation(&head(&meta), &inputs, &[]);
+    assert!(json.len() < 128 * 1024, "{}", json.len());
+    let written: Value = serde_json::from_slice(&json).unwrap();
+    let named: Vec<bool> = written["inputs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|input| input.get("store").is_some())
+        .collect();
+    assert_eq!(named.iter().filter(|named| **named).count(), 9);
+    assert!(named[0] && !named[31], "control characters are not named");
 }

@@ -51,6 +51,13 @@ def with_inputs(name: str, stream: int, inputs: list[dict[str, object]], **more:
     return {"name": name, "hex": frame.hex(), "stream": stream, "meta": meta, "descriptors": len(inputs)}
 
 
+def without_descriptors(name: str, stream: int, inputs: list[dict[str, object]], **more: object) -> dict[str, object]:
+    meta = {**INVOKE_META, "inputs": inputs, **more}
+    meta_bytes = json.dumps(meta, separators=(",", ":")).encode()
+    frame = header(len(meta_bytes), 2, stream, KINDS["INVOKE"]) + meta_bytes + b"{}"
+    return {"name": name, "hex": frame.hex(), "stream": stream, "meta": meta}
+
+
 def invalid(name: str, data: bytes, error: str) -> dict[str, str]:
     return {"name": name, "hex": data.hex(), "error": error}
 
@@ -137,6 +144,38 @@ FRAMES = {
             "memory and an input that failed",
             3,
             [{"name": "a", "kind": "memory", "len": 1}],
+            failed_inputs=[{"name": "mask", "problem": "there is no such object"}],
+        ),
+        with_inputs(
+            "objects of stores",
+            4,
+            [
+                {
+                    "name": "photo",
+                    "kind": "memory",
+                    "len": 7,
+                    "store": {
+                        "kind": "s3",
+                        "endpoint": "http://127.0.0.1:9000",
+                        "bucket": "photos",
+                        "key": "a/b.png",
+                        "headers": [["etag", '"0cc175b9"'], ["content-type", "image/png"]],
+                    },
+                },
+                {
+                    "name": "state",
+                    "kind": "memory",
+                    "len": 1,
+                    "store": {"kind": "redis", "host": "localhost", "port": 6379, "database": 0, "key": "state:1"},
+                },
+            ],
+        ),
+    ],
+    "with_paths": [
+        without_descriptors(
+            "inputs with paths",
+            5,
+            [{"name": "photo", "kind": "memory", "len": 7, "path": "/proc/17/fd/3"}],
             failed_inputs=[{"name": "mask", "problem": "there is no such object"}],
         ),
     ],

@@ -63,6 +63,8 @@ pub(crate) struct Whole {
     /// A file description that only reads, so that one more of them can be noticed.
     pub(crate) file: OwnedFd,
     pub(crate) len: u64,
+    /// What the store said about the object.
+    pub(crate) headers: Vec<(String, String)>,
     /// Its part of the total.
     pub(crate) _reserved: Reserved,
 }
@@ -282,6 +284,11 @@ impl Use {
         self.buffer.as_ref()?.state.whole.get()
     }
 
+    /// What the store said about the object.
+    pub(crate) fn headers(&self) -> &[(String, String)] {
+        self.whole().map_or(&[], |whole| whole.headers.as_slice())
+    }
+
     /// The descriptor for a worker: an open file of its own.
     ///
     /// # Errors
@@ -292,6 +299,7 @@ impl Use {
             name: name.to_owned(),
             kind: InputKind::Memory { len: whole.len },
             descriptor: Arc::new(memfd::reopen(whole.file.as_fd())?),
+            object: None,
         })
     }
 }

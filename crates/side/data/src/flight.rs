@@ -210,7 +210,7 @@ impl Flight {
         if let Some(announced) = announced.filter(|announced| filling.len < *announced) {
             return Err(wrong_length(announced, "less"));
         }
-        filling.complete(&self.state)
+        filling.complete(&self.state, object.headers)
     }
 }
 
@@ -271,7 +271,11 @@ impl Filling {
         written.map_err(|error| no_room(&error, place))
     }
 
-    fn complete(self, state: &BufferState) -> Result<(), StoreError> {
+    fn complete(
+        self,
+        state: &BufferState,
+        headers: Vec<(String, String)>,
+    ) -> Result<(), StoreError> {
         let place = self.place;
         let sealed = match place {
             Place::Memory => memfd::seal(self.file.as_fd()),
@@ -284,6 +288,7 @@ impl Filling {
         let whole = Whole {
             file,
             len: self.len,
+            headers,
             _reserved: self.reserved,
         };
         state.complete(whole, place, self.counted);

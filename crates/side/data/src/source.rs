@@ -41,6 +41,8 @@ pub struct DataConfig {
     pub shares: bool,
     /// Whether fetches begin before there is a worker.
     pub overlaps: bool,
+    /// Whether workers are told what clients of the stores call the inputs, so that their drop-ins can answer.
+    pub drop_ins: bool,
 }
 
 /// Fetches inputs. Implements the port.
@@ -49,6 +51,7 @@ pub struct Data {
     stores: BTreeMap<String, Arc<OpenStore>>,
     buffers: Arc<Buffers>,
     overlaps: bool,
+    drop_ins: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -85,6 +88,7 @@ impl Data {
             stores,
             buffers: Arc::new(buffers),
             overlaps: config.overlaps,
+            drop_ins: config.drop_ins,
             clock,
         })
     }
@@ -176,6 +180,7 @@ impl InputSource for Data {
                     buffers: Arc::clone(&self.buffers),
                     clock: Arc::clone(&self.clock),
                     patience: config.timeout,
+                    drop_ins: self.drop_ins && config.drop_ins,
                 };
                 one.fetch(wanted)
             })
@@ -227,6 +232,7 @@ struct One {
     buffers: Arc<Buffers>,
     clock: Arc<dyn Clock>,
     patience: Duration,
+    drop_ins: bool,
 }
 
 impl One {
@@ -271,7 +277,7 @@ impl One {
         let object = ObjectId {
             owner: self.owner.clone(),
             store: store.config.name.clone(),
-            key,
+            key: key.clone(),
         };
         let fetched = fetch(&self.buffers, &store.store, object, &self.function);
         let Ok(fetched) = timeout(self.patience, fetched).await else {
@@ -280,10 +286,13 @@ impl One {
             return Err(StoreError::new(InputFaultKind::TimedOut, &problem));
         };
         let (used, way) = fetched?;
-        let input = used.input(&self.name).map_err(|error| {
+        let mut input = used.input(&self.name).map_err(|error| {
             let problem = format!("no descriptor for it: {error}");
             StoreError::new(InputFaultKind::Unavailable, &problem)
         })?;
+        if self.drop_ins {
+            input.object = store.store.named(&key, used.headers()).map(Arc::new);
+        }
         Ok((used, input, way))
     }
 }

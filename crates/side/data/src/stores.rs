@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use pilot_model::BoxFuture;
 use pilot_model::inputs::Scheme;
-use pilot_model::ports::InputFaultKind;
+use pilot_model::ports::{InputFaultKind, StoreObject};
 
 use file::{FileConfig, FileStore};
 use http::{HttpConfig, HttpStore};
@@ -84,6 +84,11 @@ pub(crate) trait Store: Send + Sync + Debug {
 
     /// How often a fetch that failed for a moment is tried again. 0: the store tries again by itself, or there is no use in it.
     fn retries(&self) -> u32;
+
+    /// What clients of the store call an object, with what the store said about it. `None`: there are no drop-ins for its clients.
+    fn named(&self, _key: &str, _headers: &[(String, String)]) -> Option<StoreObject> {
+        None
+    }
 }
 
 /// What a store answers.
@@ -120,6 +125,8 @@ pub(crate) struct Object {
     pub(crate) len: Option<u64>,
     /// What tells it from a later one. `None`: the store has nothing of the kind, so that it can be used only once.
     pub(crate) validator: Option<Validator>,
+    /// What the store said about it: lower-case names of HTTP headers, and their values. Only for drop-ins.
+    pub(crate) headers: Vec<(String, String)>,
     /// Its bytes.
     pub(crate) body: BoxStream<'static, Result<Bytes, StoreError>>,
 }

@@ -26,7 +26,7 @@ pub trait Worker: Send + Sync + Debug {
     /// [`Worker::pass`].
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>>;
 
-    /// Maximum number of inputs of one call. 0: this kind of worker takes no descriptors.
+    /// Maximum number of inputs of one call. 0: this kind of worker takes none.
     fn inputs_max(&self) -> usize {
         0
     }
@@ -101,6 +101,8 @@ pub struct Call {
     pub payload: Bytes,
     /// Descriptors that go to the worker with the call, at most [`Worker::inputs_max`].
     pub inputs: Vec<Input>,
+    /// Paths of the inputs in the worker, if it takes these instead of descriptors. Set by the engine.
+    pub paths: Vec<String>,
 }
 
 /// Maximum number of inputs of one call to any worker.
@@ -115,6 +117,58 @@ pub struct Input {
     pub kind: InputKind,
     /// The descriptor. The worker gets a duplicate.
     pub descriptor: Arc<OwnedFd>,
+    /// What clients of its store call it. `None`: drop-ins for clients do not answer from it.
+    pub object: Option<Arc<StoreObject>>,
+}
+
+/// An object as clients of its store name it, so that a worker's drop-ins recognise a request for it. Without secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreObject {
+    /// Of S3.
+    S3 {
+        /// `http://HOST:PORT` or `https://…`. `None`: Amazon.
+        endpoint: Option<String>,
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+        /// What the store said about the object: lower-case names of HTTP headers, and their values.
+        headers: Vec<(String, String)>,
+    },
+    /// Of Redis: the value of a string key.
+    Redis {
+        /// The server's name or address.
+        host: String,
+        /// The server's port.
+        port: u16,
+        /// The number of the database.
+        database: i64,
+        /// The key.
+        key: String,
+    },
+}
+
+impl StoreObject {
+    /// Length of its texts, bytes. `None`: it has control characters, for which JSON needs six bytes each.
+    #[must_use]
+    pub fn text_len(&self) -> Option<usize> {
+        let (texts, headers) = match self {
+            Self::S3 {
+                endpoint,
+                bucket,
+                key,
+                headers,
+            } => {
+                let endpoint = endpoint.as_deref().unwrap_or_default();
+                ([endpoint, bucket, key], headers.as_slice())
+            }
+            Self::Redis { host, key, .. } => ([host.as_str(), key, ""], [].as_slice()),
+        };
+        let headers = headers.iter().flat_map(|(name, value)| [&name[..], value]);
+        texts.into_iter().chain(headers).try_fold(0, |len, text| {
+            (!text.contains(char::is_control)).then_some(len + text.len())
+        })
+    }
 }
 
 /// What a descriptor is.

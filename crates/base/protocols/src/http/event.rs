@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, HOST, HeaderValue};
+use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use pilot_model::ports::{Answer, Done, StreamedBody, WorkerFault};
@@ -16,11 +16,17 @@ use crate::{FREE_LEN, FunctionBudget, RESPONSE_LEN_MAX};
 
 /// Posts the event. A 2xx response is the result: its body if that is JSON, otherwise the body as a JSON string, and `null` if
 /// there is none. Any other status is an error of type `Runtime.HttpStatus`.
-pub(super) async fn call(site: &Arc<Site>, event: Bytes) -> Result<Answer, WorkerFault> {
+/// `headers` are further headers of the request.
+pub(super) async fn call(
+    site: &Arc<Site>,
+    event: Bytes,
+    headers: HeaderMap,
+) -> Result<Answer, WorkerFault> {
     let started = now();
     let body = Full::new(event).map_err(|never| match never {});
     let mut request = Request::new(StreamedBody::new(body));
     *request.method_mut() = Method::POST;
+    *request.headers_mut() = headers;
     request.headers_mut().insert(HOST, site.host.clone());
     request
         .headers_mut()
@@ -31,7 +37,7 @@ pub(super) async fn call(site: &Arc<Site>, event: Bytes) -> Result<Answer, Worke
         Err(Unanswered::RequestBody) => return Err(site.life.fault("the event was not sent")),
     };
     let first_byte = now();
-    let response = PassedBody::response(site, response, connection);
+    let response = PassedBody::response(site, response, connection, None);
     let status = response.status();
     let read = site
         .while_alive(async { Ok(read(response.into_body(), &site.answers).await) })

@@ -15,6 +15,7 @@ use pilot_model::ports::{BodyError, PassedResponse, StreamedBody};
 use super::connection::{Connection, Driven};
 use super::hops;
 use super::site::Site;
+use crate::HeldFiles;
 
 /// A response's body and the connection that carries it.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct PassedBody {
     /// `None` once the body has been read.
     connection: Option<Connection>,
     site: Arc<Site>,
+    /// The inputs, which the server may read until its response is complete.
+    _held: Option<HeldFiles>,
 }
 
 impl PassedBody {
@@ -32,6 +35,7 @@ impl PassedBody {
         site: &Arc<Site>,
         response: Response<Incoming>,
         connection: Connection,
+        held: Option<HeldFiles>,
     ) -> PassedResponse {
         let (mut head, incoming) = response.into_parts();
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
@@ -43,6 +47,7 @@ impl PassedBody {
             incoming,
             connection: Some(connection),
             site: Arc::clone(site),
+            _held: held,
         };
         if body.incoming.is_end_stream() {
             // There is no body to read.

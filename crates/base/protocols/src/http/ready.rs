@@ -124,7 +124,7 @@ async fn once(site: &Arc<Site>, uri: Option<&Uri>) -> Result<(), Seen> {
     let answered = timeout(TRY_TIME_MAX, async {
         match connection.send(request).await {
             Sent::Answered(response, connection) => {
-                let response = PassedBody::response(site, response, connection);
+                let response = PassedBody::response(site, response, connection, None);
                 Ok(skip_body(response).await)
             }
             Sent::Unused(_, problem) | Sent::Lost(problem) => Err(problem),

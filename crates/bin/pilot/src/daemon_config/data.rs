@@ -32,6 +32,8 @@ pub(crate) struct DataLimits {
     pub(crate) single_flight: Switch,
     /// Whether inputs are fetched while the worker starts. False only to measure what that gains.
     pub(crate) overlap: Switch,
+    /// Whether clients of stores in functions answer from the inputs.
+    pub(crate) drop_ins: Switch,
 }
 
 /// A mechanism that is on unless the configuration says otherwise.
@@ -331,6 +333,7 @@ pub(crate) fn data_config(
         spill,
         shares: limits.single_flight.0,
         overlaps: limits.overlap.0,
+        drop_ins: limits.drop_ins.0,
     })
 }
 

@@ -35,6 +35,7 @@ pub(super) fn of_environment(environment: &Environment, user: Option<u32>) -> Te
         concurrency: 1,
         function: None,
         secrets: false,
+        drop_ins: Vec::new(),
     }
 }
 
@@ -70,6 +71,7 @@ pub(super) fn of_function(
         concurrency: config.concurrency,
         function: Some(function_info(version)),
         secrets: !config.secrets.is_empty(),
+        drop_ins: config.drop_ins(),
     }
 }
 

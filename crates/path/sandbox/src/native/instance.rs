@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::ports::WorkerMemory;
+use pilot_model::ports::{Input, WorkerMemory};
 use pilot_model::{BoxFuture, CpuTime};
-use pilot_protocols::{End, Instance, OwnProcesses, Reach, Retire};
+use pilot_protocols::{End, HeldFiles, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, SetOnce};
 use tokio::task::AbortHandle;
@@ -18,6 +18,7 @@ use tokio::time::Instant as Deadline;
 use super::runtime::{Grace, NativeRuntime, Released};
 use crate::cgroup::Cgroup;
 use crate::child::ChildEnd;
+use crate::hold::Holders;
 use crate::sandbox::Control;
 use crate::worker::{Body, CpuClock, Drained, Home, Output};
 
@@ -39,6 +40,7 @@ pub(super) struct NativeInstance {
     taken: Arc<Notify>,
     reader: AbortHandle,
     cpu: CpuClock,
+    holders: Holders,
 }
 
 impl NativeInstance {
@@ -48,6 +50,7 @@ impl NativeInstance {
         own_processes: Option<OwnProcesses>,
         body: Body,
         output: Output,
+        holders: Holders,
     ) -> Self {
         let pipe = output.pipe_shared();
         let output = Arc::new(Mutex::new(output));
@@ -84,6 +87,7 @@ impl NativeInstance {
             taken,
             reader: reader.abort_handle(),
             cpu: CpuClock::default(),
+            holders,
         }
     }
 
@@ -196,6 +200,13 @@ impl Instance for NativeInstance {
 
     fn among_neighbours(&self) -> Option<OwnProcesses> {
         self.own_processes.clone()
+    }
+
+    fn hold(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<HeldFiles, String>> {
+        Box::pin(async move {
+            let held = self.holders.hold(&inputs).await;
+            held.map_err(|error| format!("show it its inputs: {error}"))
+        })
     }
 }
 

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::child::{Child, or_end};
 use crate::engine::function_info;
+use crate::hold::Holders;
 use crate::machine::{dev_null, no_sandbox};
 use crate::message::ExecSpec;
 use crate::places::CODE_INSIDE;
@@ -36,6 +37,7 @@ pub(super) struct WaitingNode {
     channel: OwnedFd,
     control: UnixStream,
     output: Output,
+    user: Option<u32>,
 }
 
 /// Longest time for a Node.js to start.
@@ -57,6 +59,9 @@ struct Specification {
     environment: BTreeMap<String, String>,
     memory_mb: u64,
     concurrency: u32,
+    /// The kinds of stores for whose clients there are drop-ins.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    drop_ins: Vec<&'static str>,
     function: FunctionInfo,
 }
 
@@ -110,6 +115,7 @@ impl WaitingNode {
             channel,
             control,
             output,
+            user,
         };
         waiting.hear().await?;
         Ok(waiting)
@@ -166,12 +172,14 @@ impl WaitingNode {
             environment,
             memory_mb: config.memory_bytes >> 20,
             concurrency: config.concurrency,
+            drop_ins: config.drop_ins(),
             function: function_info(version),
         };
         let mut line = serde_json::to_vec(&specification).map_err(|error| StartError::Sandbox {
             problem: format!("write a specification: {error}"),
         })?;
         line.push(b'\n');
+        let holders = Holders::new(&sandbox, self.user)?;
         let body = Body {
             sandbox,
             process: self.process,
@@ -181,6 +189,7 @@ impl WaitingNode {
             return Err(no_sandbox("send Node.js its specification")(error));
         }
         let connection = Connection::new(self.channel, self.output, answers)?;
-        ForkedWorker::come_up(id, asked, config, connection, body, home).await
+        let worker = ForkedWorker::come_up(id, asked, config, connection, body, home).await?;
+        Ok(worker.with_paths(holders))
     }
 }

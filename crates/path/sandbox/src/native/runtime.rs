@@ -21,6 +21,7 @@ use super::instance::{NativeInstance, NativeReach};
 use super::node::WaitingNode;
 use super::parts::NativeParts;
 use crate::cgroup::{Cgroup, Limits};
+use crate::hold::Holders;
 use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, Folders};
@@ -179,6 +180,7 @@ impl NativeRuntime {
         let fds = [null.as_fd(), log.as_fd(), log.as_fd()];
         let process = sandbox.exec(spec, &fds).await?;
         let own_processes = self.own_processes(&sandbox)?;
+        let holders = Holders::new(&sandbox, self.user)?;
         let body = Body { sandbox, process };
         let memory_bytes_max = version.config.memory_bytes;
         Ok(NativeInstance::new(
@@ -187,6 +189,7 @@ impl NativeRuntime {
             own_processes,
             body,
             output,
+            holders,
         ))
     }
 

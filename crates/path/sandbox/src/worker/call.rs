@@ -208,15 +208,19 @@ pub(super) struct FirstFrame<'a> {
 
 impl<'a> FirstFrame<'a> {
     pub(super) fn new(call: &'a Call) -> Result<Self, CallError> {
-        let (kind, meta) = pilot_wire::meta::of_invocation(&call.head, &call.inputs);
+        let inputs = match call.paths.as_slice() {
+            [] => call.inputs.as_slice(),
+            _ => &[],
+        };
+        let (kind, meta) = pilot_wire::meta::of_invocation(&call.head, &call.inputs, &call.paths);
         let header = Header::new(kind, call.stream, &meta, &call.payload)
-            .and_then(|header| header.with_descriptors(call.inputs.len()))
+            .and_then(|header| header.with_descriptors(inputs.len()))
             .map_err(broken)?;
         Ok(Self {
             header: header.encode(),
             meta,
             body: &call.payload,
-            inputs: &call.inputs,
+            inputs,
         })
     }
 
@@ -227,6 +231,10 @@ impl<'a> FirstFrame<'a> {
         let socket: &UnixStream = writer.as_ref();
         let send = || seqpacket::send_stream(socket.as_fd(), &self.parts(), &descriptors);
         socket.async_io(Interest::WRITABLE, send).await
+    }
+
+    pub(super) fn has_descriptors(&self) -> bool {
+        !self.inputs.is_empty()
     }
 
     pub(super) fn parts(&self) -> [IoSlice<'_>; 3] {

@@ -131,7 +131,7 @@ impl Mux {
         let mut parts = begin.parts();
         let mut rest = &mut parts[..];
         let mut writer = self.writer.lock().await;
-        if !call.inputs.is_empty() {
+        if begin.has_descriptors() {
             let sent = begin.send_inputs(&writer).await;
             IoSlice::advance_slices(&mut rest, sent.map_err(call::closed_or_broken)?);
         }

@@ -524,6 +524,7 @@ impl Store for One {
         let object = Object {
             len: Some(self.0),
             validator: None,
+            headers: Vec::new(),
             body: stream::iter(parts).boxed(),
         };
         Box::pin(std::future::ready(Ok(Got::Object(object))))

@@ -42,6 +42,7 @@ async fn read(store: &dyn Store, key: &str) -> Result<(Vec<u8>, Option<Validator
         len,
         validator,
         body,
+        headers: _,
     } = object(store, key).await?;
     let parts: Vec<Bytes> = body.try_collect().await?;
     let bytes = parts.concat();

@@ -113,6 +113,7 @@ impl Store for FakeStore {
             Ok(Got::Object(Object {
                 len: (!self.tells_nothing).then_some(body.len() as u64),
                 validator,
+                headers: Vec::new(),
                 body: parts.boxed(),
             }))
         })

@@ -69,6 +69,7 @@ impl Store for FileStore {
             Ok(Got::Object(Object {
                 len: Some(len),
                 validator,
+                headers: Vec::new(),
                 body: body.boxed(),
             }))
         })

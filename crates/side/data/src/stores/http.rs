@@ -101,6 +101,7 @@ impl Store for HttpStore {
             Ok(Got::Object(Object {
                 len: response.content_length(),
                 validator: validator(response.headers()),
+                headers: Vec::new(),
                 body: response.bytes_stream().map_err(failed).boxed(),
             }))
         })

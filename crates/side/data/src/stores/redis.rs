@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use pilot_model::BoxFuture;
-use pilot_model::ports::InputFaultKind as Kind;
+use pilot_model::ports::{InputFaultKind as Kind, StoreObject};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError,
@@ -46,6 +46,8 @@ impl std::fmt::Debug for RedisConfig {
 #[derive(Debug)]
 pub(crate) struct RedisStore {
     client: Client,
+    /// Its host, port and database.
+    place: Option<(String, u16, i64)>,
     idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
     connections: Arc<Semaphore>,
 }
@@ -66,6 +68,12 @@ impl RedisStore {
         if let Some(password) = &config.password {
             settings = settings.set_password(password);
         }
+        let place = match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some((host.clone(), *port, settings.db()))
+            }
+            _ => None,
+        };
         let info = info.set_redis_settings(settings);
         let client = match &config.ca_pem {
             None => Client::open(info),
@@ -79,6 +87,7 @@ impl RedisStore {
         };
         Ok(Self {
             client: client.map_err(url)?,
+            place,
             idle: Arc::default(),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         })
@@ -126,6 +135,16 @@ impl Store for RedisStore {
         4
     }
 
+    fn named(&self, key: &str, _: &[(String, String)]) -> Option<StoreObject> {
+        let (host, port, database) = self.place.clone()?;
+        Some(StoreObject::Redis {
+            host,
+            port,
+            database,
+            key: key.to_owned(),
+        })
+    }
+
     /// Redis knows nothing that tells one value from another, so `known` is never asked for.
     fn get<'a>(
         &'a self,
@@ -165,6 +184,7 @@ impl Store for RedisStore {
             Ok(Got::Object(Object {
                 len: Some(len),
                 validator: None,
+                headers: Vec::new(),
                 body: stream::try_unfold(reading, Reading::next).boxed(),
             }))
         })

@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
-use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::limit::LimitStore;
 use object_store::path::Path;
-use object_store::{BackoffConfig, ClientOptions, GetOptions, ObjectStore, RetryConfig};
+use object_store::{
+    Attribute, BackoffConfig, ClientOptions, GetOptions, GetResult, ObjectStore, RetryConfig,
+};
 use pilot_model::BoxFuture;
-use pilot_model::ports::InputFaultKind as Kind;
+use pilot_model::ports::{InputFaultKind as Kind, StoreObject};
 
 use super::{Got, Object, Store, StoreError, Validator};
 
@@ -59,7 +61,12 @@ impl std::fmt::Debug for S3Credentials {
 
 /// A bucket.
 #[derive(Debug)]
-pub(crate) struct S3Store(LimitStore<AmazonS3>);
+pub(crate) struct S3Store {
+    store: LimitStore<AmazonS3>,
+    bucket: String,
+    /// Where it is, also if the environment says so.
+    endpoint: Option<String>,
+}
 
 impl S3Store {
     /// # Errors
@@ -97,8 +104,15 @@ impl S3Store {
         } else if let Some(path_style) = config.path_style {
             builder = builder.with_virtual_hosted_style_request(!path_style);
         }
+        let endpoint = builder
+            .get_config_value(&AmazonS3ConfigKey::S3Endpoint)
+            .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
         let store = builder.build().map_err(|error| chain(&error))?;
-        Ok(Self(LimitStore::new(store, CONCURRENT_MAX)))
+        Ok(Self {
+            store: LimitStore::new(store, CONCURRENT_MAX),
+            bucket: config.bucket.clone(),
+            endpoint,
+        })
     }
 }
 
@@ -123,6 +137,17 @@ impl Store for S3Store {
         0
     }
 
+    fn named(&self, key: &str, headers: &[(String, String)]) -> Option<StoreObject> {
+        // A client that names no user must not be told of one.
+        let has_user = self.endpoint.as_ref().is_some_and(|url| url.contains('@'));
+        (!has_user).then(|| StoreObject::S3 {
+            endpoint: self.endpoint.clone(),
+            bucket: self.bucket.clone(),
+            key: key.to_owned(),
+            headers: headers.to_vec(),
+        })
+    }
+
     fn get<'a>(
         &'a self,
         key: &'a str,
@@ -140,7 +165,7 @@ impl Store for S3Store {
                 if_none_match: tag,
                 ..GetOptions::default()
             };
-            let result = match self.0.get_opts(&path, options).await {
+            let result = match self.store.get_opts(&path, options).await {
                 Err(object_store::Error::NotModified { .. }) if is_conditional => {
                     return Ok(Got::Unchanged);
                 }
@@ -149,10 +174,39 @@ impl Store for S3Store {
             Ok(Got::Object(Object {
                 len: Some(result.meta.size),
                 validator: result.meta.e_tag.as_deref().and_then(Validator::of_tag),
+                headers: headers(&result),
                 body: result.into_stream().map_err(|error| fault(&error)).boxed(),
             }))
         })
     }
+}
+
+/// What the response said about the object, as far as `object_store` passes it on.
+fn headers(result: &GetResult) -> Vec<(String, String)> {
+    let meta = &result.meta;
+    // RFC 9110, section 5.6.7.
+    let modified = meta
+        .last_modified
+        .format("%a, %d %b %Y %H:%M:%S GMT")
+        .to_string();
+    let mut headers = vec![("last-modified".to_owned(), modified)];
+    headers.extend(meta.e_tag.clone().map(|tag| ("etag".to_owned(), tag)));
+    let version = meta.version.clone();
+    headers.extend(version.map(|version| ("x-amz-version-id".to_owned(), version)));
+    for (attribute, value) in &result.attributes {
+        let name = match attribute {
+            Attribute::ContentType => "content-type".to_owned(),
+            Attribute::ContentDisposition => "content-disposition".to_owned(),
+            Attribute::ContentEncoding => "content-encoding".to_owned(),
+            Attribute::ContentLanguage => "content-language".to_owned(),
+            Attribute::CacheControl => "cache-control".to_owned(),
+            Attribute::StorageClass => "x-amz-storage-class".to_owned(),
+            Attribute::Metadata(name) => format!("x-amz-meta-{name}"),
+            _ => continue,
+        };
+        headers.push((name, value.to_string()));
+    }
+    headers
 }
 
 fn fault(error: &object_store::Error) -> StoreError {

@@ -36,6 +36,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         cors,
         inputs,
         inputs_by_request,
+        drop_ins,
     } = config;
     let ScaleConfig {
         min,
@@ -67,6 +68,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("cors", cors, &None);
     form.add("inputs", inputs, &BTreeMap::new());
     form.add("inputs_by_request", *inputs_by_request, false);
+    form.add("drop_ins", *drop_ins, true);
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
 }

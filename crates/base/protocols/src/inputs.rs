@@ -1,0 +1,72 @@
+//! Inputs of workers that cannot receive descriptors: headers with the paths of files.
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use pilot_model::FailedInput;
+use pilot_model::ports::Input;
+
+/// `Pilot-Input-NAME`: the path of an input.
+const INPUT: &str = "pilot-input-";
+/// `Pilot-Failed-Input-NAME`: why an optional input could not be fetched.
+const FAILED_INPUT: &str = "pilot-failed-input-";
+
+/// Sets the headers of a call's inputs. `paths` are in the order of `inputs`.
+///
+/// # Errors
+/// A name or path that is no part of a header. Functions cannot declare such names.
+pub(crate) fn input_headers(
+    inputs: &[Input],
+    paths: &[String],
+    failed: &[FailedInput],
+    headers: &mut HeaderMap,
+) -> Result<(), String> {
+    let given = inputs.iter().zip(paths);
+    let given = given.map(|(input, path)| (INPUT, &input.name, path.clone()));
+    let failed = failed.iter().map(|failed| {
+        // The problem is a text of the store.
+        let visible = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
+        let problem = failed.problem.chars().map(visible).collect();
+        (FAILED_INPUT, &failed.name, problem)
+    });
+    for (prefix, name, value) in given.chain(failed) {
+        let header = HeaderName::try_from(format!("{prefix}{name}"));
+        let (Ok(header), Ok(value)) = (header, HeaderValue::try_from(value)) else {
+            return Err(format!("input {name:?} cannot be named in a header"));
+        };
+        headers.insert(header, value);
+    }
+    Ok(())
+}
+
+/// Removes headers that a client has sent in place of these.
+pub(crate) fn strip(headers: &mut HeaderMap) {
+    let is_ours = |name: &&HeaderName| {
+        name.as_str().starts_with(INPUT) || name.as_str().starts_with(FAILED_INPUT)
+    };
+    let ours: Vec<HeaderName> = headers.keys().filter(is_ours).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_in_another_language_is_still_a_header() {
+        let failed = FailedInput {
+            name: "mask".to_owned(),
+            problem: "kein Schlüssel\r\nx: y".to_owned(),
+        };
+        let mut headers = HeaderMap::new();
+        input_headers(&[], &[], &[failed], &mut headers).unwrap();
+        assert_eq!(headers["pilot-failed-input-mask"], "kein Schl?ssel??x: y");
+        headers.insert("pilot-input-image", HeaderValue::from_static("/etc/passwd"));
+        headers.insert("pilot-inputs", HeaderValue::from_static("x"));
+        strip(&mut headers);
+        assert_eq!(
+            headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(),
+            ["pilot-inputs"]
+        );
+    }
+}

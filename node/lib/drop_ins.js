@@ -1,0 +1,258 @@
+// The drop-in for `@aws-sdk/client-s3`: GetObject and HeadObject answer from an input if it is the object that was asked for.
+//
+// `prepare` is called before the handler is loaded, and patches the client when it is loaded, by `require` or by `import`. A
+// client then has one more middleware, directly before the network. The response is decoded by the SDK itself. Ranges and
+// If-Match are answered. A request with a version, or with anything else that this file does not know, goes to the store. So does
+// a request for an object that the function has written itself during the invocation.
+'use strict';
+
+const Module = require('node:module');
+const { Readable } = require('node:stream');
+
+/** @typedef {import('./inputs.js').Input} Input */
+
+/**
+ * What the SDK is about to send.
+ * @typedef {{method: string, protocol: string, hostname: string, port?: number, path: string,
+ *   query?: Record<string, unknown>, headers: Record<string, string>}} Request
+ */
+
+const CLIENT = '@aws-sdk/client-s3';
+const CLIENT_FILE = /[\\/]@aws-sdk[\\/]client-s3[\\/]dist-cjs[\\/]index\.js$/;
+// What does not change which bytes are the answer.
+const HARMLESS_HEADERS = new Set([
+  'accept-encoding', 'amz-sdk-invocation-id', 'amz-sdk-request', 'authorization', 'content-length', 'content-type', 'host',
+  'user-agent', 'x-amz-checksum-mode', 'x-amz-content-sha256', 'x-amz-date', 'x-amz-request-payer', 'x-amz-security-token',
+  'x-amz-user-agent', 'x-amzn-trace-id',
+]); // prettier-ignore
+const READING = /^(?:Get|Head|List|Select)/;
+// All names of Amazon's S3 are one store, because the names of buckets are unique there. Access points have other names.
+const AMAZON = /^(?:(.+)\.)?s3(?:-fips|-accelerate)?(?:\.dualstack)?(?:[.-][a-z]{2}(?:-[a-z]+)+-\d)?\.amazonaws\.com$/;
+const DEFAULT_PORTS = /** @type {Record<string, string>} */ ({ 'http:': ':80', 'https:': ':443' });
+
+/** The inputs of the running invocations, by all URLs of the object. The newest is last. @type {Map<string, Input[]>} */
+const given = new Map();
+/** Clients that have the middleware. @type {WeakSet<object>} */
+const hooked = new WeakSet();
+let isPrepared = false;
+
+/**
+ * Installs the drop-ins for these kinds of stores.
+ * @param {string[]} kinds
+ */
+function prepare(kinds) {
+  if (!kinds.includes('s3') || isPrepared) {
+    return;
+  }
+  isPrepared = true;
+  const loader = /** @type {any} */ (Module);
+  const load = loader._load;
+  loader._load = function loadAndPatch(/** @type {unknown} */ request, /** @type {unknown[]} */ ...rest) {
+    const loaded = Reflect.apply(load, this, [request, ...rest]);
+    if (typeof request === 'string' && (request === CLIENT || CLIENT_FILE.test(request))) {
+      patch(loaded);
+    }
+    return loaded;
+  };
+}
+
+/**
+ * An invocation begins: its inputs are answers from now on.
+ * @param {Input[]} inputs
+ */
+function begin(inputs) {
+  for (const input of inputs) {
+    for (const place of places(input.store)) {
+      given.set(place, [...(given.get(place) ?? []), input]);
+    }
+  }
+}
+
+/**
+ * The invocation has ended.
+ * @param {Input[]} inputs
+ */
+function end(inputs) {
+  for (const input of inputs) {
+    for (const place of places(input.store)) {
+      const others = (given.get(place) ?? []).filter((other) => other !== input);
+      if (others.length > 0) {
+        given.set(place, others);
+      } else {
+        given.delete(place);
+      }
+    }
+  }
+}
+
+/**
+ * The URLs of the object, with the bucket in the path and in the host's name.
+ * @param {any} store `InvokeMeta.inputs[].store`
+ */
+function places(store) {
+  if (store?.kind !== 's3' || !isPrepared) {
+    return [];
+  }
+  const { protocol, host, pathname } = new URL(store.endpoint ?? 'https://s3.amazonaws.com');
+  const folder = pathname.replace(/\/$/, '');
+  const path = encoded(store.key);
+  const { bucket } = store;
+  const inPath = plain(protocol, host, `${folder}/${bucket}/${path}`);
+  const inHost = plain(protocol, `${bucket}.${host}`, `${folder}/${path}`);
+  return [...new Set([inPath, inHost])];
+}
+
+/**
+ * A URL without what makes no difference: the case of the host, a default port, and which of Amazon's names it is.
+ * @param {string} protocol
+ * @param {string} host with its port
+ * @param {string} path
+ */
+function plain(protocol, host, path) {
+  const port = DEFAULT_PORTS[protocol];
+  let name = host.toLowerCase();
+  if (port !== undefined && name.endsWith(port)) {
+    name = name.slice(0, -port.length);
+  }
+  const amazon = AMAZON.exec(name);
+  if (amazon !== null) {
+    return `${protocol}//s3.amazonaws.com${amazon[1] === undefined ? '' : `/${amazon[1]}`}${path}`;
+  }
+  return `${protocol}//${name}${path}`;
+}
+
+/**
+ * As the SDK encodes a key (RFC 3986).
+ * @param {string} key
+ */
+function encoded(key) {
+  const byte = (/** @type {string} */ char) => `%${char.charCodeAt(0).toString(16).toUpperCase()}`;
+  return key.split('/').map((part) => encodeURIComponent(part).replace(/[!'()*]/g, byte)).join('/');
+}
+
+/** @param {any} client the module's exports */
+function patch(client) {
+  const prototype = client?.S3Client?.prototype;
+  if (typeof prototype?.send !== 'function' || hooked.has(prototype)) {
+    return;
+  }
+  hooked.add(prototype);
+  const { send } = prototype;
+  prototype.send = function hookAndSend(/** @type {unknown[]} */ ...values) {
+    if (!hooked.has(this)) {
+      hooked.add(this);
+      const options = { step: 'deserialize', priority: 'low', name: 'pilotInputs', override: true };
+      this.middlewareStack.add(middleware, options);
+    }
+    return Reflect.apply(send, this, values);
+  };
+}
+
+/**
+ * @param {(args: any) => Promise<unknown>} next
+ * @param {{commandName?: string}} context
+ */
+function middleware(next, context) {
+  return async (/** @type {{request: Request}} */ args) => {
+    const response = given.size === 0 ? null : answer(context.commandName ?? '', args.request);
+    return response === null ? next(args) : { response };
+  };
+}
+
+/**
+ * The response, or null if the store must be asked.
+ * @param {string} command
+ * @param {Request} request
+ */
+function answer(command, request) {
+  const host = request.port ? `${request.hostname}:${request.port}` : request.hostname;
+  const place = plain(request.protocol, host, request.path);
+  if (command !== 'GetObjectCommand' && command !== 'HeadObjectCommand') {
+    if (!READING.test(command)) {
+      forget(place);
+    }
+    return null;
+  }
+  const input = given.get(place)?.at(-1);
+  const isKnown = Object.keys(request.query ?? {}).every((key) => key === 'x-id');
+  if (input === undefined || !isKnown) {
+    return null;
+  }
+  const wanted = span(request.headers, input);
+  if (wanted === null) {
+    return null;
+  }
+  const [first, last, isPart] = wanted;
+  /** @type {Record<string, string>} */
+  const headers = Object.fromEntries(input.store.headers);
+  headers['content-type'] ??= 'binary/octet-stream';
+  headers['content-length'] = String(last - first);
+  headers['accept-ranges'] = 'bytes';
+  headers['x-amz-request-id'] = 'PILOTLIGHT';
+  headers['x-pilot-input'] = input.name;
+  if (isPart) {
+    headers['content-range'] = `bytes ${first}-${last - 1}/${input.size}`;
+  }
+  const body = command === 'GetObjectCommand' ? input.stream(first, last) : Readable.from([]);
+  return { statusCode: isPart ? 206 : 200, reason: isPart ? 'Partial Content' : 'OK', headers, body };
+}
+
+/**
+ * The first byte, the end, and whether a range was asked for. Null if the request asks for something that only the store knows.
+ * @param {Record<string, string>} asked
+ * @param {Input} input
+ * @returns {[number, number, boolean] | null}
+ */
+function span(asked, input) {
+  const { size } = input;
+  /** @type {[number, number, boolean]} */
+  let found = [0, size, false];
+  for (const [header, value] of Object.entries(asked)) {
+    const name = header.toLowerCase();
+    if (HARMLESS_HEADERS.has(name)) {
+      continue;
+    }
+    if (name === 'range') {
+      const match = /^bytes=(\d*)-(\d*)$/.exec(value.trim());
+      if (match === null || (match[1] === '' && match[2] === '')) {
+        return null;
+      }
+      const [, begin, last] = match;
+      found =
+        begin === ''
+          ? [Math.max(size - Number(last), 0), size, true]
+          : [Number(begin), last === '' ? size : Math.min(Number(last) + 1, size), true];
+      if (found[0] >= found[1]) {
+        return null; // the store refuses it
+      }
+    } else if (name !== 'if-match' || !isTag(value, input)) {
+      return null;
+    }
+  }
+  return found;
+}
+
+/**
+ * @param {string} value
+ * @param {Input} input
+ */
+function isTag(value, input) {
+  const bare = (/** @type {string} */ tag) => tag.replace(/^"|"$/g, '');
+  const [, tag] = input.store.headers.find((/** @type {[string, string]} */ [name]) => name === 'etag') ?? [];
+  return tag !== undefined && bare(tag) === bare(value);
+}
+
+/**
+ * The function writes to this place, or to a bucket: from now on, the store answers.
+ * @param {string} place
+ */
+function forget(place) {
+  const folder = `${place.replace(/\/$/, '')}/`;
+  for (const other of [...given.keys()]) {
+    if (other === place || other.startsWith(folder)) {
+      given.delete(other);
+    }
+  }
+}
+
+module.exports = { prepare, begin, end };

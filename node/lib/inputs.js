@@ -1,0 +1,135 @@
+// `context.inputs`: data that the daemon has fetched for an invocation (PROTOCOL.md, "Inputs").
+//
+// Node cannot receive descriptors and cannot map memory. So each input has a path, which is valid during its invocation, and
+// its bytes are read when they are asked for. The drop-in (`drop_ins.js`) answers from the same objects.
+'use strict';
+
+const fs = require('node:fs');
+
+/**
+ * @typedef {object} InputMeta
+ * @property {string} name
+ * @property {number} len bytes
+ * @property {string} path
+ * @property {any} [store] what clients of its store call it
+ */
+
+/** @typedef {{name: string, problem: string}} FailedInputMeta */
+
+/** An optional input that could not be fetched, or a name that the function has not declared. */
+class InputError extends Error {
+  /** @param {string} message */
+  constructor(message) {
+    super(message);
+    this.name = 'InputError';
+  }
+}
+
+/** One input of an invocation. */
+class Input {
+  /** @type {Buffer | null} */
+  #buffer = null;
+  /** Streams that were made of it. @type {import('node:fs').ReadStream[]} */
+  #streams = [];
+
+  /** @param {InputMeta} meta */
+  constructor({ name, len, path, store }) {
+    this.name = name;
+    this.size = len;
+    this.path = path;
+    this.store = store;
+  }
+
+  /** Its bytes, read at the first call. Always the same Buffer. */
+  buffer() {
+    this.#buffer ??= fs.readFileSync(this.path);
+    return this.#buffer;
+  }
+
+  /**
+   * A stream of its bytes from `start` to before `end`. It is opened at once, so it can be read on after the invocation.
+   * @param {number} [start]
+   * @param {number} [end]
+   */
+  stream(start = 0, end = this.size) {
+    const fd = fs.openSync(this.path, 'r');
+    // The last byte is part of the range, so a range cannot be empty. The stream of an empty one begins at the end of the file.
+    const range = start < end ? { start, end: end - 1 } : { start: this.size };
+    const stream = fs.createReadStream('', { fd, ...range });
+    this.#streams.push(stream);
+    return stream;
+  }
+
+  /** Its invocation has ended: closes what nobody has begun to read. */
+  end() {
+    for (const stream of this.#streams.splice(0)) {
+      if (stream.readableFlowing === null && !stream.readableDidRead) {
+        stream.destroy();
+      }
+    }
+  }
+}
+
+/** The inputs of one invocation: `inputs.NAME` is a Buffer. A name that is also a method's is only for `buffer(name)`. */
+class Inputs {
+  /** @type {Map<string, Input>} */
+  #given = new Map();
+  /** @type {Map<string, string>} */
+  #failed;
+
+  /**
+   * @param {InputMeta[]} [given]
+   * @param {FailedInputMeta[]} [failed]
+   */
+  constructor(given = [], failed = []) {
+    this.#failed = new Map(failed.map(({ name, problem }) => [name, problem]));
+    for (const meta of given) {
+      this.#given.set(meta.name, new Input(meta));
+    }
+    for (const name of [...this.#given.keys(), ...this.#failed.keys()]) {
+      if (!(name in Inputs.prototype)) {
+        Object.defineProperty(this, name, { enumerable: this.#given.has(name), get: () => this.buffer(name) });
+      }
+    }
+  }
+
+  /**
+   * The bytes of an input, copied once per invocation.
+   * @param {string} name
+   */
+  buffer(name) {
+    return this.#input(name).buffer();
+  }
+
+  /**
+   * A path to read an input, also for programs that the function starts. It is valid during the invocation.
+   * @param {string} name
+   */
+  path(name) {
+    return this.#input(name).path;
+  }
+
+  /**
+   * A stream of an input, which needs no memory for all of it.
+   * @param {string} name
+   */
+  stream(name) {
+    return this.#input(name).stream();
+  }
+
+  /** @param {Inputs} inputs */
+  static all(inputs) {
+    return [...inputs.#given.values()];
+  }
+
+  /** @param {string} name */
+  #input(name) {
+    const input = this.#given.get(name);
+    if (input === undefined) {
+      throw new InputError(`input '${name}': ${this.#failed.get(name) ?? 'the function declares none of this name'}`);
+    }
+    return input;
+  }
+}
+
+module.exports = { Input, InputError, Inputs };

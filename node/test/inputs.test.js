@@ -1,0 +1,120 @@
+'use strict';
+
+const assert = require('node:assert');
+const fs = require('node:fs');
+const path = require('node:path');
+const { afterEach, test } = require('node:test');
+
+const dropIns = require('../lib/drop_ins.js');
+const { Inputs } = require('../lib/inputs.js');
+const { cleanUp, serving } = require('./harness.js');
+
+afterEach(cleanUp);
+
+/**
+ * The meta of an input whose file is in the worker's folder.
+ * @param {import('./harness.js').Worker} worker
+ * @param {string} name
+ * @param {string} text
+ */
+function given(worker, name, text) {
+  const file = path.join(worker.folder, name);
+  fs.writeFileSync(file, text);
+  return { name, kind: 'memory', len: text.length, path: file };
+}
+
+test('an input is a buffer, a path, a stream or an error', async () => {
+  const worker = await serving(`
+    exports.handler = async (event, { inputs }) => {
+      const chunks = [];
+      for await (const chunk of inputs.stream('photo')) chunks.push(chunk);
+      let problems = [];
+      for (const name of ['mask', 'unknown']) {
+        try { inputs.buffer(name); } catch (error) { problems.push(error.message); }
+      }
+      return [inputs.photo.toString(), String(Buffer.concat(chunks)), inputs.path('photo') !== '', Object.keys(inputs), problems];
+    };`);
+  const failed_inputs = [{ name: 'mask', problem: 'there is no such object' }];
+  const seen = await worker.result({}, { inputs: [given(worker, 'photo', 'pixels')], failed_inputs });
+  const problems = ["input 'mask': there is no such object", "input 'unknown': the function declares none of this name"];
+  assert.deepStrictEqual(seen, ['pixels', 'pixels', true, ['photo'], problems]);
+});
+
+test('an input with the name of a method is there by the method', async () => {
+  const worker = await serving('exports.handler = async (event, { inputs }) => inputs.buffer("path").toString();');
+  assert.strictEqual(await worker.result({}, { inputs: [given(worker, 'path', 'x')] }), 'x');
+});
+
+test('inputs belong to their invocation alone, and a function without any has an empty object', async () => {
+  const worker = await serving('exports.handler = async (event, { inputs }) => Object.keys(inputs);');
+  assert.deepStrictEqual(await worker.result({}, { inputs: [given(worker, 'a', '1')] }), ['a']);
+  assert.deepStrictEqual(await worker.result({}), []);
+});
+
+/** A stand-in for the SDK: what the drop-in needs of it. */
+class S3Client {
+  /** @type {any} */
+  middleware = null;
+  middlewareStack = { add: (/** @type {any} */ middleware) => (this.middleware = middleware) };
+
+  /** @param {any} command */
+  async send({ commandName, ...request }) {
+    const { response } = await this.middleware(async () => ({ response: 'of the store' }), { commandName })({ request });
+    return response;
+  }
+}
+
+test('requests are recognised by their URL in every form, and by nothing else', async () => {
+  const Module = /** @type {any} */ (require('node:module'));
+  const load = Module._load;
+  try {
+    Module._load = () => ({ S3Client });
+    dropIns.prepare(['s3']);
+    Module._load('@aws-sdk/client-s3');
+  } finally {
+    Module._load = load;
+  }
+  const stores = [
+    { kind: 's3', endpoint: 'http://Store.local:9000', bucket: 'photos', key: "a b/(c)'.png", headers: [['etag', '"1"']] },
+    { kind: 's3', bucket: 'photos', key: 'x', headers: [] },
+  ];
+  const file = path.join(fs.mkdtempSync('/tmp/pilot-node-'), 'x');
+  fs.writeFileSync(file, 'pixels');
+  const metas = stores.map((store, at) => ({ name: `i${at}`, len: 6, path: file, store }));
+  const inputs = Inputs.all(new Inputs(metas));
+  const client = new S3Client();
+  const get = { commandName: 'GetObjectCommand', protocol: 'http:', port: 9000, headers: {}, query: { 'x-id': 'GetObject' } };
+  const local = { ...get, hostname: 'store.local', path: '/photos/a%20b/%28c%29%27.png' };
+  const amazon = { ...get, protocol: 'https:', port: undefined, path: '/x' };
+  /** @param {any} request */
+  const input = async (request) => {
+    const response = await client.send(request);
+    response.body?.destroy();
+    return response.headers?.['x-pilot-input'] ?? null;
+  };
+  assert.strictEqual(await input(local), null, 'no invocation runs');
+  dropIns.begin(inputs);
+  for (const [request, expected] of /** @type {[any, string | null][]} */ ([
+    [local, 'i0'],
+    [{ ...local, hostname: 'photos.store.local', path: '/a%20b/%28c%29%27.png' }, 'i0'],
+    [{ ...local, headers: { 'If-Match': '"1"', Range: 'bytes=1-2' } }, 'i0'],
+    [{ ...local, headers: { 'If-Match': '"2"' } }, null],
+    [{ ...local, headers: { 'x-amz-server-side-encryption-customer-key': 'x' } }, null],
+    [{ ...local, query: { 'x-id': 'GetObject', versionId: '1' } }, null],
+    [{ ...local, port: 9001 }, null],
+    [{ ...local, protocol: 'https:' }, null],
+    [{ ...local, path: '/photos/a%20b' }, null],
+    [{ ...amazon, hostname: 'photos.s3.eu-west-1.amazonaws.com' }, 'i1'],
+    [{ ...amazon, hostname: 's3.dualstack.us-east-1.amazonaws.com', path: '/photos/x', port: 443 }, 'i1'],
+    [{ ...amazon, hostname: 'photos.s3-accesspoint.us-east-1.amazonaws.com' }, null],
+    [{ ...amazon, hostname: 'photos.s3.amazonaws.com.example.org' }, null],
+    [{ ...amazon, hostname: 'other.s3.amazonaws.com' }, null],
+  ])) {
+    assert.strictEqual(await input(request), expected, JSON.stringify(request));
+  }
+  await client.send({ ...local, commandName: 'DeleteObjectsCommand', path: '/photos', query: { delete: '' } });
+  assert.strictEqual(await input(local), null, 'the function may have deleted it');
+  dropIns.end(inputs);
+  assert.strictEqual(await input({ ...amazon, hostname: 'photos.s3.amazonaws.com' }), null);
+  fs.rmSync(path.dirname(file), { recursive: true });
+});

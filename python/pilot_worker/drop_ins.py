@@ -1,0 +1,163 @@
+"""Drop-ins: clients of stores answer from the inputs of the running invocations, so a function need not know of them.
+
+`prepare` is called before the handler is imported, and patches a client's module when it gets imported. What a client asks for
+is looked up among the inputs that have a `store` (PROTOCOL.md, `InvokeMeta`). Whatever is not there, or not exactly what was
+asked for, goes to the store as without a drop-in. An input is no longer an answer once its invocation has ended, or once the
+function itself has written to that object.
+
+- It is not a cache: nothing is looked up that is no input.
+- It knows no client. `drop_in_s3.py` and `drop_in_redis.py` do.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from . import inputs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, Callable, Dict, Hashable, Iterable, List, Optional
+
+    from .inputs import Input
+
+    Patch = Callable[[ModuleType], None]
+
+
+class Given:
+    """The inputs of the running invocations, by where they are in their store. One kind of store has one of these.
+
+    Threads use it at the same time. Changes are made one after the other; a look-up is one operation of a dictionary, and needs
+    no lock.
+    """
+
+    def __init__(self, places: Callable[[Dict[str, Any]], Iterable[Hashable]]) -> None:
+        self._places = places  # all names of an object, from `InvokeMeta.inputs[].store`
+        # Several invocations may have the same object. The newest is last.
+        self.by_place: Dict[Hashable, List[Input]] = {}
+        self._changing = threading.Lock()
+
+    def add(self, given: Input) -> None:
+        with self._changing:
+            for place in self._places(given.store):
+                self.by_place[place] = [*self.by_place.get(place, ()), given]
+
+    def remove(self, given: Input) -> None:
+        with self._changing:
+            for place in self._places(given.store):
+                others = [other for other in self.by_place.get(place, ()) if other is not given]
+                if others:
+                    self.by_place[place] = others
+                else:
+                    self.by_place.pop(place, None)
+
+    def newest(self, place: Hashable) -> Optional[Input]:
+        found = self.by_place.get(place)
+        return found[-1] if found else None
+
+    def forget(self, is_written: Callable[[Any], bool]) -> None:
+        """The function writes to these places: from now on, the store answers."""
+        with self._changing:
+            for place in [place for place in self.by_place if is_written(place)]:
+                del self.by_place[place]
+
+
+_kinds: Dict[str, Given] = {}
+_waiting: Dict[str, Patch] = {}
+
+
+def prepare(kinds: Iterable[str]) -> None:
+    """Installs the drop-ins for these kinds of stores. A kind that this worker does not know is left out."""
+    for kind in kinds:
+        if kind in _kinds:
+            continue
+        if kind == "s3":
+            from . import drop_in_s3
+
+            _kinds[kind] = drop_in_s3.given
+            patches = drop_in_s3.PATCHES
+        elif kind == "redis":
+            from . import drop_in_redis
+
+            _kinds[kind] = drop_in_redis.given
+            patches = drop_in_redis.PATCHES
+        else:
+            continue
+        for name, patch in patches.items():
+            after_import(name, patch)
+    inputs.watcher = sys.modules[__name__]
+
+
+def begin(given: Iterable[Input]) -> None:
+    """An invocation begins: its inputs are answers from now on."""
+    for one in given:
+        if one.store is not None and one.store["kind"] in _kinds:
+            _kinds[one.store["kind"]].add(one)
+
+
+def end(given: Iterable[Input]) -> None:
+    """The invocation has ended."""
+    for one in given:
+        if one.store is not None and one.store["kind"] in _kinds:
+            _kinds[one.store["kind"]].remove(one)
+
+
+def after_import(name: str, patch: Patch) -> None:
+    """Calls `patch` with the module: now if it is loaded, otherwise when it has been imported."""
+    module = sys.modules.get(name)
+    if module is not None:
+        _apply(patch, module)
+        return
+    _waiting[name] = patch
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def _apply(patch: Patch, module: ModuleType) -> None:
+    try:
+        patch(module)
+    except AttributeError:
+        pass  # a version of the client that is built differently: it always asks the store
+
+
+class _Finder:
+    """Finds the modules that somebody waits for, with the other finders, and gives them a loader that calls `_apply`."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _waiting:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self:
+                spec: Any = finder.find_spec(name, path, target)
+                if spec is not None:
+                    if spec.loader is not None:
+                        spec.loader = _Loader(spec.loader)
+                    return spec
+        return None
+
+
+class _Loader:
+    """The loader of a module, and what is done afterwards. The module gets its own loader back."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        patch = _waiting.pop(module.__name__, None)
+        if patch is not None:
+            _apply(patch, module)
+        if not _waiting and _finder in sys.meta_path:
+            sys.meta_path.remove(_finder)
+
+
+_finder: Any = _Finder()

@@ -1,0 +1,98 @@
+"""Drop-ins for clients of stores, with real clients that have no store to ask."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Functions
+from harness import Stream, invoke_meta
+from test_inputs import memory, send
+
+from pilot_worker import drop_in_s3
+
+SITE_PACKAGES = os.environ.get("PILOT_TEST_SITE_PACKAGES")
+CODE = """
+import boto3, redis
+
+s3 = boto3.client("s3", endpoint_url="http://127.0.0.1:9", region_name="us-east-1")
+
+def handler(event, context):
+    try:
+        if event["client"] == "redis":
+            return redis.Redis(port=9, db=event.get("db", 0)).get(event["key"]).decode()
+        return s3.get_object(Bucket="photos", Key=event["key"], **event.get("more", {}))["Body"].read().decode()
+    except Exception as error:
+        return type(error).__name__
+"""
+OBJECT = {"kind": "s3", "endpoint": "http://127.0.0.1:9", "bucket": "photos", "key": "a b.png", "headers": [["etag", '"1"']]}
+VALUE = {"kind": "redis", "host": "localhost", "port": 9, "database": 0, "key": "state"}
+
+
+Ask = Callable[..., Any]
+
+
+def asking(worker: Stream) -> Ask:
+    def ask(event: dict[str, Any], *stores: dict[str, Any]) -> Any:
+        described = [{"name": f"i{at}", "kind": "memory", "len": 6, "store": store} for at, store in enumerate(stores)]
+        meta = invoke_meta(**({"inputs": described} if described else {}))
+        send(worker, 1, meta, json.dumps(event).encode(), [memory(b"pixels") for _ in stores])
+        return json.loads(worker.frame()[3])
+
+    return ask
+
+
+@pytest.fixture
+def started(functions: Functions) -> Callable[[list[str]], Ask]:
+    if SITE_PACKAGES is None:
+        pytest.skip("drop-ins are not tested with real clients: PILOT_TEST_SITE_PACKAGES is not set")
+    paths = [str(functions.directory), SITE_PACKAGES]
+    return lambda kinds: asking(functions.worker(CODE, sys_path=paths, drop_ins=kinds))
+
+
+def test_clients_answer_from_inputs_while_the_invocation_runs(started: Callable[[list[str]], Ask]) -> None:
+    ask = started(["s3", "redis"])
+    here = {"client": "s3", "key": "a b.png"}
+    value = {"client": "redis", "key": "state"}
+    assert ask(here, OBJECT, VALUE) == ask(value, OBJECT, VALUE) == "pixels"
+    # Nothing of it is left, and the clients cannot ask the store.
+    assert ask(here) == "NoCredentialsError"
+    assert ask(value) == "ConnectionError"
+    for miss, store in [
+        ({**here, "key": "b.png"}, OBJECT),
+        (here, {**OBJECT, "bucket": "other"}),
+        (here, {**OBJECT, "endpoint": "http://127.0.0.1:10"}),
+        (here, {key: OBJECT[key] for key in OBJECT if key != "endpoint"}),
+        ({**here, "more": {"VersionId": "1"}}, OBJECT),
+        ({**here, "more": {"IfNoneMatch": '"1"'}}, OBJECT),
+        ({**here, "more": {"ExpectedBucketOwner": "1"}}, OBJECT),
+    ]:
+        assert ask(miss, store) == "NoCredentialsError", miss
+    for change in ({"key": "other"}, {"db": 1}):
+        assert ask({**value, **change}, VALUE) == "ConnectionError", change
+
+
+def test_without_drop_ins_clients_are_as_they_were(started: Callable[[list[str]], Ask]) -> None:
+    ask = started([])
+    assert ask({"client": "s3", "key": "a b.png"}, OBJECT) == "NoCredentialsError"
+    assert ask({"client": "redis", "key": "state"}, VALUE) == "ConnectionError"
+
+
+@pytest.mark.parametrize(
+    ("url", "plain"),
+    [
+        ("http://Store.local:80/b/K", "http://store.local/b/K"),
+        ("https://store.local:80/b/K", "https://store.local:80/b/K"),
+        ("https://b.s3.eu-west-1.amazonaws.com/k", "https://s3.amazonaws.com/b/k"),
+        ("https://s3.dualstack.us-east-1.amazonaws.com:443/b/k", "https://s3.amazonaws.com/b/k"),
+        ("https://my.b.s3-fips.us-gov-west-1.amazonaws.com/k", "https://s3.amazonaws.com/my.b/k"),
+        ("https://b.s3-accelerate.amazonaws.com/k", "https://s3.amazonaws.com/b/k"),
+        ("https://b.s3-accesspoint.eu-west-1.amazonaws.com/k", "https://b.s3-accesspoint.eu-west-1.amazonaws.com/k"),
+        ("https://b.s3.amazonaws.com.example.org/k", "https://b.s3.amazonaws.com.example.org/k"),
+    ],
+)
+def test_a_url_is_compared_without_what_makes_no_difference(url: str, plain: str) -> None:
+    assert drop_in_s3._plain(url) == plain
