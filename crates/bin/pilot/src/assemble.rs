@@ -13,7 +13,7 @@ use pilot_data::Data;
 use pilot_deploy::{
     ArchiveLimits, DeployConfig, Deployer, EnvironmentConfig, Reserve, StoreLimits, VERSIONS_KEPT,
 };
-use pilot_gateway::{Control, GatewayConfig, RefusedConnections};
+use pilot_gateway::{BodyFiles, Control, GatewayConfig, RefusedConnections};
 use pilot_invoke::Invoker;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform, Secrets};
@@ -138,6 +138,7 @@ pub(crate) fn assemble(
             ..pilot_invoke::Limits::default()
         },
     );
+    let slow_bodies = slow_bodies(config, &reserve);
     let deployer = Deployer::open(
         deploy_config(config, &engines, reserve)?,
         Arc::clone(&invoker) as Arc<dyn Platform>,
@@ -187,6 +188,7 @@ pub(crate) fn assemble(
             refused,
             hosts: config.hosts.clone(),
             answers,
+            slow_bodies,
             ..GatewayConfig::default()
         },
         functions_url,
@@ -290,6 +292,17 @@ fn deploy_config(
         ..EnvironmentConfig::default()
     };
     Ok(deploy)
+}
+
+/// Where request bodies are kept that arrive slowly.
+fn slow_bodies(config: &DaemonConfig, reserve: &Arc<Reserve>) -> Option<BodyFiles> {
+    let bytes_max = usize::try_from(config.limits.bodies_disk_mb).ok()? << 20;
+    let reserve = Arc::clone(reserve);
+    (bytes_max > 0).then(|| BodyFiles {
+        dir: config.data_dir.clone(),
+        bytes_max,
+        has_room: Arc::new(move || reserve.has_room_beyond()),
+    })
 }
 
 fn forecaster() -> MakeForecaster {

@@ -98,6 +98,8 @@ pub(crate) struct Limits {
     /// Highest number of MiB of code, environments and layers on the disk. By default three quarters of the file system of the data
     /// directory.
     pub(crate) disk_mb: Option<u64>,
+    /// Highest number of MiB of the disk for request bodies that arrive slowly; 0: they stay in memory.
+    pub(crate) bodies_disk_mb: u32,
     /// Highest number of waiting requests of one function.
     pub(crate) queue: usize,
     /// Highest number of open connections to the address for functions.
@@ -132,6 +134,7 @@ impl Default for Limits {
             workers: None,
             functions: 1000,
             disk_mb: None,
+            bodies_disk_mb: 256,
             queue: 1000,
             connections: 1024,
             connections_per_address: None,

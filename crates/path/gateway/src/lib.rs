@@ -43,6 +43,7 @@ use std::sync::Arc;
 use pilot_invoke::Invoker;
 
 pub use accept::Drained;
+pub use body::disk::BodyFiles;
 pub use config::GatewayConfig;
 pub use connection::pace::ReadPace;
 pub use forward::TrustForwarded;
