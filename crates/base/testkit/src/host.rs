@@ -169,8 +169,9 @@ impl FakeHost {
     pub fn key_of(version: &Version) -> RuntimeKey {
         let config = &version.config;
         let base = match &config.runtime {
-            Runtime::Container(ContainerRuntime { image, .. }) => Base::Container {
+            Runtime::Container(ContainerRuntime { image, disk, .. }) => Base::Container {
                 image: image.clone(),
+                disk: *disk,
             },
             Runtime::Node(_) => Base::Native {
                 interpreter: Some(PathBuf::from("/usr/bin/node")),

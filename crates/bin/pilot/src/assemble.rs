@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness};
-use pilot_container::{ContainerConfig, ContainerHost};
+use pilot_container::{ContainerConfig, ContainerGroup, ContainerHost};
 use pilot_data::Data;
 use pilot_deploy::{
     ArchiveLimits, DeployConfig, Deployer, EnvironmentConfig, Reserve, StoreLimits, VERSIONS_KEPT,
@@ -210,6 +210,14 @@ fn engines(
         builds_memory_mb: config.build.total_memory_mb,
     };
     let total = room::total(configured, isolation.around());
+    let group = match (
+        &config.container_cgroup_parent,
+        isolation.group_for_containers(),
+    ) {
+        (Some(named), _) => ContainerGroup::Named(named.clone()),
+        (None, Some(folder)) => ContainerGroup::Folder(folder.display().to_string()),
+        (None, None) => ContainerGroup::Engine,
+    };
     let machine = Machine::new(
         EngineConfig {
             dir: config.data_dir.join("run"),
@@ -231,6 +239,7 @@ fn engines(
         data_dir: config.data_dir.clone(),
         tmp_bytes_max: limits.tmp_mb << 20,
         pids_max: limits.pids,
+        group,
         volume: limits.volume(),
         answers: answers.clone(),
         secrets: Arc::clone(secrets),

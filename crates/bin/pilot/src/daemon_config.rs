@@ -57,6 +57,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) outbound_cidr: Ipv4Net,
     /// The Docker Engine that runs containers, `unix:///path`. `None`: `DOCKER_HOST`, or Docker's default socket.
     pub(crate) container_engine: Option<String>,
+    /// The control group around containers, as the engine names it. `None`: the daemon's.
+    pub(crate) container_cgroup_parent: Option<String>,
     /// Format of the daemon's own log.
     pub(crate) log_format: LogFormat,
     /// Level of the daemon's own log.
@@ -209,6 +211,7 @@ struct File {
     hosts: Vec<String>,
     outbound_cidr: Option<Ipv4Net>,
     container_engine: Option<String>,
+    container_cgroup_parent: Option<String>,
     log: Log,
     limits: Limits,
     build: Build,
@@ -306,6 +309,7 @@ impl DaemonConfig {
                 .outbound_cidr
                 .unwrap_or(pilot_sandbox::OUTBOUND_CIDR_DEFAULT),
             container_engine: file.container_engine,
+            container_cgroup_parent: file.container_cgroup_parent,
             log_format,
             log_level: level,
             limits: file.limits,
@@ -501,6 +505,12 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         bail!(
             "{}: container_engine is \"{engine}\", must be a socket on this machine, for example \
              \"unix:///var/run/docker.sock\"",
+            path.display()
+        );
+    }
+    if file.container_cgroup_parent.as_deref() == Some("") {
+        bail!(
+            "{}: container_cgroup_parent is empty: leave it out, or name a slice of systemd (pilotlight-containers.slice) or a path",
             path.display()
         );
     }

@@ -6,6 +6,7 @@
 //!   sN/                    a template, a worker or a runtime
 //!   builds/                all builds, with a limit of memory of their own
 //!     sN/                  a build
+//!   containers/            all containers; their engine makes it and the groups in it
 //! ```
 //!
 //! A process joins by writing `0` to the group's join files, which the daemon has opened. The kernel checks the rights of the
@@ -117,7 +118,7 @@ impl Hierarchy {
             layout,
             leftover: Mutex::default(),
         };
-        for base in inner.layout.folders() {
+        for base in inner.layout.folders().iter().chain(inner.layout.engines()) {
             remove_orphans(base);
         }
         Ok(Self {
@@ -131,6 +132,16 @@ impl Hierarchy {
         match self.inner.layout {
             Layout::V1(_) => 1,
             Layout::V2(_) => 2,
+        }
+    }
+
+    /// The folder for containers, from the root of the hierarchy that limits memory. It has the limits of everything below the
+    /// daemon.
+    #[must_use]
+    pub fn for_containers(&self) -> &Path {
+        match &self.inner.layout {
+            Layout::V1(folders) => folders.containers(),
+            Layout::V2(folder) => folder.containers(),
         }
     }
 
@@ -173,8 +184,9 @@ impl Drop for Inner {
         for folder in self.leftover.get_mut().iter() {
             remove(folder);
         }
-        for base in self.layout.folders() {
+        for base in self.layout.folders().iter().chain(self.layout.engines()) {
             remove(&base.join(Branch::Builds.folder()));
+            remove(&base.join(CONTAINERS));
             remove(base);
         }
     }
@@ -187,7 +199,24 @@ impl Layout {
             Self::V2(folder) => folder.all(),
         }
     }
+
+    /// This daemon's folder in the hierarchies that only engines use.
+    fn engines(&self) -> &[PathBuf] {
+        match self {
+            Self::V1(folders) => folders.engines(),
+            Self::V2(_) => &[],
+        }
+    }
 }
+
+/// The group for containers in a daemon's folder, from the root of the hierarchy.
+fn for_containers(folder: &Path, mount: &Path) -> PathBuf {
+    let own = folder.strip_prefix(mount).unwrap_or(folder);
+    Path::new("/").join(own).join(CONTAINERS)
+}
+
+/// The folder of the groups of containers, below a daemon's.
+const CONTAINERS: &str = "containers";
 
 /// Levels of groups below a daemon's folder.
 const DEPTH_MAX: u32 = 3;

@@ -172,6 +172,12 @@ impl Isolation {
             .map_or_else(Around::default, Hierarchy::around)
     }
 
+    /// The control group for containers below the daemon's, from the root of the hierarchy; `None` if the machine has no cgroups.
+    #[must_use]
+    pub fn group_for_containers(&self) -> Option<&Path> {
+        self.cgroups.as_ref().map(Hierarchy::for_containers)
+    }
+
     /// Whether `network = "outbound"` is available.
     ///
     /// # Errors

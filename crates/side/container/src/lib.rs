@@ -26,5 +26,5 @@ mod volume;
 mod watch;
 
 pub use host::ContainerHost;
-pub use parts::ContainerConfig;
+pub use parts::{ContainerConfig, ContainerGroup};
 pub use volume::{VolumeLimit, available};

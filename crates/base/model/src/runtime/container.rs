@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{KeyProblem, KeyValue, NodeNeed, PythonNeed, RuntimeKind, RuntimeSpec, Trial};
-use crate::checks::{check_command, check_image, check_ready, one_of};
-use crate::choices::{Contract, Interface};
+use crate::checks::{check_command, check_image, check_ready, in_range, one_of};
+use crate::choices::{Contract, Interface, RootAccess};
 use crate::environment::Node;
-use crate::runtime_key::Base;
+use crate::runtime_key::{Base, ContainerDisk};
 use crate::spec::FunctionSpec;
 
 /// A container of an image.
@@ -23,6 +23,9 @@ pub struct ContainerRuntime {
     pub command: Option<Vec<String>>,
     /// As for `http`.
     pub ready: Option<String>,
+    /// What it may write.
+    #[serde(default)]
+    pub disk: ContainerDisk,
 }
 
 impl Default for ContainerRuntime {
@@ -32,6 +35,7 @@ impl Default for ContainerRuntime {
             contract: Contract::Http,
             command: None,
             ready: None,
+            disk: ContainerDisk::default(),
         }
     }
 }
@@ -50,7 +54,15 @@ impl RuntimeKind for ContainerRuntime {
     }
 
     fn keys(&self) -> &'static [&'static str] {
-        &["command", "ready", "image", "contract", "handler"]
+        &[
+            "command",
+            "ready",
+            "image",
+            "contract",
+            "handler",
+            "root",
+            "volume_mb",
+        ]
     }
 
     fn read(&mut self, keys: &FunctionSpec) -> Result<(), KeyProblem> {
@@ -60,6 +72,13 @@ impl RuntimeKind for ContainerRuntime {
             .map_err(|problem| ("image", problem))?;
         self.contract = one_of(keys.contract.as_deref(), Contract::Http, Contract::ALL)
             .map_err(|problem| ("contract", problem))?;
+        self.disk.root = one_of(keys.root.as_deref(), RootAccess::Writable, RootAccess::ALL)
+            .map_err(|problem| ("root", problem))?;
+        self.disk.volume_mb = keys
+            .volume_mb
+            .map(|size| in_range(size, VOLUME_MB_LEAST, VOLUME_MB_MOST))
+            .transpose()
+            .map_err(|problem| ("volume_mb", problem))?;
         if self.contract == Contract::Shim && self.command.is_none() {
             let missing = "is missing: contract = \"shim\" needs the command that is given each event, for example \
                            [\"/bin/sh\", \"handler.sh\"]";
@@ -91,6 +110,12 @@ impl RuntimeKind for ContainerRuntime {
         }
         chosen.extend(command.map(|command| ("command", KeyValue::Words(command))));
         chosen.extend(ready.map(|ready| ("ready", KeyValue::Text(ready))));
+        if self.disk.root != RootAccess::Writable {
+            let root = self.disk.root.as_str().to_owned();
+            chosen.push(("root", KeyValue::Text(root)));
+        }
+        let volume = self.disk.volume_mb.map(KeyValue::Number);
+        chosen.extend(volume.map(|size| ("volume_mb", size)));
         chosen
     }
 
@@ -152,6 +177,7 @@ impl RuntimeKind for ContainerRuntime {
     ) -> Result<(), String> {
         spec.base = Base::Container {
             image: self.image.clone(),
+            disk: self.disk,
         };
         Ok(())
     }
@@ -160,7 +186,8 @@ impl RuntimeKind for ContainerRuntime {
         let own = || "the image's own".to_owned();
         let command = self.command().map_or_else(own, |words| words.join(" "));
         let contract = self.contract.as_str().to_owned();
-        vec![("contract", contract), ("command", command)]
+        let root = self.disk.root.as_str().to_owned();
+        vec![("contract", contract), ("command", command), ("root", root)]
     }
 
     fn trial(&self, _handler: &str) -> Trial {
@@ -178,3 +205,7 @@ impl RuntimeKind for ContainerRuntime {
         }
     }
 }
+
+/// The smallest file system that has room for its own structures, MiB.
+const VOLUME_MB_LEAST: u32 = 16;
+const VOLUME_MB_MOST: u32 = 1 << 20;

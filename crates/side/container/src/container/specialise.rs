@@ -67,6 +67,7 @@ impl Container {
             contract,
             command,
             ready,
+            ..
         }) = &version.config.runtime
         else {
             return Err(not_a_container(&version));

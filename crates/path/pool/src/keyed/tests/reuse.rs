@@ -244,6 +244,7 @@ async fn a_version_whose_runtime_no_host_makes_is_refused() {
             contract: pilot_model::Contract::Http,
             command: None,
             ready: None,
+            ..Default::default()
         });
     });
     let error = bench.try_start(&version).await.unwrap_err();
