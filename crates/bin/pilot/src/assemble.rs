@@ -29,6 +29,7 @@ use tower::ServiceExt;
 use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::data::data_config;
 use crate::room::Configured;
+use crate::tls::Certificate;
 use crate::{room, sealing, tokens};
 
 /// The daemon, ready to serve.
@@ -40,6 +41,8 @@ pub(crate) struct Daemon {
     pub(crate) observations: Arc<Observations>,
     pub(crate) bus: Arc<Bus>,
     pub(crate) gateway: GatewayConfig,
+    /// The certificates of the listeners; set when the daemon listens.
+    pub(crate) certificates: Arc<OnceLock<Vec<Arc<Certificate>>>>,
     /// Where functions are called; set when the daemon listens there.
     pub(crate) functions_url: Arc<OnceLock<String>>,
 }
@@ -150,11 +153,13 @@ pub(crate) fn assemble(
     let refused = Arc::new(RefusedConnections::default());
     let refused_counts = Arc::clone(&refused);
     let functions_url = Arc::new(OnceLock::new());
+    let certificates = Arc::new(OnceLock::new());
     let admin = Admin::new(
         AdminParts {
             control: Arc::new(deployer.clone()),
             tokens: Arc::clone(&tokens),
             secrets,
+            certificates: ends_of(&certificates),
             refused_connections: Arc::new(move || refused_counts.counts().to_vec()),
             observations: Arc::clone(&observations),
             metrics,
@@ -191,7 +196,20 @@ pub(crate) fn assemble(
             slow_bodies,
             ..GatewayConfig::default()
         },
+        certificates,
         functions_url,
+    })
+}
+
+/// When certificates end, for the metrics.
+fn ends_of(
+    certificates: &Arc<OnceLock<Vec<Arc<Certificate>>>>,
+) -> Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync> {
+    let certificates = Arc::clone(certificates);
+    Arc::new(move || {
+        let all = certificates.get().into_iter().flatten();
+        all.filter_map(|one| Some((one.key(), one.ends()?)))
+            .collect()
     })
 }
 
