@@ -320,6 +320,68 @@ fn a_renewed_certificate_is_served_without_a_restart_and_a_broken_one_is_not() {
 }
 
 #[test]
+fn bench_measures_over_tls_and_trusts_the_same_authorities() {
+    let (authority, files) = (Authority::new(), Files::new());
+    authority.sign("localhost", &files);
+    let config = format!("hosts = [\"localhost\"]\n{}", files.keys(""));
+    let daemon = daemon_with(options(&config));
+    let long = "def handler(event, context):\n    return 'x' * event\n";
+    daemon.upload_code("lab", &plain(), long);
+    let profile = files.0.path().join("load.toml");
+    fs::write(
+        &profile,
+        "[[phases]]\nname = \"only\"\nduration_s = 0.5\nrate = 40\n",
+    )
+    .unwrap();
+    let profile = profile.display().to_string();
+    let authorities = authority.file().display().to_string();
+    let bench = |words: &[&str]| -> Value {
+        let words = [&["bench"], words, &["--json", "--cacert", &authorities]].concat();
+        serde_json::from_str(&daemon.cli_ok(&words)).unwrap()
+    };
+    // Answers of several TLS records, and longer than the client's buffer; on one connection, on several, and in a burst.
+    for (size, connections) in [("2", "1"), ("2", "4"), ("1000000", "1"), ("1000000", "3")] {
+        let warm = bench(&["warm", "lab", "-n", "12", "-c", connections, "--data", size]);
+        assert_eq!(warm["status"]["200"], 12, "{warm}");
+    }
+    let burst = bench(&["burst", "lab", "-c", "3", "-n", "2", "--data", "100000"]);
+    assert_eq!(burst["status"]["200"], 6, "{burst}");
+    let words = ["load", &profile, "--target", "lab", "--body-text", "100000"];
+    let load = bench(&words);
+    assert_eq!(load["total"]["answered"], 20, "{load}");
+
+    let other = Authority::new();
+    let other_file = other.file().display().to_string();
+    let url = format!("{}/healthz", https(&daemon));
+    for words in [
+        &[
+            "bench",
+            "warm",
+            "--url",
+            &url,
+            "-n",
+            "1",
+            "--cacert",
+            &other_file,
+        ][..],
+        &[
+            "bench",
+            "load",
+            &profile,
+            "--target",
+            &url,
+            "--cacert",
+            &other_file,
+        ],
+    ] {
+        let output = daemon.cli(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains("authority that is not trusted"), "{said}");
+    }
+}
+
+#[test]
 fn the_end_of_a_certificate_is_told_and_refuses_nothing() {
     let (authority, files) = (Authority::new(), Files::new());
     authority.sign_until("localhost", &files, 2020);
