@@ -20,6 +20,7 @@ mod output;
 mod parts;
 mod program_worker;
 mod reaper;
+mod secret_files;
 mod shim;
 mod usage;
 mod volume;

@@ -101,7 +101,8 @@ pub(crate) fn unmake(at: &Path) -> io::Result<()> {
     run(Command::new("umount").arg("--lazy").arg(at))
 }
 
-fn is_mounted(at: &Path) -> bool {
+/// Whether a file system is mounted at this folder.
+pub(crate) fn is_mounted(at: &Path) -> bool {
     let device = |path: &Path| fs::symlink_metadata(path).ok().map(|found| found.dev());
     let around = at.parent().and_then(device);
     device(at).is_some_and(|own| around.is_some_and(|around| own != around))

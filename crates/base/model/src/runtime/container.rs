@@ -150,12 +150,6 @@ impl RuntimeKind for ContainerRuntime {
         Some(reason.to_owned())
     }
 
-    fn no_secret_files(&self) -> Option<String> {
-        let reason = "a container cannot have a secret as a file: leave file out, so that the variable has the value (`docker inspect` does \
-                      not show it)";
-        Some(reason.to_owned())
-    }
-
     fn needs_code(&self) -> bool {
         false
     }

@@ -15,6 +15,7 @@ use pilot_protocols::{HttpWorker, Instance, ProvidedWorker, Start};
 
 use super::{Container, cannot};
 use crate::environment;
+use crate::folder::SECRETS_INSIDE;
 use crate::instance::{ContainerInstance, Inside};
 use crate::output::Output;
 use crate::parts::{not_a_container, now};
@@ -83,10 +84,20 @@ impl Container {
         }
         let wanted = &version.config.secrets;
         let secrets = self.parts.config.secrets.values(wanted);
-        // Containers cannot have files. The engine does not see these variables: the program gets them from the shim.
-        let secrets = secrets.map_err(|error| StartError::Runtime {
+        // The engine does not see these variables: the program gets them from the shim.
+        let mut secrets = secrets.map_err(|error| StartError::Runtime {
             problem: error.to_string(),
             output: String::new(),
+        })?;
+        for (variable, used) in wanted {
+            if let Some(file) = &used.file {
+                let path = format!("{SECRETS_INSIDE}/{file}");
+                secrets.environment.insert(variable.clone(), path);
+            }
+        }
+        let shown = self.show_secrets(std::mem::take(&mut secrets.files)).await;
+        shown.map_err(|error| StartError::Sandbox {
+            problem: format!("give a container its secrets as files: {error}"),
         })?;
         let secrets = secrets.environment;
         let code = (*contract == Contract::Shim).then_some(&*version);

@@ -28,6 +28,7 @@ pub(crate) fn all() -> Vec<(&'static str, Check)> {
         contracts::memory_over_the_limit_is_out_of_memory,
         contracts::a_full_volume_is_told_to_who_filled_it_and_fills_nothing_else,
         contracts::a_read_only_root_and_a_smaller_volume_are_what_a_function_asked_for,
+        contracts::secrets_are_files_in_memory_for_their_function_alone,
         contracts::containers_are_in_the_daemons_group_and_under_its_limit,
         contracts::a_container_sees_the_network_it_was_given,
         contracts::a_container_is_kept_from_the_credentials_of_its_machine,

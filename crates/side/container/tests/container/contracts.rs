@@ -336,6 +336,57 @@ pub(crate) async fn a_read_only_root_and_a_smaller_volume_are_what_a_function_as
     assert!(error.to_string().contains("limits.volume_mb"), "{error}");
 }
 
+const READER: &str = r#"
+import json, os
+found = {}
+path = os.environ.get("TLS_KEY")
+if path:
+    found["path"] = path
+    found["text"] = open(path).read()
+    found["mode"] = oct(os.stat(path).st_mode & 0o777)
+    found["kind"] = [line.split()[2] for line in open("/proc/self/mounts") if line.split()[1] == os.path.dirname(path)]
+else:
+    try:
+        found["names"] = os.listdir("/.pilot/secrets")
+    except OSError as error:
+        found["names"] = []
+print(json.dumps(found))
+"#;
+
+pub(crate) async fn secrets_are_files_in_memory_for_their_function_alone(stage: Stage) {
+    let host = stage.host();
+    let spec = Spec {
+        image: PYTHON,
+        contract: "shim",
+        command: &["python3", "read.py"],
+        code: &[("read.py", READER)],
+        secret_files: &[("TLS_KEY", "tls-key", "tls.key")],
+        ..Spec::default()
+    };
+    let version = stage.version("with", &spec);
+    let without = Spec {
+        secret_files: &[],
+        ..spec
+    };
+    let other = stage.version("without", &without);
+    let runtime = prewarmed(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let found: Value = serde_json::from_str(&answer(&worker, "{}").await.0).unwrap();
+    assert_eq!(found["path"], "/.pilot/secrets/tls.key", "{found}");
+    assert_eq!(found["text"], "the key\n");
+    assert_eq!(found["mode"], "0o400");
+    assert_eq!(found["kind"], json!(["tmpfs"]), "{found}");
+    drop(worker);
+    runtime.clean().await.unwrap();
+    let worker = specialise(&runtime, &other).await.unwrap();
+    let found: Value = serde_json::from_str(&answer(&worker, "{}").await.0).unwrap();
+    assert_eq!(found["names"], json!([]), "{found}");
+    drop((worker, runtime));
+    host.settled().await;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(&stage.dir.path().display().to_string()));
+}
+
 /// The folder of the hierarchy that limits memory, and the file of the limit.
 fn memory_groups() -> (&'static Path, &'static str) {
     let v1 = Path::new("/sys/fs/cgroup/memory");

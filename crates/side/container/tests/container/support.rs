@@ -9,6 +9,7 @@ use pilot_container::{ContainerConfig, ContainerGroup, ContainerHost, VolumeLimi
 use pilot_model::ports::{
     Answer, Call, Done, PrewarmedRuntime, RuntimeHost, StartError, Worker, WorkerFault,
 };
+use pilot_model::secret::{SecretSpec, SecretTable};
 use pilot_model::{
     Environment, EnvironmentId, FunctionSpec, Instant, Version, VersionId, WorkerId,
 };
@@ -190,6 +191,17 @@ pub(crate) fn version(dir: &Path, name: &str, spec: &Spec<'_>) -> Arc<Version> {
         network: spec.network.map(str::to_owned),
         root: spec.root.map(str::to_owned),
         volume_mb: spec.volume_mb,
+        secrets: spec
+            .secret_files
+            .iter()
+            .map(|(variable, secret, file)| {
+                let table = SecretTable {
+                    secret: (*secret).to_owned(),
+                    file: Some((*file).to_owned()),
+                };
+                ((*variable).to_owned(), SecretSpec::Table(table))
+            })
+            .collect(),
         owner: Some("owner".to_owned()),
         environment: [("OWN".to_owned(), "own value".to_owned())].into(),
         ..FunctionSpec::default()
@@ -220,6 +232,8 @@ pub(crate) struct Spec<'a> {
     pub(crate) network: Option<&'a str>,
     pub(crate) root: Option<&'a str>,
     pub(crate) volume_mb: Option<u32>,
+    /// Variable, secret and file of each.
+    pub(crate) secret_files: &'a [(&'a str, &'a str, &'a str)],
 }
 
 /// A function whose program is this shell script.
@@ -251,7 +265,9 @@ pub(crate) fn host_in(dir: &Path, engine: &str, group: ContainerGroup) -> Contai
         group,
         volume: VolumeLimit::IfPossible(VOLUME_BYTES),
         answers: pilot_protocols::MemoryBudget::default(),
-        secrets: std::sync::Arc::new(pilot_testkit::FixedSecrets::default()),
+        secrets: std::sync::Arc::new(pilot_testkit::FixedSecrets(
+            [("tls-key".to_owned(), "the key\n".to_owned())].into(),
+        )),
     })
 }
 
