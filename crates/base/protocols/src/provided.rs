@@ -46,7 +46,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::extensions::{Extensions, invoke_notice};
-use self::queue::{CameUp, Event, Heard, InvocationQueue, Refused};
+use self::queue::{CameUp, Event, InvocationQueue, Posted, Refused};
 use self::stream::{Beginning, Piece, Streamed};
 use self::times::Times;
 use self::worksite::Worksite;
@@ -164,20 +164,20 @@ impl ProvidedWorker {
             }
         }
         match heard.await {
-            Ok(Heard::Result(body, times)) => {
+            Ok(Posted::Result(body, times)) => {
                 Ok(Answer::Result(body, self.done(times, times.first_byte)))
             }
-            Ok(Heard::Error(body, times)) => {
+            Ok(Posted::Error(body, times)) => {
                 Ok(Answer::Error(body, self.done(times, times.first_byte)))
             }
-            Ok(Heard::Truncated(times)) => self.broken(times).await,
-            Ok(Heard::Stream(streamed)) => self.begin(call.stream, streamed).await,
+            Ok(Posted::Truncated(times)) => self.broken(times).await,
+            Ok(Posted::Stream(streamed)) => self.begin(call.stream, streamed).await,
             Err(_) => Err(life.fault_of(life.ended().await)),
         }
     }
 
     /// The answer to the next poll.
-    fn event(&self, call: &Call, caller: oneshot::Sender<Heard>) -> Result<Event, String> {
+    fn event(&self, call: &Call, caller: oneshot::Sender<Posted>) -> Result<Event, String> {
         let head = &call.head;
         let mut headers = HeaderMap::with_capacity(HEADERS_LEN);
         let mut set = |name: &'static HeaderName, value: &str| {

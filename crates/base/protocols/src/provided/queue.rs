@@ -42,7 +42,7 @@ struct QueueState {
 
 #[derive(Debug)]
 struct Open {
-    caller: oneshot::Sender<Heard>,
+    caller: oneshot::Sender<Posted>,
     taken: Instant,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Event {
     /// The event for extensions, if there are any.
     pub(super) notice: Option<Notice>,
     /// Receives the answer.
-    pub(super) caller: oneshot::Sender<Heard>,
+    pub(super) caller: oneshot::Sender<Posted>,
 }
 
 /// An event that a poll has taken.
@@ -71,7 +71,7 @@ pub(super) struct Taken {
 
 /// The result of an invocation.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum Posted {
     /// The runtime posted a response.
     Result(Bytes, Times),
     /// The runtime posted an error (Lambda's error body).
@@ -109,7 +109,7 @@ pub(super) struct OutOfTurn;
 /// An invocation whose answer is arriving. Dropping it unsettled means that the answer is incomplete.
 #[derive(Debug)]
 pub(super) struct Answering {
-    caller: Option<oneshot::Sender<Heard>>,
+    caller: Option<oneshot::Sender<Posted>>,
     times: Times,
 }
 
@@ -257,22 +257,22 @@ impl Answering {
     /// The answer is a response in one piece.
     pub(super) fn result(self, body: Bytes) {
         let times = self.times;
-        self.settle(Heard::Result(body, times));
+        self.settle(Posted::Result(body, times));
     }
 
     /// The answer is an error.
     pub(super) fn error(self, body: Bytes) {
         let times = self.times;
-        self.settle(Heard::Error(body, times));
+        self.settle(Posted::Error(body, times));
     }
 
     /// The answer is streamed.
     pub(super) fn stream(self, make: impl FnOnce(Times) -> Streamed) {
         let streamed = Box::new(make(self.times));
-        self.settle(Heard::Stream(streamed));
+        self.settle(Posted::Stream(streamed));
     }
 
-    fn settle(mut self, heard: Heard) {
+    fn settle(mut self, heard: Posted) {
         if let Some(caller) = self.caller.take() {
             // An error means that the caller is gone and needs no answer.
             drop(caller.send(heard));
@@ -283,7 +283,7 @@ impl Answering {
 impl Drop for Answering {
     fn drop(&mut self) {
         if let Some(caller) = self.caller.take() {
-            drop(caller.send(Heard::Truncated(self.times)));
+            drop(caller.send(Posted::Truncated(self.times)));
         }
     }
 }
