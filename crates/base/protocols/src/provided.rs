@@ -46,7 +46,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::extensions::{Extensions, invoke_notice};
-use self::queue::{CameUp, Event, InvocationQueue, Posted, Refused};
+use self::queue::{Event, Initialisation, InvocationQueue, Posted, Refused};
 use self::stream::{Beginning, Piece, Streamed};
 use self::times::Times;
 use self::worksite::Worksite;
@@ -72,7 +72,7 @@ impl ProvidedWorker {
     /// # Errors
     /// [`StartError::Import`] when the runtime reports an initialisation error, [`StartError::Runtime`] when it ends or does
     /// not poll in time. The instance is then already retired.
-    pub async fn come_up(
+    pub async fn when_ready(
         start: Start,
         listener: TcpListener,
         instance: Arc<dyn Instance>,
@@ -116,13 +116,13 @@ impl ProvidedWorker {
         let over = async {
             tokio::select! {
                 biased;
-                came_up = queue.came_up() => Ok(came_up),
+                initialised = queue.initialised() => Ok(initialised),
                 () = queue.closed() => Err(life.ended().await),
             }
         };
-        match timeout(start.come_up_max, over).await {
-            Ok(Ok(CameUp::Ready(at))) => Ok(at),
-            Ok(Ok(CameUp::Failed(body))) => Err(StartError::Import {
+        match timeout(start.ready_max, over).await {
+            Ok(Ok(Initialisation::Ready(at))) => Ok(at),
+            Ok(Ok(Initialisation::Failed(body))) => Err(StartError::Import {
                 body: String::from_utf8_lossy(&body).into_owned(),
                 output: output_text(life),
             }),

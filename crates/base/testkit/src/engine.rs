@@ -185,7 +185,7 @@ impl Engine for FakeEngine {
                 return Err(failure);
             }
             let now = clock.now();
-            worker.came_up(StartStamps {
+            worker.became_ready(StartStamps {
                 asked,
                 forked: now,
                 sandboxed: now,

@@ -379,7 +379,7 @@ impl PrewarmedRuntime for Up {
             let clock = &self.inner.clock;
             let worker = FakeWorker::new(id, Arc::clone(clock), Behaviour::default(), 0);
             let now = clock.now();
-            worker.came_up(StartStamps {
+            worker.became_ready(StartStamps {
                 asked,
                 forked: now,
                 sandboxed: now,

@@ -141,7 +141,7 @@ impl FakeWorker {
         })
     }
 
-    pub(crate) fn came_up(&self, stamps: StartStamps) {
+    pub(crate) fn became_ready(&self, stamps: StartStamps) {
         *self.stamps.lock() = stamps;
     }
 

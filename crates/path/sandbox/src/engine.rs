@@ -170,7 +170,7 @@ impl TemplateTree {
                 .give(&secrets.environment, body.process.end())
                 .await?;
         }
-        ForkedWorker::come_up(id, asked, config, connection, body, home).await
+        ForkedWorker::when_ready(id, asked, config, connection, body, home).await
     }
 
     /// Starts a fresh interpreter, for `template = "off"`.

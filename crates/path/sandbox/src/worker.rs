@@ -141,7 +141,7 @@ impl fmt::Debug for ForkedWorker {
 
 impl ForkedWorker {
     /// Waits until the process is ready.
-    pub(crate) async fn come_up(
+    pub(crate) async fn when_ready(
         id: WorkerId,
         asked: Instant,
         config: &FunctionConfig,

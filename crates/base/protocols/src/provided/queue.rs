@@ -28,7 +28,7 @@ pub(super) struct InvocationQueue {
     polls: Notify,
     /// The runtime has polled at least once.
     polled: AtomicBool,
-    came_up: SetOnce<CameUp>,
+    initialised: SetOnce<Initialisation>,
     closed: SetOnce<()>,
 }
 
@@ -84,7 +84,7 @@ pub(super) enum Posted {
 
 /// How the worker's initialisation ended.
 #[derive(Debug, Clone)]
-pub(super) enum CameUp {
+pub(super) enum Initialisation {
     /// It polled.
     Ready(Instant),
     /// It reported an error (Lambda's error body).
@@ -120,7 +120,7 @@ impl InvocationQueue {
             state: Mutex::default(),
             polls: Notify::new(),
             polled: AtomicBool::new(false),
-            came_up: SetOnce::new(),
+            initialised: SetOnce::new(),
             closed: SetOnce::new(),
         }
     }
@@ -166,7 +166,7 @@ impl InvocationQueue {
     /// Waits for an event. The first poll ends the initialisation.
     pub(super) async fn poll(&self) -> Result<Taken, OutOfTurn> {
         self.ask()?;
-        self.note_came_up(|| CameUp::Ready(now()));
+        self.note_initialised(|| Initialisation::Ready(now()));
         loop {
             // One permit may stand for several events: `take` notifies the next poll if it leaves some.
             if let Some(taken) = self.take() {
@@ -214,22 +214,22 @@ impl InvocationQueue {
     }
 
     /// Resolves when the initialisation has succeeded or failed.
-    pub(super) async fn came_up(&self) -> CameUp {
-        self.came_up.wait().await.clone()
+    pub(super) async fn initialised(&self) -> Initialisation {
+        self.initialised.wait().await.clone()
     }
 
     /// The initialisation failed. Returns false if it was already over.
     pub(super) fn fail_init(&self, body: Bytes) -> bool {
-        self.note_came_up(|| CameUp::Failed(body))
+        self.note_initialised(|| Initialisation::Failed(body))
     }
 
-    fn note_came_up(&self, how: impl FnOnce() -> CameUp) -> bool {
-        !self.came_up.initialized() && self.came_up.set(how()).is_ok()
+    fn note_initialised(&self, how: impl FnOnce() -> Initialisation) -> bool {
+        !self.initialised.initialized() && self.initialised.set(how()).is_ok()
     }
 
     /// Whether the initialisation is over.
     pub(super) fn is_up(&self) -> bool {
-        self.came_up.initialized()
+        self.initialised.initialized()
     }
 
     /// The worker has ended. Closing the channels tells all callers.

@@ -39,7 +39,7 @@ pub(super) struct WaitingNode {
 }
 
 /// Longest time for a Node.js to start.
-const COME_UP_MAX: Duration = Duration::from_secs(30);
+const READY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Longest line on the control socket.
 const LINE_LEN_MAX: usize = 4096;
@@ -127,14 +127,17 @@ impl WaitingNode {
             }
             line
         };
-        let heard = timeout(COME_UP_MAX, or_end(line, self.process.end())).await;
+        let heard = timeout(READY_TIME_MAX, or_end(line, self.process.end())).await;
         let problem = match heard {
             Ok(Ok(line)) => match serde_json::from_slice(&line) {
                 Ok(WaitingMessage { op }) if op == "waiting" => return Ok(()),
                 _ => "Node.js did not report that it is ready".to_owned(),
             },
             Ok(Err(end)) => format!("Node.js {} before it was ready", end.in_words()),
-            Err(_) => format!("Node.js did not start within {} s", COME_UP_MAX.as_secs()),
+            Err(_) => format!(
+                "Node.js did not start within {} s",
+                READY_TIME_MAX.as_secs()
+            ),
         };
         Err(StartError::Runtime {
             problem,
@@ -181,6 +184,6 @@ impl WaitingNode {
             return Err(no_sandbox("send Node.js its specification")(error));
         }
         let connection = Connection::new(self.channel, self.output, answers)?;
-        ForkedWorker::come_up(id, asked, config, connection, body, home).await
+        ForkedWorker::when_ready(id, asked, config, connection, body, home).await
     }
 }

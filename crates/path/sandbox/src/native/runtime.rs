@@ -87,7 +87,7 @@ pub(super) struct Grace {
 }
 
 /// Longest time until a program is ready.
-const COME_UP_MAX: Duration = Duration::from_secs(60);
+const READY_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Ports of the Lambda Runtime API and of a function's own server, if the runtime has its own network.
 const RUNTIME_API_PORT: u16 = 9001;
@@ -215,7 +215,7 @@ impl NativeRuntime {
         variables.insert("AWS_LAMBDA_RUNTIME_API".to_owned(), address.to_string());
         let instance = self.run(sandbox, command, variables, version).await?;
         let start = begun(start);
-        let worker = ProvidedWorker::come_up(start, listener, Arc::new(instance)).await?;
+        let worker = ProvidedWorker::when_ready(start, listener, Arc::new(instance)).await?;
         Ok(Arc::new(worker))
     }
 
@@ -242,7 +242,7 @@ impl NativeRuntime {
         let instance = self.run(sandbox, command, variables, version).await?;
         let start = begun(start);
         let worker =
-            HttpWorker::come_up(start, port, ready, Arc::new(reach), Arc::new(instance)).await?;
+            HttpWorker::when_ready(start, port, ready, Arc::new(reach), Arc::new(instance)).await?;
         Ok(Arc::new(worker))
     }
 
@@ -301,7 +301,7 @@ impl PrewarmedRuntime for NativeRuntime {
                 asked,
                 forked: asked,
                 sandboxed: asked,
-                come_up_max: COME_UP_MAX,
+                ready_max: READY_TIME_MAX,
                 answers: self.parts.machine.config.answers.of(&version.config.name),
             };
             match &version.config.runtime {

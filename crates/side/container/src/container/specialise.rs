@@ -114,7 +114,7 @@ impl Container {
                 ));
                 let start = self.start_of(&version, id, asked);
                 let worker =
-                    HttpWorker::come_up(start, port, ready.clone(), inside, instance).await?;
+                    HttpWorker::when_ready(start, port, ready.clone(), inside, instance).await?;
                 Ok(Arc::new(worker))
             }
             Contract::Provided => {
@@ -128,7 +128,7 @@ impl Container {
                 let instance = self.run(&version, command, &variables).await?;
                 let start = self.start_of(&version, id, asked);
                 Ok(Arc::new(
-                    ProvidedWorker::come_up(start, listener, instance).await?,
+                    ProvidedWorker::when_ready(start, listener, instance).await?,
                 ))
             }
             Contract::Shim => {
@@ -184,7 +184,7 @@ impl Container {
             asked,
             forked: now,
             sandboxed: now,
-            come_up_max: COME_UP_TIME_MAX,
+            ready_max: READY_TIME_MAX,
             answers: self.parts.config.answers.of(&version.config.name),
         }
     }
@@ -194,4 +194,4 @@ impl Container {
 const HTTP_PORT: u16 = 8080;
 
 /// Longest time until a server or a client of the Runtime API is ready.
-const COME_UP_TIME_MAX: Duration = Duration::from_secs(30);
+const READY_TIME_MAX: Duration = Duration::from_secs(30);

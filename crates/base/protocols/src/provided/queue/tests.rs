@@ -120,8 +120,8 @@ fn the_initialisation_ends_once() {
     assert!(queue.fail_init(Bytes::from_static(b"{}")));
     assert!(queue.poll().now_or_never().is_none());
     assert!(matches!(
-        queue.came_up().now_or_never(),
-        Some(CameUp::Failed(_))
+        queue.initialised().now_or_never(),
+        Some(Initialisation::Failed(_))
     ));
     assert!(!queue.fail_init(Bytes::new()));
 }
