@@ -19,7 +19,7 @@ use super::runtime::{Grace, NativeRuntime, Released};
 use crate::cgroup::Cgroup;
 use crate::child::ChildEnd;
 use crate::sandbox::Control;
-use crate::worker::{Body, CpuClock, Drained, Home, Output};
+use crate::worker::{Body, CpuClock, Drained, Output, SandboxOwner};
 
 /// See the module. Dropping it releases the sandbox, to be cleaned.
 #[derive(Debug)]

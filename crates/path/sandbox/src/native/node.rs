@@ -26,7 +26,7 @@ use crate::places::CODE_INSIDE;
 use crate::runtime_files::NODE_WORKER_INSIDE;
 use crate::sandbox::Sandbox;
 use crate::variables;
-use crate::worker::{Body, Connection, ForkedWorker, Home, Output};
+use crate::worker::{Body, Connection, ForkedWorker, Output, SandboxOwner};
 
 /// See the module.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl WaitingNode {
     /// Makes it a version's worker. Code and packages are already mounted. `secrets`: variables that the version does not have.
     pub(super) async fn specialise(
         mut self,
-        (sandbox, home): (Sandbox, Arc<dyn Home>),
+        (sandbox, owner): (Sandbox, Arc<dyn SandboxOwner>),
         version: &Version,
         secrets: BTreeMap<String, String>,
         id: WorkerId,
@@ -180,10 +180,10 @@ impl WaitingNode {
             process: self.process,
         };
         if let Err(error) = self.control.write_all(&line).await {
-            home.take_back(body);
+            owner.take_back(body);
             return Err(no_sandbox("send Node.js its specification")(error));
         }
         let connection = Connection::new(self.channel, self.output, answers)?;
-        ForkedWorker::when_ready(id, asked, config, connection, body, home).await
+        ForkedWorker::when_ready(id, asked, config, connection, body, owner).await
     }
 }

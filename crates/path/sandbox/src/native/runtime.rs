@@ -28,7 +28,7 @@ use crate::network::outbound::Link;
 use crate::places::CODE_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox};
 use crate::variables;
-use crate::worker::{Body, Home, Output};
+use crate::worker::{Body, Output, SandboxOwner};
 
 /// See the module.
 #[derive(Debug)]
@@ -266,7 +266,7 @@ impl NativeRuntime {
     }
 }
 
-impl Home for NativeRuntime {
+impl SandboxOwner for NativeRuntime {
     fn take_back(&self, body: Body) {
         Self::take_back(self, Released { body, grace: None });
     }
@@ -318,8 +318,8 @@ impl PrewarmedRuntime for NativeRuntime {
                     let Some(waiting) = prewarmed.waiting else {
                         return Err(unusable("it has no Node.js"));
                     };
-                    let home: Arc<dyn Home> = self;
-                    let place = (prewarmed.sandbox, home);
+                    let owner: Arc<dyn SandboxOwner> = self;
+                    let place = (prewarmed.sandbox, owner);
                     let worker = waiting
                         .specialise(place, &version, secrets, id, asked, start.answers)
                         .await?;
