@@ -246,7 +246,7 @@ fn memory_that_is_short_outside_the_function_is_not_blamed_on_its_limit() {
         "{message}"
     );
 
-    let prefix = format!("pilotlight-{}-", daemon.pid());
+    let prefix = format!("pilotlightd-{}-", daemon.pid());
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let path = |controller: &str| {
         own.lines().find_map(|line| {

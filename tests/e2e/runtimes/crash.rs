@@ -32,7 +32,7 @@ fn remains() -> BTreeSet<String> {
 }
 
 fn groups_of(pid: i32) -> Vec<String> {
-    let prefix = format!("pilotlight-{pid}-");
+    let prefix = format!("pilotlightd-{pid}-");
     let mut found = Vec::new();
     let mut folders = vec![std::path::PathBuf::from("/sys/fs/cgroup")];
     while let Some(folder) = folders.pop() {

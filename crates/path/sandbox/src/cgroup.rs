@@ -2,7 +2,7 @@
 //! the machine has; [`v1`] and [`v2`] know their files.
 //!
 //! ```text
-//! pilotlight-PID-RANDOM/   everything below the daemon, with the limits of all together; the daemon itself is not in it
+//! pilotlightd-PID-RANDOM/  everything below the daemon, with the limits of all together; the daemon itself is not in it
 //!   sN/                    a template, a worker or a runtime
 //!   builds/                all builds, with a limit of memory of their own
 //!     sN/                  a build
@@ -243,7 +243,9 @@ const DEPTH_MAX: u32 = 3;
 
 /// Bytes of a list of some hundred processes.
 const LIST_LEN_USUAL: usize = 2048;
-const FOLDER_PREFIX: &str = "pilotlight-";
+const FOLDER_PREFIX: &str = "pilotlightd-";
+/// Of older versions, which take every folder with this prefix for one of theirs.
+const OLDER_PREFIX: &str = "pilotlight-";
 
 /// Removes the folders of ended daemons next to `base`.
 fn remove_orphans(base: &Path, has_ended: impl Fn(&Path) -> bool) {
@@ -252,15 +254,14 @@ fn remove_orphans(base: &Path, has_ended: impl Fn(&Path) -> bool) {
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let Some(daemon) = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(FOLDER_PREFIX))
-        else {
-            continue;
+        let name = name.to_string_lossy();
+        let is_ended = if let Some(pid) = name.strip_prefix(OLDER_PREFIX) {
+            // A daemon of an older version has only its process id in the name, and no lock.
+            pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
+        } else {
+            name.starts_with(FOLDER_PREFIX) && entry.path() != base && has_ended(&entry.path())
         };
-        // A daemon of an older version has only its process id in the name, and no lock.
-        let is_older = Path::new("/proc").join(daemon).exists();
-        if entry.path() != base && !is_older && has_ended(&entry.path()) {
+        if is_ended {
             remove_tree(&entry.path(), DEPTH_MAX);
         }
     }

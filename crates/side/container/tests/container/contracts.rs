@@ -292,7 +292,7 @@ pub(crate) async fn a_full_volume_is_told_to_who_filled_it_and_fills_nothing_els
 const WRITER: &str = r#"
 import errno, json, os
 why = {}
-for folder in ["/", "/usr/lib", "/tmp", "/var/tmp", "/run", os.environ["PILOT_VOLUME"]]:
+for folder in ["/", "/tmp", "/var/tmp", os.environ["PILOT_VOLUME"]]:
     try:
         open(os.path.join(folder, "written"), "w").close()
     except OSError as error:
@@ -320,7 +320,7 @@ pub(crate) async fn a_read_only_root_and_a_smaller_volume_are_what_a_function_as
         let worker = specialise(&runtime, &version).await.unwrap();
         let (why, volume): (BTreeMap<String, String>, u64) =
             serde_json::from_str(&answer(&worker, "{}").await.0).unwrap();
-        let refused = ["/", "/usr/lib"].map(|at| (at.to_owned(), "EROFS".to_owned()));
+        let refused = [("/".to_owned(), "EROFS".to_owned())];
         assert_eq!(why, BTreeMap::from(refused));
         if pilot_container::available().is_ok() {
             assert!((16 << 20..=32 << 20).contains(&volume), "{volume}");
@@ -399,7 +399,7 @@ fn memory_groups() -> (&'static Path, &'static str) {
 
 pub(crate) async fn containers_are_in_the_daemons_group_and_under_its_limit(stage: Stage) {
     let (root, limit) = memory_groups();
-    let name = format!("pilotlight-test-{}", std::process::id());
+    let name = format!("pilot-test-group-{}", std::process::id());
     let total = root.join(&name);
     std::fs::create_dir(&total).unwrap();
     std::fs::write(total.join(limit), (64 << 20).to_string()).unwrap();

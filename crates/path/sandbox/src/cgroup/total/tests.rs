@@ -141,14 +141,15 @@ fn groups_of_a_daemon_that_runs_stay_whatever_its_process_id() {
         fs::create_dir_all(path.join("builds")).unwrap();
         path
     };
-    let own = folder("pilotlight-7-aaaaa");
-    // Process id 0: no process of this PID namespace has it.
-    let (running, ended) = (folder("pilotlight-0-bbbbb"), folder("pilotlight-0-ccccc"));
+    let own = folder("pilotlightd-7-aaaaa");
+    // No process of this PID namespace has the id 0.
+    let (running, ended) = (folder("pilotlightd-0-bbbbb"), folder("pilotlightd-0-ccccc"));
     let older = folder(&format!("pilotlight-{}", std::process::id()));
+    let older_ended = folder("pilotlight-0");
     let locks = lock(std::slice::from_ref(&running)).unwrap();
     remove_orphans(&own, is_unlocked);
     assert!(own.exists() && running.exists() && older.exists());
-    assert!(!ended.exists());
+    assert!(!ended.exists() && !older_ended.exists());
     drop(locks);
     remove_orphans(&own, is_unlocked);
     assert!(!running.exists());
