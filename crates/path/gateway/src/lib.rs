@@ -23,6 +23,7 @@ mod gate;
 mod headers;
 mod lambda_api;
 mod leftover;
+mod list_headers;
 mod listener;
 mod peers;
 mod reply;
