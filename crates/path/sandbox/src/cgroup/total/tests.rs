@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::super::{Inner, Layout, remove_tree, tests, v1, v2};
+use super::super::{Inner, Layout, is_unlocked, lock, remove_orphans, remove_tree, tests, v1, v2};
 use super::*;
 
 const TOTAL: TotalLimits = TotalLimits {
