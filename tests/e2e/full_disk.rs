@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pilot_harness::{Daemon, DaemonOptions, eventually, needs_root};
 use serde_json::json;
@@ -134,6 +135,26 @@ fn a_disk_that_fills_up_while_a_daemon_runs_is_told_once_and_ends_nothing() {
             .contains("REPORT")
             .then_some(())
     });
+}
+
+#[test]
+fn a_slow_body_on_a_full_disk_stays_in_memory() {
+    needs_root!();
+    let daemon = on_a_small_disk();
+    fill(&filler(&daemon));
+    let text = "x".repeat(2_000_000);
+    let mut connection = daemon.connect();
+    let head = format!(
+        "POST /2015-03-31/functions/lab/invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n\"",
+        text.len() + 2
+    );
+    connection.send_raw(head.as_bytes());
+    connection.send_raw(&text.as_bytes()[..1_000_000]);
+    // Longer than a body may take that is not moved to the disk.
+    std::thread::sleep(Duration::from_millis(400));
+    connection.send_raw(&text.as_bytes()[1_000_000..]);
+    connection.send_raw(b"\"");
+    assert_eq!(connection.receive("POST").ok().json(), text);
 }
 
 #[test]

@@ -74,6 +74,54 @@ fn answers_that_nobody_reads_do_not_take_the_daemons_memory() {
     });
 }
 
+#[test]
+fn bodies_that_arrive_slowly_do_not_take_the_daemons_memory() {
+    const PIECES: usize = 20;
+    let daemon = daemon();
+    let hash = "import hashlib\ndef handler(event, context):\n    return hashlib.sha256(event.encode()).hexdigest()\n";
+    daemon.upload_code("lab", &json!({"timeout_s": 60}), hash);
+    let wanted = |text: &str| answer(&daemon, "lab", json!(text));
+    let piece = "0123456789abcdef".repeat(100 << 6);
+    let hash = wanted(&piece.repeat(PIECES));
+    let quiet = resident_bytes(daemon.pid());
+    let mut connections: Vec<Connection> = (0..64).map(|_| daemon.connect()).collect();
+    let head = format!(
+        "POST /2015-03-31/functions/lab/invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n\"",
+        PIECES * piece.len() + 2
+    );
+    let mut highest = 0;
+    for at in 0..PIECES {
+        for connection in &mut connections {
+            if at == 0 {
+                connection.send_raw(head.as_bytes());
+            }
+            connection.send_raw(piece.as_bytes());
+        }
+        highest = highest.max(resident_bytes(daemon.pid()));
+        // The clients are slow.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    highest = highest.max(resident_bytes(daemon.pid()));
+    assert!(
+        highest < quiet + MEMORY_MORE_MAX,
+        "{quiet} bytes before, then {highest}"
+    );
+    let dir = daemon.data_dir();
+    let files = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+    let without_names = files
+        .filter_map(|file| std::fs::read_link(file.unwrap().path()).ok())
+        .filter(|path| path.starts_with(&dir) && path.to_string_lossy().ends_with(" (deleted)"));
+    assert_eq!(without_names.count(), 64);
+    // All of them arrive in the end.
+    for mut connection in connections {
+        connection.send_raw(b"\"");
+        assert_eq!(connection.receive("POST").ok().json(), hash);
+    }
+    eventually("the memory is given back", || {
+        (resident_bytes(daemon.pid()) < quiet + MEMORY_MORE_MAX).then_some(())
+    });
+}
+
 /// Writes to its invocation channel itself.
 const WIRE: &str = r#"
 import os, socket, struct, sys, time

@@ -55,9 +55,15 @@ impl Authority {
 
     /// Writes a certificate for this name, and its key.
     pub(crate) fn sign(&self, name: &str, files: &Files) {
+        self.sign_until(name, files, 4096);
+    }
+
+    /// The same for one that ends with the begin of this year.
+    fn sign_until(&self, name: &str, files: &Files, year: i32) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         files.write(&certificate.pem(), &key.serialize_pem());
     }
@@ -311,6 +317,116 @@ fn a_renewed_certificate_is_served_without_a_restart_and_a_broken_one_is_not() {
         (now > before).then_some(())
     });
     assert!(answers(&renewed));
+}
+
+#[test]
+fn bench_measures_over_tls_and_trusts_the_same_authorities() {
+    let (authority, files) = (Authority::new(), Files::new());
+    authority.sign("localhost", &files);
+    let config = format!("hosts = [\"localhost\"]\n{}", files.keys(""));
+    let daemon = daemon_with(options(&config));
+    let long = "def handler(event, context):\n    return 'x' * event\n";
+    daemon.upload_code("lab", &plain(), long);
+    let profile = files.0.path().join("load.toml");
+    fs::write(
+        &profile,
+        "[[phases]]\nname = \"only\"\nduration_s = 0.5\nrate = 40\n",
+    )
+    .unwrap();
+    let profile = profile.display().to_string();
+    let authorities = authority.file().display().to_string();
+    let bench = |words: &[&str]| -> Value {
+        let words = [&["bench"], words, &["--json", "--cacert", &authorities]].concat();
+        serde_json::from_str(&daemon.cli_ok(&words)).unwrap()
+    };
+    // Answers of several TLS records, and longer than the client's buffer; on one connection, on several, and in a burst.
+    for (size, connections) in [("2", "1"), ("2", "4"), ("1000000", "1"), ("1000000", "3")] {
+        let warm = bench(&["warm", "lab", "-n", "12", "-c", connections, "--data", size]);
+        assert_eq!(warm["status"]["200"], 12, "{warm}");
+    }
+    let burst = bench(&["burst", "lab", "-c", "3", "-n", "2", "--data", "100000"]);
+    assert_eq!(burst["status"]["200"], 6, "{burst}");
+    let words = ["load", &profile, "--target", "lab", "--body-text", "100000"];
+    let load = bench(&words);
+    assert_eq!(load["total"]["answered"], 20, "{load}");
+
+    let other = Authority::new();
+    let other_file = other.file().display().to_string();
+    let url = format!("{}/healthz", https(&daemon));
+    for words in [
+        &[
+            "bench",
+            "warm",
+            "--url",
+            &url,
+            "-n",
+            "1",
+            "--cacert",
+            &other_file,
+        ][..],
+        &[
+            "bench",
+            "load",
+            &profile,
+            "--target",
+            &url,
+            "--cacert",
+            &other_file,
+        ],
+    ] {
+        let output = daemon.cli(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains("authority that is not trusted"), "{said}");
+    }
+}
+
+#[test]
+fn the_end_of_a_certificate_is_told_and_refuses_nothing() {
+    let (authority, files) = (Authority::new(), Files::new());
+    authority.sign_until("localhost", &files, 2020);
+    let daemon = daemon_with(options(&files.keys("")));
+    eventually("the end in the log", || {
+        let log = daemon.log();
+        log.contains("ended on 2020-01-01 00:00 UTC").then_some(())
+    });
+    // 2020-01-01.
+    let metric = "pilot_tls_certificate_expiry_timestamp_seconds{key=\"tls_certificate\"}";
+    let scraped = || {
+        let metrics = format!("{}/metrics", https(&daemon));
+        let output = curl(None, &["--insecure", &metrics]);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let has = |value: &str| scraped().contains(&format!("{metric} {value}\n"));
+    assert!(has("1577836800"), "{}", scraped());
+    let health = format!("{}/healthz", https(&daemon));
+    assert!(!curl(Some(&authority.file()), &[&health]).status.success());
+    assert!(curl(None, &["--insecure", &health]).status.success());
+
+    let config = daemon.data_dir().with_file_name("doctor.toml");
+    fs::write(&config, files.keys("")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .args(["doctor", "--json", "--config"])
+        .arg(&config)
+        .arg("--data-dir")
+        .arg(daemon.data_dir())
+        .output()
+        .unwrap();
+    let checks: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let is_certificate = |check: &&Value| check["what"] == "certificate";
+    let check = checks.as_array().unwrap().iter().find(is_certificate);
+    let check = check.unwrap();
+    assert_eq!(check["state"], "absent", "{check}");
+    let found = check["found"].as_str().unwrap();
+    assert!(found.contains("ended on 2020-01-01"), "{check}");
+
+    authority.sign_until("localhost", &files, 4000);
+    eventually("the new end", || {
+        let log = daemon.log();
+        log.contains("on 4000-01-01 00:00 UTC").then_some(())
+    });
+    assert!(curl(Some(&authority.file()), &[&health]).status.success());
+    assert!(has("64060588800"), "{}", scraped());
 }
 
 #[test]

@@ -246,7 +246,7 @@ fn memory_that_is_short_outside_the_function_is_not_blamed_on_its_limit() {
         "{message}"
     );
 
-    let name = format!("pilotlight-{}", daemon.pid());
+    let prefix = format!("pilotlightd-{}-", daemon.pid());
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let path = |controller: &str| {
         own.lines().find_map(|line| {
@@ -263,11 +263,14 @@ fn memory_that_is_short_outside_the_function_is_not_blamed_on_its_limit() {
         ("/sys/fs/cgroup".to_owned(), path(""), "memory.max"),
     ];
     let around = files.iter().find_map(|(mount, path, file)| {
-        let inside = format!("{mount}{}/{name}/{file}", path.clone()?);
-        let beside = format!("{mount}/{name}/{file}");
-        [inside, beside]
-            .into_iter()
-            .find(|file| std::path::Path::new(file).exists())
+        let folders = [format!("{mount}{}", path.clone()?), mount.clone()];
+        let groups = folders
+            .iter()
+            .flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+        groups
+            .filter(|group| group.file_name().to_string_lossy().starts_with(&prefix))
+            .map(|group| group.path().join(file))
+            .find(|file| file.exists())
     });
     let around = around.expect("the daemon's control group");
     std::fs::write(&around, (128 << 20).to_string()).unwrap();

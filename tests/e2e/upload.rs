@@ -1,5 +1,7 @@
 //! A body that arrives slowly: the worker starts meanwhile, and no worker waits for it.
 
+use std::time::Duration;
+
 use pilot_harness::{Connection, Daemon, eventually};
 use serde_json::json;
 
@@ -83,6 +85,18 @@ fn a_worker_starts_while_the_body_for_an_application_arrives() {
     let response = finish(connection, &body).ok();
     assert_eq!(response.text(), "200000");
     assert_eq!(response.start_kind(), "cold");
+}
+
+#[test]
+fn a_slow_body_reaches_an_application_whole() {
+    let daemon = lab(ASGI, json!({"interface": "asgi", "handler": "app:app"}));
+    let body = "x".repeat(3_000_000);
+    for target in ["/fn/lab/", "/fn/lab/again"] {
+        let connection = begin(&daemon, target, &body);
+        // Longer than a body may take that stays in memory.
+        std::thread::sleep(Duration::from_millis(400));
+        assert_eq!(finish(connection, &body).ok().text(), "3000000");
+    }
 }
 
 #[test]

@@ -122,6 +122,10 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             move |ground| ground.holds(worker, "send_descriptor", json!([])),
         ));
         attempts.push(Attempt::new(
+            format!("{worker}: no longer time slice"),
+            move |ground| ground.holds(worker, "slice", json!([])),
+        ));
+        attempts.push(Attempt::new(
             format!("{worker}: no user namespace through clone3"),
             move |ground| ground.holds(worker, "clone3", json!([])),
         ));

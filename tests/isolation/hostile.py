@@ -143,6 +143,14 @@ def raw(number, *arguments):
     return in_child(attempt)
 
 
+def try_slice():
+    """sched_setattr with the default policy and the longest time slice."""
+    attributes = struct.pack("IIQiIQQQ", 48, 0, 0, 0, 0, 100_000_000, 0, 0)
+    number = 314 if platform.machine() == "x86_64" else 274
+    said = raw(number, 0, ctypes.create_string_buffer(attributes), 0)
+    return [said != "EPERM", said]
+
+
 def status():
     return dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\t" in line)
 

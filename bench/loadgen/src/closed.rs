@@ -1,8 +1,7 @@
 //! Closed loops and bursts: writes requests, reads responses and measures the times from just before `write` to the first and to the
 //! last byte of the response.
 
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -12,12 +11,13 @@ use crate::answer::Answer;
 use crate::control::{Control, LOOK_EVERY};
 use crate::error::LoadError;
 use crate::report::{Report, Want};
+use crate::stream::{Peer, Stream};
 
 /// What to send, and how often.
 #[derive(Debug)]
 pub struct Plan {
-    /// The server's address.
-    pub address: SocketAddr,
+    /// The server.
+    pub peer: Peer,
     /// The request's bytes.
     pub request: Vec<u8>,
     /// Pause between what is done before and the measured request.
@@ -58,7 +58,7 @@ pub fn run(
     report: &mut Report,
 ) -> Result<(), LoadError> {
     let mut connections = (0..plan.connections.max(1))
-        .map(|_| Connection::open(plan.address))
+        .map(|_| Connection::open(&plan.peer))
         .collect::<Result<Vec<_>, LoadError>>()?;
     let mut run = Run {
         plan,
@@ -251,7 +251,7 @@ fn ready(
     for (place, connection) in connections.iter().enumerate() {
         if connection.waiting {
             let mut what = PollFlags::POLLIN;
-            if connection.written < request.len() {
+            if connection.written < request.len() || connection.stream.wants_write() {
                 what |= PollFlags::POLLOUT;
             }
             places.push(place);
@@ -284,8 +284,8 @@ fn ready(
 }
 
 struct Connection {
-    address: SocketAddr,
-    stream: TcpStream,
+    peer: Peer,
+    stream: Stream,
     blocking: Blocking,
     answer: Answer,
     sent: Instant,
@@ -296,10 +296,10 @@ struct Connection {
 }
 
 impl Connection {
-    fn open(address: SocketAddr) -> Result<Self, LoadError> {
+    fn open(peer: &Peer) -> Result<Self, LoadError> {
         Ok(Self {
-            address,
-            stream: connect(address)?,
+            stream: Stream::connect(peer)?,
+            peer: peer.clone(),
             blocking: Blocking::Yes,
             answer: Answer::default(),
             sent: Instant::now(),
@@ -312,7 +312,7 @@ impl Connection {
     /// Starts the next request.
     fn send(&mut self, request: &[u8]) -> Result<(), LoadError> {
         if self.answer.closes() {
-            self.stream = connect(self.address)?;
+            self.stream = Stream::connect(&self.peer)?;
             self.stream
                 .set_nonblocking(self.blocking == Blocking::No)
                 .map_err(LoadError::io("set_nonblocking"))?;
@@ -341,7 +341,16 @@ impl Connection {
                 }
             }
         }
-        Ok(())
+        if !self.stream.wants_write() {
+            return Ok(());
+        }
+        match self.stream.flush() {
+            Err(source) if source.kind() != ErrorKind::WouldBlock => Err(LoadError::Io {
+                doing: "writing a request",
+                source,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Blocks until the response is complete, and returns its time. `None`: the run was stopped.
@@ -362,36 +371,41 @@ impl Connection {
         }
     }
 
-    /// Writes the rest of the request, if there is one, then reads once. Returns the time of the response when it is complete.
+    /// Writes the rest of the request, if there is one, then reads what is there, once from the socket. Returns the time of the
+    /// response when it is complete.
     fn go_on(&mut self, request: &[u8]) -> Result<Option<Duration>, LoadError> {
         self.write(request)?;
         let mut buffer = [0; 16 * 1024];
-        let length = match self.stream.read(&mut buffer) {
-            Ok(0) if self.answer.ends_here() => {
+        loop {
+            let length = match self.stream.read(&mut buffer) {
+                Ok(0) if self.answer.ends_here() => {
+                    self.waiting = false;
+                    return Ok(Some(self.sent.elapsed()));
+                }
+                Ok(0) => return Err(LoadError::Closed),
+                Ok(length) => length,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) =>
+                {
+                    return Ok(None);
+                }
+                Err(source) => {
+                    return Err(LoadError::Io {
+                        doing: "reading an answer",
+                        source,
+                    });
+                }
+            };
+            let now = self.sent.elapsed();
+            self.first_byte.get_or_insert(now);
+            if self.answer.push(&buffer[..length])? {
                 self.waiting = false;
-                return Ok(Some(self.sent.elapsed()));
+                return Ok(Some(now));
             }
-            Ok(0) => return Err(LoadError::Closed),
-            Ok(length) => length,
-            Err(error)
-                if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) =>
-            {
+            if !self.stream.holds_bytes() {
                 return Ok(None);
             }
-            Err(source) => {
-                return Err(LoadError::Io {
-                    doing: "reading an answer",
-                    source,
-                });
-            }
-        };
-        let now = self.sent.elapsed();
-        self.first_byte.get_or_insert(now);
-        if !self.answer.push(&buffer[..length])? {
-            return Ok(None);
         }
-        self.waiting = false;
-        Ok(Some(now))
     }
 
     fn report(&self, complete: Duration, report: &mut Report) {
@@ -399,25 +413,14 @@ impl Connection {
     }
 }
 
-fn connect(address: SocketAddr) -> Result<TcpStream, LoadError> {
-    let set_up = || -> io::Result<TcpStream> {
-        let stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(LOOK_EVERY))?;
-        Ok(stream)
-    };
-    set_up().map_err(|source| LoadError::Connect { address, source })
-}
-
 /// Longest time of a response.
 const PATIENCE: Duration = Duration::from_secs(30);
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
     use std::io::BufRead as _;
     use std::io::BufReader;
-    use std::net::TcpListener;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
 
     use super::*;
 
@@ -456,7 +459,7 @@ mod tests {
         count: u64,
     ) -> Plan {
         Plan {
-            address,
+            peer: Peer { address, tls: None },
             request,
             pause: Duration::ZERO,
             connections,

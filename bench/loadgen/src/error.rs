@@ -29,6 +29,14 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
+    /// No TLS with the server.
+    #[error("TLS with {address} failed: {source}")]
+    Tls {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: rustls::Error,
+    },
     /// A connection broke.
     #[error("{doing} failed: {source}")]
     Io {

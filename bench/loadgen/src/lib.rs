@@ -1,4 +1,4 @@
-//! A load client over raw HTTP/1.1 that uses little CPU time: one thread, `poll(2)` or `epoll(7)` over keep-alive connections, no
+//! A load client over raw HTTP/1.1, with TLS or without, that uses little CPU time: one thread, `poll(2)` or `epoll(7)` over keep-alive connections, no
 //! async runtime. On a machine with two cores, the client must not be the bottleneck, and must cost every server the same.
 //! `pilot bench` is its front end. It knows nothing of Pilotlight.
 //!
@@ -15,6 +15,7 @@ mod error;
 pub mod open;
 pub mod report;
 pub mod request;
+pub mod stream;
 pub mod times;
 
 pub use error::LoadError;

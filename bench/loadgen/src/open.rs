@@ -4,7 +4,6 @@
 //! Times count from [`Plan::start`]. The caller gets the outcome of each request when it ends; nothing is kept.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use crate::answer::Answer;
 use crate::control::{Control, LOOK_EVERY};
 use crate::error::LoadError;
+use crate::stream::Peer;
 
 use self::connection::{Connection, Progress};
 
@@ -24,8 +24,8 @@ mod connection;
 /// The server and the limits.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The server's address.
-    pub address: SocketAddr,
+    /// The server.
+    pub peer: Peer,
     /// The instant from which times count. It may be in the future.
     pub start: Instant,
     /// Highest number of open connections.
@@ -268,7 +268,7 @@ impl<T: Copy, F: FnMut(T, &mut Vec<u8>), O: FnMut(&Outcome<'_, T>)> Run<'_, T, F
         if self.slots.len() - self.vacant.len() >= self.plan.connections_max {
             return Err(Failure::NoConnectionFree);
         }
-        let connection = Connection::open(self.plan.address).map_err(|_| Failure::NotConnected)?;
+        let connection = Connection::open(&self.plan.peer).map_err(|_| Failure::NotConnected)?;
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(Slot {
                 turn: 0,

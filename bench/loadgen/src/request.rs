@@ -2,6 +2,8 @@
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
+use rustls::pki_types::ServerName;
+
 use crate::error::LoadError;
 
 /// A server's address and name.
@@ -11,10 +13,12 @@ pub struct Site {
     pub address: SocketAddr,
     /// `HOST[:PORT]`, for the host header.
     pub host: String,
+    /// Whose certificate it must have; `None`: no TLS.
+    pub certificate_of: Option<ServerName<'static>>,
 }
 
 impl Site {
-    /// Splits `http://HOST[:PORT][/PATH]` into the server and the path, and resolves the host.
+    /// Splits `http://HOST[:PORT][/PATH]`, or the same with `https://`, into the server and the path, and resolves the host.
     ///
     /// # Errors
     /// The URL is invalid, or the host is unknown.
@@ -23,19 +27,17 @@ impl Site {
             url: url.to_owned(),
             problem,
         };
-        let rest = url.strip_prefix("http://").ok_or_else(|| {
-            wrong(if url.starts_with("https://") {
-                "has TLS, which the load generator does not speak: measure an address without TLS"
-            } else {
-                "is not an http:// address"
-            })
-        })?;
+        let http = url.strip_prefix("http://").map(|rest| (rest, false));
+        let https = url.strip_prefix("https://").map(|rest| (rest, true));
+        let (rest, is_tls) = http
+            .or(https)
+            .ok_or_else(|| wrong("is not an http:// or https:// address"))?;
         let (host, path) = match rest.find('/') {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),
         };
         if host.is_empty() || url.contains(|letter: char| letter.is_ascii_whitespace()) {
-            return Err(wrong("is not an http:// address"));
+            return Err(wrong("is not an http:// or https:// address"));
         }
         // The port is after the last colon, unless that is inside an IPv6 address.
         let port = host.rsplit_once(':').map(|(_, port)| port);
@@ -46,15 +48,27 @@ impl Site {
         let found = if port.is_some() {
             host.to_socket_addrs()
         } else {
-            format!("{host}:80").to_socket_addrs()
+            format!("{host}:{}", if is_tls { 443 } else { 80 }).to_socket_addrs()
         };
         let address = found.ok().and_then(|mut all| all.next());
         let address = address.ok_or_else(|| LoadError::UnknownHost {
             url: url.to_owned(),
         })?;
+        let name = match port {
+            Some(port) => host
+                .strip_suffix(port)
+                .unwrap_or(host)
+                .trim_end_matches(':'),
+            None => host,
+        };
+        let name = name.trim_start_matches('[').trim_end_matches(']');
+        let certificate_of = is_tls.then(|| ServerName::try_from(name.to_owned()));
         let site = Self {
             address,
             host: host.to_owned(),
+            certificate_of: certificate_of
+                .transpose()
+                .map_err(|_| wrong("has a host that no certificate can be for"))?,
         };
         Ok((site, path.to_owned()))
     }
@@ -93,8 +107,15 @@ mod tests {
             ("http://127.0.0.1/fn/a/?b=c", "127.0.0.1:80", "/fn/a/?b=c"),
             ("http://[::1]:81/", "[::1]:81", "/"),
             ("http://[::1]/x", "[::1]:80", "/x"),
+            ("https://127.0.0.1/x", "127.0.0.1:443", "/x"),
+            ("https://[::1]:81/", "[::1]:81", "/"),
         ] {
             let (site, found) = Site::of(url).unwrap();
+            let name = site.certificate_of.map(|name| name.to_str().into_owned());
+            let host = url
+                .starts_with("https")
+                .then(|| site.address.ip().to_string());
+            assert_eq!(name, host);
             assert_eq!(
                 (site.address.to_string().as_str(), found.as_str()),
                 (address, path)
@@ -103,7 +124,7 @@ mod tests {
         for wrong in [
             "",
             "127.0.0.1",
-            "https://127.0.0.1",
+            "ftp://127.0.0.1",
             "http://",
             "http://a b",
             "http:///x",

@@ -32,13 +32,13 @@ fn remains() -> BTreeSet<String> {
 }
 
 fn groups_of(pid: i32) -> Vec<String> {
-    let name = format!("pilotlight-{pid}");
+    let prefix = format!("pilotlightd-{pid}-");
     let mut found = Vec::new();
     let mut folders = vec![std::path::PathBuf::from("/sys/fs/cgroup")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if entry.file_name() == name.as_str() {
+                if entry.file_name().to_string_lossy().starts_with(&prefix) {
                     found.push(entry.path().display().to_string());
                 } else if entry.path().components().count() < 7 {
                     folders.push(entry.path());

@@ -139,7 +139,7 @@ fn peak_mb(daemon: &Daemon) -> u64 {
                     .map(|path| ("", path, "memory.peak"))
             });
             let (controller, path, file) =
-                path.filter(|(_, path, _)| path.contains("pilotlight-"))?;
+                path.filter(|(_, path, _)| path.contains("pilotlightd-"))?;
             Some(format!("/sys/fs/cgroup/{controller}{path}/{file}"))
         })
         .unwrap_or_else(|| panic!("no group in {groups}"));

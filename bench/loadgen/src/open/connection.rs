@@ -11,11 +11,12 @@ use nix::sys::socket::{
 
 use super::Failure;
 use crate::answer::Answer;
+use crate::stream::{Peer, Stream};
 
 /// A connection and its current request.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) answer: Answer,
     pub(super) sent: Option<Duration>,
     pub(super) first_byte: Option<Duration>,
@@ -38,7 +39,8 @@ pub(super) enum Progress {
 
 impl Connection {
     /// Starts to connect.
-    pub(super) fn open(address: SocketAddr) -> io::Result<Self> {
+    pub(super) fn open(peer: &Peer) -> io::Result<Self> {
+        let address = peer.address;
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::Inet,
             SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -57,7 +59,7 @@ impl Connection {
             Err(error) => return Err(error.into()),
         }
         Ok(Self {
-            stream,
+            stream: Stream::over(stream, peer)?,
             answer: Answer::default(),
             sent: None,
             first_byte: None,
@@ -100,6 +102,10 @@ impl Connection {
                     _ => return Progress::Failed(Failure::Closed),
                 },
             }
+        }
+        if self.stream.wants_write() {
+            // If it failed, the read says so.
+            let _ = self.stream.flush();
         }
         Progress::Waits
     }

@@ -1,5 +1,5 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
 use super::*;
@@ -55,7 +55,7 @@ fn slow(number: u32) -> Option<String> {
 
 fn plan(address: SocketAddr) -> Plan {
     Plan {
-        address,
+        peer: Peer { address, tls: None },
         start: Instant::now(),
         connections_max: 100,
         timeout: Duration::from_secs(10),

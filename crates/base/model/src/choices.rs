@@ -57,6 +57,15 @@ words! {
     }
 }
 words! {
+    /// What a function may do with the root file system of its container.
+    RootAccess {
+        /// It may write anywhere. The container is then not reused.
+        Writable = "writable",
+        /// It may write only to the folders that are emptied.
+        ReadOnly = "read-only",
+    }
+}
+words! {
     /// What a worker can connect to.
     Network {
         /// Only its own loopback device.

@@ -35,7 +35,7 @@ pub mod status;
 pub mod timeline;
 pub mod version;
 
-pub use choices::{Contract, Interface, Network, Reuse, TemplateMode};
+pub use choices::{Contract, Interface, Network, Reuse, RootAccess, TemplateMode};
 pub use config::{FunctionConfig, ScaleConfig};
 pub use environment::{Environment, Node, Python};
 pub use event::{EndReason, Event, RuntimeOrigin, WorkerRecord};

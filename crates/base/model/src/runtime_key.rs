@@ -12,9 +12,9 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::path::{Component, Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::choices::Network;
+use crate::choices::{Network, RootAccess};
 
 /// Settings of a runtime from a manifest, a version or an image, in any order and any spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,28 @@ pub enum Base {
     Container {
         /// `qr`, `qr:1`, `docker.io/library/qr:1`, `qr@sha256:…`.
         image: String,
+        /// What it may write.
+        disk: ContainerDisk,
     },
+}
+
+/// What a container may write. It cannot change while the container runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ContainerDisk {
+    /// Whether it may write to its root.
+    pub root: RootAccess,
+    /// Size of its volume, MiB; `None`: the daemon's.
+    pub volume_mb: Option<u32>,
+}
+
+impl Default for ContainerDisk {
+    fn default() -> Self {
+        Self {
+            root: RootAccess::Writable,
+            volume_mb: None,
+        }
+    }
 }
 
 /// Whose System V and POSIX IPC objects.
@@ -173,7 +194,6 @@ impl RuntimeSpec {
 
     /// The one form of all spellings: paths without `//`, `.` and trailing `/`, complete image references, variables and mounts
     /// sorted by name, host names in lower case.
-    /// by name, host names in lower case.
     #[must_use]
     pub fn canonical(self) -> RuntimeKey {
         RuntimeKey {
@@ -190,8 +210,9 @@ impl RuntimeSpec {
                         shown,
                     }
                 }
-                Base::Container { image } => Base::Container {
+                Base::Container { image, disk } => Base::Container {
                     image: full_image(&image),
+                    disk,
                 },
             },
             owner: self.owner,
@@ -382,7 +403,15 @@ impl fmt::Display for RuntimeKey {
                 Some(interpreter) => write!(f, "sandbox with {}", interpreter.display())?,
                 None => f.write_str("sandbox")?,
             },
-            Base::Container { image } => write!(f, "container of {image}")?,
+            Base::Container { image, disk } => {
+                write!(f, "container of {image}")?;
+                if disk.root == RootAccess::ReadOnly {
+                    f.write_str(", root read-only")?;
+                }
+                if let Some(size) = disk.volume_mb {
+                    write!(f, ", volume of {size} MB")?;
+                }
+            }
         }
         match &self.owner {
             Some(owner) => write!(f, ", owner {owner}")?,

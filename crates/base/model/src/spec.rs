@@ -41,6 +41,12 @@ pub struct FunctionSpec {
     /// For `container`: `http`, `provided` or `shim`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract: Option<String>,
+    /// For `container`: `writable` or `read-only`, for everything but `/tmp`, `/var/tmp`, `/run` and the volumes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// For `container`: size of `$PILOT_VOLUME`, MiB. Default, and most: `limits.volume_mb` of the daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume_mb: Option<u32>,
     /// `module.attribute` (event), `module:attribute` (applications); both separators are accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,

@@ -46,7 +46,7 @@ impl HttpWorker {
     ///
     /// # Errors
     /// [`StartError::Runtime`] when the server ends first or takes too long. The instance is then already retired.
-    pub async fn come_up(
+    pub async fn when_ready(
         start: Start,
         port: u16,
         ready: Option<String>,

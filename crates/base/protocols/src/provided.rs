@@ -47,7 +47,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::extensions::{Extensions, invoke_notice};
-use self::queue::{CameUp, Event, Heard, InvocationQueue, Refused};
+use self::queue::{Event, Initialisation, InvocationQueue, Posted, Refused};
 use self::stream::{Beginning, Piece, Streamed};
 use self::times::Times;
 use self::worksite::Worksite;
@@ -76,7 +76,7 @@ impl ProvidedWorker {
     /// # Errors
     /// [`StartError::Import`] when the runtime reports an initialisation error, [`StartError::Runtime`] when it ends or does
     /// not poll in time. The instance is then already retired.
-    pub async fn come_up(
+    pub async fn when_ready(
         start: Start,
         listener: TcpListener,
         instance: Arc<dyn Instance>,
@@ -121,13 +121,13 @@ impl ProvidedWorker {
         let over = async {
             tokio::select! {
                 biased;
-                came_up = queue.came_up() => Ok(came_up),
+                initialised = queue.initialised() => Ok(initialised),
                 () = queue.closed() => Err(life.ended().await),
             }
         };
-        match timeout(start.come_up_max, over).await {
-            Ok(Ok(CameUp::Ready(at))) => Ok(at),
-            Ok(Ok(CameUp::Failed(body))) => Err(StartError::Import {
+        match timeout(start.ready_max, over).await {
+            Ok(Ok(Initialisation::Ready(at))) => Ok(at),
+            Ok(Ok(Initialisation::Failed(body))) => Err(StartError::Import {
                 body: String::from_utf8_lossy(&body).into_owned(),
                 output: output_text(life),
             }),
@@ -181,20 +181,20 @@ impl ProvidedWorker {
             }
         }
         match heard.await {
-            Ok(Heard::Result(body, times)) => {
+            Ok(Posted::Result(body, times)) => {
                 Ok(Answer::Result(body, self.done(times, times.first_byte)))
             }
-            Ok(Heard::Error(body, times)) => {
+            Ok(Posted::Error(body, times)) => {
                 Ok(Answer::Error(body, self.done(times, times.first_byte)))
             }
-            Ok(Heard::Truncated(times)) => self.broken(times).await,
-            Ok(Heard::Stream(streamed)) => self.begin(call.stream, streamed).await,
+            Ok(Posted::Truncated(times)) => self.broken(times).await,
+            Ok(Posted::Stream(streamed)) => self.begin(call.stream, streamed).await,
             Err(_) => Err(life.fault_of(life.ended().await)),
         }
     }
 
     /// The answer to the next poll.
-    fn event(&self, call: &Call, caller: oneshot::Sender<Heard>) -> Result<Event, String> {
+    fn event(&self, call: &Call, caller: oneshot::Sender<Posted>) -> Result<Event, String> {
         let head = &call.head;
         let mut headers = HeaderMap::with_capacity(HEADERS_LEN);
         let mut set = |name: &'static HeaderName, value: &str| {

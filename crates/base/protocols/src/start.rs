@@ -23,7 +23,7 @@ pub struct Start {
     /// When its sandbox was ready.
     pub sandboxed: Instant,
     /// Longest time from here until it is ready.
-    pub come_up_max: Duration,
+    pub ready_max: Duration,
     /// Holds its answers.
     pub answers: FunctionBudget,
 }
@@ -60,7 +60,7 @@ impl Start {
     /// The error of a worker that took too long. `missing` says what it did not do.
     pub(crate) fn too_slow(&self, missing: &str, hint: &str, life: &Life) -> StartError {
         let what = self.version.config.runtime.process();
-        let seconds = self.come_up_max.as_secs_f64();
+        let seconds = self.ready_max.as_secs_f64();
         failed(format!("{what} {missing} within {seconds} s. {hint}"), life)
     }
 }

@@ -162,7 +162,7 @@ pub(crate) fn start(change: impl FnOnce(&mut FunctionConfig)) -> Start {
         asked: Instant(1),
         forked: Instant(2),
         sandboxed: Instant(3),
-        come_up_max: Duration::from_secs(20),
+        ready_max: Duration::from_secs(20),
     }
 }
 

@@ -14,6 +14,7 @@ pub mod memfd;
 pub mod mount;
 pub mod netlink;
 pub mod process;
+pub mod scratch;
 pub mod seccomp;
 pub mod seqpacket;
 pub mod shim;

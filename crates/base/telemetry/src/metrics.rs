@@ -77,6 +77,7 @@ families! {
     runtimes: Levels = RUNTIMES,
     runtime_uses: Counters = RUNTIME_USES,
     runtime_duration: Histograms = RUNTIME_DURATION with durations,
+    certificate_ends: Levels = CERTIFICATE_ENDS,
     connections_refused: Counters = CONNECTIONS_REFUSED,
     events_dropped: Counters = EVENTS_DROPPED,
     log_errors: Counter = LOG_ERRORS,
@@ -191,6 +192,17 @@ impl Metrics {
             .worker_memory
             .get_or_create(named)
             .set(status.memory_bytes);
+    }
+
+    /// Sets when certificates end, seconds since 1970-01-01, by the configuration's key that names them.
+    pub fn set_certificates(&self, ends: &[(&'static str, u64)]) {
+        for (key, unix_s) in ends {
+            let labels = vec![("key", Cow::Borrowed(*key))];
+            self.families
+                .certificate_ends
+                .get_or_create(&labels)
+                .set(*unix_s);
+        }
     }
 
     /// Sets the counts of connections that were turned away, by reason.

@@ -88,6 +88,8 @@ table! {
         "Workers that got a runtime; how is reused, adapted (from a runtime with another key) or started.",
     RUNTIME_DURATION: Histogram "pilot_runtime_duration_seconds" ["how"]
         "Time to get a runtime, without the start of the function itself.",
+    CERTIFICATE_ENDS: Gauge "pilot_tls_certificate_expiry_timestamp_seconds" ["key"]
+        "When the certificate of a listener ends, in seconds since 1970-01-01 (the earliest end in its chain); key is the configuration's key that names its file.",
     CONNECTIONS_REFUSED: Counter "pilot_connections_refused_total" ["reason"]
         "Connections that were turned away; reason is listener_full, address_full, too_slow (the request did not arrive in time) or too_many_resets (HTTP/2).",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" ["subscriber"]

@@ -11,7 +11,7 @@ use pilot_model::ports::{
 };
 use pilot_model::{BoxFuture, Version, VersionId, WorkerId};
 
-use crate::worker::{Behaviour, Deed, FakeWorker, Served};
+use crate::worker::{Behaviour, FakeWorker, Reaction, Served};
 
 /// A fake engine. It uses tokio's time.
 pub struct FakeEngine {
@@ -74,7 +74,7 @@ impl FakeEngine {
     }
 
     /// What workers do from now on when they are called.
-    pub fn serve(&self, behaviour: impl Fn(&Call) -> Deed + Send + Sync + 'static) {
+    pub fn serve(&self, behaviour: impl Fn(&Call) -> Reaction + Send + Sync + 'static) {
         self.script.lock().behaviour.calls = Arc::new(behaviour);
     }
 
@@ -185,7 +185,7 @@ impl Engine for FakeEngine {
                 return Err(failure);
             }
             let now = clock.now();
-            worker.came_up(StartStamps {
+            worker.became_ready(StartStamps {
                 asked,
                 forked: now,
                 sandboxed: now,

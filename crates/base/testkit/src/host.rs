@@ -54,13 +54,13 @@ pub struct FakeRuntime {
     number: usize,
     alive: AtomicBool,
     dropped: AtomicBool,
-    deeds: Mutex<Vec<RuntimeDeed>>,
+    steps: Mutex<Vec<RuntimeStep>>,
     worker: Mutex<Option<Arc<FakeWorker>>>,
 }
 
 /// What was done with a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RuntimeDeed {
+pub enum RuntimeStep {
     /// It was started with this key.
     Started(Arc<RuntimeKey>),
     /// It was adapted to this key.
@@ -169,8 +169,9 @@ impl FakeHost {
     pub fn key_of(version: &Version) -> RuntimeKey {
         let config = &version.config;
         let base = match &config.runtime {
-            Runtime::Container(ContainerRuntime { image, .. }) => Base::Container {
+            Runtime::Container(ContainerRuntime { image, disk, .. }) => Base::Container {
                 image: image.clone(),
+                disk: *disk,
             },
             Runtime::Node(_) => Base::Native {
                 interpreter: Some(PathBuf::from("/usr/bin/node")),
@@ -231,15 +232,15 @@ impl FakeRuntime {
 
     /// What was done with it.
     #[must_use]
-    pub fn deeds(&self) -> Vec<RuntimeDeed> {
-        self.deeds.lock().clone()
+    pub fn steps(&self) -> Vec<RuntimeStep> {
+        self.steps.lock().clone()
     }
 
     /// How often it was cleaned.
     #[must_use]
     pub fn cleanings(&self) -> usize {
-        let deeds = self.deeds.lock();
-        let cleaned = deeds.iter().filter(|deed| **deed == RuntimeDeed::Cleaned);
+        let steps = self.steps.lock();
+        let cleaned = steps.iter().filter(|step| **step == RuntimeStep::Cleaned);
         cleaned.count()
     }
 
@@ -305,7 +306,7 @@ impl RuntimeHost for FakeHost {
                     number: script.runtimes.len() + 1,
                     alive: AtomicBool::new(true),
                     dropped: AtomicBool::new(false),
-                    deeds: Mutex::new(vec![RuntimeDeed::Started(Arc::clone(&key))]),
+                    steps: Mutex::new(vec![RuntimeStep::Started(Arc::clone(&key))]),
                     worker: Mutex::default(),
                 });
                 script.runtimes.push(Arc::clone(&record));
@@ -342,8 +343,8 @@ struct Up {
 }
 
 impl Up {
-    fn note(&self, deed: RuntimeDeed) {
-        self.record.deeds.lock().push(deed);
+    fn note(&self, step: RuntimeStep) {
+        self.record.steps.lock().push(step);
     }
 }
 
@@ -373,12 +374,12 @@ impl PrewarmedRuntime for Up {
                     problem: format!("{} is wanted of {}", wanted, self.key()),
                 });
             }
-            self.note(RuntimeDeed::Specialised(version.config.name.clone()));
+            self.note(RuntimeStep::Specialised(version.config.name.clone()));
             self.inner.perform(|script| &mut script.specialise).await?;
             let clock = &self.inner.clock;
             let worker = FakeWorker::new(id, Arc::clone(clock), Behaviour::default(), 0);
             let now = clock.now();
-            worker.came_up(StartStamps {
+            worker.became_ready(StartStamps {
                 asked,
                 forked: now,
                 sandboxed: now,
@@ -399,7 +400,7 @@ impl PrewarmedRuntime for Up {
                 });
             }
             self.inner.perform(|script| &mut script.clean).await?;
-            self.note(RuntimeDeed::Cleaned);
+            self.note(RuntimeStep::Cleaned);
             Ok(())
         })
     }
@@ -414,7 +415,7 @@ impl PrewarmedRuntime for Up {
             }
             self.inner.perform(|script| &mut script.adapt).await?;
             *self.key.lock() = Arc::clone(&to);
-            self.note(RuntimeDeed::Adapted(to));
+            self.note(RuntimeStep::Adapted(to));
             Ok(())
         })
     }

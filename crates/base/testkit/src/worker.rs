@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 /// What a call does.
 #[derive(Debug, Clone)]
-pub enum Deed {
+pub enum Reaction {
     /// After a delay, prints the last text and returns this body.
     Return(Duration, Bytes, Bytes),
     /// Raises an exception: Lambda's error body.
@@ -41,7 +41,7 @@ pub enum Deal {
     Die(WorkerFault),
 }
 
-impl Deed {
+impl Reaction {
     /// Returns this body at once.
     #[must_use]
     pub fn answer(body: &'static str) -> Self {
@@ -65,7 +65,7 @@ pub type Served = BoxFuture<'static, Result<PassedResponse, WorkerFault>>;
 /// What the workers of an engine do.
 #[derive(Clone)]
 pub(crate) struct Behaviour {
-    pub(crate) calls: Arc<dyn Fn(&Call) -> Deed + Send + Sync>,
+    pub(crate) calls: Arc<dyn Fn(&Call) -> Reaction + Send + Sync>,
     pub(crate) passes: Arc<dyn Fn(PassedRequest) -> Served + Send + Sync>,
 }
 
@@ -77,7 +77,7 @@ impl Default for Behaviour {
             output: Bytes::new(),
         };
         Self {
-            calls: Arc::new(|_| Deed::answer("{}")),
+            calls: Arc::new(|_| Reaction::answer("{}")),
             passes: Arc::new(move |_| Box::pin(std::future::ready(Err(no_server())))),
         }
     }
@@ -141,7 +141,7 @@ impl FakeWorker {
         })
     }
 
-    pub(crate) fn came_up(&self, stamps: StartStamps) {
+    pub(crate) fn became_ready(&self, stamps: StartStamps) {
         *self.stamps.lock() = stamps;
     }
 
@@ -173,23 +173,23 @@ impl FakeWorker {
     async fn perform(&self, call: Call) -> Result<Answer, WorkerFault> {
         let started = self.clock.now();
         match (self.behaviour.calls)(&call) {
-            Deed::Return(time, body, output) => {
+            Reaction::Return(time, body, output) => {
                 spend(time).await;
                 let done = self.done(started, self.clock.now(), output);
                 Ok(Answer::Result(body, done))
             }
-            Deed::Raise(time, body) => {
+            Reaction::Raise(time, body) => {
                 spend(time).await;
                 let done = self.done(started, self.clock.now(), Bytes::new());
                 Ok(Answer::Error(body, done))
             }
-            Deed::Die(time, fault) => {
+            Reaction::Die(time, fault) => {
                 spend(time).await;
                 self.die();
                 Err(fault)
             }
-            Deed::Hang => std::future::pending().await,
-            Deed::Http(head, first, rest) => {
+            Reaction::Hang => std::future::pending().await,
+            Reaction::Http(head, first, rest) => {
                 let now = self.clock.now();
                 let done = rest
                     .is_empty()

@@ -8,12 +8,12 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness};
-use pilot_container::{ContainerConfig, ContainerHost};
+use pilot_container::{ContainerConfig, ContainerGroup, ContainerHost};
 use pilot_data::Data;
 use pilot_deploy::{
     ArchiveLimits, DeployConfig, Deployer, EnvironmentConfig, Reserve, StoreLimits, VERSIONS_KEPT,
 };
-use pilot_gateway::{Control, GatewayConfig, RefusedConnections};
+use pilot_gateway::{BodyFiles, Control, GatewayConfig, RefusedConnections};
 use pilot_invoke::Invoker;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform, Secrets};
@@ -29,6 +29,7 @@ use tower::ServiceExt;
 use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::data::data_config;
 use crate::room::Configured;
+use crate::tls::Certificate;
 use crate::{room, sealing, tokens};
 
 /// The daemon, ready to serve.
@@ -40,6 +41,8 @@ pub(crate) struct Daemon {
     pub(crate) observations: Arc<Observations>,
     pub(crate) bus: Arc<Bus>,
     pub(crate) gateway: GatewayConfig,
+    /// The certificates of the listeners; set when the daemon listens.
+    pub(crate) certificates: Arc<OnceLock<Vec<Arc<Certificate>>>>,
     /// Where functions are called; set when the daemon listens there.
     pub(crate) functions_url: Arc<OnceLock<String>>,
 }
@@ -138,6 +141,7 @@ pub(crate) fn assemble(
             ..pilot_invoke::Limits::default()
         },
     );
+    let slow_bodies = slow_bodies(config, &reserve);
     let deployer = Deployer::open(
         deploy_config(config, &engines, reserve)?,
         Arc::clone(&invoker) as Arc<dyn Platform>,
@@ -149,11 +153,13 @@ pub(crate) fn assemble(
     let refused = Arc::new(RefusedConnections::default());
     let refused_counts = Arc::clone(&refused);
     let functions_url = Arc::new(OnceLock::new());
+    let certificates = Arc::new(OnceLock::new());
     let admin = Admin::new(
         AdminParts {
             control: Arc::new(deployer.clone()),
             tokens: Arc::clone(&tokens),
             secrets,
+            certificates: ends_of(&certificates),
             refused_connections: Arc::new(move || refused_counts.counts().to_vec()),
             observations: Arc::clone(&observations),
             metrics,
@@ -187,9 +193,23 @@ pub(crate) fn assemble(
             refused,
             hosts: config.hosts.clone(),
             answers,
+            slow_bodies,
             ..GatewayConfig::default()
         },
+        certificates,
         functions_url,
+    })
+}
+
+/// When certificates end, for the metrics.
+fn ends_of(
+    certificates: &Arc<OnceLock<Vec<Arc<Certificate>>>>,
+) -> Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync> {
+    let certificates = Arc::clone(certificates);
+    Arc::new(move || {
+        let all = certificates.get().into_iter().flatten();
+        all.filter_map(|one| Some((one.key(), one.ends()?)))
+            .collect()
     })
 }
 
@@ -208,6 +228,14 @@ fn engines(
         builds_memory_mb: config.build.total_memory_mb,
     };
     let total = room::total(configured, isolation.around());
+    let group = match (
+        &config.container_cgroup_parent,
+        isolation.group_for_containers(),
+    ) {
+        (Some(named), _) => ContainerGroup::Named(named.clone()),
+        (None, Some(folder)) => ContainerGroup::Folder(folder.display().to_string()),
+        (None, None) => ContainerGroup::Engine,
+    };
     let machine = Machine::new(
         EngineConfig {
             dir: config.data_dir.join("run"),
@@ -230,6 +258,7 @@ fn engines(
         data_dir: config.data_dir.clone(),
         tmp_bytes_max: limits.tmp_mb << 20,
         pids_max: limits.pids,
+        group,
         volume: limits.volume(),
         answers: answers.clone(),
         secrets: Arc::clone(secrets),
@@ -291,6 +320,17 @@ fn deploy_config(
         ..EnvironmentConfig::default()
     };
     Ok(deploy)
+}
+
+/// Where request bodies are kept that arrive slowly.
+fn slow_bodies(config: &DaemonConfig, reserve: &Arc<Reserve>) -> Option<BodyFiles> {
+    let bytes_max = usize::try_from(config.limits.bodies_disk_mb).ok()? << 20;
+    let reserve = Arc::clone(reserve);
+    (bytes_max > 0).then(|| BodyFiles {
+        dir: config.data_dir.clone(),
+        bytes_max,
+        has_room: Arc::new(move || reserve.has_room_beyond()),
+    })
 }
 
 fn forecaster() -> MakeForecaster {

@@ -59,6 +59,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) huge_pages: bool,
     /// The Docker Engine that runs containers, `unix:///path`. `None`: `DOCKER_HOST`, or Docker's default socket.
     pub(crate) container_engine: Option<String>,
+    /// The control group around containers, as the engine names it. `None`: the daemon's.
+    pub(crate) container_cgroup_parent: Option<String>,
     /// Format of the daemon's own log.
     pub(crate) log_format: LogFormat,
     /// Level of the daemon's own log.
@@ -100,6 +102,8 @@ pub(crate) struct Limits {
     /// Highest number of MiB of code, environments and layers on the disk. By default three quarters of the file system of the data
     /// directory.
     pub(crate) disk_mb: Option<u64>,
+    /// Highest number of MiB of the disk for request bodies that arrive slowly; 0: they stay in memory.
+    pub(crate) bodies_disk_mb: u32,
     /// Highest number of waiting requests of one function.
     pub(crate) queue: usize,
     /// Highest number of open connections to the address for functions.
@@ -134,6 +138,7 @@ impl Default for Limits {
             workers: None,
             functions: 1000,
             disk_mb: None,
+            bodies_disk_mb: 256,
             queue: 1000,
             connections: 1024,
             connections_per_address: None,
@@ -209,6 +214,7 @@ struct File {
     outbound_cidr: Option<Ipv4Net>,
     huge_pages: Option<bool>,
     container_engine: Option<String>,
+    container_cgroup_parent: Option<String>,
     log: Log,
     limits: Limits,
     build: Build,
@@ -307,6 +313,7 @@ impl DaemonConfig {
                 .unwrap_or(pilot_sandbox::OUTBOUND_CIDR_DEFAULT),
             huge_pages: file.huge_pages.unwrap_or(true),
             container_engine: file.container_engine,
+            container_cgroup_parent: file.container_cgroup_parent,
             log_format,
             log_level: level,
             limits: file.limits,
@@ -502,6 +509,12 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         bail!(
             "{}: container_engine is \"{engine}\", must be a socket on this machine, for example \
              \"unix:///var/run/docker.sock\"",
+            path.display()
+        );
+    }
+    if file.container_cgroup_parent.as_deref() == Some("") {
+        bail!(
+            "{}: container_cgroup_parent is empty: leave it out, or name a slice of systemd (pilotlight-containers.slice) or a path",
             path.display()
         );
     }

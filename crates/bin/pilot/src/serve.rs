@@ -73,6 +73,10 @@ async fn serve(
     let restored = daemon.deployer.restore();
     let listening = listening::bind_all(config).await?;
     let url = functions_url(config, listening.functions);
+    for certificate in &listening.certificates {
+        certificate.log_validity();
+    }
+    let _ = daemon.certificates.set(listening.certificates.clone());
     let renewal = Renewal::of(listening.certificates)?;
     tracing::info!(
         address = %listening.functions,

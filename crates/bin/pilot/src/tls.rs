@@ -1,12 +1,14 @@
 //! The certificates of the listeners, from their files: read at the start, after the spawner was forked, which must not have the keys in
 //! its memory; and again when the files change or the daemon gets SIGHUP. If the new files cannot be used, the old certificate stays.
 
+mod validity;
+
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use arc_swap::ArcSwap;
@@ -20,6 +22,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, ServerConfig};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
+
+use self::validity::Validity;
 
 /// The files of a listener's certificate, and the keys of the configuration that name them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,6 +185,40 @@ impl Certificate {
         }))
     }
 
+    /// The configuration's key that names it.
+    pub(crate) fn key(&self) -> &'static str {
+        self.files.keys[0]
+    }
+
+    /// When it ends, seconds since 1970-01-01; `None` if that cannot be read.
+    pub(crate) fn ends(&self) -> Option<u64> {
+        u64::try_from(self.validity()?.ends).ok()
+    }
+
+    /// When it can be used, in words.
+    ///
+    /// # Errors
+    /// Clients refuse it now, or will soon, or it cannot be read; in words.
+    pub(crate) fn tell_validity(&self) -> Result<String, String> {
+        match self.validity() {
+            Some(validity) => validity.tell(SystemTime::now()),
+            None => Err("it cannot be read when it ends".to_owned()),
+        }
+    }
+
+    fn validity(&self) -> Option<Validity> {
+        Validity::of(&self.current.load().cert)
+    }
+
+    /// Logs when it ends.
+    pub(crate) fn log_validity(&self) {
+        let file = self.files.certificate.display();
+        match self.tell_validity() {
+            Ok(ends) => tracing::info!(%file, "the certificate {ends}"),
+            Err(problem) => tracing::warn!(%file, "the certificate: {problem}; renew it"),
+        }
+    }
+
     /// What a listener with this certificate speaks.
     ///
     /// # Errors
@@ -213,6 +251,7 @@ impl Certificate {
             Ok(new) => {
                 self.current.store(Arc::new(new));
                 tracing::info!(%file, "new connections get the new certificate");
+                self.log_validity();
             }
             Err(error) => tracing::warn!(
                 "the certificate was not replaced, and the old one stays in use: {error:#}"

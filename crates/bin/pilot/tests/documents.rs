@@ -114,12 +114,12 @@ const TIMES: [(&str, &str, &str); 9] = [
     ),
     (
         "crates/path/sandbox/src/native/runtime.rs",
-        "const COME_UP_MAX: Duration = Duration::from_secs(60);",
+        "const READY_TIME_MAX: Duration = Duration::from_secs(60);",
         "| start of a runtime that does not fork, until it is ready | 60 s; 30 s in a container |",
     ),
     (
         "crates/side/container/src/container/specialise.rs",
-        "const COME_UP_TIME_MAX: Duration = Duration::from_secs(30);",
+        "const READY_TIME_MAX: Duration = Duration::from_secs(30);",
         "| start of a runtime that does not fork, until it is ready | 60 s; 30 s in a container |",
     ),
     (

@@ -1,9 +1,11 @@
 //! Reads a whole request body within limits: its size, the time between two pieces of it, its rate, and the memory that all bodies
 //! share. Memory is reserved for bytes that have arrived, not for those that a head announces. A body that arrived together with the
-//! head needs no copy, no timer and no permit.
+//! head needs no copy, no timer and no permit. A body that arrives slowly is kept in a file (`disk`), if there is room for it.
 //!
 //! Used for events, which are one JSON document, and for applications, whose worker gets a request in one frame. Bodies for a
 //! function's own server are streamed instead (`upload`).
+
+pub(crate) mod disk;
 
 use std::error::Error;
 use std::future::{Future, poll_fn};
@@ -17,6 +19,7 @@ use http_body::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
+use self::disk::{BodyFiles, Disk, OnDisk};
 use crate::errors::RequestError;
 
 /// The limits of request bodies, shared by all connections.
@@ -26,6 +29,8 @@ pub(crate) struct BodyReader {
     patience: Duration,
     /// One permit per KiB.
     in_flight: Arc<Semaphore>,
+    /// For bodies that arrive slowly. `None`: they stay in memory.
+    disk: Option<Arc<Disk>>,
 }
 
 /// A share of the memory for bodies. Small bodies have none.
@@ -59,13 +64,19 @@ impl Hold {
 
 impl BodyReader {
     /// `bytes_max`: largest body. `patience`: longest wait for its next piece. `in_flight_bytes_max`: limit for all bodies of more
-    /// than 64 KiB together.
-    pub(crate) fn new(bytes_max: usize, patience: Duration, in_flight_bytes_max: usize) -> Self {
+    /// than 64 KiB together, without those in `files`.
+    pub(crate) fn new(
+        bytes_max: usize,
+        patience: Duration,
+        in_flight_bytes_max: usize,
+        files: Option<BodyFiles>,
+    ) -> Self {
         let permits = (in_flight_bytes_max / 1024).min(Semaphore::MAX_PERMITS);
         Self {
             bytes_max,
             patience,
             in_flight: Arc::new(Semaphore::new(permits)),
+            disk: files.map(|files| Arc::new(Disk::new(files, patience))),
         }
     }
 
@@ -94,52 +105,96 @@ impl BodyReader {
     where
         B: Body<Data = Bytes, Error: Error> + Unpin,
     {
+        if body.is_end_stream() {
+            return Ok((Bytes::new(), None));
+        }
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if announced > self.bytes_max {
+            return Ok((Bytes::new(), Some(body)));
+        }
         let mut source = Source {
             body,
             patience: self.patience,
             begun: None,
             received: 0,
             timer: None,
+            slow: self.disk.is_some().then_some(SLOW),
         };
         let mut hold = Hold::default();
-        if source.body.is_end_stream() {
-            return Ok((Bytes::new(), None));
-        }
-        let announced = usize::try_from(source.body.size_hint().lower()).unwrap_or(usize::MAX);
-        if announced > self.bytes_max {
-            return Ok((Bytes::new(), Some(source.body)));
-        }
-        let Some(first) = source.next().await? else {
-            return Ok((Bytes::new(), None));
-        };
-        self.admit(first.len(), &mut hold)?;
-        if first.len() > self.bytes_max {
-            return Ok((hold.keep(first), Some(source.body)));
-        }
-        if source.body.is_end_stream() {
-            return Ok((hold.keep(first), None));
-        }
-        let Some(second) = source.next().await? else {
-            return Ok((hold.keep(first), None));
-        };
-        let begins = first.len() + second.len();
-        let mut bytes = BytesMut::with_capacity(announced.min(ANNOUNCED_BYTES_MAX).max(begins));
-        bytes.extend_from_slice(&first);
-        let mut next = Some(second);
-        while let Some(piece) = next {
-            let len = bytes.len() + piece.len();
-            self.admit(len, &mut hold)?;
-            if len > bytes.capacity() {
-                // The first bytes have come, so the announced rest is believed.
-                bytes.reserve(announced.min(self.bytes_max).max(len) - bytes.len());
+        let mut front = Front::Nothing;
+        loop {
+            match source.next().await? {
+                Next::Piece(piece) => {
+                    front = self.add(front, piece, announced, &mut hold).await?;
+                    if front.len() > self.bytes_max {
+                        return Ok((front.finish(hold).await?, Some(source.body)));
+                    }
+                    if source.body.is_end_stream() {
+                        break;
+                    }
+                }
+                Next::Slow => front = self.put_aside(front, &mut hold).await,
+                Next::End => break,
             }
-            bytes.extend_from_slice(&piece);
-            if bytes.len() > self.bytes_max {
-                return Ok((hold.keep(bytes.freeze()), Some(source.body)));
-            }
-            next = source.next().await?;
         }
-        Ok((hold.keep(bytes.freeze()), None))
+        Ok((front.finish(hold).await?, None))
+    }
+
+    /// Adds a piece to what has arrived.
+    async fn add(
+        &self,
+        front: Front,
+        piece: Bytes,
+        announced: usize,
+        hold: &mut Hold,
+    ) -> Result<Front, RequestError> {
+        let len = front.len() + piece.len();
+        let mut bytes = match front {
+            Front::OnDisk(mut file) => {
+                file.push(piece).await?;
+                return Ok(Front::OnDisk(file));
+            }
+            Front::Nothing => {
+                self.admit(len, hold)?;
+                return Ok(Front::One(piece));
+            }
+            Front::One(first) => {
+                self.admit(len, hold)?;
+                let capacity = announced.min(ANNOUNCED_BYTES_MAX).max(len);
+                let mut bytes = BytesMut::with_capacity(capacity);
+                bytes.extend_from_slice(&first);
+                bytes
+            }
+            Front::Several(bytes) => {
+                self.admit(len, hold)?;
+                bytes
+            }
+        };
+        if len > bytes.capacity() {
+            // The first bytes have come, so the announced rest is believed.
+            bytes.reserve(announced.min(self.bytes_max).max(len) - bytes.len());
+        }
+        bytes.extend_from_slice(&piece);
+        Ok(Front::Several(bytes))
+    }
+
+    /// Moves what has arrived of a slow body to a file, if there is room for it, and gives its memory back.
+    async fn put_aside(&self, front: Front, hold: &mut Hold) -> Front {
+        let Some(disk) = &self.disk else {
+            return front;
+        };
+        let begin = match front {
+            Front::One(bytes) => bytes,
+            Front::Several(bytes) => bytes.freeze(),
+            front @ (Front::Nothing | Front::OnDisk(_)) => return front,
+        };
+        match disk.take(begin).await {
+            Ok(file) => {
+                *hold = Hold::default();
+                Front::OnDisk(file)
+            }
+            Err(begin) => Front::One(begin),
+        }
     }
 
     /// Reserves the memory of a body with `len` bytes so far.
@@ -166,6 +221,45 @@ impl BodyReader {
     }
 }
 
+/// What has arrived of a body.
+enum Front {
+    Nothing,
+    /// Not copied: it may be all.
+    One(Bytes),
+    Several(BytesMut),
+    /// It arrives slowly.
+    OnDisk(OnDisk),
+}
+
+impl Front {
+    fn len(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::One(bytes) => bytes.len(),
+            Self::Several(bytes) => bytes.len(),
+            Self::OnDisk(file) => file.len(),
+        }
+    }
+
+    /// All of it, with its share of the memory.
+    async fn finish(self, hold: Hold) -> Result<Bytes, RequestError> {
+        match self {
+            Self::Nothing => Ok(Bytes::new()),
+            Self::One(bytes) => Ok(hold.keep(bytes)),
+            Self::Several(bytes) => Ok(hold.keep(bytes.freeze())),
+            Self::OnDisk(file) => file.finish().await,
+        }
+    }
+}
+
+/// What comes next of a body.
+enum Next {
+    Piece(Bytes),
+    End,
+    /// More than [`FREE_BYTES`] have arrived, and after [`SLOW`] it is not complete. Comes once.
+    Slow,
+}
+
 /// The pieces of a body. Its timer is created at the first wait for a piece.
 struct Source<B> {
     body: B,
@@ -174,29 +268,33 @@ struct Source<B> {
     begun: Option<Instant>,
     received: u64,
     timer: Option<Pin<Box<Sleep>>>,
+    /// Time after which it is slow. `None`: that does not matter, or is known.
+    slow: Option<Duration>,
 }
 
 impl<B> Source<B>
 where
     B: Body<Data = Bytes, Error: Error> + Unpin,
 {
-    /// The next piece of data; `None` at the end. Trailers are skipped.
-    async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
-        let piece = poll_fn(|cx| self.poll_next(cx)).await;
+    /// What comes next. Trailers are skipped.
+    async fn next(&mut self) -> Result<Next, RequestError> {
+        let next = poll_fn(|cx| self.poll_next(cx)).await;
         self.timer = None;
-        if let Ok(Some(piece)) = &piece {
-            self.received += piece.len() as u64;
+        match &next {
+            Ok(Next::Piece(piece)) => self.received += piece.len() as u64,
+            Ok(Next::Slow) => self.slow = None,
+            Ok(Next::End) | Err(_) => {}
         }
-        piece
+        next
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, RequestError>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Next, RequestError>> {
         loop {
             match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Ready(None) => return Poll::Ready(Ok(None)),
+                Poll::Ready(None) => return Poll::Ready(Ok(Next::End)),
                 Poll::Ready(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
-                        return Poll::Ready(Ok(Some(data)));
+                        return Poll::Ready(Ok(Next::Piece(data)));
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
@@ -206,20 +304,26 @@ where
             }
         }
         let patience = self.patience;
+        let slow = self.slow.filter(|_| self.received > FREE_BYTES as u64);
         let timer = self.timer.get_or_insert_with(|| {
             let now = Instant::now();
             let begun = *self.begun.get_or_insert(now);
             let slowest = Duration::from_secs(self.received / BYTES_PER_S_MIN);
-            let due = (now + patience).min(begun + patience + slowest);
+            let due = match slow {
+                Some(slow) => begun + slow,
+                None => (now + patience).min(begun + patience + slowest),
+            };
             Box::pin(tokio::time::sleep_until(due))
         });
-        timer.as_mut().poll(cx).map(|()| {
-            Err(RequestError::Body {
+        std::task::ready!(timer.as_mut().poll(cx));
+        Poll::Ready(match slow {
+            Some(_) => Ok(Next::Slow),
+            None => Err(RequestError::Body {
                 problem: format!(
                     "no data for {} s, or less than {BYTES_PER_S_MIN} bytes per second",
                     patience.as_secs_f32()
                 ),
-            })
+            }),
         })
     }
 }
@@ -242,6 +346,9 @@ const FREE_BYTES: usize = 64 * 1024;
 /// How much of an announced length is allocated before the bytes arrive.
 const ANNOUNCED_BYTES_MAX: usize = 256 * 1024;
 
+/// A body that is not complete so long after it first had to be waited for is slow.
+const SLOW: Duration = Duration::from_millis(250);
+
 /// The lowest rate of a body, in addition to its patience.
 const BYTES_PER_S_MIN: u64 = 1024;
 
@@ -255,7 +362,7 @@ mod tests {
     use super::*;
 
     fn reader(bytes_max: usize) -> BodyReader {
-        BodyReader::new(bytes_max, Duration::from_millis(5), 1024 * 1024)
+        BodyReader::new(bytes_max, Duration::from_millis(5), 1024 * 1024, None)
     }
 
     fn pieces(pieces: Vec<Vec<u8>>) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
@@ -344,7 +451,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_announced_body_reserves_nothing_before_it_comes() {
-        let reader = BodyReader::new(1 << 20, Duration::from_secs(30), 1 << 20);
+        let reader = BodyReader::new(1 << 20, Duration::from_secs(30), 1 << 20, None);
         let permits = reader.in_flight.available_permits();
         let declared = (0..42).map(|_| {
             let reader = reader.clone();
@@ -371,7 +478,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_trickles_is_cut_off_and_a_slow_one_is_not() {
         let patience = Duration::from_secs(5);
-        let reader = BodyReader::new(1 << 20, patience, 1 << 20);
+        let reader = BodyReader::new(1 << 20, patience, 1 << 20, None);
         let begun = Instant::now();
         let trickle = Slow::new(1 << 20, vec![Bytes::from_static(b"x"); 1000]);
         let result = reader.read(trickle).await;
@@ -384,6 +491,92 @@ mod tests {
         let result = reader.read(slow).await;
         assert!(matches!(result, Err(RequestError::Body { .. })));
         assert!(begun.elapsed() > Duration::from_secs(20));
+    }
+
+    const KIB: usize = 1024;
+
+    /// A reader of bodies up to 1 MiB, with so much room for slow ones on the disk, and with `has_room`.
+    fn reader_with_disk(kib: usize, has_room: fn() -> bool) -> BodyReader {
+        let files = BodyFiles {
+            dir: std::env::temp_dir(),
+            bytes_max: kib * KIB,
+            has_room: Arc::new(has_room),
+        };
+        BodyReader::new(1 << 20, Duration::from_secs(30), 1 << 20, Some(files))
+    }
+
+    /// So many pieces of 40 KiB, one each second; each has its number in all its bytes.
+    fn slow_pieces(count: u8) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
+        let frames = futures_util::stream::unfold(0, move |at| async move {
+            if at == count {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let piece = Bytes::from(vec![at; 40 * KIB]);
+            Some((Ok(http_body::Frame::data(piece)), at + 1))
+        });
+        StreamBody::new(Box::pin(frames))
+    }
+
+    fn all_of(count: u8) -> Vec<u8> {
+        (0..count).flat_map(|at| vec![at; 40 * KIB]).collect()
+    }
+
+    fn disk_free(reader: &BodyReader) -> usize {
+        reader.disk.as_ref().unwrap().free_kib()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_body_lies_on_the_disk_and_holds_no_memory() {
+        let reader = reader_with_disk(2048, || true);
+        let whole = reader.read(slow_pieces(20)).await.unwrap();
+        assert_eq!(reader.in_flight.available_permits(), KIB);
+        assert_eq!(disk_free(&reader), 2048 - 800);
+        assert!(whole == all_of(20));
+        let part = whole.slice(5..10);
+        drop(whole);
+        assert_eq!(disk_free(&reader), 2048 - 800);
+        drop(part);
+        assert_eq!(disk_free(&reader), 2048);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_body_that_is_too_large_is_returned_with_its_rest() {
+        let reader = reader_with_disk(2048, || true);
+        let (front, rest) = reader.read_front(slow_pieces(30)).await.unwrap();
+        assert!(front == all_of(26), "{} bytes", front.len());
+        let rest = http_body_util::BodyExt::collect(rest.unwrap()).await;
+        assert!([front, rest.unwrap().to_bytes()].concat() == all_of(30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_body_stays_in_memory_if_the_disk_has_no_room() {
+        for reader in [
+            reader_with_disk(2048, || false),
+            reader_with_disk(64, || true),
+        ] {
+            let free = disk_free(&reader);
+            let whole = reader.read(slow_pieces(20)).await.unwrap();
+            assert!(whole == all_of(20));
+            assert_eq!(reader.in_flight.available_permits(), KIB - 800);
+            assert_eq!(disk_free(&reader), free);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_bodies_have_a_limit_on_the_disk() {
+        let reader = reader_with_disk(400, || true);
+        let result = reader.read(slow_pieces(20)).await;
+        assert!(matches!(result, Err(RequestError::BodiesFull)));
+        assert_eq!(disk_free(&reader), 400);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fast_body_is_not_written() {
+        let reader = reader_with_disk(2048, || panic!("asked for room"));
+        let sent = vec![vec![7; 40 * KIB]; 20];
+        let whole = reader.read(pieces(sent.clone())).await.unwrap();
+        assert!(whole == sent.concat());
     }
 
     proptest! {

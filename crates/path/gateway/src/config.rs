@@ -7,6 +7,7 @@ use pilot_model::access::Grant;
 use pilot_model::ports::Tokens;
 use pilot_protocols::MemoryBudget;
 
+use crate::body::disk::BodyFiles;
 use crate::connection::pace::ReadPace;
 use crate::forward::TrustForwarded;
 use crate::peers::RefusedConnections;
@@ -33,6 +34,8 @@ pub struct GatewayConfig {
     pub body_bytes_max: usize,
     /// Limit for all request bodies of more than 64 KiB together, bytes.
     pub bodies_bytes_max: usize,
+    /// Where those are kept that arrive slowly, instead of in that memory. `None`: nowhere else.
+    pub slow_bodies: Option<BodyFiles>,
     /// Largest result of an event function, bytes.
     pub result_bytes_max: usize,
     /// Holds responses that are gathered, and long messages of WebSockets.
@@ -68,6 +71,7 @@ impl Default for GatewayConfig {
             grace: Duration::from_secs(30),
             body_bytes_max: 6 * 1024 * 1024,
             bodies_bytes_max: 256 * 1024 * 1024,
+            slow_bodies: None,
             result_bytes_max: 6 * 1024 * 1024 + 100,
             answers: MemoryBudget::default(),
             tokens: Arc::new(NoTokens),

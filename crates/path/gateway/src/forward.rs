@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::connection::line::{Line, Scheme};
 use crate::headers;
+use crate::list_headers::{has_token, strip};
 
 /// Whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted and extended. Those of others are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,12 +63,6 @@ pub(crate) fn expects_continue(headers: &HeaderMap) -> bool {
     has_token(headers, &headers::EXPECT, "100-continue")
 }
 
-/// Whether the request is a WebSocket handshake.
-pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
-    has_token(headers, &headers::UPGRADE, "websocket")
-        && has_token(headers, &headers::CONNECTION, "upgrade")
-}
-
 /// Prepares the headers for the function's own server. An upgrade and `TE: trailers` are added again, because the gateway requests
 /// them on its own connection.
 pub(crate) fn pass_on(
@@ -99,11 +94,6 @@ pub(crate) fn pass_on(
     headers.insert(headers::UPGRADE, upgrade);
     headers.append(headers::CONNECTION, HeaderValue::from_static("upgrade"));
     Upgrades::Pass
-}
-
-/// Removes the hop-by-hop headers of the server's response.
-pub(crate) fn strip_response(headers: &mut HeaderMap) {
-    strip(headers, &headers::NOT_PASSED);
 }
 
 /// Adds the headers about the client, its scheme and the prefix.
@@ -152,40 +142,12 @@ fn believes(trust: TrustForwarded, peer: SocketAddr) -> bool {
     }
 }
 
-/// Removes hop-by-hop headers (RFC 9110, section 7.6.1): those that `Connection` names, and `known`.
-fn strip(headers: &mut HeaderMap, known: &[HeaderName]) {
-    let named: Vec<HeaderName> = tokens(headers, &headers::CONNECTION)
-        .filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok())
-        .filter(|name| *name != headers::HOST && *name != headers::CONTENT_LENGTH)
-        .collect();
-    for name in named.iter().chain(known) {
-        headers.remove(name);
-    }
-}
-
 /// The protocol that the request wants to upgrade to, if that is passed on.
 fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let upgrade = headers.get(headers::UPGRADE)?;
     let passes = has_token(headers, &headers::CONNECTION, "upgrade")
         && !has_token(headers, &headers::UPGRADE, "h2c");
     passes.then(|| upgrade.clone())
-}
-
-fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
-    tokens(headers, name).any(|given| {
-        let given = given.split(';').next().unwrap_or(given);
-        given.trim_end().eq_ignore_ascii_case(token)
-    })
-}
-
-/// The elements of a list header, over all headers with this name.
-fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
-    headers
-        .get_all(name)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(str::trim)
 }
 
 fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<String> {

@@ -40,6 +40,7 @@ impl Gate {
                 config.body_bytes_max,
                 config.body_timeout,
                 config.bodies_bytes_max,
+                config.slow_bodies.clone(),
             ),
             refused: Arc::clone(&config.refused),
             config,

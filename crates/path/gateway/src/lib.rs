@@ -23,6 +23,7 @@ mod gate;
 mod headers;
 mod lambda_api;
 mod leftover;
+mod list_headers;
 mod listener;
 mod peers;
 mod reply;
@@ -44,6 +45,7 @@ use std::sync::Arc;
 use pilot_invoke::Invoker;
 
 pub use accept::Drained;
+pub use body::disk::BodyFiles;
 pub use config::GatewayConfig;
 pub use connection::pace::ReadPace;
 pub use forward::TrustForwarded;

@@ -35,8 +35,8 @@ use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 
 use self::metered::{Gauge, Metered};
 use crate::errors::RequestError;
-use crate::forward;
 use crate::headers;
+use crate::list_headers;
 use crate::reply::{Reply, ReplyBody};
 
 /// A client's handshake.
@@ -66,7 +66,7 @@ impl Handshake {
     /// [`RequestError::Malformed`] if it is not a valid one (RFC 6455 §4.2.1), [`RequestError::NoDescriptors`] if the daemon has no
     /// descriptors left.
     pub(crate) fn of(head: &mut Parts) -> Result<Option<(Self, OwnedFd)>, RequestError> {
-        if !forward::wants_websocket(&head.headers) {
+        if !list_headers::wants_websocket(&head.headers) {
             return Ok(None);
         }
         let malformed = |problem: &str| RequestError::Malformed {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use pilot_gateway::{Door, GatewayConfig, ReadPace};
 use pilot_model::ports::PassedRequest;
-use pilot_testkit::Deed;
+use pilot_testkit::Reaction;
 use support::{Client, Daemon, Function, Setup, control, soon, text, upstream};
 use tokio::sync::{Notify, mpsc};
 
@@ -313,7 +313,7 @@ async fn a_client_that_has_closed_its_direction_is_answered_and_asked_whether_it
 #[tokio::test]
 async fn a_malformed_body_is_a_400() {
     let echo = Function::event("echo", |call| {
-        Deed::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
+        Reaction::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
     });
     let server = Function::server("web", async |request: PassedRequest| {
         let body = request.into_body().collect().await;

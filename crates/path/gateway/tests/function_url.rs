@@ -9,19 +9,19 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use pilot_model::ports::{HttpHead, WorkerFault};
-use pilot_testkit::{Deal, Deed, version_with};
+use pilot_testkit::{Deal, Reaction, version_with};
 use serde_json::{Value, json};
 use support::{Daemon, Function, meta, soon};
 use tokio::sync::Notify;
 
-fn returning(value: &Value) -> Deed {
-    Deed::Return(Duration::ZERO, Bytes::from(value.to_string()), Bytes::new())
+fn returning(value: &Value) -> Reaction {
+    Reaction::Return(Duration::ZERO, Bytes::from(value.to_string()), Bytes::new())
 }
 
 /// Returns its event.
 fn echo() -> Function {
     Function::event("echo", |call| {
-        Deed::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
+        Reaction::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
     })
 }
 
@@ -36,8 +36,8 @@ fn head(status: u16, headers: &[(&str, &str)]) -> HttpHead {
     }
 }
 
-fn whole(status: u16, headers: &[(&str, &str)], body: &'static str) -> Deed {
-    Deed::Http(
+fn whole(status: u16, headers: &[(&str, &str)], body: &'static str) -> Reaction {
+    Reaction::Http(
         head(status, headers),
         Bytes::from_static(body.as_bytes()),
         Vec::new(),
@@ -137,7 +137,7 @@ async fn a_head_request_has_the_length_and_no_body() {
         "/told" => whole(200, &[("content-length", "7")], ""),
         "/streamed" => {
             let rest = vec![(Duration::ZERO, Deal::End(Bytes::from_static(b"x")))];
-            Deed::Http(head(200, &[("content-length", "7")]), Bytes::new(), rest)
+            Reaction::Http(head(200, &[("content-length", "7")]), Bytes::new(), rest)
         }
         _ => whole(200, &[], "seven.."),
     });
@@ -163,14 +163,14 @@ async fn a_head_request_has_the_length_and_no_body() {
 #[tokio::test]
 async fn a_function_that_fails_is_a_502_that_says_how() {
     let raise = Function::event("raise", |_| {
-        Deed::Raise(
+        Reaction::Raise(
             Duration::ZERO,
             Bytes::from_static(br#"{"errorType":"ValueError","errorMessage":"no"}"#),
         )
     });
     let odd = Function::event("odd", |_| returning(&json!({"statusCode": "abc"})));
     let large = Function::event("large", |_| {
-        Deed::Return(
+        Reaction::Return(
             Duration::ZERO,
             Bytes::from(vec![b'1'; 7_000_000]),
             Bytes::new(),
@@ -181,7 +181,7 @@ async fn a_function_that_fails_is_a_502_that_says_how() {
     let hang = version_with("hang", 1, |config| {
         config.timeout = Duration::from_millis(20)
     });
-    let hang = Function::of(hang, |_| Deed::Hang);
+    let hang = Function::of(hang, |_| Reaction::Hang);
     let daemon = Daemon::with(vec![raise, odd, large, head, header, hang]).await;
     for (name, error_type, message) in [
         ("raise", "FunctionError", ""),
@@ -216,7 +216,7 @@ async fn a_function_that_fails_is_a_502_that_says_how() {
 async fn an_application_gets_the_request_as_it_is() {
     let app = Function::application("app", |call| {
         let told = json!({"meta": meta(call), "body": STANDARD.encode(&call.payload)});
-        Deed::Http(
+        Reaction::Http(
             head(200, &[("Content-Type", "application/json")]),
             Bytes::from(told.to_string()),
             Vec::new(),
@@ -283,7 +283,7 @@ async fn an_applications_response_goes_out_as_it_is() {
                 (Duration::ZERO, Deal::Chunk(Bytes::new())),
                 (Duration::ZERO, Deal::End(Bytes::from_static(b"done"))),
             ];
-            Deed::Http(
+            Reaction::Http(
                 head(200, &[("content-type", "text/plain")]),
                 Bytes::from_static(b"begun "),
                 rest,
@@ -327,7 +327,7 @@ async fn a_body_that_breaks_off_breaks_the_connection_off() {
             output: Bytes::new(),
         };
         let rest = vec![(Duration::ZERO, Deal::Die(fault))];
-        Deed::Http(head(200, &[]), Bytes::from_static(b"begun"), rest)
+        Reaction::Http(head(200, &[]), Bytes::from_static(b"begun"), rest)
     });
     let daemon = Daemon::with(vec![app]).await;
     let mut client = daemon.client().await;
@@ -340,7 +340,7 @@ fn raises_late() -> Function {
     Function::application("app", |_| {
         let raised = Bytes::from_static(br#"{"errorType":"ValueError","errorMessage":"late"}"#);
         let rest = vec![(Duration::ZERO, Deal::Raise(raised))];
-        Deed::Http(head(200, &[]), Bytes::from_static(b"begun"), rest)
+        Reaction::Http(head(200, &[]), Bytes::from_static(b"begun"), rest)
     })
 }
 
@@ -394,7 +394,7 @@ async fn a_client_that_leaves_a_stream_frees_the_worker() {
         }
         began.notify_one();
         let rest = vec![(Duration::from_secs(3600), Deal::End(Bytes::new()))];
-        Deed::Http(head(200, &[]), Bytes::from_static(b"begun"), rest)
+        Reaction::Http(head(200, &[]), Bytes::from_static(b"begun"), rest)
     });
     let daemon = Daemon::with(vec![app]).await;
     let mut client = daemon.client().await;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::ports::PassedRequest;
-use pilot_testkit::Deed;
+use pilot_testkit::Reaction;
 use support::{Daemon, Function, soon, upstream};
 
 /// What the functions got: `body` of the first one, and `hidden` if the hidden request was served as one of its own.
@@ -38,7 +38,7 @@ async fn daemon() -> (Daemon, Seen) {
             let event: serde_json::Value = serde_json::from_slice(&call.payload).unwrap();
             let body = event["body"].as_str().unwrap_or_default().to_owned();
             collected.lock().unwrap().push(body);
-            Deed::Return(Duration::ZERO, Bytes::from_static(b"\"ok\""), Bytes::new())
+            Reaction::Return(Duration::ZERO, Bytes::from_static(b"\"ok\""), Bytes::new())
         }),
         // What reaches a real server, as bytes, must be one request that everybody reads in the same way.
         Function::server("passed", move |request: PassedRequest| {
@@ -46,7 +46,7 @@ async fn daemon() -> (Daemon, Seen) {
         }),
         Function::event("hidden", move |_| {
             hidden.lock().unwrap().push("hidden".to_owned());
-            Deed::Return(Duration::ZERO, Bytes::from_static(b"\"ok\""), Bytes::new())
+            Reaction::Return(Duration::ZERO, Bytes::from_static(b"\"ok\""), Bytes::new())
         }),
     ])
     .await;

@@ -19,7 +19,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use pilot_gateway::{Door, GatewayConfig, ReadPace, Transport};
-use pilot_testkit::Deed;
+use pilot_testkit::Reaction;
 use support::{Daemon, Function, Setup, soon};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -62,10 +62,10 @@ async fn daemon(config: GatewayConfig) -> Daemon {
     let large = Bytes::from(vec![b'1'; 1_000_000]);
     let functions = vec![
         Function::event("large", move |_| {
-            Deed::Return(Duration::ZERO, large.clone(), Bytes::new())
+            Reaction::Return(Duration::ZERO, large.clone(), Bytes::new())
         }),
-        Function::event("slow", |_| Deed::after(Duration::from_millis(300))),
-        Function::event("hang", |_| Deed::Hang),
+        Function::event("slow", |_| Reaction::after(Duration::from_millis(300))),
+        Function::event("hang", |_| Reaction::Hang),
     ];
     let door = Door {
         transport: Transport::PlainWithHttp2,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pilot_gateway::{Access, Door, GatewayConfig};
 use pilot_invoke::Limits;
 use pilot_model::access::{Grant, Role};
-use pilot_testkit::{Deed, FixedTokens, version_with};
+use pilot_testkit::{FixedTokens, Reaction, version_with};
 use serde_json::json;
 use support::{Daemon, Function, Setup, meta, soon};
 use tokio::sync::Notify;
@@ -21,7 +21,7 @@ const ECHO: &str = "/2015-03-31/functions/echo/invocations";
 /// Prints a line and returns its event.
 fn echo() -> Function {
     Function::event("echo", |call| {
-        Deed::Return(
+        Reaction::Return(
             Duration::ZERO,
             call.payload.clone(),
             Bytes::from_static(b"printed\n"),
@@ -84,7 +84,7 @@ async fn no_body_is_an_empty_event() {
 async fn the_function_gets_its_arn_client_context_and_trace() {
     let tell = Function::event("tell", |call| {
         let told = Bytes::from(meta(call).to_string());
-        Deed::Return(Duration::ZERO, told, Bytes::new())
+        Reaction::Return(Duration::ZERO, told, Bytes::new())
     });
     let daemon = Daemon::with(vec![tell]).await;
     let context = STANDARD.encode(r#"{"custom":{"k":"v"}}"#);
@@ -144,13 +144,13 @@ async fn the_log_tail_comes_when_asked_for() {
 #[tokio::test]
 async fn what_the_function_does_wrong_is_a_200_with_a_function_error() {
     let raise = Function::event("raise", |_| {
-        Deed::Raise(
+        Reaction::Raise(
             Duration::ZERO,
             Bytes::from_static(br#"{"errorType":"ValueError","errorMessage":"no"}"#),
         )
     });
     let large = Function::event("large", |_| {
-        Deed::Return(
+        Reaction::Return(
             Duration::ZERO,
             Bytes::from(vec![b'1'; 7_000_000]),
             Bytes::new(),
@@ -159,7 +159,7 @@ async fn what_the_function_does_wrong_is_a_200_with_a_function_error() {
     let hang = version_with("hang", 1, |config| {
         config.timeout = Duration::from_millis(20)
     });
-    let hang = Function::of(hang, |_| Deed::Hang);
+    let hang = Function::of(hang, |_| Reaction::Hang);
     let daemon = Daemon::with(vec![raise, large, hang]).await;
     for (name, error_type, message) in [
         ("raise", "ValueError", "no"),
@@ -189,7 +189,7 @@ async fn what_the_function_does_wrong_is_a_200_with_a_function_error() {
 
 #[tokio::test]
 async fn what_the_caller_does_wrong_has_lambdas_status_and_name() {
-    let app = Function::application("app", |_| Deed::Hang);
+    let app = Function::application("app", |_| Reaction::Hang);
     let daemon = Daemon::with(vec![echo(), app]).await;
     let context = "x-amz-client-context: ?\r\n";
     let event = "x-amz-invocation-type: Event\r\n";
@@ -332,7 +332,7 @@ async fn a_full_queue_is_a_429_with_a_reason() {
     });
     let one = Function::of(one, move |_| {
         began.notify_one();
-        Deed::Hang
+        Reaction::Hang
     });
     let limits = Limits {
         queue_max: 1,
@@ -382,9 +382,9 @@ async fn a_client_that_hangs_up_frees_its_slot() {
     let one = Function::of(one, move |call| {
         if call.payload == "1" {
             began.notify_one();
-            return Deed::Hang;
+            return Reaction::Hang;
         }
-        Deed::answer("2")
+        Reaction::answer("2")
     });
     let daemon = Daemon::with(vec![one]).await;
     let path = "/2015-03-31/functions/one/invocations";
@@ -401,7 +401,7 @@ async fn a_client_that_hangs_up_frees_its_slot() {
 #[tokio::test]
 async fn a_token_is_wanted_where_one_is_configured_and_control_has_its_own() {
     let tell = Function::event("echo", |call| {
-        Deed::Return(
+        Reaction::Return(
             Duration::ZERO,
             Bytes::from(meta(call).to_string()),
             Bytes::new(),

@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use pilot_model::ports::{HttpHead, WorkerFault};
-use pilot_testkit::{Deal, Deed, version_with};
+use pilot_testkit::{Deal, Reaction, version_with};
 use serde_json::{Value, json};
 use support::{Answer, Daemon, Function};
 
@@ -28,11 +28,11 @@ fn head(headers: &[(&str, &str)]) -> HttpHead {
     }
 }
 
-fn stream(headers: &[(&str, &str)], first: &'static str, rest: Vec<Deal>) -> Deed {
+fn stream(headers: &[(&str, &str)], first: &'static str, rest: Vec<Deal>) -> Reaction {
     let rest = rest
         .into_iter()
         .map(|deal| (Duration::from_millis(1), deal));
-    Deed::Http(
+    Reaction::Http(
         head(headers),
         Bytes::from_static(first.as_bytes()),
         rest.collect(),
@@ -153,7 +153,7 @@ async fn a_streaming_invocation_gives_each_piece_in_an_event() {
 #[tokio::test]
 async fn an_answer_that_is_not_streamed_is_one_piece() {
     let echo = Function::event("echo", |call| {
-        Deed::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
+        Reaction::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
     });
     let whole = Function::event("whole", |_| stream(&[], "whole", vec![]));
     let daemon = Daemon::with(vec![echo, whole]).await;
@@ -169,7 +169,7 @@ async fn an_answer_that_is_not_streamed_is_one_piece() {
 async fn what_the_function_does_wrong_is_in_the_last_event() {
     const RAISED: &str = r#"{"errorType":"ValueError","errorMessage":"no"}"#;
     let early = Function::event("early", |_| {
-        Deed::Raise(Duration::ZERO, Bytes::from_static(RAISED.as_bytes()))
+        Reaction::Raise(Duration::ZERO, Bytes::from_static(RAISED.as_bytes()))
     });
     let late = Function::event("late", |_| {
         let raise = Deal::Raise(Bytes::from_static(RAISED.as_bytes()));
@@ -187,11 +187,11 @@ async fn what_the_function_does_wrong_is_in_the_last_event() {
     });
     let slow = Function::of(slow, |_| {
         let rest = vec![(Duration::from_secs(3600), end(""))];
-        Deed::Http(head(&[]), Bytes::from_static(b"begun"), rest)
+        Reaction::Http(head(&[]), Bytes::from_static(b"begun"), rest)
     });
     let large = Function::event("large", |_| {
         let result = Bytes::from(vec![b'1'; 7_000_000]);
-        Deed::Return(Duration::ZERO, result, Bytes::new())
+        Reaction::Return(Duration::ZERO, result, Bytes::new())
     });
     let daemon = Daemon::with(vec![early, late, dies, slow, large]).await;
     for (name, pieces, code, details) in [
@@ -221,7 +221,7 @@ async fn a_large_piece_goes_in_several_events() {
     let large = Function::event("large", |_| {
         let part = Bytes::from(vec![b'x'; 2_500_000]);
         let rest = vec![(Duration::ZERO, Deal::End(part))];
-        Deed::Http(head(&[]), Bytes::new(), rest)
+        Reaction::Http(head(&[]), Bytes::new(), rest)
     });
     let daemon = Daemon::with(vec![large]).await;
     let path = invoke_streaming("large");

@@ -86,12 +86,12 @@ impl HttpBody {
         loop {
             let rest = self.rest.as_mut()?;
             let heard = rest.next().await;
-            if !matches!(heard, Ok(Heard::More(_))) {
+            if !matches!(heard, Ok(Received::More(_))) {
                 self.record = rest.record.take();
                 self.rest = None;
             }
             match heard {
-                Ok(Heard::More(bytes) | Heard::Last(bytes)) if !bytes.is_empty() => {
+                Ok(Received::More(bytes) | Received::Last(bytes)) if !bytes.is_empty() => {
                     return Some(Ok(self.hand_out(bytes)));
                 }
                 Ok(_) => {}
@@ -128,7 +128,7 @@ impl Drop for HttpBody {
             let context = Arc::clone(rest.invocation().context());
             context
                 .pools
-                .spawn(async move { while let Ok(Heard::More(_)) = rest.next().await {} });
+                .spawn(async move { while let Ok(Received::More(_)) = rest.next().await {} });
         }
     }
 }
@@ -146,7 +146,7 @@ pub(crate) struct Streaming {
 }
 
 /// The next event of a body.
-enum Heard {
+enum Received {
     More(Bytes),
     Last(Bytes),
 }
@@ -172,7 +172,7 @@ impl Streaming {
     }
 
     /// The next part. Must not be called after the end or an error.
-    async fn next(&mut self) -> Result<Heard, InvokeError> {
+    async fn next(&mut self) -> Result<Received, InvokeError> {
         let Some(lease) = &self.lease else {
             return Err(InvokeError::BodyBroken {
                 fault: WorkerFault::Protocol {
@@ -210,16 +210,16 @@ impl Streaming {
         Err(error)
     }
 
-    fn took(&mut self, part: Part) -> Result<Heard, InvokeError> {
+    fn took(&mut self, part: Part) -> Result<Received, InvokeError> {
         match part {
             Part::Chunk(bytes) => {
                 self.invocation.bytes_out += bytes.len() as u64;
-                Ok(Heard::More(bytes))
+                Ok(Received::More(bytes))
             }
             Part::End(bytes, done) => {
                 self.invocation.bytes_out += bytes.len() as u64;
                 self.over(Outcome::Ok, done);
-                Ok(Heard::Last(bytes))
+                Ok(Received::Last(bytes))
             }
             Part::Error(body, done) => {
                 self.over(Outcome::FunctionError, done);

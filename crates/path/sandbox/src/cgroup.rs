@@ -2,11 +2,15 @@
 //! the machine has; [`v1`] and [`v2`] know their files.
 //!
 //! ```text
-//! pilotlight-PID/          everything below the daemon, with the limits of all together; the daemon itself is not in it
+//! pilotlightd-PID-RANDOM/  everything below the daemon, with the limits of all together; the daemon itself is not in it
 //!   sN/                    a template, a worker or a runtime
 //!   builds/                all builds, with a limit of memory of their own
 //!     sN/                  a build
+//!   containers/            all containers; their engine makes it and the groups in it
 //! ```
+//!
+//! A daemon holds a lock on its folders (flock(2)), which the kernel releases when it ends, however it ends. So the next one knows
+//! which folders are of daemons that have ended, also where PID namespaces differ.
 //!
 //! A process joins by writing `0` to the group's join files, which the daemon has opened. The kernel checks the rights of the
 //! opener (cgroup_attach_permissions() in kernel/cgroup/cgroup.c), so the process needs none.
@@ -15,7 +19,7 @@ mod total;
 mod v1;
 mod v2;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -24,6 +28,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pilot_model::ports::MemoryShortage;
+
+use crate::daemon_id::DaemonId;
 
 pub use self::total::{Around, TotalLimits};
 
@@ -85,6 +91,8 @@ impl Branch {
 #[derive(Debug)]
 struct Inner {
     layout: Layout,
+    /// Says that the daemon runs.
+    _locks: Vec<File>,
     /// Folders that could not be removed yet, because their last process had not ended.
     leftover: Mutex<Vec<PathBuf>>,
 }
@@ -100,25 +108,38 @@ impl Hierarchy {
     ///
     /// # Errors
     /// Why there are no limits, as text.
-    pub fn probe() -> Result<Self, String> {
+    pub(crate) fn probe(daemon: DaemonId) -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| e.to_string())?;
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
-        let name = format!("{FOLDER_PREFIX}{}", std::process::id());
-        let layout = match v1::Folders::make(&mounts, &own, &name) {
-            Ok(folders) => Layout::V1(folders),
-            Err(v1_problem) => match v2::Folder::make(&mounts, &own, &name) {
-                Ok(folder) => Layout::V2(folder),
-                Err(v2_problem) => {
-                    return Err(format!("no cgroups ({v1_problem}; {v2_problem})"));
-                }
-            },
+        let name = format!("{FOLDER_PREFIX}{}", daemon.long('-'));
+        let make = || match v1::Folders::make(&mounts, &own, &name) {
+            Ok(folders) => Ok(Layout::V1(folders)),
+            Err(v1_problem) => v2::Folder::make(&mounts, &own, &name)
+                .map(Layout::V2)
+                .map_err(|v2_problem| format!("no cgroups ({v1_problem}; {v2_problem})")),
         };
+        let begin = || {
+            let layout = make()?;
+            let locks = lock(layout.folders())?;
+            Ok::<_, String>((layout, locks))
+        };
+        // A daemon that starts at the same time removes folders that are not locked yet.
+        let (layout, locks) = begin().or_else(|_| begin())?;
         let inner = Inner {
             layout,
+            _locks: locks,
             leftover: Mutex::default(),
         };
         for base in inner.layout.folders() {
-            remove_orphans(base);
+            remove_orphans(base, is_unlocked);
+        }
+        // Where only an engine makes folders, nobody has locked them. They are of an ended daemon if its own folder is gone.
+        let around = inner.layout.folders().first().and_then(|own| own.parent());
+        for base in inner.layout.engines() {
+            remove_orphans(base, |folder| {
+                let own = around.zip(folder.file_name());
+                own.is_some_and(|(around, name)| !around.join(name).exists())
+            });
         }
         Ok(Self {
             inner: Arc::new(inner),
@@ -131,6 +152,16 @@ impl Hierarchy {
         match self.inner.layout {
             Layout::V1(_) => 1,
             Layout::V2(_) => 2,
+        }
+    }
+
+    /// The folder for containers, from the root of the hierarchy that limits memory. It has the limits of everything below the
+    /// daemon.
+    #[must_use]
+    pub fn for_containers(&self) -> &Path {
+        match &self.inner.layout {
+            Layout::V1(folders) => folders.containers(),
+            Layout::V2(folder) => folder.containers(),
         }
     }
 
@@ -173,8 +204,9 @@ impl Drop for Inner {
         for folder in self.leftover.get_mut().iter() {
             remove(folder);
         }
-        for base in self.layout.folders() {
+        for base in self.layout.folders().iter().chain(self.layout.engines()) {
             remove(&base.join(Branch::Builds.folder()));
+            remove(&base.join(CONTAINERS));
             remove(base);
         }
     }
@@ -187,32 +219,72 @@ impl Layout {
             Self::V2(folder) => folder.all(),
         }
     }
+
+    /// This daemon's folder in the hierarchies that only engines use.
+    fn engines(&self) -> &[PathBuf] {
+        match self {
+            Self::V1(folders) => folders.engines(),
+            Self::V2(_) => &[],
+        }
+    }
 }
+
+/// The group for containers in a daemon's folder, from the root of the hierarchy.
+fn for_containers(folder: &Path, mount: &Path) -> PathBuf {
+    let own = folder.strip_prefix(mount).unwrap_or(folder);
+    Path::new("/").join(own).join(CONTAINERS)
+}
+
+/// The folder of the groups of containers, below a daemon's.
+const CONTAINERS: &str = "containers";
 
 /// Levels of groups below a daemon's folder.
 const DEPTH_MAX: u32 = 3;
 
 /// Bytes of a list of some hundred processes.
 const LIST_LEN_USUAL: usize = 2048;
-const FOLDER_PREFIX: &str = "pilotlight-";
+const FOLDER_PREFIX: &str = "pilotlightd-";
+/// Of older versions, which take every folder with this prefix for one of theirs.
+const OLDER_PREFIX: &str = "pilotlight-";
 
 /// Removes the folders of ended daemons next to `base`.
-fn remove_orphans(base: &Path) {
+fn remove_orphans(base: &Path, has_ended: impl Fn(&Path) -> bool) {
     let Some(entries) = base.parent().and_then(|parent| fs::read_dir(parent).ok()) else {
         return;
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let Some(pid) = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(FOLDER_PREFIX))
-        else {
-            continue;
+        let name = name.to_string_lossy();
+        let is_ended = if let Some(pid) = name.strip_prefix(OLDER_PREFIX) {
+            // A daemon of an older version has only its process id in the name, and no lock.
+            pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
+        } else {
+            name.starts_with(FOLDER_PREFIX) && entry.path() != base && has_ended(&entry.path())
         };
-        if Path::new("/proc").join(pid).exists() {
-            continue;
+        if is_ended {
+            remove_tree(&entry.path(), DEPTH_MAX);
         }
-        remove_tree(&entry.path(), DEPTH_MAX);
+    }
+}
+
+/// Locks this daemon's folders for as long as it runs. Fails if another daemon has removed one.
+fn lock(folders: &[PathBuf]) -> Result<Vec<File>, String> {
+    let locks = folders.iter().map(|folder| {
+        let lock = || -> io::Result<File> {
+            let file = File::open(folder)?;
+            file.lock_shared()?;
+            folder.metadata().map(|_| file)
+        };
+        lock().map_err(|error| format!("{}: {error}", folder.display()))
+    });
+    locks.collect()
+}
+
+/// Whether no daemon holds the lock of this folder.
+fn is_unlocked(folder: &Path) -> bool {
+    match File::open(folder).map(|file| file.try_lock()) {
+        Ok(Ok(())) => true,
+        Ok(Err(TryLockError::WouldBlock | TryLockError::Error(_))) | Err(_) => false,
     }
 }
 

@@ -160,7 +160,7 @@ impl TemplateTree {
         };
         // These copies must be closed before waiting for the worker, or its end would not be seen.
         drop((theirs, log));
-        let home = self.prewarmer.home(function);
+        let owner = self.prewarmer.owner_of(function);
         let config = &function.version().config;
         let body = Body { sandbox, process };
         let answers = self.machine.config.answers.of(&config.name);
@@ -170,7 +170,7 @@ impl TemplateTree {
                 .give(&secrets.environment, body.process.end())
                 .await?;
         }
-        ForkedWorker::come_up(id, asked, config, connection, body, home).await
+        ForkedWorker::when_ready(id, asked, config, connection, body, owner).await
     }
 
     /// Starts a fresh interpreter, for `template = "off"`.

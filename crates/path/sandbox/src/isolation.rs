@@ -8,6 +8,7 @@ use nix::unistd::geteuid;
 use pilot_sys::seqpacket;
 
 use crate::cgroup::{Around, Hierarchy};
+use crate::daemon_id::DaemonId;
 use crate::network::probe::probe;
 use crate::network::resolver::Resolver;
 use crate::process_ids;
@@ -35,6 +36,7 @@ pub struct Finding {
 /// The results of the probes.
 #[derive(Debug)]
 pub struct Isolation {
+    daemon: DaemonId,
     user_namespace: UserNamespace,
     cgroups: Option<Hierarchy>,
     findings: Vec<Finding>,
@@ -70,7 +72,9 @@ impl Isolation {
             (false, true) => UserNamespace::Own,
             (_, false) => UserNamespace::None,
         };
-        let cgroups = Hierarchy::probe();
+        // Without /dev/urandom the process id has to do.
+        let daemon = DaemonId::new().unwrap_or_else(|_| DaemonId::of(std::process::id(), 0));
+        let cgroups = Hierarchy::probe(daemon);
         let enforced_if = |is_enforced: bool, missing: &str| {
             if is_enforced {
                 Enforcement::Full
@@ -126,6 +130,7 @@ impl Isolation {
             },
         ];
         Self {
+            daemon,
             user_namespace,
             cgroups: cgroups.ok(),
             findings,
@@ -172,6 +177,12 @@ impl Isolation {
             .map_or_else(Around::default, Hierarchy::around)
     }
 
+    /// The control group for containers below the daemon's, from the root of the hierarchy; `None` if the machine has no cgroups.
+    #[must_use]
+    pub fn group_for_containers(&self) -> Option<&Path> {
+        self.cgroups.as_ref().map(Hierarchy::for_containers)
+    }
+
     /// Whether `network = "outbound"` is available.
     ///
     /// # Errors
@@ -181,6 +192,11 @@ impl Isolation {
             Ok(()) => Ok(()),
             Err(why) => Err(why),
         }
+    }
+
+    /// What the daemon's control groups and network devices are named by.
+    pub(crate) fn daemon(&self) -> DaemonId {
+        self.daemon
     }
 
     pub(crate) fn user_namespace(&self) -> UserNamespace {

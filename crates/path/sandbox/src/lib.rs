@@ -19,6 +19,7 @@ mod build;
 pub mod cgroup;
 mod channel;
 mod child;
+mod daemon_id;
 pub mod engine;
 pub mod filter;
 mod hold;

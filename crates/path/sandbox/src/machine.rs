@@ -106,7 +106,7 @@ impl Machine {
             tracing::warn!("not available on this machine: {feature}");
         }
         Ok(Arc::new(Self {
-            outbound: Outbound::new(config.outbound_cidr, first_link()),
+            outbound: Outbound::new(config.outbound_cidr, isolation.daemon().random()),
             config,
             spawner,
             isolation,
@@ -209,11 +209,6 @@ impl Machine {
             },
         }
     }
-}
-
-/// Spreads the daemons of a machine over the range of addresses. Fibonacci hashing, because process ids are close to each other.
-fn first_link() -> u32 {
-    std::process::id().wrapping_mul(0x9e37_79b9)
 }
 
 pub(crate) fn dev_null() -> Result<OwnedFd, StartError> {

@@ -59,7 +59,7 @@ impl Spawner {
         if netfilter.is_some() {
             put_back();
         }
-        let daemon = std::process::id();
+        let daemon = isolation.daemon();
         match pilot_sys::process::fork_with(nix::sched::CloneFlags::empty())? {
             pilot_sys::process::Side::Child => {
                 let user_namespace = isolation.user_namespace();

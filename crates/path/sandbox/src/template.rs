@@ -50,7 +50,7 @@ const IMPORT_TIME_MAX: Duration = Duration::from_secs(120);
 impl Template {
     /// Waits until the process at the other end of `control` has finished its imports. `ended` resolves with a description when
     /// the process ends.
-    pub(crate) async fn come_up(
+    pub(crate) async fn when_ready(
         control: Channel,
         sandbox: SharedSandbox,
         output: &mut Output,

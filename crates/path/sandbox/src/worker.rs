@@ -54,7 +54,7 @@ pub(crate) struct ForkedWorker {
     /// Peak of its memory when it was killed, bytes.
     last_peak: AtomicU64,
     /// Takes its sandbox back.
-    home: Arc<dyn Home>,
+    owner: Arc<dyn SandboxOwner>,
     cpu: CpuClock,
     /// Show the inputs, if it cannot take descriptors.
     holders: Option<Holders>,
@@ -128,8 +128,8 @@ impl CpuClock {
     }
 }
 
-/// Takes back the sandbox of a released worker.
-pub(crate) trait Home: Send + Sync {
+/// Has the sandbox of a worker, and takes it back when the worker is released.
+pub(crate) trait SandboxOwner: Send + Sync {
     /// Takes it back. The worker's channel is closed; its process may still be ending.
     fn take_back(&self, body: Body);
 
@@ -148,13 +148,13 @@ impl fmt::Debug for ForkedWorker {
 
 impl ForkedWorker {
     /// Waits until the process is ready.
-    pub(crate) async fn come_up(
+    pub(crate) async fn when_ready(
         id: WorkerId,
         asked: Instant,
         config: &FunctionConfig,
         mut connection: Connection,
         body: Body,
-        home: Arc<dyn Home>,
+        owner: Arc<dyn SandboxOwner>,
     ) -> Result<Self, StartError> {
         let runtime = |problem: String, connection: &mut Connection| StartError::Runtime {
             problem,
@@ -201,7 +201,7 @@ impl ForkedWorker {
                     out_of_memory: OnceLock::new(),
                     body: Mutex::new(Some(body)),
                     last_peak: AtomicU64::new(0),
-                    home,
+                    owner,
                     cpu: CpuClock::default(),
                     holders: None,
                     held: Mutex::default(),
@@ -214,7 +214,7 @@ impl ForkedWorker {
                 };
                 // The process exits by itself when the channel closes, so the sandbox can be reused.
                 drop(connection);
-                home.take_back(body);
+                owner.take_back(body);
                 Err(error)
             }
             other => Err(runtime(
@@ -314,7 +314,7 @@ impl ForkedWorker {
     async fn fault(&self, what: CallError, output: Bytes) -> WorkerFault {
         let body = self.take_body();
         self.killed.store(true, Ordering::Relaxed);
-        self.home.lost();
+        self.owner.lost();
         let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
         if let Some(shortage) = cgroup.and_then(Cgroup::shortage) {
             // Of several callers, the first takes the body and knows.
@@ -398,14 +398,14 @@ impl Worker for ForkedWorker {
         self.killed.store(true, Ordering::Relaxed);
         // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
         drop(self.take_body());
-        self.home.lost();
+        self.owner.lost();
     }
 
     fn retire(&self) {
         self.killed.store(true, Ordering::Relaxed);
         let body = self.body.lock().take();
         if let Some(body) = body {
-            self.home.take_back(body);
+            self.owner.take_back(body);
         }
     }
 
@@ -426,7 +426,7 @@ impl Worker for ForkedWorker {
 impl Drop for ForkedWorker {
     fn drop(&mut self) {
         if let Some(body) = self.body.get_mut().take() {
-            self.home.take_back(body);
+            self.owner.take_back(body);
         }
     }
 }

@@ -50,6 +50,8 @@ pub struct AdminParts {
     pub tokens: Arc<TokenStore>,
     /// The secrets.
     pub secrets: Arc<SecretStore>,
+    /// When the certificates of the listeners end, seconds since 1970-01-01, by the configuration's key that names them.
+    pub certificates: Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>,
     /// How many connections were turned away, by reason.
     pub refused_connections: Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>,
     /// Counts and logs of invocations.

@@ -14,6 +14,8 @@ pub(crate) struct Counters {
     memory: Option<Memory>,
     /// `cpuacct` of cgroup v1.
     cpu: Option<PathBuf>,
+    /// Everything below the daemon, if the container is in that group.
+    total: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -26,6 +28,14 @@ enum Memory {
     },
 }
 
+impl Memory {
+    fn dir(&self) -> &Path {
+        match self {
+            Self::V1(dir) | Self::V2 { dir, .. } => dir,
+        }
+    }
+}
+
 /// How often memory was short.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Shortages {
@@ -36,12 +46,20 @@ pub(crate) struct Shortages {
 }
 
 impl Counters {
-    /// For the container that contains this process of the host.
-    pub(crate) fn of(pid: Option<u32>) -> Self {
+    /// For the container that contains this process of the host. `group`: the group of all containers of the daemon, which is in
+    /// the group of everything below it.
+    pub(crate) fn of(pid: Option<u32>, group: Option<&str>) -> Self {
         let lines = pid
             .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok())
             .unwrap_or_default();
-        Self::from_lines(&lines, Path::new("/sys/fs/cgroup"))
+        let mut counters = Self::from_lines(&lines, Path::new("/sys/fs/cgroup"));
+        if group.is_some_and(|group| has_memory_in(&lines, group)) {
+            let own = counters.memory.as_ref().map(Memory::dir);
+            counters.total = own
+                .and_then(|own| own.ancestors().nth(2))
+                .map(Path::to_owned);
+        }
+        counters
     }
 
     /// `lines` have the format of `/proc/PID/cgroup`, see cgroups(7).
@@ -73,6 +91,7 @@ impl Counters {
         Self {
             memory: v1("memory").map(Memory::V1).or_else(v2),
             cpu: v1("cpuacct"),
+            total: None,
         }
     }
 
@@ -111,6 +130,8 @@ impl Counters {
         };
         Some(if own {
             MemoryShortage::Own
+        } else if self.total.as_deref().is_some_and(was_at_limit) {
+            MemoryShortage::Total
         } else {
             MemoryShortage::Outside
         })
@@ -163,6 +184,39 @@ impl Counters {
             zero(dir.join("cpuacct.usage"));
         }
     }
+}
+
+/// Whether this process of the host is below a group of the hierarchy that limits memory.
+pub(crate) fn is_in(pid: u32, group: &str) -> bool {
+    let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    has_memory_in(&lines, group)
+}
+
+/// `lines` have the format of `/proc/PID/cgroup`.
+fn has_memory_in(lines: &str, group: &str) -> bool {
+    let fields = lines.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        rest.split_once(':')
+    });
+    let (v1, v2): (Vec<_>, Vec<_>) = fields
+        .filter(|(names, _)| names.is_empty() || names.split(',').any(|name| name == "memory"))
+        .partition(|(names, _)| !names.is_empty());
+    v1.first()
+        .or(v2.first())
+        .is_some_and(|(_, path)| Path::new(path).starts_with(group))
+}
+
+/// Whether a group with other groups in it has reached its own limit, now or earlier. Only asked after the kernel has killed a
+/// process.
+fn was_at_limit(group: &Path) -> bool {
+    let reached = fs::read_to_string(group.join("memory.events.local"));
+    if let Ok(counts) = reached {
+        let mut counts = counts.lines();
+        return counts.any(|line| line.strip_prefix("oom ").is_some_and(|count| count != "0"));
+    }
+    number(&group.join("memory.limit_in_bytes"))
+        .zip(number(&group.join("memory.max_usage_in_bytes")))
+        .is_some_and(|(limit, peak)| peak.saturating_add(CHARGE_BYTES_MAX) >= limit)
 }
 
 fn number(file: &Path) -> Option<u64> {
@@ -252,8 +306,18 @@ mod tests {
     }
 
     #[test]
+    fn the_group_around_a_container_is_seen() {
+        let both = "5:memory:/a/containers/c1\n4:pids:/b/c1\n0::/b\n";
+        assert!(has_memory_in(both, "/a/containers"));
+        assert!(!has_memory_in(both, "/b"));
+        assert!(!has_memory_in(both, "/a/cont"));
+        assert!(has_memory_in("0::/b/c1\n", "/b"));
+        assert!(!has_memory_in("", "/b"));
+    }
+
+    #[test]
     fn what_cannot_be_found_is_left_out() {
-        let counters = Counters::of(None);
+        let counters = Counters::of(None, Some("/a"));
         assert_eq!((counters.shortages().kills, counters.peak()), (0, None));
         counters.reset();
     }

@@ -21,6 +21,7 @@ use crate::folder::{CODE_INSIDE, Folder};
 use crate::image::Image;
 use crate::parts::Parts;
 use crate::reaper::ContainerGuard;
+use crate::secret_files;
 use crate::shim::{Shim, ShimError, User};
 use crate::usage::Use;
 
@@ -137,6 +138,15 @@ impl Container {
         Ok(())
     }
 
+    /// Writes the secrets of a function that are files, or removes them.
+    async fn show_secrets(&self, files: Vec<(String, Vec<u8>)>) -> io::Result<()> {
+        let folder = self.guard.folder().secrets();
+        let user = (self.user.uid, self.user.gid);
+        tokio::task::spawn_blocking(move || secret_files::show(&folder, &files, user))
+            .await
+            .map_err(io::Error::other)?
+    }
+
     async fn clean(&self) -> Result<(), StartError> {
         let cleaned = self.try_clean().await;
         if let Err(reason) = &cleaned
@@ -163,6 +173,8 @@ impl Container {
             .clean(CLEAN_TIME_MAX)
             .await
             .map_err(|error| error.to_string())?;
+        let removed = self.show_secrets(Vec::new()).await;
+        removed.map_err(|error| format!("its secrets cannot be removed: {error}"))?;
         let changes = self.parts.engine.changes(self.guard.name());
         let now = tokio::time::timeout(CLEAN_TIME_MAX, changes)
             .await

@@ -15,7 +15,7 @@ use bollard::Docker;
 use bollard::errors::Error as Cause;
 use bollard::models::{
     ContainerUpdateBody, EventMessage, ImageInspect, NetworkConnectRequest,
-    NetworkDisconnectRequest,
+    NetworkDisconnectRequest, SystemInfoCgroupDriverEnum,
 };
 use bollard::query_parameters::{
     CreateContainerOptions, EventsOptions, ListContainersOptions, RemoveContainerOptions,
@@ -71,6 +71,16 @@ impl Engine {
             },
             other => other,
         })
+    }
+
+    /// Whether it manages control groups itself, as folders, and does not leave them to systemd.
+    pub(crate) async fn manages_groups(&self) -> Result<bool, EngineError> {
+        let info = self
+            .call("ask for the engine's settings", |docker| async move {
+                docker.info().await
+            })
+            .await?;
+        Ok(info.cgroup_driver == Some(SystemInfoCgroupDriverEnum::CGROUPFS))
     }
 
     /// Creates a container without starting it.

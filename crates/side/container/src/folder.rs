@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! RUN/containers/shim           the program, once
-//! RUN/containers/NAME/ours/     mounted read-only at /.pilot: the shim, its socket, the code
+//! RUN/containers/NAME/ours/     mounted read-only at /.pilot: the shim, its socket, the code,
+//!                               and secrets on a tmpfs (`secret_files`)
 //! RUN/containers/NAME/volume/   mounted writable at /mnt/volume; a file system of its own (`volume`) if it has a limit
 //! ```
 //!
@@ -14,6 +15,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::secret_files;
 use crate::volume::{self, VolumeLimit};
 
 /// What the daemon provides in a container.
@@ -24,6 +26,8 @@ pub(crate) const SHIM_INSIDE: &str = "/.pilot/shim";
 pub(crate) const SOCKET_INSIDE: &str = "/.pilot/socket";
 /// The function's code.
 pub(crate) const CODE_INSIDE: &str = "/.pilot/code";
+/// The secrets that are files.
+pub(crate) const SECRETS_INSIDE: &str = "/.pilot/secrets";
 /// Where a function may write to the disk.
 pub(crate) const VOLUME_INSIDE: &str = "/mnt/volume";
 
@@ -53,14 +57,15 @@ impl Folder {
         make_dir(&folder.0, 0o700)?;
         make_dir(&folder.ours(), 0o755)?;
         make_dir(&folder.code(), 0o755)?;
+        make_dir(&folder.secrets(), 0o711)?;
         make_dir(&folder.volume(), 0o755)?;
-        let made = match limit {
+        let made = secret_files::make(&folder.secrets()).and_then(|()| match limit {
             VolumeLimit::None => Ok(()),
             VolumeLimit::IfPossible(_) if volume::available().is_err() => Ok(()),
             VolumeLimit::IfPossible(bytes) | VolumeLimit::Enforced(bytes) => {
                 volume::make(&folder.volume(), bytes)
             }
-        };
+        });
         if let Err(error) = made {
             folder.remove()?;
             return Err(error);
@@ -80,6 +85,11 @@ impl Folder {
 
     pub(crate) fn volume(&self) -> PathBuf {
         self.0.join("volume")
+    }
+
+    /// The folder of secrets that are files.
+    pub(crate) fn secrets(&self) -> PathBuf {
+        self.0.join("ours/secrets")
     }
 
     fn code(&self) -> PathBuf {
@@ -104,6 +114,7 @@ impl Folder {
     /// # Errors
     /// With the path.
     pub(crate) fn remove(&self) -> io::Result<()> {
+        secret_files::unmake(&self.secrets())?;
         volume::unmake(&self.volume())?;
         remove(&self.0)
     }

@@ -68,6 +68,10 @@ impl RuntimeHost for ContainerHost {
         // The host mounts nothing: it copies the code into the container and removes it again.
         let spec = version.runtime_spec(self.parts.config.pids_max);
         let spec = spec.map_err(|problem| StartError::Sandbox { problem })?;
+        if let Base::Container { disk, .. } = &spec.base {
+            let limit = self.parts.config.volume.of_function(disk.volume_mb);
+            limit.map_err(|problem| StartError::Sandbox { problem })?;
+        }
         Ok(spec.canonical())
     }
 
@@ -100,7 +104,7 @@ impl RuntimeHost for ContainerHost {
             return report("not a container".to_owned(), Duration::ZERO);
         };
         let reference = match self.key(version).as_ref().map(RuntimeKey::base) {
-            Ok(Base::Container { image }) => image.clone(),
+            Ok(Base::Container { image, .. }) => image.clone(),
             _ => image.clone(),
         };
         let Some(found) = self.parts.images.known(&reference) else {

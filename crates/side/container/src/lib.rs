@@ -20,11 +20,12 @@ mod output;
 mod parts;
 mod program_worker;
 mod reaper;
+mod secret_files;
 mod shim;
 mod usage;
 mod volume;
 mod watch;
 
 pub use host::ContainerHost;
-pub use parts::ContainerConfig;
+pub use parts::{ContainerConfig, ContainerGroup};
 pub use volume::{VolumeLimit, available};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use pilot_model::ports::{Secrets, StartError};
@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
+use crate::cgroup;
 use crate::engine::Engine;
 use crate::folder;
 use crate::reaper::ContainerReaper;
@@ -31,12 +32,32 @@ pub struct ContainerConfig {
     pub tmp_bytes_max: u64,
     /// Processes and threads of one container.
     pub pids_max: u32,
+    /// The control group around all containers.
+    pub group: ContainerGroup,
     /// The size of each container's volume.
     pub volume: VolumeLimit,
     /// Holds the answers of workers.
     pub answers: MemoryBudget,
     /// The values of functions' secrets.
     pub secrets: Arc<dyn Secrets>,
+}
+
+/// The control group around all containers of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContainerGroup {
+    /// The engine's own.
+    Engine,
+    /// One with this name, whoever manages groups: a path, or a slice of systemd.
+    Named(String),
+    /// This folder of the hierarchy, if the engine manages groups itself. One that leaves them to systemd has no folders.
+    Folder(String),
+}
+
+impl ContainerGroup {
+    /// The group, if it is in the group of everything below the daemon.
+    pub(crate) fn in_total<'a>(&self, group: Option<&'a str>) -> Option<&'a str> {
+        group.filter(|_| matches!(self, Self::Folder(_)))
+    }
 }
 
 /// What all containers share.
@@ -51,6 +72,9 @@ pub(crate) struct Parts {
     pub(crate) run: String,
     serial: AtomicU64,
     swept: OnceCell<usize>,
+    /// Whether the engine manages control groups itself.
+    has_group_folders: OnceCell<bool>,
+    told_group: AtomicBool,
 }
 
 impl Parts {
@@ -64,6 +88,8 @@ impl Parts {
             run: format!("{:x}-{:x}", std::process::id(), now().0),
             serial: AtomicU64::new(0),
             swept: OnceCell::new(),
+            has_group_folders: OnceCell::new(),
+            told_group: AtomicBool::new(false),
             config,
         }
     }
@@ -95,6 +121,44 @@ impl Parts {
             Ok(removed)
         };
         self.swept.get_or_try_init(|| sweep).await.copied()
+    }
+
+    /// The control group around all containers, as the engine names it; `None`: its own.
+    pub(crate) async fn group(&self) -> Result<Option<String>, StartError> {
+        let folder = match &self.config.group {
+            ContainerGroup::Engine => return Ok(None),
+            ContainerGroup::Named(name) => return Ok(Some(name.clone())),
+            ContainerGroup::Folder(folder) => folder,
+        };
+        let asked = || self.engine.manages_groups();
+        let is_folder = *self.has_group_folders.get_or_try_init(asked).await?;
+        if !is_folder {
+            self.tell_group(
+                "systemd manages the control groups of the engine: limits.total_memory_mb is not for containers; set \
+                 container_cgroup_parent in pilotd.toml to a slice with a limit",
+            );
+        }
+        Ok(is_folder.then(|| folder.clone()))
+    }
+
+    /// Says so once if a container is not in the daemon's group: the engine may see other control groups than the daemon.
+    pub(crate) fn check_group(&self, group: Option<&str>, pid: Option<u32>) {
+        let (ContainerGroup::Folder(_), Some(group), Some(pid)) = (&self.config.group, group, pid)
+        else {
+            return;
+        };
+        if !cgroup::is_in(pid, group) {
+            self.tell_group(
+                "the engine puts containers into other control groups than the daemon's: limits.total_memory_mb is not for \
+                 containers; run the daemon on the host, or set container_cgroup_parent in pilotd.toml",
+            );
+        }
+    }
+
+    fn tell_group(&self, problem: &str) {
+        if !self.told_group.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{problem}");
+        }
     }
 
     pub(crate) fn next_name(&self) -> String {

@@ -21,6 +21,27 @@ pub enum VolumeLimit {
     Enforced(u64),
 }
 
+impl VolumeLimit {
+    /// The limit for a function that asks for so many MiB.
+    ///
+    /// # Errors
+    /// It asks for more than it may have, as text with both keys.
+    pub(crate) fn of_function(self, volume_mb: Option<u32>) -> Result<Self, String> {
+        let Some(asked) = volume_mb.map(|size| u64::from(size) << 20) else {
+            return Ok(self);
+        };
+        match self {
+            Self::IfPossible(most) | Self::Enforced(most) if asked > most => Err(format!(
+                "volume_mb is {}, and limits.volume_mb of pilotd.toml is {}: ask for less, or raise that limit",
+                asked >> 20,
+                most >> 20
+            )),
+            Self::None | Self::IfPossible(_) => Ok(Self::IfPossible(asked)),
+            Self::Enforced(_) => Ok(Self::Enforced(asked)),
+        }
+    }
+}
+
 /// Whether this machine can limit volumes.
 ///
 /// # Errors
@@ -80,7 +101,8 @@ pub(crate) fn unmake(at: &Path) -> io::Result<()> {
     run(Command::new("umount").arg("--lazy").arg(at))
 }
 
-fn is_mounted(at: &Path) -> bool {
+/// Whether a file system is mounted at this folder.
+pub(crate) fn is_mounted(at: &Path) -> bool {
     let device = |path: &Path| fs::symlink_metadata(path).ok().map(|found| found.dev());
     let around = at.parent().and_then(device);
     device(at).is_some_and(|own| around.is_some_and(|around| own != around))
@@ -110,3 +132,30 @@ fn program(name: &str) -> Result<PathBuf, String> {
 
 /// Not the daemon's, whose user may not have the folders of system programs in it.
 const SEARCH_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_may_have_less_than_the_limit_and_not_more() {
+        let daemon = VolumeLimit::Enforced(64 << 20);
+        assert_eq!(daemon.of_function(None), Ok(daemon));
+        assert_eq!(
+            daemon.of_function(Some(32)),
+            Ok(VolumeLimit::Enforced(32 << 20))
+        );
+        let problem = daemon.of_function(Some(65)).unwrap_err();
+        assert!(problem.contains("limits.volume_mb"), "{problem}");
+        let weak = VolumeLimit::IfPossible(64 << 20);
+        assert_eq!(
+            weak.of_function(Some(64)),
+            Ok(VolumeLimit::IfPossible(64 << 20))
+        );
+        assert!(weak.of_function(Some(65)).is_err());
+        assert_eq!(
+            VolumeLimit::None.of_function(Some(32)),
+            Ok(VolumeLimit::IfPossible(32 << 20))
+        );
+    }
+}

@@ -55,6 +55,12 @@ impl Reserve {
         file.is_ok_and(|file| file.len() >= Self::BYTES)
     }
 
+    /// Whether there is room for what the daemon could keep in memory instead, so that the disk is not filled with it.
+    #[must_use]
+    pub fn has_room_beyond(&self) -> bool {
+        self.is_held() && self.free() >= BEYOND
+    }
+
     /// Empties the file if less is free than a start or a removal may need.
     pub fn make_room(&self) {
         if self.free() < NEEDED {
@@ -187,6 +193,8 @@ pub(crate) fn says_full(message: &str) -> bool {
 const NEEDED: u64 = 1 << 20;
 /// So much must be free before the reserve is made again. More than the reserve, so that the disk is not full again at once.
 const REFILL: u64 = 2 * Reserve::BYTES;
+/// What the daemon could keep in memory leaves so much for others.
+const BEYOND: u64 = 2 * REFILL;
 
 #[cfg(test)]
 mod tests {
@@ -203,8 +211,9 @@ mod tests {
         assert!(reserve.is_held(), "the disk is not full");
         assert!(reserve.release() && !reserve.release());
         assert!(!reserve.is_held());
+        assert!(!reserve.has_room_beyond());
         reserve.admit().unwrap();
-        assert!(reserve.is_held());
+        assert!(reserve.is_held() && reserve.has_room_beyond());
     }
 
     #[test]

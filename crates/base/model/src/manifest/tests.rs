@@ -5,6 +5,7 @@ use crate::runtime::container::ContainerRuntime;
 use crate::runtime::http::HttpRuntime;
 use crate::runtime::node::NodeRuntime;
 use crate::runtime::provided::ProvidedRuntime;
+use crate::runtime_key::ContainerDisk;
 use proptest::prelude::*;
 
 const FULL: &str = r#"
@@ -220,7 +221,8 @@ fn every_runtime_of_the_documentation_is_read() {
             image: "qr:1".to_owned(),
             contract: Contract::Http,
             command: None,
-            ready: None
+            ready: None,
+            disk: ContainerDisk::default(),
         })
     );
     assert_eq!((qr.interface, qr.owner()), (Interface::Http, "shop"));

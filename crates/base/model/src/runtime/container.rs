@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{KeyProblem, KeyValue, NodeNeed, PythonNeed, RuntimeKind, RuntimeSpec, Trial};
-use crate::checks::{check_command, check_image, check_ready, one_of};
-use crate::choices::{Contract, Interface};
+use crate::checks::{check_command, check_image, check_ready, in_range, one_of};
+use crate::choices::{Contract, Interface, RootAccess};
 use crate::environment::Node;
-use crate::runtime_key::Base;
+use crate::runtime_key::{Base, ContainerDisk};
 use crate::spec::FunctionSpec;
 
 /// A container of an image.
@@ -23,6 +23,9 @@ pub struct ContainerRuntime {
     pub command: Option<Vec<String>>,
     /// As for `http`.
     pub ready: Option<String>,
+    /// What it may write.
+    #[serde(default)]
+    pub disk: ContainerDisk,
 }
 
 impl Default for ContainerRuntime {
@@ -32,6 +35,7 @@ impl Default for ContainerRuntime {
             contract: Contract::Http,
             command: None,
             ready: None,
+            disk: ContainerDisk::default(),
         }
     }
 }
@@ -58,7 +62,15 @@ impl RuntimeKind for ContainerRuntime {
     }
 
     fn keys(&self) -> &'static [&'static str] {
-        &["command", "ready", "image", "contract", "handler"]
+        &[
+            "command",
+            "ready",
+            "image",
+            "contract",
+            "handler",
+            "root",
+            "volume_mb",
+        ]
     }
 
     fn read(&mut self, keys: &FunctionSpec) -> Result<(), KeyProblem> {
@@ -68,6 +80,13 @@ impl RuntimeKind for ContainerRuntime {
             .map_err(|problem| ("image", problem))?;
         self.contract = one_of(keys.contract.as_deref(), Contract::Http, Contract::ALL)
             .map_err(|problem| ("contract", problem))?;
+        self.disk.root = one_of(keys.root.as_deref(), RootAccess::Writable, RootAccess::ALL)
+            .map_err(|problem| ("root", problem))?;
+        self.disk.volume_mb = keys
+            .volume_mb
+            .map(|size| in_range(size, VOLUME_MB_LEAST, VOLUME_MB_MOST))
+            .transpose()
+            .map_err(|problem| ("volume_mb", problem))?;
         if self.contract == Contract::Shim && self.command.is_none() {
             let missing = "is missing: contract = \"shim\" needs the command that is given each event, for example \
                            [\"/bin/sh\", \"handler.sh\"]";
@@ -99,6 +118,12 @@ impl RuntimeKind for ContainerRuntime {
         }
         chosen.extend(command.map(|command| ("command", KeyValue::Words(command))));
         chosen.extend(ready.map(|ready| ("ready", KeyValue::Text(ready))));
+        if self.disk.root != RootAccess::Writable {
+            let root = self.disk.root.as_str().to_owned();
+            chosen.push(("root", KeyValue::Text(root)));
+        }
+        let volume = self.disk.volume_mb.map(KeyValue::Number);
+        chosen.extend(volume.map(|size| ("volume_mb", size)));
         chosen
     }
 
@@ -133,12 +158,6 @@ impl RuntimeKind for ContainerRuntime {
         Some(reason.to_owned())
     }
 
-    fn no_secret_files(&self) -> Option<String> {
-        let reason = "a container cannot have a secret as a file: leave file out, so that the variable has the value (`docker inspect` does \
-                      not show it)";
-        Some(reason.to_owned())
-    }
-
     fn needs_code(&self) -> bool {
         false
     }
@@ -160,6 +179,7 @@ impl RuntimeKind for ContainerRuntime {
     ) -> Result<(), String> {
         spec.base = Base::Container {
             image: self.image.clone(),
+            disk: self.disk,
         };
         Ok(())
     }
@@ -168,7 +188,8 @@ impl RuntimeKind for ContainerRuntime {
         let own = || "the image's own".to_owned();
         let command = self.command().map_or_else(own, |words| words.join(" "));
         let contract = self.contract.as_str().to_owned();
-        vec![("contract", contract), ("command", command)]
+        let root = self.disk.root.as_str().to_owned();
+        vec![("contract", contract), ("command", command), ("root", root)]
     }
 
     fn trial(&self, _handler: &str) -> Trial {
@@ -186,3 +207,7 @@ impl RuntimeKind for ContainerRuntime {
         }
     }
 }
+
+/// The smallest file system that has room for its own structures, MiB.
+const VOLUME_MB_LEAST: u32 = 16;
+const VOLUME_MB_MOST: u32 = 1 << 20;

@@ -49,6 +49,8 @@ impl FunctionSpec {
             ("ready", self.ready.is_some()),
             ("image", self.image.is_some()),
             ("contract", self.contract.is_some()),
+            ("root", self.root.is_some()),
+            ("volume_mb", self.volume_mb.is_some()),
             ("template", self.template.is_some()),
             ("handler", self.handler.is_some()),
         ];

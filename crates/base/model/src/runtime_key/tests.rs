@@ -77,11 +77,15 @@ fn base() -> impl Strategy<Value = Base> {
             prop::sample::subsequence(vec![path("/opt/node"), path("/opt/python")], 0..=2),
         )
             .prop_map(|(interpreter, shown)| Base::Native { interpreter, shown }),
-        select(IMAGES.iter().map(|(full, _)| *full).collect::<Vec<_>>()).prop_map(|image| {
-            Base::Container {
+        (
+            select(IMAGES.iter().map(|(full, _)| *full).collect::<Vec<_>>()),
+            select(vec![RootAccess::Writable, RootAccess::ReadOnly]),
+            select(vec![None, Some(64)]),
+        )
+            .prop_map(|(image, root, volume_mb)| Base::Container {
                 image: image.to_owned(),
-            }
-        }),
+                disk: ContainerDisk { root, volume_mb },
+            }),
     ]
 }
 
@@ -183,10 +187,11 @@ impl Spelling {
                         .collect(),
                 ),
             },
-            Base::Container { image } => {
+            Base::Container { image, disk } => {
                 let (_, others) = IMAGES.iter().find(|(full, _)| full == image).unwrap();
                 Base::Container {
                     image: others[self.image.index(others.len())].to_owned(),
+                    disk: *disk,
                 }
             }
         };
@@ -421,6 +426,7 @@ fn what_a_runtime_has_from_its_start_stays() {
         RuntimeSpec {
             base: Base::Container {
                 image: "qr".to_owned(),
+                disk: ContainerDisk::default(),
             },
             ..plain()
         },

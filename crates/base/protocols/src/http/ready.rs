@@ -69,7 +69,7 @@ pub(super) async fn wait(
             at = asked => Ok(at),
         }
     };
-    match timeout(start.come_up_max, until_ended).await {
+    match timeout(start.ready_max, until_ended).await {
         Ok(Ok(at)) => Ok(at),
         Ok(Err(end)) => {
             let became = match &uri {

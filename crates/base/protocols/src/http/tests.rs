@@ -33,7 +33,7 @@ async fn rig() -> Rig {
     let (listener, address) = listener().await;
     let instance = FakeInstance::new();
     let reach = FakeReach::to(Some(address));
-    let worker = HttpWorker::come_up(
+    let worker = HttpWorker::when_ready(
         start(|config| config.concurrency = 2),
         8080,
         None,

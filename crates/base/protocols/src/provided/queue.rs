@@ -28,7 +28,7 @@ pub(super) struct InvocationQueue {
     polls: Notify,
     /// The runtime has polled at least once.
     polled: AtomicBool,
-    came_up: SetOnce<CameUp>,
+    initialised: SetOnce<Initialisation>,
     closed: SetOnce<()>,
 }
 
@@ -42,7 +42,7 @@ struct QueueState {
 
 #[derive(Debug)]
 struct Open {
-    caller: oneshot::Sender<Heard>,
+    caller: oneshot::Sender<Posted>,
     taken: Instant,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Event {
     /// The event for extensions, if there are any.
     pub(super) notice: Option<Notice>,
     /// Receives the answer.
-    pub(super) caller: oneshot::Sender<Heard>,
+    pub(super) caller: oneshot::Sender<Posted>,
 }
 
 /// An event that a poll has taken.
@@ -71,7 +71,7 @@ pub(super) struct Taken {
 
 /// The result of an invocation.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum Posted {
     /// The runtime posted a response.
     Result(Bytes, Times),
     /// The runtime posted an error (Lambda's error body).
@@ -84,7 +84,7 @@ pub(super) enum Heard {
 
 /// How the worker's initialisation ended.
 #[derive(Debug, Clone)]
-pub(super) enum CameUp {
+pub(super) enum Initialisation {
     /// It polled.
     Ready(Instant),
     /// It reported an error (Lambda's error body).
@@ -109,7 +109,7 @@ pub(super) struct OutOfTurn;
 /// An invocation whose answer is arriving. Dropping it unsettled means that the answer is incomplete.
 #[derive(Debug)]
 pub(super) struct Answering {
-    caller: Option<oneshot::Sender<Heard>>,
+    caller: Option<oneshot::Sender<Posted>>,
     times: Times,
 }
 
@@ -120,7 +120,7 @@ impl InvocationQueue {
             state: Mutex::default(),
             polls: Notify::new(),
             polled: AtomicBool::new(false),
-            came_up: SetOnce::new(),
+            initialised: SetOnce::new(),
             closed: SetOnce::new(),
         }
     }
@@ -166,7 +166,7 @@ impl InvocationQueue {
     /// Waits for an event. The first poll ends the initialisation.
     pub(super) async fn poll(&self) -> Result<Taken, OutOfTurn> {
         self.ask()?;
-        self.note_came_up(|| CameUp::Ready(now()));
+        self.note_initialised(|| Initialisation::Ready(now()));
         loop {
             // One permit may stand for several events: `take` notifies the next poll if it leaves some.
             if let Some(taken) = self.take() {
@@ -214,22 +214,22 @@ impl InvocationQueue {
     }
 
     /// Resolves when the initialisation has succeeded or failed.
-    pub(super) async fn came_up(&self) -> CameUp {
-        self.came_up.wait().await.clone()
+    pub(super) async fn initialised(&self) -> Initialisation {
+        self.initialised.wait().await.clone()
     }
 
     /// The initialisation failed. Returns false if it was already over.
     pub(super) fn fail_init(&self, body: Bytes) -> bool {
-        self.note_came_up(|| CameUp::Failed(body))
+        self.note_initialised(|| Initialisation::Failed(body))
     }
 
-    fn note_came_up(&self, how: impl FnOnce() -> CameUp) -> bool {
-        !self.came_up.initialized() && self.came_up.set(how()).is_ok()
+    fn note_initialised(&self, how: impl FnOnce() -> Initialisation) -> bool {
+        !self.initialised.initialized() && self.initialised.set(how()).is_ok()
     }
 
     /// Whether the initialisation is over.
     pub(super) fn is_up(&self) -> bool {
-        self.came_up.initialized()
+        self.initialised.initialized()
     }
 
     /// The worker has ended. Closing the channels tells all callers.
@@ -257,22 +257,22 @@ impl Answering {
     /// The answer is a response in one piece.
     pub(super) fn result(self, body: Bytes) {
         let times = self.times;
-        self.settle(Heard::Result(body, times));
+        self.settle(Posted::Result(body, times));
     }
 
     /// The answer is an error.
     pub(super) fn error(self, body: Bytes) {
         let times = self.times;
-        self.settle(Heard::Error(body, times));
+        self.settle(Posted::Error(body, times));
     }
 
     /// The answer is streamed.
     pub(super) fn stream(self, make: impl FnOnce(Times) -> Streamed) {
         let streamed = Box::new(make(self.times));
-        self.settle(Heard::Stream(streamed));
+        self.settle(Posted::Stream(streamed));
     }
 
-    fn settle(mut self, heard: Heard) {
+    fn settle(mut self, heard: Posted) {
         if let Some(caller) = self.caller.take() {
             // An error means that the caller is gone and needs no answer.
             drop(caller.send(heard));
@@ -283,7 +283,7 @@ impl Answering {
 impl Drop for Answering {
     fn drop(&mut self) {
         if let Some(caller) = self.caller.take() {
-            drop(caller.send(Heard::Truncated(self.times)));
+            drop(caller.send(Posted::Truncated(self.times)));
         }
     }
 }

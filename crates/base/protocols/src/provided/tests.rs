@@ -39,7 +39,7 @@ async fn rig_with(change: impl FnOnce(&mut FunctionConfig)) -> Rig {
     let mut runtime = Peer::connect(address).await;
     runtime.poll().await;
     let dynamic: Arc<dyn Instance> = Arc::clone(&instance) as _;
-    let worker = ProvidedWorker::come_up(start(change), listener, dynamic)
+    let worker = ProvidedWorker::when_ready(start(change), listener, dynamic)
         .await
         .unwrap();
     Rig {

@@ -25,7 +25,7 @@ use super::pack::Archive;
 mod content;
 mod endpoint;
 mod refusal;
-mod tls;
+pub(super) mod tls;
 mod unix;
 
 /// A client of one daemon.

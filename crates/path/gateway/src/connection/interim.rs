@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use http::{HeaderMap, StatusCode};
 use tokio::io::AsyncWrite;
 
-use crate::forward;
+use crate::list_headers;
 
 /// The interim responses that wait to be written to one connection.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl Interim {
     /// earlier interim responses: they are hints, and a server may send any number of them.
     pub(crate) fn push(&self, status: StatusCode, headers: &HeaderMap) {
         let mut headers = headers.clone();
-        forward::strip_response(&mut headers);
+        list_headers::strip_response(&mut headers);
         let reason = status.canonical_reason().unwrap_or("Interim");
         let mut head = format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).into_bytes();
         for (name, value) in &headers {

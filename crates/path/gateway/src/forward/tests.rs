@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::list_headers::{strip_response, tokens};
 
 fn client(peer: &str, scheme: Scheme) -> Line {
     Line::new(peer.parse().unwrap(), scheme, Arc::default())

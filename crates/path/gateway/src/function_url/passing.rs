@@ -26,6 +26,7 @@ use crate::expectation::{Expectation, Permission};
 use crate::forward::{self, Upgrades};
 use crate::headers;
 use crate::lambda_api::Named;
+use crate::list_headers;
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
 use crate::timing;
@@ -179,7 +180,7 @@ fn answered(response: http::Response<PassedBody>, wants_head: bool) -> Reply {
     let (mut head, body) = response.into_parts();
     // Whatever version the server uses; hyper writes the client's version.
     head.version = Version::HTTP_11;
-    forward::strip_response(&mut head.headers);
+    list_headers::strip_response(&mut head.headers);
     let bodiless = matches!(
         head.status,
         StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
@@ -204,7 +205,7 @@ fn switched(
     line.becomes(Tunnel::new(client, server, invocation));
     let mut headers = head.headers;
     let upgrade = headers.get(headers::UPGRADE).cloned();
-    forward::strip_response(&mut headers);
+    list_headers::strip_response(&mut headers);
     headers.remove(headers::CONTENT_LENGTH);
     headers.insert(headers::CONNECTION, HeaderValue::from_static("upgrade"));
     if let Some(upgrade) = upgrade {

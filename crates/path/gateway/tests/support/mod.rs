@@ -26,7 +26,9 @@ use pilot_model::ports::{
 };
 use pilot_model::status::PoolStatus;
 use pilot_model::{BoxFuture, FunctionConfig, Interface, InvocationRecord, Version};
-use pilot_testkit::{Deed, FakeEngine, RecordingSink, Served, TokioClock, version, version_with};
+use pilot_testkit::{
+    FakeEngine, Reaction, RecordingSink, Served, TokioClock, version, version_with,
+};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -36,7 +38,7 @@ pub use client::{Answer, Client};
 /// A deployed function and its behaviour.
 pub struct Function {
     version: Arc<Version>,
-    behaviour: Box<dyn Fn(&Call) -> Deed + Send + Sync>,
+    behaviour: Box<dyn Fn(&Call) -> Reaction + Send + Sync>,
     server: Option<Serves>,
 }
 
@@ -44,13 +46,16 @@ pub struct Function {
 type Serves = Box<dyn Fn(PassedRequest) -> Served + Send + Sync>;
 
 impl Function {
-    pub fn event(name: &str, behaviour: impl Fn(&Call) -> Deed + Send + Sync + 'static) -> Self {
+    pub fn event(
+        name: &str,
+        behaviour: impl Fn(&Call) -> Reaction + Send + Sync + 'static,
+    ) -> Self {
         Self::of(version(name, 1), behaviour)
     }
 
     pub fn application(
         name: &str,
-        behaviour: impl Fn(&Call) -> Deed + Send + Sync + 'static,
+        behaviour: impl Fn(&Call) -> Reaction + Send + Sync + 'static,
     ) -> Self {
         let version = version_with(name, 1, |config| config.interface = Interface::Asgi);
         Self::of(version, behaviour)
@@ -58,7 +63,7 @@ impl Function {
 
     pub fn of(
         version: Arc<Version>,
-        behaviour: impl Fn(&Call) -> Deed + Send + Sync + 'static,
+        behaviour: impl Fn(&Call) -> Reaction + Send + Sync + 'static,
     ) -> Self {
         Self {
             version,
@@ -93,7 +98,7 @@ impl Function {
             change(config);
         });
         let mut function = Self::of(version, |call| {
-            Deed::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
+            Reaction::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
         });
         function.server = Some(Box::new(move |request| Box::pin(server(request))));
         function

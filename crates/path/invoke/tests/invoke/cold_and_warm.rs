@@ -1,7 +1,7 @@
 //! Which invocations are cold or warm, and what their timelines contain.
 
 use pilot_model::{StartKind, Timeline};
-use pilot_testkit::Deed;
+use pilot_testkit::Reaction;
 
 use crate::fixture::{Fixture, ms, pass};
 
@@ -16,7 +16,7 @@ fn phases(timeline: &Timeline) -> Vec<(&'static str, u128)> {
 async fn the_first_is_cold_and_the_next_warm() {
     let fixture = Fixture::new();
     fixture.engine.starts_take(ms(20), ms(0));
-    fixture.engine.serve(|_| Deed::after(ms(5)));
+    fixture.engine.serve(|_| Reaction::after(ms(5)));
     fixture.deploy(|_| ());
     let cold = fixture.call().await.unwrap();
     assert_eq!(cold.start, StartKind::Cold);
@@ -61,7 +61,7 @@ async fn of_a_start_that_was_under_way_only_the_rest_is_in_the_timeline() {
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_busy_worker_is_warm() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::after(ms(30)));
+    fixture.engine.serve(|_| Reaction::after(ms(30)));
     fixture.deploy(|config| config.scale.max = 1);
     fixture.call().await.unwrap();
     let first = fixture.begin();

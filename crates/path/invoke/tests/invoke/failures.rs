@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pilot_invoke::{InvokeError, ResponseBody};
 use pilot_model::ports::{MemoryShortage, StartError, WorkerFault};
 use pilot_model::{EndReason, Outcome, StartKind};
-use pilot_testkit::Deed;
+use pilot_testkit::Reaction;
 use tokio::time::Instant;
 
 use crate::fixture::{Fixture, function_error, ms, pass};
@@ -26,10 +26,10 @@ fn sandbox_error() -> StartError {
 async fn a_timeout_kills_that_worker_and_nothing_else() {
     let fixture = Fixture::new();
     fixture.deploy(|config| config.timeout = ms(1000));
-    fixture.engine.serve(|_| Deed::after(ms(900)));
+    fixture.engine.serve(|_| Reaction::after(ms(900)));
     let other = fixture.begin();
     pass(ms(10)).await;
-    fixture.engine.serve(|_| Deed::Hang);
+    fixture.engine.serve(|_| Reaction::Hang);
     let begun = Instant::now();
     let answer = fixture.call().await.unwrap();
     assert!((ms(1000)..ms(1010)).contains(&begun.elapsed()));
@@ -60,8 +60,8 @@ async fn beside_others_on_its_worker_a_timeout_ends_the_worker_only_after_them()
         config.scale.max = 1;
     });
     fixture.engine.serve(|call| match call.stream {
-        1 => Deed::Hang,
-        _ => Deed::after(ms(90)),
+        1 => Reaction::Hang,
+        _ => Reaction::after(ms(90)),
     });
     let hanging = fixture.begin();
     pass(ms(50)).await;
@@ -109,7 +109,7 @@ async fn an_exit_a_signal_and_memory_are_told_apart() {
     for (fault, outcome, words) in cases {
         fixture
             .engine
-            .serve(move |_| Deed::Die(ms(1), fault.clone()));
+            .serve(move |_| Reaction::Die(ms(1), fault.clone()));
         // The existing worker was made before this change of behaviour.
         fixture
             .engine
@@ -132,7 +132,7 @@ async fn an_exit_a_signal_and_memory_are_told_apart() {
         );
         let message = function_error(Ok(answer))["errorMessage"].to_string();
         assert!(message.contains(words), "{message}");
-        fixture.engine.serve(|_| Deed::answer("{}"));
+        fixture.engine.serve(|_| Reaction::answer("{}"));
         assert_eq!(fixture.call().await.unwrap().outcome, Outcome::Ok);
     }
 }
@@ -158,7 +158,7 @@ async fn what_the_handler_raises_is_passed_on_and_the_worker_serves_on() {
     let raised = Bytes::from_static(br#"{"errorType":"ValueError"}"#);
     fixture
         .engine
-        .serve(move |_| Deed::Raise(ms(0), raised.clone()));
+        .serve(move |_| Reaction::Raise(ms(0), raised.clone()));
     let answer = fixture.call().await.unwrap();
     assert_eq!(answer.outcome, Outcome::FunctionError);
     assert_eq!(function_error(Ok(answer))["errorType"], "ValueError");
@@ -210,7 +210,7 @@ async fn a_start_that_keeps_failing_is_given_up() {
 async fn a_client_that_hangs_up_leaves_the_time_that_the_handler_ran() {
     let fixture = Fixture::new();
     fixture.deploy(|_| ());
-    fixture.engine.serve(|_| Deed::Hang);
+    fixture.engine.serve(|_| Reaction::Hang);
     let call = fixture.begin();
     pass(ms(40)).await;
     call.abort();

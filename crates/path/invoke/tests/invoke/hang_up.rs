@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pilot_model::{EndReason, Outcome};
-use pilot_testkit::Deed;
+use pilot_testkit::Reaction;
 
 use crate::fixture::{Fixture, ms, pass};
 use crate::passing::server;
@@ -12,7 +12,7 @@ use crate::passing::server;
 #[tokio::test(start_paused = true)]
 async fn in_the_queue_it_frees_its_place() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::after(ms(50)));
+    fixture.engine.serve(|_| Reaction::after(ms(50)));
     fixture.deploy(|config| config.scale.max = 1);
     let running = fixture.begin();
     pass(ms(1)).await;
@@ -44,7 +44,7 @@ async fn while_a_worker_starts_for_it_the_worker_serves_the_next() {
 #[tokio::test(start_paused = true)]
 async fn in_the_middle_of_its_call_the_worker_is_ended_and_counts_are_right() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::Hang);
+    fixture.engine.serve(|_| Reaction::Hang);
     fixture.deploy(|_| ());
     let running = fixture.begin();
     pass(ms(1)).await;
@@ -66,8 +66,8 @@ async fn in_the_middle_of_its_call_an_http_server_serves_on() {
     fixture
         .engine
         .serve(move |_| match first_hangs.swap(false, Ordering::SeqCst) {
-            true => Deed::Hang,
-            false => Deed::after(ms(50)),
+            true => Reaction::Hang,
+            false => Reaction::after(ms(50)),
         });
     fixture.deploy(|config| {
         server(config);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pilot_invoke::Limits;
 use pilot_model::ports::{Engine, Platform, TemplateMemory};
 use pilot_model::{EndReason, Event, Reuse, StartKind};
-use pilot_testkit::{Deed, FakeWorker};
+use pilot_testkit::{FakeWorker, Reaction};
 
 use crate::fixture::{Fixture, ms, pass, to};
 
@@ -102,7 +102,7 @@ async fn spare_workers_stand_ready_while_the_function_is_hot() {
 #[tokio::test(start_paused = true)]
 async fn a_spare_worker_is_replaced_while_the_call_that_took_it_still_runs() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::after(ms(500)));
+    fixture.engine.serve(|_| Reaction::after(ms(500)));
     fixture.deploy(|config| config.scale.spare = 1);
     let running = fixture.begin();
     pass(ms(20)).await;
@@ -114,7 +114,7 @@ async fn a_spare_worker_is_replaced_while_the_call_that_took_it_still_runs() {
 #[tokio::test(start_paused = true)]
 async fn scaling_to_zero_retires_idle_workers_at_once_and_spares_busy_ones() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::after(ms(100)));
+    fixture.engine.serve(|_| Reaction::after(ms(100)));
     fixture.deploy(|config| config.scale.min = 2);
     pass(ms(1)).await;
     let running = fixture.begin();
@@ -151,7 +151,7 @@ async fn over_the_memory_budget_the_coldest_idle_goes_first_and_the_leased_never
         ..Limits::default()
     });
     fixture.engine.workers_use(10 << 20);
-    fixture.engine.serve(|_| Deed::after(ms(9_000)));
+    fixture.engine.serve(|_| Reaction::after(ms(9_000)));
     fixture.deploy(|config| config.timeout = Duration::from_secs(20));
     let running = fixture.begin();
     pass(ms(20)).await;

@@ -2,7 +2,7 @@
 
 use pilot_invoke::{InvokeError, Limits, ThrottleReason};
 use pilot_model::Outcome;
-use pilot_testkit::Deed;
+use pilot_testkit::Reaction;
 use tokio::time::Instant;
 
 use crate::fixture::{Answer, Fixture, ms, pass};
@@ -20,7 +20,7 @@ async fn one_more_than_the_queue_holds_is_refused_at_once() {
         queue_max: 2,
         ..Limits::default()
     });
-    fixture.engine.serve(|_| Deed::after(ms(100)));
+    fixture.engine.serve(|_| Reaction::after(ms(100)));
     fixture.deploy(|config| config.scale.max = 1);
     let running = fixture.begin();
     pass(ms(1)).await;
@@ -39,7 +39,7 @@ async fn one_more_than_the_queue_holds_is_refused_at_once() {
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_longer_than_the_functions_timeout() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::after(ms(180)));
+    fixture.engine.serve(|_| Reaction::after(ms(180)));
     fixture.deploy(|config| {
         config.timeout = ms(200);
         config.scale.max = 1;
@@ -60,7 +60,7 @@ async fn nobody_waits_longer_than_the_functions_timeout() {
 async fn the_wait_for_a_worker_does_not_shorten_the_functions_own_time() {
     let fixture = Fixture::new();
     fixture.engine.starts_take(ms(150), ms(0));
-    fixture.engine.serve(|_| Deed::after(ms(150)));
+    fixture.engine.serve(|_| Reaction::after(ms(150)));
     fixture.deploy(|config| config.timeout = ms(200));
     assert_eq!(fixture.call().await.unwrap().outcome, Outcome::Ok);
 }

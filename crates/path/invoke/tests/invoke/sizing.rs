@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pilot_model::ports::Platform;
-use pilot_testkit::Deed;
+use pilot_testkit::Reaction;
 use tokio::time::Instant;
 
 use crate::fixture::{Fixture, ms, to};
@@ -21,7 +21,7 @@ async fn fifty_short_calls_are_served_by_few_workers() {
     forks(&fixture);
     fixture
         .engine
-        .serve(|_| Deed::after(Duration::from_micros(500)));
+        .serve(|_| Reaction::after(Duration::from_micros(500)));
     fixture.deploy(|_| ());
     let begun = Instant::now();
     let answers = fixture.burst(50).await;
@@ -36,7 +36,7 @@ async fn fifty_short_calls_are_served_by_few_workers() {
 async fn fifty_long_calls_get_fifty_workers() {
     let fixture = Fixture::new();
     forks(&fixture);
-    fixture.engine.serve(|_| Deed::after(ms(100)));
+    fixture.engine.serve(|_| Reaction::after(ms(100)));
     fixture.deploy(|_| ());
     let begun = Instant::now();
     let answers = fixture.burst(50).await;
@@ -49,7 +49,7 @@ async fn fifty_long_calls_get_fifty_workers() {
 async fn a_first_start_that_had_to_build_the_template_does_not_slow_the_next_burst() {
     let fixture = Fixture::new();
     fixture.engine.starts_take(ms(600), ms(0));
-    fixture.engine.serve(|_| Deed::after(ms(100)));
+    fixture.engine.serve(|_| Reaction::after(ms(100)));
     fixture.deploy(|_| ());
     fixture.call().await.unwrap();
     fixture.invoker.scale(&"f".parse().unwrap(), to(0)).unwrap();
@@ -63,7 +63,7 @@ async fn a_first_start_that_had_to_build_the_template_does_not_slow_the_next_bur
 async fn no_burst_gets_more_than_max_workers() {
     let fixture = Fixture::new();
     forks(&fixture);
-    fixture.engine.serve(|_| Deed::after(ms(100)));
+    fixture.engine.serve(|_| Reaction::after(ms(100)));
     fixture.deploy(|config| config.scale.max = 5);
     let answers = fixture.burst(20).await;
     assert!(answers.iter().all(Result::is_ok));
@@ -73,7 +73,7 @@ async fn no_burst_gets_more_than_max_workers() {
 #[tokio::test(start_paused = true)]
 async fn a_worker_serves_as_many_at_once_as_its_concurrency_says() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::after(ms(100)));
+    fixture.engine.serve(|_| Reaction::after(ms(100)));
     fixture.deploy(|config| {
         config.concurrency = 10;
         config.scale.max = 1;
@@ -92,7 +92,7 @@ async fn a_worker_serves_as_many_at_once_as_its_concurrency_says() {
 async fn the_first_free_worker_serves_whoever_waits_longest() {
     let fixture = Fixture::new();
     fixture.engine.starts_take(ms(50), ms(0));
-    fixture.engine.serve(|_| Deed::after(ms(2)));
+    fixture.engine.serve(|_| Reaction::after(ms(2)));
     fixture.deploy(|_| ());
     fixture.call().await.unwrap();
     // The only worker is busy, but it will be free before a start would be ready.

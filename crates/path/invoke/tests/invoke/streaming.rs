@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pilot_invoke::{HttpBody, InvokeError, Response, ResponseBody, TunnelTraffic};
 use pilot_model::ports::{HttpHead, WorkerFault};
 use pilot_model::{Interface, Outcome};
-use pilot_testkit::{Deal, Deed};
+use pilot_testkit::{Deal, Reaction};
 
 use crate::fixture::{Fixture, ms, pass};
 
@@ -25,7 +25,7 @@ fn head(headers: &[(&str, &str)]) -> HttpHead {
 fn deploy(fixture: &Fixture, head: HttpHead, first: &'static str, rest: Vec<(u64, Deal)>) {
     let rest: Vec<_> = rest.into_iter().map(|(at, deal)| (ms(at), deal)).collect();
     fixture.engine.serve(move |_| {
-        Deed::Http(
+        Reaction::Http(
             head.clone(),
             Bytes::from_static(first.as_bytes()),
             rest.clone(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pilot_model::Outcome;
 use pilot_model::ports::Platform;
-use pilot_testkit::{Deed, version_with};
+use pilot_testkit::{Reaction, version_with};
 
 use crate::fixture::Fixture;
 
@@ -17,8 +17,8 @@ async fn after_a_storm_with_hang_ups_every_count_is_right() {
         .engine
         .starts_take(Duration::from_micros(300), Duration::from_micros(50));
     fixture.engine.serve(|call| match call.stream % 3 {
-        0 => Deed::answer("{}"),
-        _ => Deed::after(Duration::from_micros(200)),
+        0 => Reaction::answer("{}"),
+        _ => Reaction::after(Duration::from_micros(200)),
     });
     fixture.deploy(|config| config.scale.max = 6);
     let clients: Vec<_> = (0..CLIENTS)

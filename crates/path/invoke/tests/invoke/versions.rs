@@ -6,7 +6,7 @@ use std::time::Duration;
 use pilot_invoke::{InvokeError, Limits};
 use pilot_model::ports::Platform;
 use pilot_model::{EndReason, Outcome};
-use pilot_testkit::{Deed, version, version_with};
+use pilot_testkit::{Reaction, version, version_with};
 use tokio::time::Instant;
 
 use crate::fixture::{Fixture, ms, pass};
@@ -14,7 +14,7 @@ use crate::fixture::{Fixture, ms, pass};
 #[tokio::test(start_paused = true)]
 async fn those_running_finish_on_the_old_version_which_is_then_given_up() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::after(ms(50)));
+    fixture.engine.serve(|_| Reaction::after(ms(50)));
     let old = fixture.deploy(|config| config.scale.max = 1);
     let running = fixture.begin();
     pass(ms(1)).await;
@@ -111,7 +111,7 @@ async fn a_template_shared_with_the_live_version_is_not_given_up() {
 #[tokio::test(start_paused = true)]
 async fn a_removed_function_is_not_found_but_what_runs_finishes() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::after(ms(50)));
+    fixture.engine.serve(|_| Reaction::after(ms(50)));
     let version = fixture.deploy(|_| ());
     let running = fixture.begin();
     pass(ms(1)).await;
@@ -133,7 +133,7 @@ async fn a_removed_function_is_not_found_but_what_runs_finishes() {
 #[tokio::test(start_paused = true)]
 async fn drain_waits_for_what_runs_and_then_ends_every_worker() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::after(ms(50)));
+    fixture.engine.serve(|_| Reaction::after(ms(50)));
     fixture.deploy(|config| config.scale.spare = 1);
     let running = fixture.begin();
     pass(ms(10)).await;
@@ -151,7 +151,7 @@ async fn drain_waits_for_what_runs_and_then_ends_every_worker() {
 #[tokio::test(start_paused = true)]
 async fn drain_waits_no_longer_than_its_grace() {
     let fixture = Fixture::new();
-    fixture.engine.serve(|_| Deed::Hang);
+    fixture.engine.serve(|_| Reaction::Hang);
     let version = version_with("f", 1, |config| config.timeout = Duration::from_secs(100));
     fixture.invoker.activate(version);
     let running = fixture.begin();

@@ -37,8 +37,7 @@ use pilot_model::runtime_key::RuntimeKey;
 use pilot_model::status::{Availability, RuntimeCounts, RuntimeTotals};
 
 use account::{BaseKeyAccount, KeyAccount};
-pub(super) use nearest::Near;
-pub(super) use words::{Acquired, Awaited, Cause, End, Limits, Look, RuntimeId, Wait};
+pub(super) use words::{Acquired, Awaited, Cause, End, Limits, Look, Near, RuntimeId, Wait};
 
 /// All runtimes of all keys. `R` is the handle: it keeps the runtime alive.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use pilot_model::ports::{Engine, StartError, Worker};
 use pilot_model::runtime::node::NodeRuntime;
 use pilot_model::status::{Availability, RuntimeCounts, RuntimeStatus};
 use pilot_model::{Event, FunctionConfig, Runtime, RuntimeOrigin, ScaleConfig, Version, WorkerId};
-use pilot_testkit::{FakeHost, RecordingSink, RuntimeDeed, TokioClock, version_with};
+use pilot_testkit::{FakeHost, RecordingSink, RuntimeStep, TokioClock, version_with};
 
 use super::*;
 
@@ -98,8 +98,8 @@ impl Bench {
     }
 
     /// What was done with the nth runtime.
-    fn deeds(&self, number: usize) -> Vec<RuntimeDeed> {
-        self.host.runtimes()[number - 1].deeds()
+    fn steps(&self, number: usize) -> Vec<RuntimeStep> {
+        self.host.runtimes()[number - 1].steps()
     }
 }
 
@@ -119,8 +119,8 @@ fn version_of(name: &str, number: u32, change: impl FnOnce(&mut FunctionConfig))
     })
 }
 
-fn specialised(version: &Version) -> RuntimeDeed {
-    RuntimeDeed::Specialised(version.config.name.clone())
+fn specialised(version: &Version) -> RuntimeStep {
+    RuntimeStep::Specialised(version.config.name.clone())
 }
 
 fn no_sandbox() -> StartError {

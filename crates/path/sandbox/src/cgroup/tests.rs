@@ -41,6 +41,10 @@ fn version_2_hands_controllers_down_and_writes_limits() {
     assert!(created.is_err(), "plain folders have no cgroup.procs");
     fs::remove_dir_all(&group).unwrap();
     assert_eq!(folder.all(), [base.join("pilotlight-1")]);
+    assert_eq!(
+        folder.containers(),
+        Path::new("/system.slice/pilot.service/pilotlight-1/containers")
+    );
 }
 
 #[test]

@@ -19,6 +19,10 @@ pub(super) struct Folders {
     cpu: PathBuf,
     pids: PathBuf,
     all: Vec<PathBuf>,
+    /// The group for containers, from the root of the memory controller's hierarchy. An engine uses the same name in all.
+    containers: PathBuf,
+    /// The folder around it in the other hierarchies, where an engine makes it.
+    engines: Vec<PathBuf>,
 }
 
 impl Folders {
@@ -60,12 +64,27 @@ impl Folders {
         let _ = fs::write(cpu.join("cpu.shares"), shares.to_string());
         let mut all = vec![memory.clone(), cpu.clone(), pids.clone()];
         all.dedup();
+        let mount = Path::new(mount_of(mounts, "memory").unwrap_or_default());
+        let containers = super::for_containers(&memory, mount);
+        let own = memory.strip_prefix(mount).unwrap_or(&memory);
+        let engines = mounts_of_all(mounts).map(|mount| Path::new(mount).join(own));
+        let engines = engines.filter(|folder| !all.contains(folder)).collect();
         Ok(Self {
             memory,
             cpu,
             pids,
             all,
+            containers,
+            engines,
         })
+    }
+
+    pub(super) fn containers(&self) -> &Path {
+        &self.containers
+    }
+
+    pub(super) fn engines(&self) -> &[PathBuf] {
+        &self.engines
     }
 
     pub(super) fn all(&self) -> &[PathBuf] {
@@ -156,6 +175,15 @@ fn mount_of<'a>(mounts: &'a str, controller: &str) -> Option<&'a str> {
             fields.next()?,
         );
         (kind == "cgroup" && options.split(',').any(|option| option == controller)).then_some(path)
+    })
+}
+
+/// Where the hierarchies are mounted, also those without a controller that limits functions.
+fn mounts_of_all(mounts: &str) -> impl Iterator<Item = &str> {
+    mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (path, kind) = (fields.next()?, fields.next()?);
+        (kind == "cgroup").then_some(path)
     })
 }
 

@@ -15,6 +15,8 @@ const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 #[derive(Debug)]
 pub(super) struct Folder {
     all: [PathBuf; 1],
+    /// The group for containers, from the root of the hierarchy.
+    containers: PathBuf,
 }
 
 impl Folder {
@@ -52,7 +54,15 @@ impl Folder {
         // machine.
         let weight = (100 * weight_in_processes()).min(10_000);
         let _ = fs::write(folder.join("cpu.weight"), weight.to_string());
-        Ok(Self { all: [folder] })
+        let containers = super::for_containers(&folder, Path::new(mount));
+        Ok(Self {
+            all: [folder],
+            containers,
+        })
+    }
+
+    pub(super) fn containers(&self) -> &Path {
+        &self.containers
     }
 
     pub(super) fn all(&self) -> &[PathBuf] {

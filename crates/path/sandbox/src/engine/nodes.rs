@@ -424,7 +424,7 @@ impl TemplateTree {
         let program = sandbox.exec(program, &fds).await?;
         drop((theirs, log));
         let ended = program.end();
-        Template::come_up(control, Arc::clone(&sandbox), &mut output, ended).await
+        Template::when_ready(control, Arc::clone(&sandbox), &mut output, ended).await
     }
 
     fn root(
@@ -551,7 +551,7 @@ async fn fork_template(
         .await?;
     drop((theirs, log));
     let ended = child.end();
-    Template::come_up(control, Arc::clone(sandbox), &mut output, ended).await
+    Template::when_ready(control, Arc::clone(sandbox), &mut output, ended).await
 }
 
 fn report(

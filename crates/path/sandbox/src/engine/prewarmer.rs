@@ -8,7 +8,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::TemplateTree;
 use super::nodes::Function;
-use crate::worker::{Body, Home};
+use crate::worker::{Body, SandboxOwner};
 
 /// Spare sandboxes of a function that has just started a worker.
 const SPARES: usize = 2;
@@ -58,8 +58,8 @@ impl SandboxPrewarmer {
     }
 
     /// Takes back the sandboxes of a function's workers.
-    pub(super) fn home(&self, function: &Arc<Function>) -> Arc<dyn Home> {
-        Arc::new(FunctionHome {
+    pub(super) fn owner_of(&self, function: &Arc<Function>) -> Arc<dyn SandboxOwner> {
+        Arc::new(FunctionSandboxes {
             work: self.work.clone(),
             function: Arc::clone(function),
         })
@@ -72,13 +72,13 @@ impl Drop for SandboxPrewarmer {
     }
 }
 
-struct FunctionHome {
+struct FunctionSandboxes {
     work: mpsc::Sender<Work>,
     /// A worker keeps its function's node, and so its template, alive.
     function: Arc<Function>,
 }
 
-impl Home for FunctionHome {
+impl SandboxOwner for FunctionSandboxes {
     fn take_back(&self, body: Body) {
         if self.function.spare_count() < SPARES_MAX {
             // If the queue is full, the sandbox is dropped, which ends it.

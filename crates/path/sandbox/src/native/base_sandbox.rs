@@ -26,7 +26,7 @@ impl BaseSandboxKey {
                 shown: shown.clone(),
                 host_network: key.network() == Network::Host,
             }),
-            Base::Container { image } => Err(StartError::Sandbox {
+            Base::Container { image, .. } => Err(StartError::Sandbox {
                 problem: format!("image {image} needs a container engine, not a sandbox"),
             }),
         }

@@ -20,7 +20,7 @@ use crate::cgroup::Cgroup;
 use crate::child::ChildEnd;
 use crate::hold::Holders;
 use crate::sandbox::Control;
-use crate::worker::{Body, CpuClock, Drained, Home, Output};
+use crate::worker::{Body, CpuClock, Drained, Output, SandboxOwner};
 
 /// See the module. Dropping it releases the sandbox, to be cleaned.
 #[derive(Debug)]

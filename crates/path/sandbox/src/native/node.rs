@@ -27,7 +27,7 @@ use crate::places::CODE_INSIDE;
 use crate::runtime_files::NODE_WORKER_INSIDE;
 use crate::sandbox::Sandbox;
 use crate::variables;
-use crate::worker::{Body, Connection, ForkedWorker, Home, Output};
+use crate::worker::{Body, Connection, ForkedWorker, Output, SandboxOwner};
 
 /// See the module.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(super) struct WaitingNode {
 }
 
 /// Longest time for a Node.js to start.
-const COME_UP_MAX: Duration = Duration::from_secs(30);
+const READY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Longest line on the control socket.
 const LINE_LEN_MAX: usize = 4096;
@@ -133,14 +133,17 @@ impl WaitingNode {
             }
             line
         };
-        let heard = timeout(COME_UP_MAX, or_end(line, self.process.end())).await;
+        let heard = timeout(READY_TIME_MAX, or_end(line, self.process.end())).await;
         let problem = match heard {
             Ok(Ok(line)) => match serde_json::from_slice(&line) {
                 Ok(WaitingMessage { op }) if op == "waiting" => return Ok(()),
                 _ => "Node.js did not report that it is ready".to_owned(),
             },
             Ok(Err(end)) => format!("Node.js {} before it was ready", end.in_words()),
-            Err(_) => format!("Node.js did not start within {} s", COME_UP_MAX.as_secs()),
+            Err(_) => format!(
+                "Node.js did not start within {} s",
+                READY_TIME_MAX.as_secs()
+            ),
         };
         Err(StartError::Runtime {
             problem,
@@ -155,7 +158,7 @@ impl WaitingNode {
     /// Makes it a version's worker. Code and packages are already mounted. `secrets`: variables that the version does not have.
     pub(super) async fn specialise(
         mut self,
-        (sandbox, home): (Sandbox, Arc<dyn Home>),
+        (sandbox, owner): (Sandbox, Arc<dyn SandboxOwner>),
         version: &Version,
         secrets: BTreeMap<String, String>,
         id: WorkerId,
@@ -185,11 +188,12 @@ impl WaitingNode {
             process: self.process,
         };
         if let Err(error) = self.control.write_all(&line).await {
-            home.take_back(body);
+            owner.take_back(body);
             return Err(no_sandbox("send Node.js its specification")(error));
         }
         let connection = Connection::new(self.channel, self.output, answers)?;
-        let worker = ForkedWorker::come_up(id, asked, config, connection, body, home).await?;
+        let worker =
+            ForkedWorker::when_ready(id, asked, config, connection, body, owner).await?;
         Ok(worker.with_paths(holders))
     }
 }

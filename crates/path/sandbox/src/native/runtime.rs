@@ -29,7 +29,7 @@ use crate::network::outbound::Link;
 use crate::places::CODE_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox};
 use crate::variables;
-use crate::worker::{Body, Home, Output};
+use crate::worker::{Body, Output, SandboxOwner};
 
 /// See the module.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ pub(super) struct Grace {
 }
 
 /// Longest time until a program is ready.
-const COME_UP_MAX: Duration = Duration::from_secs(60);
+const READY_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Ports of the Lambda Runtime API and of a function's own server, if the runtime has its own network.
 const RUNTIME_API_PORT: u16 = 9001;
@@ -218,7 +218,7 @@ impl NativeRuntime {
         variables.insert("AWS_LAMBDA_RUNTIME_API".to_owned(), address.to_string());
         let instance = self.run(sandbox, command, variables, version).await?;
         let start = begun(start);
-        let worker = ProvidedWorker::come_up(start, listener, Arc::new(instance)).await?;
+        let worker = ProvidedWorker::when_ready(start, listener, Arc::new(instance)).await?;
         Ok(Arc::new(worker))
     }
 
@@ -245,7 +245,7 @@ impl NativeRuntime {
         let instance = self.run(sandbox, command, variables, version).await?;
         let start = begun(start);
         let worker =
-            HttpWorker::come_up(start, port, ready, Arc::new(reach), Arc::new(instance)).await?;
+            HttpWorker::when_ready(start, port, ready, Arc::new(reach), Arc::new(instance)).await?;
         Ok(Arc::new(worker))
     }
 
@@ -269,7 +269,7 @@ impl NativeRuntime {
     }
 }
 
-impl Home for NativeRuntime {
+impl SandboxOwner for NativeRuntime {
     fn take_back(&self, body: Body) {
         Self::take_back(self, Released { body, grace: None });
     }
@@ -304,7 +304,7 @@ impl PrewarmedRuntime for NativeRuntime {
                 asked,
                 forked: asked,
                 sandboxed: asked,
-                come_up_max: COME_UP_MAX,
+                ready_max: READY_TIME_MAX,
                 answers: self.parts.machine.config.answers.of(&version.config.name),
             };
             match &version.config.runtime {
@@ -321,8 +321,8 @@ impl PrewarmedRuntime for NativeRuntime {
                     let Some(waiting) = prewarmed.waiting else {
                         return Err(unusable("it has no Node.js"));
                     };
-                    let home: Arc<dyn Home> = self;
-                    let place = (prewarmed.sandbox, home);
+                    let owner: Arc<dyn SandboxOwner> = self;
+                    let place = (prewarmed.sandbox, owner);
                     let worker = waiting
                         .specialise(place, &version, secrets, id, asked, start.answers)
                         .await?;

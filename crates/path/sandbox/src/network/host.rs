@@ -16,6 +16,7 @@ use pilot_sys::seqpacket;
 use super::forwarding::Forwarding;
 use super::link::{self, LinkProblem};
 use super::table::Table;
+use crate::daemon_id::DaemonId;
 use crate::message::{LinkReply, MakeLink};
 
 /// The host's side of all links of a daemon.
@@ -38,10 +39,10 @@ struct Running {
 }
 
 impl HostNetwork {
-    /// `daemon` is its process id. `netfilter` will own the table. What is changed is recorded in the folder `records`, so that
+    /// `netfilter` will own the table. What is changed is recorded in the folder `records`, so that
     /// it can be put back when all processes of the daemon are killed.
     pub(crate) fn new(
-        daemon: u32,
+        daemon: DaemonId,
         netfilter: Option<OwnedFd>,
         records: Option<&'static Path>,
     ) -> Self {

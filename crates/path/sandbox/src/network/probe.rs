@@ -12,6 +12,7 @@ use pilot_sys::seqpacket;
 use super::OUTBOUND_CIDR_DEFAULT;
 use super::host::HostNetwork;
 use super::link::{self, LinkProblem};
+use crate::daemon_id::DaemonId;
 use crate::message::MakeLink;
 
 /// Why `network = "outbound"` is not available, if so. Must be called while the process has one thread.
@@ -50,7 +51,7 @@ const FINE: &str = "fine";
 fn attempt() -> Result<(), String> {
     let netfilter = Netlink::open(Protocol::Netfilter)
         .map_err(|error| format!("the kernel has no nf_tables: {error}"))?;
-    let mut host = HostNetwork::new(1, Some(OwnedFd::from(netfilter)), None);
+    let mut host = HostNetwork::new(DaemonId::of(1, 1), Some(OwnedFd::from(netfilter)), None);
     host.run()?;
     let namespace = File::open("/proc/self/ns/net")
         .map_err(|error| format!("open /proc/self/ns/net: {error}"))?;

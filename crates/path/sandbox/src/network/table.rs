@@ -10,6 +10,8 @@ use pilot_sys::netlink::nftables::{
     ChainKind, Expression, Hook, IPV4, Meta, Transaction, UNICAST, state,
 };
 
+use crate::daemon_id::{DaemonId, base36};
+
 /// Prefix of all devices of all daemons.
 pub(super) const DEVICES: &str = "pilot";
 
@@ -22,15 +24,15 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table of the daemon with this process id.
-    pub(super) fn of(daemon: u32) -> Self {
+    /// The table of this daemon.
+    pub(super) fn of(daemon: DaemonId) -> Self {
         Self {
-            name: format!("pilotlight_{daemon}"),
-            devices: format!("{DEVICES}{}-", base36(daemon)),
+            name: format!("pilotlight_{}", daemon.long('_')),
+            devices: format!("{DEVICES}{}-", daemon.short()),
         }
     }
 
-    /// The name of a link's device: at most 15 bytes, of which a process id (below 2^22) takes 5 and a number 4.
+    /// The name of a link's device: at most 15 bytes, of which the daemon takes 5 and a number 4.
     pub(super) fn device(&self, number: u32) -> String {
         format!("{}{}", self.devices, base36(number % NUMBERS))
     }
@@ -163,17 +165,6 @@ fn drop() -> Vec<Expression> {
     vec![Expression::Drop]
 }
 
-fn base36(mut number: u32) -> String {
-    let mut digits = Vec::new();
-    loop {
-        digits.extend(char::from_digit(number % 36, 36));
-        number /= 36;
-        if number == 0 {
-            return digits.iter().rev().collect();
-        }
-    }
-}
-
 /// Most links that a daemon can name: four digits.
 const NUMBERS: u32 = 36 * 36 * 36 * 36;
 
@@ -203,23 +194,16 @@ mod tests {
     proptest! {
         #[test]
         fn devices_have_names_of_at_most_15_bytes_and_their_own_daemon(
-            daemon in 0_u32..1 << 22,
-            other in 0_u32..1 << 22,
+            daemon: u32,
+            other: u32,
             number: u32,
         ) {
+            let (daemon, other) = (DaemonId::of(1, daemon), DaemonId::of(1, other));
             let table = Table::of(daemon);
             let device = table.device(number);
             prop_assert!(device.len() <= 15, "{}", device);
             prop_assert!(table.has(&device));
             prop_assert_eq!(Table::of(other).has(&device), other == daemon);
         }
-    }
-
-    #[test]
-    fn numbers_are_written_in_36_digits() {
-        assert_eq!(base36(0), "0");
-        assert_eq!(base36(35), "z");
-        assert_eq!(base36(36), "10");
-        assert_eq!(base36(4_194_303), "2hwcf");
     }
 }

@@ -262,6 +262,7 @@ impl Bench {
                 let path = folder.path().join("secrets.json");
                 Arc::new(SecretStore::open(path, key).unwrap())
             },
+            certificates: Arc::new(Vec::new),
             refused_connections: Arc::new(|| vec![("too_slow", 7)]),
             observations: Arc::clone(&observations),
             metrics,

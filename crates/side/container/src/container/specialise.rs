@@ -15,6 +15,7 @@ use pilot_protocols::{HttpWorker, Instance, ProvidedWorker, Start};
 
 use super::{Container, cannot};
 use crate::environment;
+use crate::folder::SECRETS_INSIDE;
 use crate::instance::{ContainerInstance, Inside};
 use crate::output::Output;
 use crate::parts::{not_a_container, now};
@@ -67,6 +68,7 @@ impl Container {
             contract,
             command,
             ready,
+            ..
         }) = &version.config.runtime
         else {
             return Err(not_a_container(&version));
@@ -82,10 +84,20 @@ impl Container {
         }
         let wanted = &version.config.secrets;
         let secrets = self.parts.config.secrets.values(wanted);
-        // Containers cannot have files. The engine does not see these variables: the program gets them from the shim.
-        let secrets = secrets.map_err(|error| StartError::Runtime {
+        // The engine does not see these variables: the program gets them from the shim.
+        let mut secrets = secrets.map_err(|error| StartError::Runtime {
             problem: error.to_string(),
             output: String::new(),
+        })?;
+        for (variable, used) in wanted {
+            if let Some(file) = &used.file {
+                let path = format!("{SECRETS_INSIDE}/{file}");
+                secrets.environment.insert(variable.clone(), path);
+            }
+        }
+        let shown = self.show_secrets(std::mem::take(&mut secrets.files)).await;
+        shown.map_err(|error| StartError::Sandbox {
+            problem: format!("give a container its secrets as files: {error}"),
         })?;
         let secrets = secrets.environment;
         let code = (*contract == Contract::Shim).then_some(&*version);
@@ -102,7 +114,7 @@ impl Container {
                 ));
                 let start = self.start_of(&version, id, asked);
                 let worker =
-                    HttpWorker::come_up(start, port, ready.clone(), inside, instance).await?;
+                    HttpWorker::when_ready(start, port, ready.clone(), inside, instance).await?;
                 Ok(Arc::new(worker))
             }
             Contract::Provided => {
@@ -116,7 +128,7 @@ impl Container {
                 let instance = self.run(&version, command, &variables).await?;
                 let start = self.start_of(&version, id, asked);
                 Ok(Arc::new(
-                    ProvidedWorker::come_up(start, listener, instance).await?,
+                    ProvidedWorker::when_ready(start, listener, instance).await?,
                 ))
             }
             Contract::Shim => {
@@ -172,7 +184,7 @@ impl Container {
             asked,
             forked: now,
             sandboxed: now,
-            come_up_max: COME_UP_TIME_MAX,
+            ready_max: READY_TIME_MAX,
             answers: self.parts.config.answers.of(&version.config.name),
         }
     }
@@ -182,4 +194,4 @@ impl Container {
 const HTTP_PORT: u16 = 8080;
 
 /// Longest time until a server or a client of the Runtime API is ready.
-const COME_UP_TIME_MAX: Duration = Duration::from_secs(30);
+const READY_TIME_MAX: Duration = Duration::from_secs(30);

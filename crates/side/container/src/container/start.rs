@@ -32,7 +32,11 @@ impl Container {
         parts: Arc<Parts>,
         key: Arc<RuntimeKey>,
     ) -> Result<Arc<Self>, StartError> {
-        let Base::Container { image: reference } = key.base() else {
+        let Base::Container {
+            image: reference,
+            disk,
+        } = key.base()
+        else {
             return Err(sandbox("make a container", "its key is a sandbox's"));
         };
         if pilot_sys::shim::BINARY.is_empty() {
@@ -47,7 +51,8 @@ impl Container {
         let name = parts.next_name();
         let folder = {
             let (run, name) = (parts.config.dir.clone(), name.clone());
-            let limit = parts.config.volume;
+            let limit = parts.config.volume.of_function(disk.volume_mb);
+            let limit = limit.map_err(|problem| sandbox("make a container", problem))?;
             tokio::task::spawn_blocking(move || Folder::make(&run, &name, limit))
                 .await
                 .map_err(io::Error::other)
@@ -59,8 +64,10 @@ impl Container {
         let door = pilot_sys::shim::door(&guard.folder().ours(), SOCKET)
             .and_then(|door| UnixListener::from_std(door.into()))
             .map_err(|error| sandbox("make a container's socket", error))?;
+        let group = parts.group().await?;
         let options = CreateOptions {
             name,
+            group: group.as_deref(),
             image: &image.id,
             key: &key,
             ours: &guard.folder().ours(),
@@ -75,7 +82,9 @@ impl Container {
         // Absent, or 0, if the container is not in a PID namespace below the daemon's.
         let pid = caller.peer_cred().ok().and_then(|peer| peer.pid());
         let pid = pid.and_then(|pid| u32::try_from(pid).ok());
-        let counters = Counters::of(pid);
+        let total = parts.config.group.in_total(group.as_deref());
+        let counters = Counters::of(pid, total);
+        parts.check_group(group.as_deref(), pid);
         let (own_processes, kept_from_credentials) = restrict(&key, pid).await?;
         let shim = Shim::greet(caller)
             .await

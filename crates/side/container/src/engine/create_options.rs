@@ -6,8 +6,8 @@ use std::path::Path;
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType,
 };
-use pilot_model::Network;
-use pilot_model::runtime_key::{Access, Ipc, Limits, RuntimeKey};
+use pilot_model::runtime_key::{Access, Base, Ipc, Limits, RuntimeKey};
+use pilot_model::{Network, RootAccess};
 
 use crate::folder::{OURS_INSIDE, SHIM_INSIDE, SOCKET_INSIDE, VOLUME_INSIDE};
 
@@ -24,6 +24,8 @@ pub(crate) struct CreateOptions<'a> {
     /// The image's id, so that exactly the inspected image runs.
     pub(crate) image: &'a str,
     pub(crate) key: &'a RuntimeKey,
+    /// The control group around it; `None`: the engine's default.
+    pub(crate) group: Option<&'a str>,
     /// Folders on the host.
     pub(crate) ours: &'a Path,
     pub(crate) volume: &'a Path,
@@ -114,6 +116,8 @@ impl CreateOptions<'_> {
             memory_swap: limits.memory,
             nano_cpus: limits.nano_cpus,
             pids_limit: Some(limits.pids),
+            cgroup_parent: self.group.map(str::to_owned),
+            readonly_rootfs: Some(self.root_is_read_only()),
             // Functions' output goes through pipes; nothing uses this log.
             log_config: Some(HostConfigLogConfig {
                 typ: Some("none".to_owned()),
@@ -122,6 +126,13 @@ impl CreateOptions<'_> {
             tmpfs: Some(self.in_memory()),
             mounts: Some(self.mounts()),
             ..Default::default()
+        }
+    }
+
+    fn root_is_read_only(&self) -> bool {
+        match self.key.base() {
+            Base::Container { disk, .. } => disk.root == RootAccess::ReadOnly,
+            Base::Native { .. } => false,
         }
     }
 
@@ -173,7 +184,7 @@ const PIDS_MAX: i64 = 1024;
 
 #[cfg(test)]
 mod tests {
-    use pilot_model::runtime_key::{Base, RuntimeSpec};
+    use pilot_model::runtime_key::{ContainerDisk, RuntimeSpec};
 
     use super::*;
 
@@ -181,6 +192,7 @@ mod tests {
         RuntimeSpec {
             base: Base::Container {
                 image: "qr:1".to_owned(),
+                disk: ContainerDisk::default(),
             },
             owner: None,
             network,
@@ -202,6 +214,7 @@ mod tests {
             name: "n",
             image: "sha256:0",
             key,
+            group: Some("/pilotlight/containers"),
             ours: Path::new("/data/run/n/ours"),
             volume: Path::new("/data/run/n/volume"),
             daemon: "/data",
@@ -222,6 +235,11 @@ mod tests {
         assert_eq!(host.privileged, None);
         assert_eq!(host.network_mode.as_deref(), Some("none"));
         assert_eq!(host.pids_limit, Some(PIDS_MAX));
+        assert_eq!(
+            host.cgroup_parent.as_deref(),
+            Some("/pilotlight/containers")
+        );
+        assert_eq!(host.readonly_rootfs, Some(false));
     }
 
     #[test]

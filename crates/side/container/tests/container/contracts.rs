@@ -1,12 +1,15 @@
 //! The three values of `contract`, and what a container can and cannot reach.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
+use pilot_container::ContainerGroup;
 use pilot_model::ports::{
     MemoryShortage, PassedRequest, RuntimeHost as _, StreamedBody, WorkerFault,
 };
@@ -14,8 +17,8 @@ use serde_json::{Value, json};
 
 use crate::cleaning::adapted;
 use crate::support::{
-    BUSYBOX, PYTHON, Spec, Stage, VOLUME_BYTES, answer, call, error, fault, prewarmed, problem,
-    shell, specialise, text,
+    BUSYBOX, PYTHON, Spec, Stage, VOLUME_BYTES, answer, call, error, fault, host_in, prewarmed,
+    problem, shell, specialise, text,
 };
 
 pub(crate) async fn an_image_that_is_not_there_is_named_with_what_to_do(stage: Stage) {
@@ -284,6 +287,167 @@ pub(crate) async fn a_full_volume_is_told_to_who_filled_it_and_fills_nothing_els
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let dir = stage.dir.path().display().to_string();
     assert!(!mounts.contains(&dir), "{mounts}");
+}
+
+const WRITER: &str = r#"
+import errno, json, os
+why = {}
+for folder in ["/", "/tmp", "/var/tmp", os.environ["PILOT_VOLUME"]]:
+    try:
+        open(os.path.join(folder, "written"), "w").close()
+    except OSError as error:
+        why[folder] = errno.errorcode[error.errno]
+volume = os.statvfs(os.environ["PILOT_VOLUME"])
+print(json.dumps([why, volume.f_blocks * volume.f_frsize]))
+"#;
+
+pub(crate) async fn a_read_only_root_and_a_smaller_volume_are_what_a_function_asked_for(
+    stage: Stage,
+) {
+    let host = stage.host();
+    let spec = Spec {
+        image: PYTHON,
+        contract: "shim",
+        command: &["python3", "write.py"],
+        code: &[("write.py", WRITER)],
+        root: Some("read-only"),
+        volume_mb: Some(32),
+        ..Spec::default()
+    };
+    let version = stage.version("sealed", &spec);
+    let runtime = prewarmed(&host, &version).await.unwrap();
+    for _ in 0..2 {
+        let worker = specialise(&runtime, &version).await.unwrap();
+        let (why, volume): (BTreeMap<String, String>, u64) =
+            serde_json::from_str(&answer(&worker, "{}").await.0).unwrap();
+        let refused = [("/".to_owned(), "EROFS".to_owned())];
+        assert_eq!(why, BTreeMap::from(refused));
+        if pilot_container::available().is_ok() {
+            assert!((16 << 20..=32 << 20).contains(&volume), "{volume}");
+        }
+        drop(worker);
+        runtime.clean().await.unwrap();
+    }
+    let greedy = Spec {
+        volume_mb: Some(65),
+        ..spec
+    };
+    let error = host.key(&stage.version("greedy", &greedy)).unwrap_err();
+    assert!(error.to_string().contains("limits.volume_mb"), "{error}");
+}
+
+const READER: &str = r#"
+import json, os
+found = {}
+path = os.environ.get("TLS_KEY")
+if path:
+    found["path"] = path
+    found["text"] = open(path).read()
+    found["mode"] = oct(os.stat(path).st_mode & 0o777)
+    found["kind"] = [line.split()[2] for line in open("/proc/self/mounts") if line.split()[1] == os.path.dirname(path)]
+else:
+    try:
+        found["names"] = os.listdir("/.pilot/secrets")
+    except OSError as error:
+        found["names"] = []
+print(json.dumps(found))
+"#;
+
+pub(crate) async fn secrets_are_files_in_memory_for_their_function_alone(stage: Stage) {
+    let host = stage.host();
+    let spec = Spec {
+        image: PYTHON,
+        contract: "shim",
+        command: &["python3", "read.py"],
+        code: &[("read.py", READER)],
+        secret_files: &[("TLS_KEY", "tls-key", "tls.key")],
+        ..Spec::default()
+    };
+    let version = stage.version("with", &spec);
+    let without = Spec {
+        secret_files: &[],
+        ..spec
+    };
+    let other = stage.version("without", &without);
+    let runtime = prewarmed(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let found: Value = serde_json::from_str(&answer(&worker, "{}").await.0).unwrap();
+    assert_eq!(found["path"], "/.pilot/secrets/tls.key", "{found}");
+    assert_eq!(found["text"], "the key\n");
+    assert_eq!(found["mode"], "0o400");
+    assert_eq!(found["kind"], json!(["tmpfs"]), "{found}");
+    drop(worker);
+    runtime.clean().await.unwrap();
+    let worker = specialise(&runtime, &other).await.unwrap();
+    let found: Value = serde_json::from_str(&answer(&worker, "{}").await.0).unwrap();
+    assert_eq!(found["names"], json!([]), "{found}");
+    drop((worker, runtime));
+    host.settled().await;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(&stage.dir.path().display().to_string()));
+}
+
+/// The folder of the hierarchy that limits memory, and the file of the limit.
+fn memory_groups() -> (&'static Path, &'static str) {
+    let v1 = Path::new("/sys/fs/cgroup/memory");
+    if v1.is_dir() {
+        (v1, "memory.limit_in_bytes")
+    } else {
+        (Path::new("/sys/fs/cgroup"), "memory.max")
+    }
+}
+
+pub(crate) async fn containers_are_in_the_daemons_group_and_under_its_limit(stage: Stage) {
+    let (root, limit) = memory_groups();
+    let name = format!("pilot-test-group-{}", std::process::id());
+    let total = root.join(&name);
+    std::fs::create_dir(&total).unwrap();
+    std::fs::write(total.join(limit), (64 << 20).to_string()).unwrap();
+    let folder = format!("/{name}/containers");
+    let group = ContainerGroup::Folder(folder.clone());
+    let host = host_in(stage.dir.path(), &stage.address(), group);
+    let hog = "held = bytearray(100 << 20)\nfor at in range(0, len(held), 4096):\n    held[at] = 1\nprint(len(held))\n";
+    let spec = Spec {
+        image: PYTHON,
+        contract: "shim",
+        command: &["python3", "hog.py"],
+        code: &[("hog.py", hog)],
+        memory_mb: Some(256),
+        ..Spec::default()
+    };
+    let version = stage.version("hog", &spec);
+    let runtime = prewarmed(&host, &version).await.unwrap();
+    let pid = stage
+        .engine
+        .docker(&["inspect", "--format", "{{.State.Pid}}", &stage.containers()]);
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    assert!(groups.contains(&format!(":{folder}/")), "{groups}");
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let fault = fault(&worker, "{}").await;
+    assert!(
+        matches!(
+            fault,
+            WorkerFault::OutOfMemory {
+                shortage: MemoryShortage::Total,
+                ..
+            }
+        ),
+        "{fault:?}"
+    );
+    drop((worker, runtime));
+    host.settled().await;
+    // The engine leaves the groups that it made around the containers.
+    let mut hierarchies: Vec<_> = std::fs::read_dir("/sys/fs/cgroup")
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    hierarchies.push(root.to_owned());
+    for hierarchy in hierarchies {
+        let own = hierarchy.join(&name);
+        let _ = std::fs::remove_dir(own.join("containers"));
+        let _ = std::fs::remove_dir(own);
+    }
+    assert!(!total.exists());
 }
 
 const CLIENT: &str = r#"

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use pilot_container::{ContainerConfig, ContainerHost, VolumeLimit};
+use pilot_container::{ContainerConfig, ContainerGroup, ContainerHost, VolumeLimit};
 use pilot_model::ports::{
     Answer, Call, Done, PrewarmedRuntime, RuntimeHost, StartError, Worker, WorkerFault,
 };
+use pilot_model::secret::{SecretSpec, SecretTable};
 use pilot_model::{
     Environment, EnvironmentId, FunctionSpec, Instant, Version, VersionId, WorkerId,
 };
@@ -188,6 +189,19 @@ pub(crate) fn version(dir: &Path, name: &str, spec: &Spec<'_>) -> Arc<Version> {
         ready: spec.ready.map(str::to_owned),
         memory_mb: spec.memory_mb,
         network: spec.network.map(str::to_owned),
+        root: spec.root.map(str::to_owned),
+        volume_mb: spec.volume_mb,
+        secrets: spec
+            .secret_files
+            .iter()
+            .map(|(variable, secret, file)| {
+                let table = SecretTable {
+                    secret: (*secret).to_owned(),
+                    file: Some((*file).to_owned()),
+                };
+                ((*variable).to_owned(), SecretSpec::Table(table))
+            })
+            .collect(),
         owner: Some("owner".to_owned()),
         environment: [("OWN".to_owned(), "own value".to_owned())].into(),
         ..FunctionSpec::default()
@@ -216,6 +230,10 @@ pub(crate) struct Spec<'a> {
     pub(crate) ready: Option<&'a str>,
     pub(crate) memory_mb: Option<u64>,
     pub(crate) network: Option<&'a str>,
+    pub(crate) root: Option<&'a str>,
+    pub(crate) volume_mb: Option<u32>,
+    /// Variable, secret and file of each.
+    pub(crate) secret_files: &'a [(&'a str, &'a str, &'a str)],
 }
 
 /// A function whose program is this shell script.
@@ -233,15 +251,23 @@ pub(crate) fn shell<'a>(code: &'a [(&'a str, &'a str)]) -> Spec<'a> {
 pub(crate) const VOLUME_BYTES: u64 = 64 << 20;
 
 pub(crate) fn host(dir: &Path, engine: &str) -> ContainerHost {
+    host_in(dir, engine, ContainerGroup::Engine)
+}
+
+/// A host whose containers are in this control group.
+pub(crate) fn host_in(dir: &Path, engine: &str, group: ContainerGroup) -> ContainerHost {
     ContainerHost::new(ContainerConfig {
         engine: Some(engine.to_owned()),
         dir: dir.join("run"),
         data_dir: dir.to_owned(),
         tmp_bytes_max: 16 << 20,
         pids_max: 64,
+        group,
         volume: VolumeLimit::IfPossible(VOLUME_BYTES),
         answers: pilot_protocols::MemoryBudget::default(),
-        secrets: std::sync::Arc::new(pilot_testkit::FixedSecrets::default()),
+        secrets: std::sync::Arc::new(pilot_testkit::FixedSecrets(
+            [("tls-key".to_owned(), "the key\n".to_owned())].into(),
+        )),
     })
 }
 

@@ -208,6 +208,7 @@ async fn an_image_brings_what_it_needs() {
         contract: Contract::Shim,
         command: None,
         ready: None,
+        ..ContainerRuntime::default()
     });
     let obtained = bench.obtain(&container).await.unwrap();
     assert!(obtained.reused);

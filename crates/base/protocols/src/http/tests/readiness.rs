@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::*;
 use crate::{End, Start};
 
-async fn come_up(
+async fn when_ready(
     start: Start,
     ready: Option<&str>,
     reach: &Arc<FakeReach>,
     instance: &Arc<FakeInstance>,
 ) -> Result<HttpWorker, StartError> {
     let ready = ready.map(str::to_owned);
-    HttpWorker::come_up(
+    HttpWorker::when_ready(
         start,
         8080,
         ready,
@@ -49,7 +49,7 @@ async fn a_port_is_asked_until_it_accepts() {
         reach.listens(address);
         listener.accept().await.unwrap()
     };
-    let (worker, _) = tokio::join!(come_up(web(), None, &reach, &instance), listens);
+    let (worker, _) = tokio::join!(when_ready(web(), None, &reach, &instance), listens);
     let worker = worker.unwrap();
     assert!(worker.is_alive());
     let stamps = worker.stamps();
@@ -76,8 +76,8 @@ async fn a_path_is_asked_until_it_answers_2xx() {
         }
         unreachable!()
     };
-    let come_up = come_up(web(), Some("/healthz"), &reach, &instance);
-    let (worker, mut server) = tokio::join!(come_up, serves);
+    let when_ready = when_ready(web(), Some("/healthz"), &reach, &instance);
+    let (worker, mut server) = tokio::join!(when_ready, serves);
     let worker = Arc::new(worker.unwrap());
     // The first request uses the connection of the readiness check.
     let passing = Arc::clone(&worker);
@@ -94,7 +94,9 @@ async fn a_server_that_ends_before_it_is_ready_is_told_with_what_it_printed() {
     let (reach, instance) = (FakeReach::to(None), FakeInstance::new());
     instance.print("no module");
     instance.end(End::Exited(1));
-    let error = come_up(web(), None, &reach, &instance).await.unwrap_err();
+    let error = when_ready(web(), None, &reach, &instance)
+        .await
+        .unwrap_err();
     let StartError::Runtime { problem, output } = error else {
         panic!("{error:?}");
     };
@@ -109,9 +111,9 @@ async fn a_server_that_ends_before_it_is_ready_is_told_with_what_it_printed() {
 #[tokio::test]
 async fn a_server_that_takes_too_long_is_told_what_was_missing() {
     let mut slow = web();
-    slow.come_up_max = Duration::from_millis(30);
+    slow.ready_max = Duration::from_millis(30);
     let (reach, instance) = (FakeReach::to(None), FakeInstance::new());
-    let error = come_up(slow.clone(), None, &reach, &instance).await;
+    let error = when_ready(slow.clone(), None, &reach, &instance).await;
     let said = problem(error.unwrap_err());
     assert!(
         said.contains("did not accept on port 8080") && said.contains("within 0.03 s"),
@@ -130,7 +132,7 @@ async fn a_server_that_takes_too_long_is_told_what_was_missing() {
         }
     };
     let error = tokio::select! {
-        error = come_up(slow.clone(), Some("/up"), &reach, &instance) => error,
+        error = when_ready(slow.clone(), Some("/up"), &reach, &instance) => error,
         () = serves => unreachable!(),
     };
     let said = problem(error.unwrap_err());
@@ -140,7 +142,7 @@ async fn a_server_that_takes_too_long_is_told_what_was_missing() {
     );
 
     for no_path in ["healthz", "/no path"] {
-        let error = come_up(slow.clone(), Some(no_path), &reach, &instance).await;
+        let error = when_ready(slow.clone(), Some(no_path), &reach, &instance).await;
         let said = problem(error.unwrap_err());
         assert!(said.contains("not a path"), "{said}");
     }

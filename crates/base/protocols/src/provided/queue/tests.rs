@@ -2,7 +2,7 @@ use futures_util::FutureExt;
 
 use super::*;
 
-fn event(id: &str) -> (Event, oneshot::Receiver<Heard>) {
+fn event(id: &str) -> (Event, oneshot::Receiver<Posted>) {
     let (caller, heard) = oneshot::channel();
     let event = Event {
         id: id.into(),
@@ -77,7 +77,7 @@ fn with_one_at_a_time_a_poll_before_the_answer_is_out_of_turn() {
     queue.begin_answer("1").unwrap().result(Bytes::new());
     assert!(matches!(
         heard.now_or_never().unwrap(),
-        Ok(Heard::Result(..))
+        Ok(Posted::Result(..))
     ));
     assert!(queue.poll().now_or_never().is_none());
 }
@@ -95,7 +95,7 @@ fn an_invocation_is_answered_once_and_an_unknown_one_never() {
     drop(answering);
     assert!(matches!(
         heard.now_or_never().unwrap(),
-        Ok(Heard::Truncated(_))
+        Ok(Posted::Truncated(_))
     ));
 }
 
@@ -120,8 +120,8 @@ fn the_initialisation_ends_once() {
     assert!(queue.fail_init(Bytes::from_static(b"{}")));
     assert!(queue.poll().now_or_never().is_none());
     assert!(matches!(
-        queue.came_up().now_or_never(),
-        Some(CameUp::Failed(_))
+        queue.initialised().now_or_never(),
+        Some(Initialisation::Failed(_))
     ));
     assert!(!queue.fail_init(Bytes::new()));
 }

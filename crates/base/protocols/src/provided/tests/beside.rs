@@ -76,7 +76,7 @@ async fn rig_with_extension() -> (Rig, Peer, String) {
     let instance = FakeInstance::new();
     let (mut runtime, mut extension) = (Peer::connect(address).await, Peer::connect(address).await);
     let dynamic: Arc<dyn Instance> = Arc::clone(&instance) as _;
-    let come_up = ProvidedWorker::come_up(start(|_| ()), listener, dynamic);
+    let when_ready = ProvidedWorker::when_ready(start(|_| ()), listener, dynamic);
     let has_asked = AtomicBool::new(false);
     let script = async {
         let answer = extension
@@ -98,7 +98,7 @@ async fn rig_with_extension() -> (Rig, Peer, String) {
         id
     };
     let up = async {
-        let worker = come_up.await.unwrap();
+        let worker = when_ready.await.unwrap();
         assert!(
             has_asked.load(Ordering::SeqCst),
             "it was up before its extension"
@@ -163,8 +163,8 @@ async fn an_extension_that_never_asks_is_named_by_the_start_that_failed() {
         .await;
     both.poll().await;
     let mut start = start(|_| ());
-    start.come_up_max = Duration::from_millis(500);
-    let error = ProvidedWorker::come_up(start, listener, FakeInstance::new())
+    start.ready_max = Duration::from_millis(500);
+    let error = ProvidedWorker::when_ready(start, listener, FakeInstance::new())
         .await
         .unwrap_err();
     let StartError::Runtime { problem, .. } = error else {
@@ -251,7 +251,7 @@ async fn a_restore_goes_on_at_once_and_does_not_end_the_initialisation() {
     let (listener, address) = listener().await;
     let instance = FakeInstance::new();
     let mut runtime = Peer::connect(address).await;
-    let come_up = ProvidedWorker::come_up(start(|_| ()), listener, instance);
+    let when_ready = ProvidedWorker::when_ready(start(|_| ()), listener, instance);
     let restore = async {
         for method in ["GET", "POST"] {
             let path = format!("{API}/restore/next");
@@ -259,7 +259,7 @@ async fn a_restore_goes_on_at_once_and_does_not_end_the_initialisation() {
         }
         runtime.poll().await;
     };
-    let (worker, ()) = tokio::join!(come_up, restore);
+    let (worker, ()) = tokio::join!(when_ready, restore);
     assert!(worker.unwrap().is_alive());
 }
 

@@ -12,7 +12,7 @@ async fn not_up(
     instance: &Arc<FakeInstance>,
 ) -> (StartError, Vec<&'static str>) {
     let dynamic: Arc<dyn Instance> = Arc::clone(instance) as _;
-    let error = ProvidedWorker::come_up(start, listener, dynamic)
+    let error = ProvidedWorker::when_ready(start, listener, dynamic)
         .await
         .unwrap_err();
     (error, instance.let_go())
@@ -113,7 +113,7 @@ async fn a_runtime_that_does_not_poll_in_time_is_retired() {
     // Connected, but sends nothing.
     let _runtime = Peer::connect(address).await;
     let mut start = start(provided);
-    start.come_up_max = Duration::from_millis(20);
+    start.ready_max = Duration::from_millis(20);
     let (error, let_go) = not_up(start, listener, &FakeInstance::new()).await;
     let StartError::Runtime { problem, .. } = error else {
         panic!("{error:?}");

@@ -127,7 +127,7 @@ pub(super) fn cold(
     let subject = Subject::Function(&args.name);
     let target = args.request.target(client, connection, subject)?;
     let plan = Plan {
-        address: target.site.address,
+        peer: target.peer,
         request: target.request,
         pause: Duration::from_millis(args.pause_ms),
         connections: 1,
@@ -158,7 +158,7 @@ pub(super) fn warm(
         (seconds, _) => seconds,
     };
     let plan = Plan {
-        address: target.site.address,
+        peer: target.peer,
         request: target.request,
         pause: Duration::from_millis(args.pause_ms),
         connections: args.connections,
@@ -186,7 +186,7 @@ pub(super) fn burst(
     let subject = subject(args.name.as_ref(), args.url.as_deref())?;
     let target = args.request.target(client, connection, subject)?;
     let plan = Plan {
-        address: target.site.address,
+        peer: target.peer,
         request: target.request,
         pause: Duration::from_millis(args.pause_ms),
         connections: args.connections,

@@ -4,13 +4,13 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
+use pilot_loadgen::LoadError;
 use pilot_loadgen::control::Control;
 use pilot_loadgen::open::{Plan, Shot, run as run_open};
 use pilot_workload::{Arrival, Overrides, Profile};
@@ -22,7 +22,7 @@ use super::super::client::Client;
 use super::super::connection::Connection;
 use super::super::failure::Failure;
 use super::super::output;
-use super::target::{CallArgs, body_of};
+use super::target::{CallArgs, body_of, not_measured};
 use super::watched::{Ending, Extent, watched};
 
 mod document;
@@ -84,10 +84,13 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
         None => args.body_text.clone().map(String::into_bytes),
     };
     let targets = Targets::new(client, connection, &args.call, &args.target, body, &profile)?;
-    let address = targets.site().address;
-    // If no server listens, this reports it once instead of for every request.
-    TcpStream::connect_timeout(&address, CONNECT_PATIENCE).map_err(|error| Failure::NoServer {
-        problem: format!("{address}: {error}; is a server listening there?"),
+    // If no server listens, or it is not trusted, this reports it once instead of for every request.
+    targets.peer().check().map_err(|error| match error {
+        LoadError::Connect { address, source } => {
+            let problem = format!("{address}: {source}; is a server listening there?");
+            Failure::NoServer { problem }.into()
+        }
+        error => not_measured(error),
     })?;
     let samples = args.samples.as_deref().map(create).transpose()?;
     output::note(&format!(
@@ -162,7 +165,7 @@ fn send(
     let threads = args.threads as usize;
     let connections = (args.connections_max as usize).div_ceil(threads);
     let plan = Plan {
-        address: targets.site().address,
+        peer: targets.peer().clone(),
         start: Instant::now() + LEAD,
         connections_max: connections,
         timeout: Duration::from_secs(args.timeout_s.into()),
@@ -212,6 +215,5 @@ fn create(path: &Path) -> anyhow::Result<(BufWriter<File>, &Path)> {
     Ok((BufWriter::new(file), path))
 }
 
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// Time before the first request, for the threads to start.
 const LEAD: Duration = Duration::from_millis(20);

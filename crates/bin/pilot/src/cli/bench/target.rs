@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use pilot_loadgen::LoadError;
 use pilot_loadgen::request::Site;
+use pilot_loadgen::stream::{Peer, Tls};
 use pilot_model::FunctionName;
 use serde_json::Value;
 
-use super::super::client::Client;
+use super::super::client::{Client, tls};
 use super::super::connection::Connection;
 use super::super::failure::Failure;
 
@@ -52,7 +53,7 @@ pub(super) enum Subject<'a> {
 /// A request that is ready to send.
 #[derive(Debug)]
 pub(super) struct Target {
-    pub(super) site: Site,
+    pub(super) peer: Peer,
     pub(super) request: Vec<u8>,
     /// The function whose idle workers can be retired.
     pub(super) retires: Option<FunctionName>,
@@ -161,9 +162,24 @@ impl RequestArgs {
                 Subject::Function(name) => Some(name.clone()),
                 Subject::Url(_) => None,
             },
-            site: call.site,
+            peer: peer_of(&call.site, connection)?,
         })
     }
+}
+
+/// How to connect to a server. It trusts the same authorities as all commands.
+pub(super) fn peer_of(site: &Site, connection: &Connection) -> anyhow::Result<Peer> {
+    let tls = match &site.certificate_of {
+        Some(name) => Some(Tls {
+            config: tls::http1_config(connection.authorities().as_deref())?,
+            name: name.clone(),
+        }),
+        None => None,
+    };
+    Ok(Peer {
+        address: site.address,
+        tls,
+    })
 }
 
 /// A body from a file.
@@ -177,6 +193,10 @@ pub(super) fn not_measured(error: LoadError) -> anyhow::Error {
     let problem = error.to_string();
     match error {
         LoadError::Connect { .. } | LoadError::UnknownHost { .. } => {
+            Failure::NoServer { problem }.into()
+        }
+        LoadError::Tls { address, source } => {
+            let problem = tls::explained(&format!("https://{address}"), &source);
             Failure::NoServer { problem }.into()
         }
         _ => anyhow::anyhow!(problem),

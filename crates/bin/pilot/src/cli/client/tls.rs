@@ -3,8 +3,11 @@
 use std::error::Error as _;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
-use rustls::{CertificateError, Error as TlsError};
+use anyhow::Context;
+use rustls::pki_types::CertificateDer;
+use rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use super::super::failure::Failure;
@@ -14,14 +17,40 @@ use super::super::failure::Failure;
 /// # Errors
 /// There are none.
 pub(super) fn config(authorities: Option<&Path>) -> Result<TlsConfig, Failure> {
-    let certificates = match authorities {
-        Some(file) => given(file)?,
-        None => system()?,
-    };
     Ok(TlsConfig::builder()
         .unversioned_rustls_crypto_provider(crate::tls::provider())
-        .root_certs(RootCerts::from(certificates))
+        .root_certs(RootCerts::from(trusted(authorities)?))
         .build())
+}
+
+/// The same for a client of its own, which speaks HTTP/1.1 only.
+///
+/// # Errors
+/// There are none.
+pub(in crate::cli) fn http1_config(
+    authorities: Option<&Path>,
+) -> anyhow::Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    // As the other clients do: what the library cannot read is not trusted.
+    roots.add_parsable_certificates(
+        trusted(authorities)?
+            .iter()
+            .map(|one| CertificateDer::from(one.der().to_vec())),
+    );
+    let mut config = ClientConfig::builder_with_provider(crate::tls::provider())
+        .with_safe_default_protocol_versions()
+        .context("TLS")?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn trusted(authorities: Option<&Path>) -> Result<Vec<Certificate<'static>>, Failure> {
+    match authorities {
+        Some(file) => given(file),
+        None => system(),
+    }
 }
 
 fn given(file: &Path) -> Result<Vec<Certificate<'static>>, Failure> {
@@ -67,14 +96,19 @@ pub(super) fn problem(endpoint: &str, error: &ureq::Error) -> Option<String> {
         }
         _ => return None,
     };
-    Some(match error {
+    Some(explained(endpoint, error))
+}
+
+/// What an error of TLS means and what to do.
+pub(in crate::cli) fn explained(endpoint: &str, error: &TlsError) -> String {
+    match error {
         TlsError::InvalidCertificate(error) => certificate_problem(endpoint, error),
         // An HTTP response where a TLS record should be.
         TlsError::InvalidMessage(_) => {
             format!("{endpoint} does not speak TLS: use http://, if it is meant to have none")
         }
         error => format!("TLS with {endpoint} failed: {error}"),
-    })
+    }
 }
 
 fn certificate_problem(endpoint: &str, error: &CertificateError) -> String {

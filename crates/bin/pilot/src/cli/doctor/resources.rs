@@ -82,16 +82,23 @@ pub(super) fn daemon(config: &DaemonConfig) -> [Check; 4] {
 /// The certificates of the configuration.
 pub(super) fn certificates(config: &DaemonConfig) -> impl Iterator<Item = Check> {
     let files = config.tls.iter().chain(&config.control_tls);
-    files.map(|files| {
-        let found = Certificate::load(files)
-            .map(|_| "its files can be used".to_owned())
-            .map_err(|error| format!("{error:#}"));
-        Check::of(
+    files.map(|files| match Certificate::load(files) {
+        Ok(certificate) => Check::of(
             ("daemon", "certificate"),
-            found,
+            certificate
+                .tell_validity()
+                .map(|ends| format!("its files can be used; it {ends}"))
+                .map_err(|problem| format!("{}: {problem}", certificate.key())),
+            // The daemon serves with it, and clients decide.
+            State::Absent,
+            "renew the certificate; a daemon that runs reads it again by itself",
+        ),
+        Err(error) => Check::of(
+            ("daemon", "certificate"),
+            Err(format!("{error:#}")),
             State::Missing,
             "correct the file, or the key in pilotd.toml that names it",
-        )
+        ),
     })
 }
 

@@ -6,18 +6,8 @@ use std::sync::Arc;
 
 use pilot_model::runtime_key::{Difference, RuntimeKey};
 
-use super::words::RuntimeId;
+use super::words::Near;
 use super::{KeyedState, RuntimeState};
-
-/// A runtime that can be adapted to the wanted key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::keyed) struct Near {
-    pub(in crate::keyed) id: RuntimeId,
-    /// Its present key.
-    pub(in crate::keyed) from: Arc<RuntimeKey>,
-    /// The differences to apply.
-    pub(in crate::keyed) differences: Vec<Difference>,
-}
 
 impl<R> KeyedState<R> {
     /// The available runtime whose differences cost least. Among equal ones, the owner's own comes first, so that those without

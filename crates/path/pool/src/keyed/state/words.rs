@@ -1,12 +1,23 @@
 //! The inputs and outputs of the state machine.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::nearest::Near;
+use pilot_model::runtime_key::{Difference, RuntimeKey};
 
 /// A runtime's number: the lower the older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::keyed) struct RuntimeId(pub(in crate::keyed) u64);
+
+/// A runtime that can be adapted to the wanted key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::keyed) struct Near {
+    pub(in crate::keyed) id: RuntimeId,
+    /// Its present key.
+    pub(in crate::keyed) from: Arc<RuntimeKey>,
+    /// The differences to apply.
+    pub(in crate::keyed) differences: Vec<Difference>,
+}
 
 /// The limits of the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]

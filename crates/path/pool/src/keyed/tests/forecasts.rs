@@ -73,8 +73,8 @@ async fn prewarmed_runtimes_are_started_ahead_and_serve_any_key_of_the_base_key(
     eventually(|| bench.status(&ann).base.available == 2).await;
     let base_key = Arc::new(FakeHost::key_of(&ann).base_key());
     assert_eq!(
-        bench.deeds(2),
-        [RuntimeDeed::Started(Arc::clone(&base_key))]
+        bench.steps(2),
+        [RuntimeStep::Started(Arc::clone(&base_key))]
     );
     let _bobs = bench.start(&bob).await;
     assert_eq!(
@@ -158,8 +158,8 @@ async fn what_is_started_with_execution_options_is_for_its_function_alone() {
     eventually(|| bench.status(&eight).base.available == 3).await;
     let base_key = Arc::new(FakeHost::key_of(&eight).base_key());
     assert_eq!(
-        bench.deeds(2),
-        [RuntimeDeed::Started(Arc::clone(&base_key))]
+        bench.steps(2),
+        [RuntimeStep::Started(Arc::clone(&base_key))]
     );
     let starts = bench.host.starts();
     let _nines = bench.start(&nine).await;

@@ -16,11 +16,11 @@ async fn a_used_runtime_is_cleaned_and_reused() {
     assert_eq!(bench.host.starts(), 1);
     let key = Arc::new(FakeHost::key_of(&version));
     assert_eq!(
-        bench.deeds(1),
+        bench.steps(1),
         [
-            RuntimeDeed::Started(key),
+            RuntimeStep::Started(key),
             specialised(&version),
-            RuntimeDeed::Cleaned,
+            RuntimeStep::Cleaned,
             specialised(&version),
         ]
     );
@@ -68,8 +68,8 @@ async fn the_next_versions_worker_gets_the_old_ones_runtime_adapted() {
         bench.last_start(&new),
         format!("adapted from {key}: environment")
     );
-    let adapted = RuntimeDeed::Adapted(Arc::new(FakeHost::key_of(&new)));
-    assert!(bench.deeds(1).contains(&adapted));
+    let adapted = RuntimeStep::Adapted(Arc::new(FakeHost::key_of(&new)));
+    assert!(bench.steps(1).contains(&adapted));
     assert_eq!(bench.status(&new).totals.adapted, 1);
     assert_eq!(bench.status(&old).availability, Availability::NotExisting);
 }
@@ -106,9 +106,9 @@ async fn what_one_owner_has_used_never_reaches_another() {
     assert_eq!(bench.host.starts(), 2);
     for runtime in bench.host.runtimes() {
         let functions: Vec<_> = runtime
-            .deeds()
+            .steps()
             .into_iter()
-            .filter(|deed| matches!(deed, RuntimeDeed::Specialised(_)))
+            .filter(|step| matches!(step, RuntimeStep::Specialised(_)))
             .collect();
         assert_eq!(functions.len(), 1, "{functions:?}");
     }
@@ -164,10 +164,10 @@ async fn a_host_may_start_base_keys_alone() {
     let _worker = bench.start(&version).await;
     let key = FakeHost::key_of(&version);
     assert_eq!(
-        bench.deeds(1)[..2],
+        bench.steps(1)[..2],
         [
-            RuntimeDeed::Started(Arc::new(key.base_key())),
-            RuntimeDeed::Adapted(Arc::new(key))
+            RuntimeStep::Started(Arc::new(key.base_key())),
+            RuntimeStep::Adapted(Arc::new(key))
         ]
     );
 }
@@ -244,6 +244,7 @@ async fn a_version_whose_runtime_no_host_makes_is_refused() {
             contract: pilot_model::Contract::Http,
             command: None,
             ready: None,
+            ..Default::default()
         });
     });
     let error = bench.try_start(&version).await.unwrap_err();
@@ -340,6 +341,6 @@ async fn a_runtime_that_comes_up_when_nobody_waits_for_it_any_more_is_kept_as_wh
         (bench.host.starts(), bench.last_start(&version)),
         (2, "reused".to_owned())
     );
-    let adapted = RuntimeDeed::Adapted(Arc::new(FakeHost::key_of(&version)));
-    assert!(bench.deeds(2).contains(&adapted));
+    let adapted = RuntimeStep::Adapted(Arc::new(FakeHost::key_of(&version)));
+    assert!(bench.steps(2).contains(&adapted));
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::super::{Inner, Layout, remove_tree, tests, v1, v2};
+use super::super::{Inner, Layout, is_unlocked, lock, remove_orphans, remove_tree, tests, v1, v2};
 use super::*;
 
 const TOTAL: TotalLimits = TotalLimits {
@@ -13,6 +13,7 @@ fn hierarchy(layout: Layout) -> Hierarchy {
     Hierarchy {
         inner: Arc::new(Inner {
             layout,
+            _locks: Vec::new(),
             leftover: parking_lot::Mutex::default(),
         }),
     }
@@ -130,6 +131,29 @@ fn what_cannot_be_written_is_named() {
     fs::create_dir(group.join("memory.max")).unwrap();
     let problem = ours.limit_total(&TOTAL).unwrap_err().to_string();
     assert!(problem.contains("pilotlight-1"), "{problem}");
+}
+
+#[test]
+fn groups_of_a_daemon_that_runs_stay_whatever_its_process_id() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = |name: &str| {
+        let path = root.path().join(name);
+        fs::create_dir_all(path.join("builds")).unwrap();
+        path
+    };
+    let own = folder("pilotlightd-7-aaaaa");
+    // No process of this PID namespace has the id 0.
+    let (running, ended) = (folder("pilotlightd-0-bbbbb"), folder("pilotlightd-0-ccccc"));
+    let older = folder(&format!("pilotlight-{}", std::process::id()));
+    let older_ended = folder("pilotlight-0");
+    let locks = lock(std::slice::from_ref(&running)).unwrap();
+    remove_orphans(&own, is_unlocked);
+    assert!(own.exists() && running.exists() && older.exists());
+    assert!(!ended.exists() && !older_ended.exists());
+    drop(locks);
+    remove_orphans(&own, is_unlocked);
+    assert!(!running.exists());
+    assert!(lock(&[running]).is_err());
 }
 
 #[test]

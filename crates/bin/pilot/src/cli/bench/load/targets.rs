@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pilot_loadgen::request::Site;
+use pilot_loadgen::stream::Peer;
 use pilot_model::FunctionName;
 use pilot_workload::Profile;
 
@@ -10,14 +11,14 @@ use super::super::super::client::Client;
 use super::super::super::connection::Connection;
 use super::super::super::failure::Failure;
 use super::super::super::output;
-use super::super::target::{Call, CallArgs, Subject};
+use super::super::target::{Call, CallArgs, Subject, peer_of};
 use super::tally::Tag;
 
 /// A call for each function of a profile, all on the same server.
 #[derive(Debug)]
 pub(super) struct Targets {
     calls: Vec<(String, Prepared)>,
-    site: Site,
+    peer: Peer,
 }
 
 #[derive(Debug)]
@@ -82,12 +83,13 @@ impl Targets {
             return Err(Failure::usage(problem).into());
         }
         let site = site.ok_or_else(|| Failure::usage("the profile has no function"))?;
-        Ok(Self { calls, site })
+        let peer = peer_of(&site, connection)?;
+        Ok(Self { calls, peer })
     }
 
     /// The server.
-    pub(super) fn site(&self) -> &Site {
-        &self.site
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     /// The target of the n-th function.
