@@ -15,6 +15,7 @@ use pilot_deploy::{
 };
 use pilot_gateway::{Control, GatewayConfig, RefusedConnections};
 use pilot_invoke::Invoker;
+use pilot_meter::{Meter, MeterConfig};
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform, Secrets};
 use pilot_model::{EngineKind, Instant};
@@ -110,6 +111,7 @@ pub(crate) fn assemble(
         .with_context(|| format!("cannot write logs below {}", config.data_dir.display()))?;
     let room = Arc::clone(&reserve);
     let logs = logs.while_there_is_room(move || room.is_held());
+    let meter = meter(config, &bus, &reserve, &metrics, &clock)?;
     let observations = Observations::subscribe(&bus, logs, &metrics, Arc::clone(&clock))?;
     let observations = Arc::new(observations);
     let sink = Arc::clone(&bus) as Arc<dyn EventSink>;
@@ -156,6 +158,7 @@ pub(crate) fn assemble(
             secrets,
             refused_connections: Arc::new(move || refused_counts.counts().to_vec()),
             observations: Arc::clone(&observations),
+            costs: Arc::new(meter),
             metrics,
             templates: Arc::new(move || templates.templates()),
             readiness: Arc::new(move || {
@@ -190,6 +193,26 @@ pub(crate) fn assemble(
             ..GatewayConfig::default()
         },
         functions_url,
+    })
+}
+
+/// Usage records lie beside the logs.
+fn meter(
+    config: &DaemonConfig,
+    bus: &Bus,
+    reserve: &Arc<Reserve>,
+    metrics: &Arc<Metrics>,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Meter> {
+    let room = Arc::clone(reserve);
+    let settings = MeterConfig {
+        folder: config.data_dir.join("usage"),
+        bytes_max: config.limits.usage_mb << 20,
+        has_room: Box::new(move || room.is_held()),
+    };
+    Meter::subscribe(bus, settings, Arc::clone(metrics), Arc::clone(clock)).with_context(|| {
+        let shown = config.data_dir.display();
+        format!("cannot write usage records below {shown}")
     })
 }
 

@@ -98,6 +98,8 @@ pub(crate) struct Limits {
     /// Highest number of MiB of code, environments and layers on the disk. By default three quarters of the file system of the data
     /// directory.
     pub(crate) disk_mb: Option<u64>,
+    /// Size of the usage records on the disk, MiB. Beyond it, the oldest are removed.
+    pub(crate) usage_mb: u64,
     /// Highest number of waiting requests of one function.
     pub(crate) queue: usize,
     /// Highest number of open connections to the address for functions.
@@ -132,6 +134,7 @@ impl Default for Limits {
             workers: None,
             functions: 1000,
             disk_mb: None,
+            usage_mb: 128,
             queue: 1000,
             connections: 1024,
             connections_per_address: None,
@@ -463,6 +466,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
                 .disk_mb
                 .is_none_or(|limit| (16..=1 << 40).contains(&limit)),
         ),
+        ("limits.usage_mb", (1..=1 << 20).contains(&limits.usage_mb)),
         ("limits.connections", limits.connections >= 1),
         (
             "limits.connections_per_address",
