@@ -41,12 +41,12 @@ pub struct UsageTotals {
     pub calls: u64,
     /// Of these, how many waited for a worker to start.
     pub cold: u64,
-    /// Wall-clock time of executions, milliseconds.
-    pub execution_ms: u64,
-    /// Time that cold ones waited for initialisation, milliseconds.
-    pub init_ms: u64,
-    /// CPU time, milliseconds.
-    pub cpu_ms: u64,
+    /// Wall-clock time of executions, microseconds.
+    pub execution_us: u64,
+    /// Time that cold ones waited for initialisation, microseconds.
+    pub init_us: u64,
+    /// CPU time, microseconds.
+    pub cpu_us: u64,
     /// Invocations whose CPU time is not known: their workers serve several at a time.
     pub cpu_unknown: u64,
     /// Used memory times execution, megabyte-milliseconds of 2^20 bytes.
@@ -71,6 +71,8 @@ pub struct PlatformCost {
     pub id: String,
     /// Its name.
     pub name: String,
+    /// What is billed: `execution`, `turnaround`, `cpu`, `instance` or `machine`.
+    pub time: String,
     /// Why there is no bill, or not of everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -97,6 +99,9 @@ pub struct CostParts {
     pub total: String,
     /// Of it, per million invocations, two places.
     pub per_million: String,
+    /// For a machine: what a month of it costs, two places.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_month: Option<String>,
     /// The fee per invocation.
     pub fee: String,
     /// Granularities and least amounts.

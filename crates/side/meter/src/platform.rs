@@ -48,6 +48,20 @@ pub enum BillableTime {
     Machine,
 }
 
+impl BillableTime {
+    /// The word in the table.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Execution => "execution",
+            Self::Turnaround => "turnaround",
+            Self::Cpu => "cpu",
+            Self::Instance => "instance",
+            Self::Machine => "machine",
+        }
+    }
+}
+
 /// A billable resource. Memory is counted in bytes, CPU in thousandths of a vCPU.
 #[derive(Debug, Clone)]
 pub struct Resource {
@@ -185,6 +199,14 @@ impl Platform {
         });
         let fixed = self.fixed.times(SECOND);
         [memory, cpu, Some(fixed)].iter().flatten().sum()
+    }
+
+    /// What a month of 730 hours of an instance costs.
+    #[must_use]
+    pub fn month(&self, size: Size) -> Money {
+        self.bill_instance(size, 730 * 3600 * 1_000_000_000)
+            .billed
+            .cost(self)
     }
 
     /// The time of a size that costs as much as the fee of one request (section 2.5), nanoseconds. `None`: a size without price.

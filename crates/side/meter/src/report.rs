@@ -165,11 +165,11 @@ impl Tally {
             used: UsageTotals {
                 calls: used.calls,
                 cold: used.cold,
-                execution_ms: ms(used.execution_ns),
-                init_ms: ms(used.init_ns),
-                cpu_ms: ms(used.cpu_ns),
+                execution_us: us(used.execution_ns),
+                init_us: us(used.init_ns),
+                cpu_us: us(used.cpu_ns),
                 cpu_unknown: used.cpu_unknown,
-                memory_mb_ms: narrow(used.memory_byte_ns / u128::from(MS_NS) >> 20),
+                memory_mb_ms: narrow((used.memory_byte_ns / u128::from(MS_NS)) >> 20),
                 memory_unknown: used.memory_unknown,
                 instances_ms: ms(used.instances_ns),
                 instances: used.instances,
@@ -223,8 +223,12 @@ impl Tally {
         let cost = PlatformCost {
             id: platform.id.clone(),
             name: platform.name.clone(),
+            time: platform.time.as_str().to_owned(),
             problem,
-            bill: whole.then(|| parts(platform, &bill, &total, calls)),
+            bill: whole.then(|| {
+                let month = tally.machine.map(|size| platform.month(size));
+                parts(platform, &bill, &total, calls, month)
+            }),
             memory_inflation_hundredths: (whole && platform.memory.is_some())
                 .then(|| hundredths(bill.billed.memory, self.used.memory_byte_ns))
                 .flatten(),
@@ -271,7 +275,13 @@ fn has_cpu(platform: &Platform) -> bool {
     platform.cpu.is_some() || (follows_memory && platform.memory.is_some())
 }
 
-fn parts(platform: &Platform, bill: &Bill, total: &Money, calls: u64) -> CostParts {
+fn parts(
+    platform: &Platform,
+    bill: &Bill,
+    total: &Money,
+    calls: u64,
+    month: Option<Money>,
+) -> CostParts {
     let fee = platform.fee.times(u128::from(bill.billed.requests));
     let [unrounded, execution, used] =
         [bill.unrounded, bill.execution, bill.used].map(|amounts| amounts.cost(platform));
@@ -295,6 +305,7 @@ fn parts(platform: &Platform, bill: &Bill, total: &Money, calls: u64) -> CostPar
     let [fee, rounding, cold_start, idle, used] = parts.map(|part| part.decimal(PLACES));
     CostParts {
         total: total.decimal(PLACES),
+        per_month: month.map(|month| month.decimal(2)),
         per_million: total.times(1_000_000).over(u128::from(calls)).decimal(2),
         fee,
         rounding,
@@ -308,6 +319,10 @@ fn parts(platform: &Platform, bill: &Bill, total: &Money, calls: u64) -> CostPar
 fn hundredths(billed: u128, used: u128) -> Option<u64> {
     let ratio = billed.checked_mul(100)?.checked_div(used)?;
     Some(narrow(ratio))
+}
+
+fn us(ns: u128) -> u64 {
+    narrow(ns / 1000)
 }
 
 fn ms(ns: u128) -> u64 {

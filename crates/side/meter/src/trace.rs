@@ -196,16 +196,16 @@ impl Part {
                 .unwrap_or_else(PoisonError::into_inner)
                 .recv();
             let Ok(block) = block else { return part };
-            let mut line = block.line;
-            for row in block.bytes.split_inclusive(|byte| *byte == b'\n') {
+            let rows = block.bytes.split_inclusive(|byte| *byte == b'\n');
+            for (line, row) in (block.line..).zip(rows) {
                 let row = trimmed(row);
-                if !row.is_empty() {
-                    match columns.row(row) {
-                        Ok(row) => part.add_row(&row, table, options),
-                        Err(problem) => part.refuse(line, problem),
-                    }
+                if row.is_empty() {
+                    continue;
                 }
-                line += 1;
+                match columns.row(row) {
+                    Ok(row) => part.add_row(&row, table, options),
+                    Err(problem) => part.refuse(line, problem),
+                }
             }
             if options.strictness == Strictness::Refuse && part.malformed > 0 {
                 return part;

@@ -89,8 +89,8 @@ fn an_invocation_is_in_the_report_and_in_the_export() {
     let used = bench.cost().used;
     assert_eq!((used.calls, used.cold), (1, 1));
     assert_eq!(
-        (used.execution_ms, used.init_ms, used.cpu_ms),
-        (50, 100, 30)
+        (used.execution_us, used.init_us, used.cpu_us),
+        (50_000, 100_000, 30_000)
     );
     assert_eq!(
         (used.memory_mb_ms, used.bytes_in, used.bytes_out),

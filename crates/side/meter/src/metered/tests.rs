@@ -156,7 +156,7 @@ fn memory_that_was_not_measured_is_that_of_the_call_before() {
     assert_eq!(report.used.memory_unknown, 1);
     // 256 MB, 30 MB and 30 MB for 20 ms each.
     assert_eq!(report.used.memory_mb_ms, (256 + 30 + 30) * 20);
-    assert_eq!(report.used.cpu_ms, 15);
+    assert_eq!(report.used.cpu_us, 15_000);
     assert_eq!((report.used.bytes_in, report.used.bytes_out), (30, 60));
     assert!(
         report.notes[0].contains("1 of 3 calls"),
@@ -177,7 +177,7 @@ fn steps_of_the_wall_clock_make_nothing_negative() {
         started(0, 9_000_000),
     ];
     let report = report(Wanted::default(), &entries, 3_000);
-    assert_eq!(report.used.execution_ms, 40);
+    assert_eq!(report.used.execution_us, 40_000);
     assert_eq!(report.used.instances_ms, 1_500);
     assert!(report.since_unix_ms <= report.until_unix_ms);
 }

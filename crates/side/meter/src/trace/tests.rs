@@ -58,8 +58,8 @@ fn huaweis_requests_are_billed_by_their_columns() {
     assert_eq!(traced.malformed, 0, "{:?}", traced.first_malformed);
     let used = &traced.report.used;
     assert_eq!((used.calls, used.bytes_in), (2, 2036));
-    assert_eq!(used.execution_ms, 47);
-    assert_eq!(used.cpu_ms, 13, "2 * 0.291506 * 23.637 ms");
+    assert_eq!(used.execution_us, 47_274);
+    assert_eq!(used.cpu_us, 13_780, "2 * 0.291506 * 23.637 ms");
     // 24 ms of 128 MB, and the fee; 300 thousandths of a vCPU are 531 MB of Lambda.
     assert_eq!(total(&traced, "huawei").as_deref(), Some("0.000000500020"));
     assert_eq!(
@@ -76,7 +76,7 @@ fn huaweis_requests_are_billed_by_their_columns() {
 fn azures_invocations_have_no_allocation_and_no_cpu_time() {
     let traced = skipping("app,func,end_timestamp,duration\na,b,0.0794,0.078\na,c,57.157,57.154\n");
     assert_eq!(traced.malformed, 0, "{:?}", traced.first_malformed);
-    assert_eq!(traced.report.used.execution_ms, 57_232);
+    assert_eq!(traced.report.used.execution_us, 57_232_000);
     assert_eq!(traced.report.used.cpu_unknown, 2);
     assert_eq!(total(&traced, "cloudflare"), None);
     assert!(total(&traced, "azure-consumption").is_some());
@@ -199,7 +199,7 @@ fn rows_are_whole_across_blocks_and_threads() {
     text.push_str("end\n");
     let traced = skipping(&text);
     assert_eq!(traced.report.used.calls, row);
-    assert_eq!(traced.report.used.execution_ms, ms);
+    assert_eq!(traced.report.used.execution_us, ms * 1000);
     let told = "time_worker = 'end' is not a number".to_owned();
     assert_eq!(traced.first_malformed, [(row + 2, told)]);
 }

@@ -1,10 +1,12 @@
 //! A report for people.
 
+use std::time::Duration;
+
 use pilot_model::calendar::Utc;
 use pilot_model::cost::{CostParts, CostReport, PlatformCost};
 use pilot_model::log_line::visible;
 
-use super::super::output::{Align, BAR, DIM, STRONG, Table, WARN};
+use super::super::output::{self, Align, BAR, DIM, STRONG, Table, WARN};
 
 /// The report as text.
 pub(super) fn render(report: &CostReport) -> String {
@@ -25,7 +27,8 @@ pub(super) fn render(report: &CostReport) -> String {
     let bills = report
         .platforms
         .iter()
-        .filter_map(|platform| platform.bill.as_ref());
+        .filter_map(|platform| platform.bill.as_ref())
+        .filter(|bill| bill.per_month.is_none());
     let most = bills.map(|bill| atoms(&bill.total)).max().unwrap_or(0);
     for platform in &report.platforms {
         if let Some(bill) = &platform.bill {
@@ -43,8 +46,8 @@ pub(super) fn render(report: &CostReport) -> String {
         }
     }
     text.push_str(&format!(
-        "{DIM}US dollars without free quotas. Parts of each bill: fee per call, rounding, cold starts, allocated but idle, used. MEMORY and \
-         CPU: billable divided by used.{DIM:#}\n"
+        "{DIM}US dollars without free quotas. The parts of a bill: fee per call, rounding, cold starts, what was allocated\n\
+         but idle, what was used. MEMORY and CPU: billable divided by used. Machines run from the first call to now.{DIM:#}\n"
     ));
     for note in &report.notes {
         text.push_str(&format!("{WARN}{}{WARN:#}\n", visible(note)));
@@ -61,15 +64,19 @@ fn head(report: &CostReport) -> String {
             at.year, at.month, at.day, at.hour, at.minute
         )
     });
-    let memory = used.memory_mb_ms.checked_div(used.execution_ms);
-    let memory = memory.map_or_else(String::new, |mb| format!(", {mb} MB of memory on average"));
+    let sum = u128::from(used.memory_mb_ms) * (1000 << 20);
+    let mean = sum.checked_div(u128::from(used.execution_us));
+    let mean = mean.and_then(|bytes| u64::try_from(bytes).ok());
+    let memory = mean.map_or_else(String::new, |bytes| {
+        format!(", {} of memory on average", output::megabytes(bytes))
+    });
     format!(
         "{STRONG}{} calls{STRONG:#}, {} of them cold{since}: {} of execution, {} of initialisation, {} of CPU time{memory}\n\n",
         used.calls,
         used.cold,
-        seconds(used.execution_ms),
-        seconds(used.init_ms),
-        seconds(used.cpu_ms),
+        time(used.execution_us),
+        time(used.init_us),
+        time(used.cpu_us),
     )
 }
 
@@ -79,16 +86,24 @@ fn row(platform: &PlatformCost, bill: &CostParts, most: u128) -> Vec<String> {
         1..10 => "<1%".to_owned(),
         share => format!("{}%", (share + 5) / 10),
     });
+    // A machine costs the same however many calls there were, so it has no bar beside them.
+    let bar = match bill.per_month {
+        Some(_) => String::new(),
+        None => bar(atoms(&bill.total), most),
+    };
     let inflation = |hundredths: Option<u64>| match hundredths {
-        Some(hundredths) if hundredths >= 10_000 => format!("{}x", hundredths / 100),
+        Some(hundredths) if hundredths >= 100_000 => ">999x".to_owned(),
         Some(hundredths) => format!("{}.{:02}x", hundredths / 100, hundredths % 100),
         None => String::new(),
     };
     vec![
         visible(&platform.name).to_string(),
         format!("${}", significant(&bill.total)),
-        format!("${}", bill.per_million),
-        bar(atoms(&bill.total), most),
+        match &bill.per_month {
+            Some(month) => format!("${month}/month"),
+            None => format!("${}", bill.per_million),
+        },
+        bar,
         fee,
         rounding,
         cold,
@@ -137,8 +152,8 @@ fn significant(amount: &str) -> String {
     format!("{whole}.{kept}")
 }
 
-fn seconds(ms: u64) -> String {
-    super::super::output::duration(std::time::Duration::from_millis(ms))
+fn time(us: u64) -> String {
+    output::duration(Duration::from_micros(us))
 }
 
 const BAR_COLUMNS: u128 = 8;
