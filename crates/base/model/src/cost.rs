@@ -49,8 +49,8 @@ pub struct UsageTotals {
     pub cpu_us: u64,
     /// Invocations whose CPU time is not known: their workers serve several at a time.
     pub cpu_unknown: u64,
-    /// Used memory times execution, megabyte-milliseconds of 2^20 bytes.
-    pub memory_mb_ms: u64,
+    /// Used memory times execution, kilobyte-milliseconds of 2^10 bytes.
+    pub memory_kb_ms: u64,
     /// Invocations whose used memory is not known. It counts as what was allocated.
     pub memory_unknown: u64,
     /// Lifetimes of workers, milliseconds.

@@ -79,6 +79,25 @@ pub struct Bill {
     pub used: Amounts,
 }
 
+impl Bill {
+    /// The bill of so many requests of this kind.
+    #[must_use]
+    pub fn times(self, count: u64) -> Self {
+        let times = |amounts: Amounts| Amounts {
+            memory: amounts.memory.saturating_mul(u128::from(count)),
+            cpu: amounts.cpu.saturating_mul(u128::from(count)),
+            fixed: amounts.fixed.saturating_mul(u128::from(count)),
+            requests: amounts.requests.saturating_mul(count),
+        };
+        Self {
+            billed: times(self.billed),
+            unrounded: times(self.unrounded),
+            execution: times(self.execution),
+            used: times(self.used),
+        }
+    }
+}
+
 impl AddAssign for Bill {
     fn add_assign(&mut self, other: Self) {
         self.billed += other.billed;

@@ -73,7 +73,7 @@ impl Writer {
             .create(true)
             .append(true)
             .open(path(folder, number))?;
-        let mut writer = Self {
+        let writer = Self {
             folder: folder.to_owned(),
             bytes_max,
             file,
@@ -81,8 +81,10 @@ impl Writer {
             length: length.unwrap_or(0),
             dirty: false,
         };
-        writer.file.set_len(writer.length)?;
-        writer.begin()?;
+        // The rest is written with the first entries: a daemon starts on a full disk, too.
+        if writer.file.metadata()?.len() > writer.length {
+            writer.file.set_len(writer.length)?;
+        }
         Ok(writer)
     }
 
@@ -136,6 +138,9 @@ impl Writer {
         {
             *to = from;
         }
+        if self.length == 0 {
+            self.put(MAGIC)?;
+        }
         self.put(frame)
     }
 
@@ -150,14 +155,6 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a segment, if the file is empty.
-    fn begin(&mut self) -> io::Result<()> {
-        if self.length == 0 {
-            self.put(MAGIC)?;
-        }
-        Ok(())
-    }
-
     fn rotate(&mut self) -> io::Result<()> {
         self.sync()?;
         let number = self.number + 1;
@@ -167,7 +164,6 @@ impl Writer {
             .open(path(&self.folder, number))?;
         (self.number, self.length) = (number, 0);
         self.file.set_len(0)?;
-        self.begin()?;
         self.make_room()
     }
 

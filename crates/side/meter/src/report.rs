@@ -58,6 +58,28 @@ pub struct Counted {
     pub bytes_out: u64,
 }
 
+impl Used {
+    fn add(&mut self, need: Size, usage: &Usage, counted: Counted, count: u64) {
+        let times = |amount: u64| u128::from(amount) * u128::from(count);
+        self.calls += count;
+        self.cold += if counted.cold { count } else { 0 };
+        self.execution_ns += times(usage.execution_ns);
+        self.init_ns += times(usage.init_ns);
+        self.cpu_ns += times(usage.cpu_ns.unwrap_or(0));
+        self.cpu_unknown += if usage.cpu_ns.is_none() { count } else { 0 };
+        let memory = usage.memory_used.unwrap_or(need.memory_bytes);
+        let memory = memory.min(need.memory_bytes);
+        self.memory_byte_ns += u128::from(memory) * times(usage.execution_ns);
+        self.memory_unknown += if usage.memory_used.is_none() {
+            count
+        } else {
+            0
+        };
+        self.bytes_in = self.bytes_in.saturating_add(counted.bytes_in);
+        self.bytes_out = self.bytes_out.saturating_add(counted.bytes_out);
+    }
+}
+
 impl Sizes {
     /// The sizes for a need.
     #[must_use]
@@ -90,23 +112,23 @@ impl Tally {
         usage: &Usage,
         counted: Counted,
     ) {
-        let used = &mut self.used;
-        used.calls += 1;
-        used.cold += u64::from(counted.cold);
-        used.execution_ns += u128::from(usage.execution_ns);
-        used.init_ns += u128::from(usage.init_ns);
-        used.cpu_ns += u128::from(usage.cpu_ns.unwrap_or(0));
-        used.cpu_unknown += u64::from(usage.cpu_ns.is_none());
-        let memory = usage.memory_used.unwrap_or(need.memory_bytes);
-        used.memory_byte_ns +=
-            u128::from(memory.min(need.memory_bytes)) * u128::from(usage.execution_ns);
-        used.memory_unknown += u64::from(usage.memory_used.is_none());
-        used.bytes_in = used.bytes_in.saturating_add(counted.bytes_in);
-        used.bytes_out = used.bytes_out.saturating_add(counted.bytes_out);
+        self.requests(table, (need, sizes), usage, counted, 1);
+    }
+
+    /// Adds so many requests that are alike.
+    pub fn requests(
+        &mut self,
+        table: &Table,
+        (need, sizes): (Size, &Sizes),
+        usage: &Usage,
+        counted: Counted,
+        count: u64,
+    ) {
+        self.used.add(need, usage, counted, count);
         let tallies = self.platforms.iter_mut().zip(&sizes.0);
         for ((tally, size), platform) in tallies.zip(table.platforms()) {
             let Some(size) = *size else {
-                tally.too_large += 1;
+                tally.too_large += count;
                 continue;
             };
             match platform.time {
@@ -119,8 +141,9 @@ impl Tally {
                 BillableTime::Instance => {}
                 BillableTime::Execution | BillableTime::Turnaround | BillableTime::Cpu => {
                     match platform.bill(size, usage) {
-                        Some(bill) => tally.bill += bill,
-                        None => tally.unknown += 1,
+                        Some(bill) if count == 1 => tally.bill += bill,
+                        Some(bill) => tally.bill += bill.times(count),
+                        None => tally.unknown += count,
                     }
                 }
             }
@@ -169,7 +192,7 @@ impl Tally {
                 init_us: us(used.init_ns),
                 cpu_us: us(used.cpu_ns),
                 cpu_unknown: used.cpu_unknown,
-                memory_mb_ms: narrow((used.memory_byte_ns / u128::from(MS_NS)) >> 20),
+                memory_kb_ms: narrow((used.memory_byte_ns / u128::from(MS_NS)) >> 10),
                 memory_unknown: used.memory_unknown,
                 instances_ms: ms(used.instances_ns),
                 instances: used.instances,

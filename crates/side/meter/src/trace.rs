@@ -17,6 +17,7 @@ use pilot_model::cost::CostReport;
 
 pub use self::columns::Columns;
 use self::parse::Row;
+use crate::bill::Usage;
 use crate::platform::{Match, Size};
 use crate::report::{Counted, Sizes, Tally};
 use crate::table::Table;
@@ -233,7 +234,19 @@ impl Part {
             bytes_in: row.bytes_in,
             bytes_out: row.bytes_out,
         };
-        self.tally.request(table, need, sizes, &row.usage, counted);
+        match row.bands {
+            None => self.tally.request(table, need, sizes, &row.usage, counted),
+            Some(bands) => {
+                for (count, execution_ns) in bands.into_iter().filter(|(count, _)| *count > 0) {
+                    let usage = Usage {
+                        execution_ns,
+                        ..row.usage
+                    };
+                    self.tally
+                        .requests(table, (need, sizes), &usage, counted, count);
+                }
+            }
+        }
         if let Some(at) = row.begin_ms {
             let end = at.saturating_add(row.usage.execution_ns / 1_000_000);
             self.stretch(at, end);

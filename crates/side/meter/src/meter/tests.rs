@@ -93,8 +93,8 @@ fn an_invocation_is_in_the_report_and_in_the_export() {
         (50_000, 100_000, 30_000)
     );
     assert_eq!(
-        (used.memory_mb_ms, used.bytes_in, used.bytes_out),
-        (2_000, 3, 5)
+        (used.memory_kb_ms, used.bytes_in, used.bytes_out),
+        (2_000 << 10, 3, 5)
     );
     let csv = bench.csv();
     let rows: Vec<&str> = csv.lines().collect();

@@ -1,5 +1,5 @@
-//! The columns of a trace, by the names in its header. Known are the request tables of Huawei's 2025 traces, Azure's invocation trace
-//! of 2021, and Pilotlight's own records (`pilot cost export`).
+//! The columns of a trace, by the names in its header. Known are the request tables of Huawei's 2025 traces, Azure's durations of 2019 and
+//! invocations of 2021, and Pilotlight's own records (`pilot cost export`).
 
 use super::parse::{Row, field_count, number};
 use crate::bill::{MEMORY_BYTES_MAX, TIME_NS_MAX, Usage};
@@ -15,6 +15,7 @@ pub struct Columns {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Huawei2025,
+    Azure2019,
     Azure2021,
     Own,
 }
@@ -42,6 +43,10 @@ enum Role {
     MemoryUsed(u64),
     BytesIn,
     BytesOut,
+    /// Requests of the row.
+    Count,
+    /// A percentile of the durations, milliseconds: its place in [`PERCENTILES`].
+    Percentile(usize),
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -55,6 +60,18 @@ const HUAWEI: &[(&str, Role)] = &[
     ("cpu_usage", Role::CpuUsage),
     ("memory_usage", Role::MemoryUsed(MB)),
     ("requestBodySize", Role::BytesIn),
+];
+/// The percentiles of the durations, and their columns.
+const PERCENTILES: [u64; 7] = [0, 1, 25, 50, 75, 99, 100];
+const AZURE_2019: &[(&str, Role)] = &[
+    ("Count", Role::Count),
+    ("percentile_Average_0", Role::Percentile(0)),
+    ("percentile_Average_1", Role::Percentile(1)),
+    ("percentile_Average_25", Role::Percentile(2)),
+    ("percentile_Average_50", Role::Percentile(3)),
+    ("percentile_Average_75", Role::Percentile(4)),
+    ("percentile_Average_99", Role::Percentile(5)),
+    ("percentile_Average_100", Role::Percentile(6)),
 ];
 const AZURE_2021: &[(&str, Role)] = &[
     ("end_timestamp", Role::At(SECOND)),
@@ -84,6 +101,11 @@ impl Columns {
         let names: Vec<&str> = text.split(',').map(|name| name.trim_matches('"')).collect();
         let kinds = [
             (Kind::Huawei2025, HUAWEI, &["podID", "runtimeCost"][..]),
+            (
+                Kind::Azure2019,
+                AZURE_2019,
+                &["Count", "percentile_Average_50", "percentile_Average_100"],
+            ),
             (Kind::Azure2021, AZURE_2021, &["end_timestamp", "duration"]),
             (Kind::Own, OWN, &["unix_ms", "execution_ns", "memory_mb"]),
         ];
@@ -94,7 +116,7 @@ impl Columns {
             let shown: String = text.chars().take(80).collect();
             return Err(format!(
                 "the header '{}' is of no known trace: use Huawei's request tables of 2025 (podID, runtimeCost, cpu_usage, memory_usage), \
-                 Azure's invocations of 2021 (end_timestamp, duration), or `pilot cost export` (unix_ms, execution_ns, memory_mb, …)",
+                 Azure's durations of 2019 (Count, percentile_Average_0, …) or its invocations of 2021 (end_timestamp, duration), or `pilot cost export` (unix_ms, execution_ns, memory_mb, …)",
                 shown.escape_debug()
             ));
         };
@@ -113,6 +135,7 @@ impl Columns {
         let mut read = Row::default();
         let (mut cpu, mut cpu_missing, mut cpu_usage) = (0_u64, false, None);
         let mut execution = None;
+        let (mut count, mut percentiles) = (None, [0; PERCENTILES.len()]);
         let mut rest = Some(row);
         for role in &self.roles {
             let Some(left) = rest else {
@@ -146,11 +169,23 @@ impl Columns {
                 Role::MemoryUsed(unit) => read.usage.memory_used = value(unit)?,
                 Role::BytesIn => read.bytes_in = value(1)?.unwrap_or(0),
                 Role::BytesOut => read.bytes_out = value(1)?.unwrap_or(0),
+                Role::Count => count = value(1)?,
+                Role::Percentile(at) => {
+                    let missing = || format!("{name} is empty");
+                    let duration = value(MS)?.ok_or_else(missing)?;
+                    if let Some(percentile) = percentiles.get_mut(at) {
+                        *percentile = duration;
+                    }
+                }
             }
         }
         if rest.is_some() {
             let (found, wanted) = (field_count(row), self.roles.len());
             return Err(format!("it has {found} fields instead of {wanted}"));
+        }
+        if self.kind == Kind::Azure2019 {
+            read.bands = Some(bands(count.ok_or("Count is empty")?, percentiles)?);
+            return Ok(read);
         }
         let execution_ns = match (execution, self.kind) {
             (Some(execution), _) => execution,
@@ -166,7 +201,7 @@ impl Columns {
                 u64::try_from(cpu).unwrap_or(u64::MAX)
             }),
             Kind::Own => (!cpu_missing).then_some(cpu),
-            Kind::Azure2021 => None,
+            Kind::Azure2019 | Kind::Azure2021 => None,
         };
         if self.kind == Kind::Azure2021 {
             let begin = read
@@ -177,6 +212,28 @@ impl Columns {
         bounded(&read)?;
         Ok(read)
     }
+}
+
+/// The requests between two percentiles take the mean of both.
+fn bands(count: u64, percentiles: [u64; 7]) -> Result<[(u64, u64); 6], String> {
+    const COUNT_MAX: u64 = 1 << 40;
+    if count > COUNT_MAX || percentiles.iter().any(|ns| *ns > TIME_NS_MAX) {
+        return Err("a count or duration is too large: is it in another unit?".to_owned());
+    }
+    if !percentiles.is_sorted() {
+        return Err("its percentiles do not rise".to_owned());
+    }
+    let mut bands = [(0, 0); 6];
+    let steps = PERCENTILES.windows(2).zip(percentiles.windows(2));
+    for (band, (share, duration)) in bands.iter_mut().zip(steps) {
+        if let ([from, to], [least, most]) = (share, duration) {
+            *band = (
+                count * to / 100 - count * from / 100,
+                least + (most - least) / 2,
+            );
+        }
+    }
+    Ok(bands)
 }
 
 /// Refuses what cannot be, and probably is in another unit.

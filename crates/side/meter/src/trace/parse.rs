@@ -12,6 +12,8 @@ pub(super) struct Row {
     pub(super) cpu_milli: Option<u64>,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
+    /// The row is of many requests: how many take how long, nanoseconds. Then `usage` has no execution.
+    pub(super) bands: Option<[(u64, u64); 6]>,
 }
 
 /// Number of fields of a row.

@@ -86,6 +86,37 @@ fn azures_invocations_have_no_allocation_and_no_cpu_time() {
 }
 
 #[test]
+fn azures_percentiles_of_2019_are_spread_over_their_requests() {
+    let header = "HashOwner,HashApp,HashFunction,Average,Count,Minimum,Maximum,percentile_Average_0,percentile_Average_1,percentile_Average_25,percentile_Average_50,percentile_Average_75,percentile_Average_99,percentile_Average_100\n";
+    let traced = skipping(&format!(
+        "{header}a,a,f,33,288,0.0,299.0,0,0,17,31,34,201,299\n"
+    ));
+    assert_eq!(traced.malformed, 0, "{:?}", traced.first_malformed);
+    // 2 * 0 + 70 * 8.5 + 72 * 24 + 72 * 32.5 + 69 * 117.5 + 3 * 250 ms
+    assert_eq!(traced.report.used.calls, 288);
+    assert_eq!(traced.report.used.execution_us, 13_520_500);
+    assert_eq!(traced.report.used.cpu_unknown, 288);
+    let bill = total(&traced, "vercel").unwrap();
+    assert_eq!(bill, "0.001340659595", "13.5205 s of 1 vCPU, and 288 fees");
+    for (row, told) in [
+        (
+            "a,a,f,33,288,0.0,299.0,0,0,17,31,30,201,299",
+            "its percentiles do not rise",
+        ),
+        ("a,a,f,33,,0.0,299.0,0,0,17,31,34,201,299", "Count is empty"),
+        (
+            "a,a,f,33,1,0.0,299.0,0,0,,31,34,201,299",
+            "percentile_Average_25 is empty",
+        ),
+    ] {
+        assert_eq!(
+            refused(&format!("{header}{row}\n")),
+            format!("line 2: {told}")
+        );
+    }
+}
+
+#[test]
 fn malformed_rows_are_counted_and_named_or_refused() {
     let good = huawei("0.1", "pool22-300-128-1", "0.5", "20");
     let bad = [

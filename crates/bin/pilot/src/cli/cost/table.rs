@@ -64,7 +64,7 @@ fn head(report: &CostReport) -> String {
             at.year, at.month, at.day, at.hour, at.minute
         )
     });
-    let sum = u128::from(used.memory_mb_ms) * (1000 << 20);
+    let sum = u128::from(used.memory_kb_ms) * (1000 << 10);
     let mean = sum.checked_div(u128::from(used.execution_us));
     let mean = mean.and_then(|bytes| u64::try_from(bytes).ok());
     let memory = mean.map_or_else(String::new, |bytes| {
