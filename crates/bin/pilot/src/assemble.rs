@@ -107,10 +107,7 @@ pub(crate) fn assemble(
     let missing: Vec<String> = isolation.missing().collect();
 
     let bus = Arc::new(Bus::start(BusConfig::default(), Arc::clone(&metrics))?);
-    let logs = LogStore::open(config.data_dir.join("logs"), LogStore::FILE_BYTES_MAX)
-        .with_context(|| format!("cannot write logs below {}", config.data_dir.display()))?;
-    let room = Arc::clone(&reserve);
-    let logs = logs.while_there_is_room(move || room.is_held());
+    let logs = logs(config, &reserve)?;
     let meter = meter(config, &bus, &reserve, &metrics, &clock)?;
     let observations = Observations::subscribe(&bus, logs, &metrics, Arc::clone(&clock))?;
     let observations = Arc::new(observations);
@@ -194,6 +191,13 @@ pub(crate) fn assemble(
         },
         functions_url,
     })
+}
+
+fn logs(config: &DaemonConfig, reserve: &Arc<Reserve>) -> anyhow::Result<LogStore> {
+    let logs = LogStore::open(config.data_dir.join("logs"), LogStore::FILE_BYTES_MAX)
+        .with_context(|| format!("cannot write logs below {}", config.data_dir.display()))?;
+    let room = Arc::clone(reserve);
+    Ok(logs.while_there_is_room(move || room.is_held()))
 }
 
 /// Usage records lie beside the logs.

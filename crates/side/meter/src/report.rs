@@ -238,6 +238,8 @@ impl Tally {
             ))
         } else if platform.time == BillableTime::Instance && self.used.instances == 0 && calls > 0 {
             Some("the lifetimes of the instances are not known".to_owned())
+        } else if platform.time == BillableTime::Machine && span_ms.is_none() {
+            Some("the time from the first call to the last is not known".to_owned())
         } else {
             None
         };

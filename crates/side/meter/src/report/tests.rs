@@ -137,6 +137,12 @@ fn what_cannot_be_billed_says_why() {
     let told = lambda.problem.as_deref();
     assert_eq!(told, Some("1 of 1 calls need a larger size than it has"));
     assert!(of(&report, "gcp-request").bill.is_some());
+    let timeless = reported(need(1000, 128), &[usage()], None);
+    let told = of(&timeless, "aws-ec2").problem.as_deref();
+    assert_eq!(
+        told,
+        Some("the time from the first call to the last is not known")
+    );
     let last = report.platforms.last().unwrap();
     assert_eq!(last.bill, None, "those without a bill come last");
 }

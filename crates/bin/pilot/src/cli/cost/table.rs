@@ -57,7 +57,9 @@ pub(super) fn render(report: &CostReport) -> String {
 
 fn head(report: &CostReport) -> String {
     let used = &report.used;
-    let since = report.since_unix_ms.map_or_else(String::new, |since| {
+    // The clock of a trace may begin with it.
+    let since = report.since_unix_ms.filter(|since| *since >= YEAR_2000_MS);
+    let since = since.map_or_else(String::new, |since| {
         let at = Utc::of_unix_ms(since);
         format!(
             " since {:04}-{:02}-{:02} {:02}:{:02} UTC",
@@ -70,13 +72,17 @@ fn head(report: &CostReport) -> String {
     let memory = mean.map_or_else(String::new, |bytes| {
         format!(", {} of memory on average", output::megabytes(bytes))
     });
+    let cpu = if used.cpu_unknown == used.calls {
+        "unknown CPU time".to_owned()
+    } else {
+        format!("{} of CPU time", time(used.cpu_us))
+    };
     format!(
-        "{STRONG}{} calls{STRONG:#}, {} of them cold{since}: {} of execution, {} of initialisation, {} of CPU time{memory}\n\n",
+        "{STRONG}{} calls{STRONG:#}, {} of them cold{since}: {} of execution, {} of initialisation, {cpu}{memory}\n\n",
         used.calls,
         used.cold,
         time(used.execution_us),
         time(used.init_us),
-        time(used.cpu_us),
     )
 }
 
@@ -157,6 +163,7 @@ fn time(us: u64) -> String {
 }
 
 const BAR_COLUMNS: u128 = 8;
+const YEAR_2000_MS: u64 = 946_684_800_000;
 
 #[cfg(test)]
 mod tests {
