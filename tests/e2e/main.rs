@@ -18,6 +18,7 @@ mod builds;
 mod cli;
 mod connections;
 mod cors;
+mod cost;
 mod deploy;
 mod doctor;
 mod durability;

@@ -10,6 +10,7 @@ mod checks;
 mod choices;
 pub mod config;
 pub mod cors;
+pub mod cost;
 pub mod deployment;
 mod environment;
 pub mod event;

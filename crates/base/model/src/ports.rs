@@ -3,6 +3,7 @@
 
 mod build;
 mod control;
+mod costs;
 mod engine;
 mod http;
 mod inputs;
@@ -21,6 +22,7 @@ pub use build::{
     BuildAddress, BuildCommand, BuildEnd, BuildError, BuildHost, BuildPlace, BuildSpec, Unreached,
 };
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
+pub use costs::{CostError, Costs, UsageRows};
 pub use engine::{Engine, StartError, TemplateMemory};
 pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};

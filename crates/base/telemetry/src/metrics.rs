@@ -81,6 +81,7 @@ families! {
     connections_refused: Counters = CONNECTIONS_REFUSED,
     events_dropped: Counters = EVENTS_DROPPED,
     log_errors: Counter = LOG_ERRORS,
+    usage_lost: Counter = USAGE_LOST,
 }
 
 /// Every metric of the daemon.
@@ -262,6 +263,12 @@ impl Metrics {
     #[must_use]
     pub fn log_errors(&self) -> &Counter {
         &self.families.log_errors
+    }
+
+    /// Counts usage records of invocations that could not be written.
+    #[must_use]
+    pub fn usage_lost(&self) -> &Counter {
+        &self.families.usage_lost
     }
 
     /// All metrics, in the OpenMetrics text format.

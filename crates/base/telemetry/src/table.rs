@@ -93,9 +93,11 @@ table! {
     CONNECTIONS_REFUSED: Counter "pilot_connections_refused_total" ["reason"]
         "Connections that were turned away; reason is listener_full, address_full, too_slow (the request did not arrive in time) or too_many_resets (HTTP/2).",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" ["subscriber"]
-        "Events that a subscriber lost because it was too slow; subscriber is metrics, logs or summaries.",
+        "Events that a subscriber lost because it was too slow; subscriber is metrics, logs, summaries or meter.",
     LOG_ERRORS: Counter "pilot_log_write_errors_total" []
         "Failed writes to functions' log files.",
+    USAGE_LOST: Counter "pilot_usage_records_lost_total" []
+        "Usage records of invocations that could not be written.",
 }
 
 #[cfg(test)]

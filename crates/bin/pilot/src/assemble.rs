@@ -15,6 +15,7 @@ use pilot_deploy::{
 };
 use pilot_gateway::{BodyFiles, Control, GatewayConfig, RefusedConnections};
 use pilot_invoke::Invoker;
+use pilot_meter::{Meter, MeterConfig};
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform, Secrets};
 use pilot_model::{EngineKind, Instant};
@@ -109,10 +110,8 @@ pub(crate) fn assemble(
     let missing: Vec<String> = isolation.missing().collect();
 
     let bus = Arc::new(Bus::start(BusConfig::default(), Arc::clone(&metrics))?);
-    let logs = LogStore::open(config.data_dir.join("logs"), LogStore::FILE_BYTES_MAX)
-        .with_context(|| format!("cannot write logs below {}", config.data_dir.display()))?;
-    let room = Arc::clone(&reserve);
-    let logs = logs.while_there_is_room(move || room.is_held());
+    let logs = logs(config, &reserve)?;
+    let meter = meter(config, &bus, &reserve, &metrics, &clock)?;
     let observations = Observations::subscribe(&bus, logs, &metrics, Arc::clone(&clock))?;
     let observations = Arc::new(observations);
     let sink = Arc::clone(&bus) as Arc<dyn EventSink>;
@@ -162,6 +161,7 @@ pub(crate) fn assemble(
             certificates: ends_of(&certificates),
             refused_connections: Arc::new(move || refused_counts.counts().to_vec()),
             observations: Arc::clone(&observations),
+            costs: Arc::new(meter),
             metrics,
             templates: Arc::new(move || templates.templates()),
             readiness: Arc::new(move || {
@@ -210,6 +210,33 @@ fn ends_of(
         let all = certificates.get().into_iter().flatten();
         all.filter_map(|one| Some((one.key(), one.ends()?)))
             .collect()
+    })
+}
+
+fn logs(config: &DaemonConfig, reserve: &Arc<Reserve>) -> anyhow::Result<LogStore> {
+    let logs = LogStore::open(config.data_dir.join("logs"), LogStore::FILE_BYTES_MAX)
+        .with_context(|| format!("cannot write logs below {}", config.data_dir.display()))?;
+    let room = Arc::clone(reserve);
+    Ok(logs.while_there_is_room(move || room.is_held()))
+}
+
+/// Usage records lie beside the logs.
+fn meter(
+    config: &DaemonConfig,
+    bus: &Bus,
+    reserve: &Arc<Reserve>,
+    metrics: &Arc<Metrics>,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Meter> {
+    let room = Arc::clone(reserve);
+    let settings = MeterConfig {
+        folder: config.data_dir.join("usage"),
+        bytes_max: config.limits.usage_mb << 20,
+        has_room: Box::new(move || room.is_held()),
+    };
+    Meter::subscribe(bus, settings, Arc::clone(metrics), Arc::clone(clock)).with_context(|| {
+        let shown = config.data_dir.display();
+        format!("cannot write usage records below {shown}")
     })
 }
 

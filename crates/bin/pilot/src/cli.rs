@@ -13,6 +13,7 @@ use crate::serve_args::ServeArgs;
 mod bench;
 mod client;
 mod connection;
+mod cost;
 mod deploy;
 mod describe;
 mod dev;
@@ -29,6 +30,7 @@ mod new;
 mod output;
 mod pack;
 mod phases;
+mod profile;
 mod progress;
 mod project;
 mod prune;
@@ -81,12 +83,16 @@ enum Verb {
     Describe(describe::DescribeArgs),
     /// Print a function's log
     Logs(logs::LogsArgs),
+    /// Say what the same invocations would have cost on other platforms
+    Cost(cost::CostArgs),
     /// Retire idle workers down to a number now, or change the scaling policy
     Scale(scale::ScaleArgs),
     /// Make an earlier version the live one again
     Rollback(rollback::RollbackArgs),
     /// Simulate scaling policies on a workload, in virtual time
     Simulate(simulate::args::SimulateArgs),
+    /// Say what a log of throttles tells of a sandbox's CPU limit
+    Profile(profile::ProfileArgs),
     /// Measure a function or any other HTTP server
     Bench(bench::BenchArgs),
     /// Remove a function
@@ -138,9 +144,11 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::List(args) => list::run(&client()?, &args),
         Verb::Describe(args) => describe::run(&client()?, &args),
         Verb::Logs(args) => logs::run(&client()?, &args),
+        Verb::Cost(args) => cost::run(&client, &args),
         Verb::Scale(args) => scale::run(&client()?, &args),
         Verb::Rollback(args) => rollback::run(&client()?, &args),
         Verb::Simulate(args) => simulate::run(&args),
+        Verb::Profile(args) => profile::run(&args),
         Verb::Bench(args) => bench::run(&client()?, &cli.connection, &args),
         Verb::Remove(args) => remove::run(&client()?, &args),
         Verb::Secret(args) => secret::run(&client()?, &args),

@@ -104,6 +104,8 @@ pub(crate) struct Limits {
     pub(crate) disk_mb: Option<u64>,
     /// Highest number of MiB of the disk for request bodies that arrive slowly; 0: they stay in memory.
     pub(crate) bodies_disk_mb: u32,
+    /// Size of the usage records on the disk, MiB. Beyond it, the oldest are removed.
+    pub(crate) usage_mb: u64,
     /// Highest number of waiting requests of one function.
     pub(crate) queue: usize,
     /// Highest number of open connections to the address for functions.
@@ -139,6 +141,7 @@ impl Default for Limits {
             functions: 1000,
             disk_mb: None,
             bodies_disk_mb: 256,
+            usage_mb: 128,
             queue: 1000,
             connections: 1024,
             connections_per_address: None,
@@ -474,6 +477,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
                 .disk_mb
                 .is_none_or(|limit| (16..=1 << 40).contains(&limit)),
         ),
+        ("limits.usage_mb", (1..=1 << 20).contains(&limits.usage_mb)),
         ("limits.connections", limits.connections >= 1),
         (
             "limits.connections_per_address",

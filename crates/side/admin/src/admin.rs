@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use pilot_model::ports::{ControlPlane, TemplateMemory};
+use pilot_model::ports::{ControlPlane, Costs, TemplateMemory};
 use pilot_telemetry::Metrics;
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -56,6 +56,8 @@ pub struct AdminParts {
     pub refused_connections: Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>,
     /// Counts and logs of invocations.
     pub observations: Arc<Observations>,
+    /// Usage records of invocations, and what they would have cost.
+    pub costs: Arc<dyn Costs>,
     /// The metrics of `/metrics`.
     pub metrics: Arc<Metrics>,
     /// The running templates.

@@ -13,7 +13,7 @@ use crate::admin::Admin;
 use crate::error::Failure;
 use crate::openapi;
 use crate::openapi::page as openapi_page;
-use crate::routes::{deploy, functions, layers, logs, process, prune, secrets, tokens};
+use crate::routes::{costs, deploy, functions, layers, logs, process, prune, secrets, tokens};
 
 impl Admin {
     /// Everything below `/_pilot/`, and `/metrics`, `/healthz`, `/readyz`.
@@ -74,6 +74,10 @@ pub(crate) fn routes() -> Vec<Route> {
             put(layers::add).layer(DefaultBodyLimit::disable()),
         ),
         route(Method::GET, LOGS, DEPLOY, get(logs::logs)),
+        route(Method::POST, COST, DEPLOY, post(costs::cost)),
+        route(Method::GET, USAGE, DEPLOY, get(costs::usage)),
+        route(Method::POST, COST_OF_ALL, Whole, post(costs::cost_of_all)),
+        route(Method::GET, USAGE_OF_ALL, Whole, get(costs::usage_of_all)),
         route(Method::PUT, SECRET, DEPLOY, put(secrets::set)),
         route(Method::GET, SECRETS, DEPLOY, get(secrets::list)),
         route(Method::DELETE, SECRET, DEPLOY, delete(secrets::remove)),
@@ -134,6 +138,10 @@ const SCALE: &str = "/_pilot/v1/functions/{name}/scale";
 const ROLLBACK: &str = "/_pilot/v1/functions/{name}/rollback";
 const LAYER: &str = "/_pilot/v1/layers/{id}";
 const LOGS: &str = "/_pilot/v1/functions/{name}/logs";
+const COST: &str = "/_pilot/v1/functions/{name}/cost";
+const USAGE: &str = "/_pilot/v1/functions/{name}/usage";
+const COST_OF_ALL: &str = "/_pilot/v1/cost";
+const USAGE_OF_ALL: &str = "/_pilot/v1/usage";
 const SECRETS: &str = "/_pilot/v1/secrets";
 const SECRET: &str = "/_pilot/v1/secrets/{secret}";
 const PRUNE: &str = "/_pilot/v1/prune";

@@ -195,6 +195,29 @@ impl Client {
             .map_err(|error| self.name_nearest(name, error))
     }
 
+    /// The usage records of a function, or of all, as CSV.
+    pub(super) fn usage(
+        &self,
+        name: Option<&FunctionName>,
+        since_unix_ms: Option<u64>,
+    ) -> anyhow::Result<impl Read + use<>> {
+        let path = match name {
+            Some(name) => function_path(name, "/usage"),
+            None => "/_pilot/v1/usage".to_owned(),
+        };
+        let query = since_unix_ms.map_or_else(String::new, |at| format!("?since_unix_ms={at}"));
+        let records = self.open(
+            Method::GET,
+            &format!("{path}{query}"),
+            Content::Nothing,
+            &[],
+        );
+        match name {
+            Some(name) => records.map_err(|error| self.name_nearest(name, error)),
+            None => records,
+        }
+    }
+
     /// PUT of a form, with a stream of lines as response.
     pub(super) fn upload(
         &self,

@@ -99,7 +99,7 @@ fn styled(line: &LogLine) -> String {
 }
 
 /// The beginning of `--since`, Unix milliseconds.
-fn since(text: &str) -> Result<u64, String> {
+pub(super) fn since(text: &str) -> Result<u64, String> {
     since_at(text, SystemTime::now())
 }
 

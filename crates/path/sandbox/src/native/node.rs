@@ -192,8 +192,7 @@ impl WaitingNode {
             return Err(no_sandbox("send Node.js its specification")(error));
         }
         let connection = Connection::new(self.channel, self.output, answers)?;
-        let worker =
-            ForkedWorker::when_ready(id, asked, config, connection, body, owner).await?;
+        let worker = ForkedWorker::when_ready(id, asked, config, connection, body, owner).await?;
         Ok(worker.with_paths(holders))
     }
 }

@@ -9,11 +9,12 @@ use futures_util::StreamExt;
 use http_body_util::BodyExt;
 use pilot_model::access::{Caller, Grant, Role};
 use pilot_model::api::{ApiError, DeployEvent, LayerInfo, PruneReport, PruneRequest};
+use pilot_model::cost::{CostReport, CostRequest};
 use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
 };
-use pilot_model::ports::{Observed, Scaling, SecretUser};
+use pilot_model::ports::{CostError, Costs, Observed, Scaling, SecretUser, UsageRows};
 use pilot_model::status::{PoolStatus, Totals};
 use pilot_model::{BoxFuture, FunctionName, FunctionSpec, LayerId, VersionId};
 use pilot_telemetry::{Bus, BusConfig};
@@ -46,6 +47,36 @@ fn whole(mut file: File) -> Vec<u8> {
 /// The id of the only layer.
 fn layer_id() -> LayerId {
     "0a".repeat(32).parse().unwrap()
+}
+
+/// Tells what it was asked. A table of platforms is wrong, and the record of a function is its name.
+#[derive(Debug)]
+struct FakeCosts;
+
+impl Costs for FakeCosts {
+    fn cost(
+        &self,
+        function: Option<&FunctionName>,
+        request: &CostRequest,
+    ) -> Result<CostReport, CostError> {
+        match &request.billing {
+            Some(_) => Err(CostError::Billing("fee: wrong".to_owned())),
+            None => Ok(CostReport {
+                since_unix_ms: request.since_unix_ms,
+                notes: function.map(ToString::to_string).into_iter().collect(),
+                ..CostReport::default()
+            }),
+        }
+    }
+
+    fn usage(
+        &self,
+        function: Option<&FunctionName>,
+        since_unix_ms: Option<u64>,
+    ) -> Result<UsageRows, CostError> {
+        let rows = [format!("{function:?}\n"), format!("{since_unix_ms:?}\n")];
+        Ok(Box::new(rows.map(|row| Ok(row.into_bytes())).into_iter()))
+    }
 }
 
 impl ControlPlane for FakeControl {
@@ -265,6 +296,7 @@ impl Bench {
             certificates: Arc::new(Vec::new),
             refused_connections: Arc::new(|| vec![("too_slow", 7)]),
             observations: Arc::clone(&observations),
+            costs: Arc::new(FakeCosts),
             metrics,
             templates: Arc::new(|| {
                 vec![TemplateMemory {

@@ -1,0 +1,166 @@
+//! Usage records of invocations, and what the same invocations would have cost on other platforms.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use pilot_model::FunctionName;
+use pilot_model::api::ApiError;
+use pilot_model::cost::{CostReport, CostRequest};
+use pilot_model::ports::{CostError, UsageRows};
+use serde::Deserialize;
+
+use super::function_name;
+use crate::admin::Admin;
+use crate::blocking;
+use crate::error::Failure;
+
+/// What a function's invocations would have cost on other platforms.
+#[utoipa::path(
+    post, path = "/_pilot/v1/functions/{name}/cost", tag = "functions",
+    params(("name" = String, Path, description = "The function")),
+    request_body = Option<CostRequest>,
+    responses(
+        (status = 200, description = "The bills", body = CostReport),
+        (status = 400, description = "The request is invalid", body = ApiError),
+        (status = 404, description = "No such function", body = ApiError),
+        (status = 503, description = "Other reports are being made", body = ApiError),
+    ),
+)]
+pub(crate) async fn cost(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<CostReport>, Failure> {
+    let name = existing(&admin, &name).await?;
+    report(admin, Some(name), &body).await
+}
+
+/// What the invocations of all functions would have cost on other platforms.
+#[utoipa::path(
+    post, path = "/_pilot/v1/cost", tag = "daemon",
+    request_body = Option<CostRequest>,
+    responses(
+        (status = 200, description = "The bills", body = CostReport),
+        (status = 400, description = "The request is invalid", body = ApiError),
+        (status = 503, description = "Other reports are being made", body = ApiError),
+    ),
+)]
+pub(crate) async fn cost_of_all(
+    State(admin): State<Admin>,
+    body: Bytes,
+) -> Result<Json<CostReport>, Failure> {
+    report(admin, None, &body).await
+}
+
+async fn report(
+    admin: Admin,
+    name: Option<FunctionName>,
+    body: &Bytes,
+) -> Result<Json<CostReport>, Failure> {
+    let request: CostRequest = if body.is_empty() {
+        CostRequest::default()
+    } else {
+        super::from_json(body).map_err(|problem| {
+            let form = r#"{"since_unix_ms": T, "billing": "TOML", "match_cpu": BOOL}, or nothing"#;
+            Failure::new("bad_request", format!("{problem}; send {form}"))
+        })?
+    };
+    let costs = Arc::clone(&admin.inner.parts.costs);
+    let report = blocking(move || costs.cost(name.as_ref(), &request)).await?;
+    Ok(Json(report))
+}
+
+/// A function that is there. Who may see it is known of such a function only.
+async fn existing(admin: &Admin, name: &str) -> Result<FunctionName, Failure> {
+    let name = function_name(name)?;
+    let (control, wanted) = (Arc::clone(&admin.inner.parts.control), name.clone());
+    match blocking(move || control.describe(&wanted)).await {
+        Some(_) => Ok(name),
+        None => Err(Failure::not_found(&name)),
+    }
+}
+
+/// `?since_unix_ms=T`.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UsageQuery {
+    /// Only invocations received from this time on, Unix milliseconds.
+    since_unix_ms: Option<u64>,
+}
+
+/// The usage records of a function.
+#[utoipa::path(
+    get, path = "/_pilot/v1/functions/{name}/usage", tag = "functions",
+    params(("name" = String, Path, description = "The function"), UsageQuery),
+    responses(
+        (status = 200, description = "A record per invocation", body = String, content_type = "text/csv"),
+        (status = 400, description = "A parameter is invalid", body = ApiError),
+        (status = 404, description = "No such function", body = ApiError),
+    ),
+)]
+pub(crate) async fn usage(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    query: Result<Query<UsageQuery>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let name = existing(&admin, &name).await?;
+    records(admin, Some(name), query).await
+}
+
+/// The usage records of all functions.
+#[utoipa::path(
+    get, path = "/_pilot/v1/usage", tag = "daemon",
+    params(UsageQuery),
+    responses(
+        (status = 200, description = "A record per invocation", body = String, content_type = "text/csv"),
+        (status = 400, description = "A parameter is invalid", body = ApiError),
+    ),
+)]
+pub(crate) async fn usage_of_all(
+    State(admin): State<Admin>,
+    query: Result<Query<UsageQuery>, QueryRejection>,
+) -> Result<Response, Failure> {
+    records(admin, None, query).await
+}
+
+async fn records(
+    admin: Admin,
+    name: Option<FunctionName>,
+    query: Result<Query<UsageQuery>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(query) = query.map_err(|error| {
+        let problem = format!("{}; use since_unix_ms=T", error.body_text());
+        Failure::new("bad_request", problem)
+    })?;
+    let costs = Arc::clone(&admin.inner.parts.costs);
+    let rows = blocking(move || costs.usage(name.as_ref(), query.since_unix_ms)).await?;
+    let body = Body::from_stream(stream::try_unfold(rows, next));
+    Ok(([(CONTENT_TYPE, "text/csv; charset=utf-8")], body).into_response())
+}
+
+async fn next(mut rows: UsageRows) -> io::Result<Option<(Vec<u8>, UsageRows)>> {
+    let (piece, rows) = blocking(move || (rows.next(), rows)).await;
+    piece
+        .map(|piece| piece.map(|piece| (piece, rows)))
+        .transpose()
+}
+
+impl From<CostError> for Failure {
+    fn from(error: CostError) -> Self {
+        let code = match &error {
+            CostError::Billing(_) => "bad_request",
+            CostError::Busy => "busy",
+            CostError::Read(_) => "internal",
+        };
+        Self::new(code, error.to_string())
+    }
+}

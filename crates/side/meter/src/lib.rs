@@ -1,0 +1,27 @@
+//! What requests use and cost: usage records, the billing models of the platforms, and traces.
+//!
+//! Not here: the path of a request (this crate subscribes to its events), and any I/O of the command line.
+
+pub mod bill;
+pub mod infer;
+pub mod log;
+pub mod meter;
+pub mod money;
+pub mod platform;
+pub mod record;
+pub mod report;
+pub mod table;
+pub mod trace;
+
+mod export;
+mod metered;
+
+pub use bill::{Amounts, Bill, Usage};
+pub use meter::{Meter, MeterConfig};
+pub use money::Money;
+pub use platform::{Match, Platform, Size};
+pub use report::{Counted, Sizes, Tally};
+pub use table::Table;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! The log survives what a machine does to it.
+
+use std::fs;
+use std::path::Path;
+
+use pilot_model::timeline::WorkerOrigin;
+use pilot_model::{Outcome, StartKind};
+use proptest::prelude::*;
+
+use super::*;
+use crate::record::Call;
+
+pub(crate) fn call(unix_ms: u64) -> Entry {
+    Entry::Call(Call {
+        function: 0,
+        unix_ms,
+        start: StartKind::Warm,
+        outcome: Outcome::Ok,
+        origin: WorkerOrigin::Fork,
+        stamps: [
+            Some(10),
+            None,
+            None,
+            None,
+            None,
+            None,
+            Some(20),
+            Some(25),
+            Some(30),
+            Some(40),
+        ],
+        cpu_ns: Some((5, 5)),
+        memory_used: Some(1 << 20),
+        bytes_in: 2,
+        bytes_out: 3,
+    })
+}
+
+fn times(folder: &Path) -> Vec<u64> {
+    let calls = read(folder)
+        .unwrap()
+        .filter_map(|entry| match entry.unwrap() {
+            Entry::Call(call) => Some(call.unix_ms),
+            _ => None,
+        });
+    calls.collect()
+}
+
+const ROOMY: u64 = 64 << 20;
+
+#[test]
+fn what_is_appended_is_read_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(times(&folder.path().join("none")), Vec::<u64>::new());
+    let mut writer = Writer::open(folder.path(), ROOMY).unwrap();
+    writer.append(&[call(1), call(2)]).unwrap();
+    assert_eq!(times(folder.path()), [1, 2], "without being closed");
+    drop(writer);
+    let mut writer = Writer::open(folder.path(), ROOMY).unwrap();
+    writer.append(&[call(3)]).unwrap();
+    writer.append(&[]).unwrap();
+    assert_eq!(times(folder.path()), [1, 2, 3]);
+}
+
+/// Whatever length of the file a crash leaves: the whole frames before it are read, and new ones come after them.
+#[test]
+fn a_torn_end_costs_its_frame_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::open(folder.path(), ROOMY).unwrap();
+    let file = path(folder.path(), 1);
+    let mut ends = vec![MAGIC.len() as u64];
+    for number in 1..=3 {
+        writer.append(&[call(number)]).unwrap();
+        ends.push(fs::metadata(&file).unwrap().len());
+    }
+    drop(writer);
+    let whole = fs::read(&file).unwrap();
+    for length in 0..whole.len() {
+        fs::write(&file, &whole[..length]).unwrap();
+        let left = ends
+            .iter()
+            .skip(1)
+            .filter(|end| **end <= length as u64)
+            .count() as u64;
+        assert_eq!(
+            times(folder.path()),
+            (1..=left).collect::<Vec<_>>(),
+            "cut at {length}"
+        );
+        let mut writer = Writer::open(folder.path(), ROOMY).unwrap();
+        writer.append(&[call(9)]).unwrap();
+        let expected: Vec<u64> = (1..=left).chain([9]).collect();
+        assert_eq!(times(folder.path()), expected, "cut at {length}");
+    }
+}
+
+#[test]
+fn a_file_of_something_else_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(path(folder.path(), 7), "something else entirely").unwrap();
+    let mut writer = Writer::open(folder.path(), ROOMY).unwrap();
+    writer.append(&[call(1)]).unwrap();
+    assert_eq!(times(folder.path()), [1]);
+    assert_eq!(
+        fs::read(path(folder.path(), 7)).unwrap(),
+        b"something else entirely"
+    );
+}
+
+#[test]
+fn the_log_stays_within_its_size_and_keeps_the_newest() {
+    let folder = tempfile::tempdir().unwrap();
+    let limit = 1 << 20;
+    let mut writer = Writer::open(folder.path(), limit).unwrap();
+    let mut full = 0;
+    for number in 0..400 {
+        let entries: Vec<Entry> = (0..100).map(|index| call(number * 100 + index)).collect();
+        full += u32::from(writer.append(&entries).unwrap() == Appended::SegmentFull);
+    }
+    let files = segments(folder.path()).unwrap();
+    let bytes: u64 = files
+        .iter()
+        .map(|number| fs::metadata(path(folder.path(), *number)).unwrap().len())
+        .sum();
+    assert!(bytes <= limit && bytes > limit / 2, "{bytes}");
+    assert!(full > 16, "{full} segments");
+    let times = times(folder.path());
+    assert_eq!(times.last(), Some(&39_999));
+    assert!(
+        times.windows(2).all(|pair| pair[0] + 1 == pair[1]),
+        "nothing is missing in between"
+    );
+}
+
+proptest! {
+    /// Damage is never read as records that were not written, and never panics.
+    #[test]
+    fn damaged_bytes_are_not_records(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(folder.path(), ROOMY).unwrap();
+        for number in 1..=5 {
+            writer.append(&[call(number)]).unwrap();
+        }
+        drop(writer);
+        let file = path(folder.path(), 1);
+        let mut bytes = fs::read(&file).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        fs::write(&file, &bytes).unwrap();
+        let left = times(folder.path());
+        prop_assert!(left.len() < 5);
+        prop_assert_eq!(&left[..], &[1, 2, 3, 4, 5][..left.len()]);
+    }
+}

@@ -1,0 +1,217 @@
+//! From an event to a report.
+
+use bytes::Bytes;
+use pilot_model::ports::EventSink;
+use pilot_model::{
+    CpuTime, EndReason, Instant as At, InvocationId, InvocationRecord, Outcome, StartKind,
+    Timeline, WorkerRecord,
+};
+use pilot_telemetry::BusConfig;
+use pilot_testkit::ManualClock;
+
+use super::*;
+
+struct Bench {
+    folder: tempfile::TempDir,
+    bus: Bus,
+    meter: Meter,
+    metrics: Arc<Metrics>,
+}
+
+impl Bench {
+    fn new(folder: tempfile::TempDir, has_room: bool) -> Self {
+        let metrics = Arc::new(Metrics::default());
+        let bus = Bus::start(BusConfig::default(), Arc::clone(&metrics)).unwrap();
+        let config = MeterConfig {
+            folder: folder.path().join("usage"),
+            bytes_max: 1 << 20,
+            has_room: Box::new(move || has_room),
+        };
+        let clock = Arc::new(ManualClock::at(10_000_000_000));
+        let meter = Meter::subscribe(&bus, config, Arc::clone(&metrics), clock).unwrap();
+        Self {
+            folder,
+            bus,
+            meter,
+            metrics,
+        }
+    }
+
+    fn cost(&self) -> CostReport {
+        self.meter.cost(None, &CostRequest::default()).unwrap()
+    }
+
+    fn csv(&self) -> String {
+        let pieces = self.meter.usage(None, None).unwrap();
+        let bytes: Vec<u8> = pieces.flat_map(Result::unwrap).collect();
+        String::from_utf8(bytes).unwrap()
+    }
+}
+
+/// A cold call: 100 ms of initialisation, 50 ms of execution, 30 ms of CPU time.
+fn invoked(name: &str, number: u32) -> Event {
+    let at = |ms: u64| Some(At(9_000_000_000 + ms * 1_000_000));
+    Event::Invoked(Arc::new(InvocationRecord {
+        id: InvocationId::new("a"),
+        version: pilot_testkit::version(name, number),
+        worker: None,
+        start: StartKind::Cold,
+        outcome: Outcome::Ok,
+        timeline: Timeline {
+            admitted: at(1),
+            leased: at(10),
+            forked: at(20),
+            sandboxed: at(30),
+            initialised: at(110),
+            started: at(111),
+            returned: at(161),
+            finished: at(165),
+            ..Timeline::new(At(9_000_000_000))
+        },
+        memory_bytes_max: Some(40 << 20),
+        cpu: Some(CpuTime {
+            user: Duration::from_millis(20),
+            system: Duration::from_millis(10),
+        }),
+        transfers: Vec::new(),
+        bytes_in: 3,
+        bytes_out: 5,
+        output: Bytes::new(),
+        output_printed: 0,
+        output_published: None,
+    }))
+}
+
+#[test]
+fn an_invocation_is_in_the_report_and_in_the_export() {
+    let bench = Bench::new(tempfile::tempdir().unwrap(), true);
+    bench.bus.publish(invoked("f", 7));
+    let used = bench.cost().used;
+    assert_eq!((used.calls, used.cold), (1, 1));
+    assert_eq!(
+        (used.execution_us, used.init_us, used.cpu_us),
+        (50_000, 100_000, 30_000)
+    );
+    assert_eq!(
+        (used.memory_kb_ms, used.bytes_in, used.bytes_out),
+        (2_000 << 10, 3, 5)
+    );
+    let csv = bench.csv();
+    let rows: Vec<&str> = csv.lines().collect();
+    assert!(
+        rows[0].starts_with("unix_ms,function,version,start,outcome,"),
+        "{csv}"
+    );
+    assert!(rows[0].ends_with(",returned_ns,finished_ns"), "{csv}");
+    let fields: Vec<&str> = rows[1].split(',').collect();
+    assert_eq!(fields.len(), rows[0].split(',').count());
+    assert_eq!(
+        fields[1..14],
+        [
+            "f",
+            "7",
+            "cold",
+            "ok",
+            "256",
+            "1000",
+            "50000000",
+            "100000000",
+            "20000000",
+            "10000000",
+            "41943040",
+            "3",
+            "5"
+        ]
+    );
+}
+
+/// What is exported can be billed as a trace, to the same bill.
+#[test]
+fn the_export_costs_as_a_trace_what_the_records_cost() {
+    let bench = Bench::new(tempfile::tempdir().unwrap(), true);
+    for number in 0..50 {
+        bench.bus.publish(invoked("f", number % 3));
+    }
+    let table = Table::shipped().unwrap();
+    let options = crate::trace::TraceOptions {
+        strictness: crate::trace::Strictness::Refuse,
+        matched: crate::Match::Memory,
+        default_size: crate::Size::default(),
+        threads: None,
+    };
+    let csv = bench.csv();
+    let traced = crate::trace::bill(csv.as_bytes(), &table, &options)
+        .unwrap()
+        .report;
+    let metered = bench.cost();
+    let bill = |report: &CostReport, id: &str| {
+        let found = report.platforms.iter().find(|platform| platform.id == id);
+        found.unwrap().bill.clone()
+    };
+    for id in [
+        "aws-lambda-x86",
+        "gcp-request",
+        "azure-consumption",
+        "cloudflare",
+        "vercel",
+    ] {
+        assert_eq!(bill(&traced, id), bill(&metered, id), "{id}");
+    }
+}
+
+#[test]
+fn records_outlive_the_daemon_and_the_end_of_a_segment() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = Bench::new(folder, true);
+    for number in 0..3_000 {
+        bench.bus.publish(invoked("f", number % 2));
+    }
+    let at = bench.cost().used.calls;
+    assert!(
+        bench.meter.folder().read_dir().unwrap().count() > 1,
+        "several segments"
+    );
+    let Bench {
+        folder, bus, meter, ..
+    } = bench;
+    bus.stop();
+    drop((bus, meter));
+    let bench = Bench::new(folder, true);
+    bench.bus.publish(invoked("g", 1));
+    assert_eq!((at, bench.cost().used.calls), (3_000, 3_001));
+}
+
+#[test]
+fn workers_are_metered_with_their_lives() {
+    let bench = Bench::new(tempfile::tempdir().unwrap(), true);
+    let version = pilot_testkit::version("f", 1);
+    bench.bus.publish(Event::WorkerStarted {
+        version: Arc::clone(&version),
+        took: Duration::from_millis(5),
+    });
+    bench.bus.publish(Event::WorkerEnded(Arc::new(WorkerRecord {
+        version,
+        reason: EndReason::Idle,
+        lived: Duration::from_millis(1_300),
+        cpu: None,
+        memory_bytes_max: None,
+    })));
+    let used = bench.cost().used;
+    assert_eq!((used.instances, used.instances_ms), (1, 1_300));
+}
+
+#[test]
+fn a_full_disk_costs_the_records_and_nothing_else() {
+    let bench = Bench::new(tempfile::tempdir().unwrap(), false);
+    bench.bus.publish(invoked("f", 1));
+    assert_eq!(bench.cost().used.calls, 0);
+    let text = bench.metrics.text();
+    assert!(text.contains("pilot_usage_records_lost_total 1"), "{text}");
+    let wrong = CostRequest {
+        billing: Some("[platforms.x]".to_owned()),
+        ..CostRequest::default()
+    };
+    let error = bench.meter.cost(None, &wrong).unwrap_err();
+    assert!(matches!(error, CostError::Billing(_)), "{error}");
+    drop(bench.folder);
+}

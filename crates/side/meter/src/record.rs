@@ -1,0 +1,184 @@
+//! The records as they are stored, with `postcard`: fields in their order, integers of variable length. Enums are stored by the
+//! position of their variant, so variants are only added at the end.
+
+use pilot_model::timeline::WorkerOrigin;
+use pilot_model::{InvocationRecord, Outcome, StartKind, WorkerRecord};
+use serde::{Deserialize, Serialize};
+
+use crate::bill::{TIME_NS_MAX, Usage};
+
+/// An entry of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Entry {
+    /// A daemon began. No worker of an earlier one lives any more, and its functions' indices are void.
+    Began {
+        /// When, Unix milliseconds.
+        unix_ms: u64,
+    },
+    /// What an index stands for from here on.
+    Function(Function),
+    /// An invocation ended.
+    Call(Call),
+    /// A worker is ready.
+    WorkerStarted {
+        /// The index of its function.
+        function: u32,
+        /// When its start began, Unix milliseconds.
+        unix_ms: u64,
+    },
+    /// A worker ended.
+    WorkerEnded(WorkerEnd),
+}
+
+/// A version of a function, with what was allocated to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    /// Its index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// The number of the version.
+    pub version: u32,
+    /// `memory_mb`, bytes.
+    pub memory_bytes: u64,
+    /// `cpu`, thousandths of a CPU.
+    pub cpu_milli: u32,
+}
+
+/// One invocation. Stamps are nanoseconds since it was received: a step of the wall clock does not change them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// The index of its function.
+    pub function: u32,
+    /// When it was received, Unix milliseconds.
+    pub unix_ms: u64,
+    /// Cold or warm.
+    pub start: StartKind,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Where its worker came from.
+    pub origin: WorkerOrigin,
+    /// In the order of [`STAMPS`]. `None`: that phase did not take place.
+    pub stamps: [Option<u64>; 10],
+    /// CPU time in user mode and in the kernel, nanoseconds. `None`: it cannot be measured.
+    pub cpu_ns: Option<(u64, u64)>,
+    /// The highest memory use of its worker so far, bytes. `None`: it was not measured for this invocation.
+    pub memory_used: Option<u64>,
+    /// Bytes of the request's body.
+    pub bytes_in: u64,
+    /// Bytes of the response's body.
+    pub bytes_out: u64,
+}
+
+/// The stamps of a call.
+pub const STAMPS: [&str; 10] = [
+    "admitted",
+    "leased",
+    "forked",
+    "sandboxed",
+    "initialised",
+    "inputs_ready",
+    "started",
+    "first_byte",
+    "returned",
+    "finished",
+];
+
+/// The end of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerEnd {
+    /// The index of its function.
+    pub function: u32,
+    /// When, Unix milliseconds.
+    pub unix_ms: u64,
+    /// From its first instruction to its end, nanoseconds.
+    pub lived_ns: u64,
+    /// CPU time of its main process in user mode and in the kernel, nanoseconds.
+    pub cpu_ns: Option<(u64, u64)>,
+    /// The highest memory use of the samples, bytes.
+    pub memory_max: Option<u64>,
+    /// Why it ended.
+    pub reason: String,
+}
+
+impl Call {
+    /// The record of an invocation.
+    #[must_use]
+    pub fn of(record: &InvocationRecord, function: u32, unix_ms: u64) -> Self {
+        let timeline = &record.timeline;
+        let stamps = [
+            timeline.admitted,
+            timeline.leased,
+            timeline.forked,
+            timeline.sandboxed,
+            timeline.initialised,
+            timeline.inputs_ready,
+            timeline.started,
+            timeline.first_byte,
+            timeline.returned,
+            timeline.finished,
+        ];
+        Self {
+            function,
+            unix_ms,
+            start: record.start,
+            outcome: record.outcome,
+            origin: timeline.origin,
+            stamps: stamps.map(|at| at.map(|at| nanos(at.since(timeline.received)))),
+            cpu_ns: record.cpu.map(|cpu| (nanos(cpu.user), nanos(cpu.system))),
+            memory_used: record.memory_bytes_max,
+            bytes_in: record.bytes_in,
+            bytes_out: record.bytes_out,
+        }
+    }
+
+    /// What platforms bill. `None`: no worker served it and none was started for it, so nobody bills it.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        let [_, leased, _, _, initialised, _, started, _, returned, _] = self.stamps;
+        let execution = match (started, returned) {
+            (Some(started), Some(returned)) => Some(returned.saturating_sub(started)),
+            _ => None,
+        };
+        let init = initialised
+            .filter(|_| self.start != StartKind::Warm)
+            .map(|at| at.saturating_sub(leased.unwrap_or(0)));
+        if execution.is_none() && init.is_none() {
+            return None;
+        }
+        let cpu = self
+            .cpu_ns
+            .map(|(user, system)| user.saturating_add(system));
+        Some(Usage {
+            execution_ns: execution.unwrap_or(0).min(TIME_NS_MAX),
+            init_ns: init.unwrap_or(0).min(TIME_NS_MAX),
+            cpu_ns: cpu.map(|cpu| cpu.min(TIME_NS_MAX)),
+            memory_used: self.memory_used,
+        })
+    }
+
+    /// From received to the end, nanoseconds.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.stamps.iter().flatten().copied().max().unwrap_or(0)
+    }
+}
+
+impl WorkerEnd {
+    /// The record of a worker.
+    #[must_use]
+    pub fn of(record: &WorkerRecord, function: u32, unix_ms: u64) -> Self {
+        Self {
+            function,
+            unix_ms,
+            lived_ns: nanos(record.lived),
+            cpu_ns: record.cpu.map(|cpu| (nanos(cpu.user), nanos(cpu.system))),
+            memory_max: record.memory_bytes_max,
+            reason: record.reason.as_str().to_owned(),
+        }
+    }
+}
+
+fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

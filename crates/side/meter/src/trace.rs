@@ -1,0 +1,323 @@
+//! The bill of a trace: a CSV file of requests, larger than memory. The file is read once, in blocks that end with a row; threads parse
+//! and bill the blocks, and their sums are added up. The sums are whole numbers, so the result does not depend on the order.
+//!
+//! A row that is malformed is counted and left out, or is an error (`Strictness`). The first ones are named by their line.
+
+mod columns;
+mod parse;
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read};
+use std::num::NonZeroUsize;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use pilot_model::cost::CostReport;
+
+pub use self::columns::Columns;
+use self::parse::Row;
+use crate::bill::Usage;
+use crate::platform::{Match, Size};
+use crate::report::{Counted, Sizes, Tally};
+use crate::table::Table;
+
+/// How a trace is read.
+#[derive(Debug, Clone)]
+pub struct TraceOptions {
+    /// What happens with malformed rows.
+    pub strictness: Strictness,
+    /// How sizes are chosen where CPU follows memory.
+    pub matched: Match,
+    /// The allocation of requests whose row does not say it.
+    pub default_size: Size,
+    /// Threads that parse. `None`: one per CPU.
+    pub threads: Option<NonZeroUsize>,
+}
+
+/// What happens with malformed rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strictness {
+    /// They are counted and left out.
+    Skip,
+    /// The first one is an error.
+    Refuse,
+}
+
+/// The bill of a trace.
+#[derive(Debug)]
+pub struct TraceReport {
+    /// The bill.
+    pub report: CostReport,
+    /// Rows that were left out.
+    pub malformed: u64,
+    /// The first of them: line, and what is wrong.
+    pub first_malformed: Vec<(u64, String)>,
+}
+
+/// Why there is no bill.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file cannot be read.
+    #[error("it cannot be read: {0}")]
+    Read(#[from] io::Error),
+    /// The header has no known set of columns.
+    #[error("{0}")]
+    Header(String),
+    /// A row is malformed.
+    #[error("line {line}: {problem}")]
+    Malformed {
+        /// Its line, from 1.
+        line: u64,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// Bills a trace under all platforms of a table.
+///
+/// # Errors
+/// See [`TraceError`].
+pub fn bill(
+    source: impl Read + Send,
+    table: &Table,
+    options: &TraceOptions,
+) -> Result<TraceReport, TraceError> {
+    let mut source = BufReader::with_capacity(1 << 20, unpacked(source)?);
+    let mut header = Vec::new();
+    (&mut source)
+        .take(HEADER_BYTES_MAX)
+        .read_until(b'\n', &mut header)?;
+    let columns = Columns::of(&header).map_err(TraceError::Header)?;
+    let threads = options.threads.map_or_else(
+        || thread::available_parallelism().map_or(1, NonZeroUsize::get),
+        NonZeroUsize::get,
+    );
+    let (sender, receiver) = sync_channel::<Block>(threads);
+    let receiver = Arc::new(Mutex::new(receiver));
+    let total = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                let (receiver, columns) = (Arc::clone(&receiver), &columns);
+                scope.spawn(move || Part::run(&receiver, table, columns, options))
+            })
+            .collect();
+        // Only the workers hold the receiver: if they have all ended, sending fails.
+        drop(receiver);
+        let sent = send_blocks(source, &sender);
+        drop(sender);
+        let mut total = Part::new(table);
+        for worker in workers {
+            match worker.join() {
+                Ok(part) => total.add(part),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        sent.map(|()| total)
+    })?;
+    total.finish(table, options)
+}
+
+/// Unpacks a file that is compressed with gzip.
+fn unpacked<'a>(source: impl Read + Send + 'a) -> io::Result<Box<dyn Read + Send + 'a>> {
+    let mut source = BufReader::new(source);
+    let packed = source.fill_buf()?.starts_with(&[0x1f, 0x8b]);
+    Ok(if packed {
+        Box::new(flate2::read::MultiGzDecoder::new(source))
+    } else {
+        Box::new(source)
+    })
+}
+
+/// Rows, and the line of the first.
+struct Block {
+    bytes: Vec<u8>,
+    line: u64,
+}
+
+/// Cuts the rows into blocks. A line that is longer than a block is cut, so it is malformed.
+fn send_blocks(mut source: impl Read, sender: &SyncSender<Block>) -> io::Result<()> {
+    let mut rest: Vec<u8> = Vec::new();
+    let mut line = 2;
+    loop {
+        let mut bytes = Vec::with_capacity(BLOCK_BYTES + rest.len());
+        bytes.append(&mut rest);
+        let wanted = (BLOCK_BYTES.saturating_sub(bytes.len())).max(1) as u64;
+        let read = (&mut source).take(wanted).read_to_end(&mut bytes)?;
+        if read > 0
+            && let Some(end) = memchr::memrchr(b'\n', &bytes)
+        {
+            rest = bytes.split_off(end + 1);
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let lines = memchr::memchr_iter(b'\n', &bytes).count() as u64;
+        if sender.send(Block { bytes, line }).is_err() {
+            // A worker has found a malformed row that is an error, and the others have ended, too.
+            return Ok(());
+        }
+        line += lines;
+    }
+}
+
+/// What one thread has added up.
+struct Part {
+    tally: Tally,
+    malformed: u64,
+    first: Vec<(u64, String)>,
+    sizes: HashMap<Size, Sizes>,
+    /// Seconds of the trace's clock, in milliseconds: of the first request and of the last end.
+    span_ms: Option<(u64, u64)>,
+    assumed: u64,
+}
+
+impl Part {
+    fn new(table: &Table) -> Self {
+        Self {
+            tally: Tally::new(table),
+            malformed: 0,
+            first: Vec::new(),
+            sizes: HashMap::new(),
+            span_ms: None,
+            assumed: 0,
+        }
+    }
+
+    fn run(
+        receiver: &Mutex<Receiver<Block>>,
+        table: &Table,
+        columns: &Columns,
+        options: &TraceOptions,
+    ) -> Self {
+        let mut part = Self::new(table);
+        loop {
+            let block = receiver
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .recv();
+            let Ok(block) = block else { return part };
+            let rows = block.bytes.split_inclusive(|byte| *byte == b'\n');
+            for (line, row) in (block.line..).zip(rows) {
+                let row = trimmed(row);
+                if row.is_empty() {
+                    continue;
+                }
+                match columns.row(row) {
+                    Ok(row) => part.add_row(&row, table, options),
+                    Err(problem) => part.refuse(line, problem),
+                }
+            }
+            if options.strictness == Strictness::Refuse && part.malformed > 0 {
+                return part;
+            }
+        }
+    }
+
+    fn add_row(&mut self, row: &Row, table: &Table, options: &TraceOptions) {
+        let need = Size {
+            memory_bytes: row
+                .memory_bytes
+                .unwrap_or(options.default_size.memory_bytes),
+            cpu_milli: row.cpu_milli.unwrap_or(options.default_size.cpu_milli),
+        };
+        self.assumed += u64::from(row.memory_bytes.is_none());
+        if self.sizes.len() >= SIZES_MAX {
+            self.sizes.clear();
+        }
+        let sizes = self
+            .sizes
+            .entry(need)
+            .or_insert_with(|| Sizes::of(table, need, options.matched));
+        let counted = Counted {
+            cold: row.usage.init_ns > 0,
+            bytes_in: row.bytes_in,
+            bytes_out: row.bytes_out,
+        };
+        match row.bands {
+            None => self.tally.request(table, need, sizes, &row.usage, counted),
+            Some(bands) => {
+                for (count, execution_ns) in bands.into_iter().filter(|(count, _)| *count > 0) {
+                    let usage = Usage {
+                        execution_ns,
+                        ..row.usage
+                    };
+                    self.tally
+                        .requests(table, (need, sizes), &usage, counted, count);
+                }
+            }
+        }
+        if let Some(at) = row.begin_ms {
+            let end = at.saturating_add(row.usage.execution_ns / 1_000_000);
+            self.stretch(at, end);
+        }
+    }
+
+    fn stretch(&mut self, from: u64, to: u64) {
+        let (first, last) = self.span_ms.unwrap_or((from, to));
+        self.span_ms = Some((first.min(from), last.max(to)));
+    }
+
+    fn refuse(&mut self, line: u64, problem: String) {
+        self.malformed += 1;
+        if self.first.len() < NAMED_MAX {
+            self.first.push((line, problem));
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.tally += &other.tally;
+        self.malformed += other.malformed;
+        self.assumed += other.assumed;
+        self.first.extend(other.first);
+        self.first.sort_unstable();
+        self.first.truncate(NAMED_MAX);
+        if let Some((from, to)) = other.span_ms {
+            self.stretch(from, to);
+        }
+    }
+
+    fn finish(self, table: &Table, options: &TraceOptions) -> Result<TraceReport, TraceError> {
+        if options.strictness == Strictness::Refuse
+            && let Some((line, problem)) = self.first.first()
+        {
+            return Err(TraceError::Malformed {
+                line: *line,
+                problem: problem.clone(),
+            });
+        }
+        let mut report = self.tally.report(table, self.span_ms);
+        if self.assumed > 0 {
+            report.notes.push(format!(
+                "{} rows do not say what was allocated: {} MB and {} thousandths of a vCPU are assumed",
+                self.assumed,
+                options.default_size.memory_bytes >> 20,
+                options.default_size.cpu_milli
+            ));
+        }
+        Ok(TraceReport {
+            report,
+            malformed: self.malformed,
+            first_malformed: self.first,
+        })
+    }
+}
+
+fn trimmed(mut row: &[u8]) -> &[u8] {
+    while let [rest @ .., b'\n' | b'\r'] = row {
+        row = rest;
+    }
+    row
+}
+
+/// Length of a block.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Longest header.
+const HEADER_BYTES_MAX: u64 = 64 << 10;
+/// So many malformed rows are named.
+const NAMED_MAX: usize = 10;
+/// Different sizes that a thread remembers.
+const SIZES_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! The columns of a trace, by the names in its header. Known are the request tables of Huawei's 2025 traces, Azure's durations of 2019 and
+//! invocations of 2021, and Pilotlight's own records (`pilot cost export`).
+
+use super::parse::{Row, field_count, number};
+use crate::bill::{MEMORY_BYTES_MAX, TIME_NS_MAX, Usage};
+
+/// Where the values of a row are, and in which unit.
+#[derive(Debug, Clone)]
+pub struct Columns {
+    /// What is in the column at each place; `None`: nothing that is needed.
+    roles: Vec<Option<(Role, &'static str)>>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Huawei2025,
+    Azure2019,
+    Azure2021,
+    Own,
+}
+
+/// What a column says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Begin or end, and the nanoseconds of its unit.
+    At(u64),
+    /// Execution, and the nanoseconds of its unit.
+    Execution(u64),
+    /// Initialisation, in nanoseconds of its unit.
+    Init(u64),
+    /// CPU time in nanoseconds.
+    Cpu,
+    /// CPUs in use on average.
+    CpuUsage,
+    /// The pool's name, which says what is allocated.
+    Pod,
+    /// Allocated memory, MB.
+    MemoryMb,
+    /// Allocated thousandths of a CPU.
+    CpuMilli,
+    /// Used memory, and the bytes of its unit.
+    MemoryUsed(u64),
+    BytesIn,
+    BytesOut,
+    /// Requests of the row.
+    Count,
+    /// A percentile of the durations, milliseconds: its place in [`PERCENTILES`].
+    Percentile(usize),
+}
+
+const SECOND: u64 = 1_000_000_000;
+const MS: u64 = 1_000_000;
+const MB: u64 = 1 << 20;
+
+const HUAWEI: &[(&str, Role)] = &[
+    ("time_worker", Role::At(SECOND)),
+    ("podID", Role::Pod),
+    ("runtimeCost", Role::Execution(SECOND)),
+    ("cpu_usage", Role::CpuUsage),
+    ("memory_usage", Role::MemoryUsed(MB)),
+    ("requestBodySize", Role::BytesIn),
+];
+/// The percentiles of the durations, and their columns.
+const PERCENTILES: [u64; 7] = [0, 1, 25, 50, 75, 99, 100];
+const AZURE_2019: &[(&str, Role)] = &[
+    ("Count", Role::Count),
+    ("percentile_Average_0", Role::Percentile(0)),
+    ("percentile_Average_1", Role::Percentile(1)),
+    ("percentile_Average_25", Role::Percentile(2)),
+    ("percentile_Average_50", Role::Percentile(3)),
+    ("percentile_Average_75", Role::Percentile(4)),
+    ("percentile_Average_99", Role::Percentile(5)),
+    ("percentile_Average_100", Role::Percentile(6)),
+];
+const AZURE_2021: &[(&str, Role)] = &[
+    ("end_timestamp", Role::At(SECOND)),
+    ("duration", Role::Execution(SECOND)),
+];
+const OWN: &[(&str, Role)] = &[
+    ("unix_ms", Role::At(MS)),
+    ("memory_mb", Role::MemoryMb),
+    ("cpu_milli", Role::CpuMilli),
+    ("execution_ns", Role::Execution(1)),
+    ("init_ns", Role::Init(1)),
+    ("cpu_user_ns", Role::Cpu),
+    ("cpu_system_ns", Role::Cpu),
+    ("memory_used_bytes", Role::MemoryUsed(1)),
+    ("bytes_in", Role::BytesIn),
+    ("bytes_out", Role::BytesOut),
+];
+
+impl Columns {
+    /// The columns of a header.
+    ///
+    /// # Errors
+    /// It is of no known trace; the message says what is known.
+    pub fn of(header: &[u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(header).map_err(|_| "the header is not text".to_owned())?;
+        let text = text.trim_start_matches('\u{feff}').trim_end();
+        let names: Vec<&str> = text.split(',').map(|name| name.trim_matches('"')).collect();
+        let kinds = [
+            (Kind::Huawei2025, HUAWEI, &["podID", "runtimeCost"][..]),
+            (
+                Kind::Azure2019,
+                AZURE_2019,
+                &["Count", "percentile_Average_50", "percentile_Average_100"],
+            ),
+            (Kind::Azure2021, AZURE_2021, &["end_timestamp", "duration"]),
+            (Kind::Own, OWN, &["unix_ms", "execution_ns", "memory_mb"]),
+        ];
+        let known = kinds
+            .iter()
+            .find(|(_, _, needed)| needed.iter().all(|name| names.contains(name)));
+        let Some((kind, roles, _)) = known else {
+            let shown: String = text.chars().take(80).collect();
+            return Err(format!(
+                "the header '{}' is of no known trace: use Huawei's request tables of 2025 (podID, runtimeCost, cpu_usage, memory_usage), \
+                 Azure's durations of 2019 (Count, percentile_Average_0, …) or its invocations of 2021 (end_timestamp, duration), or `pilot cost export` (unix_ms, execution_ns, memory_mb, …)",
+                shown.escape_debug()
+            ));
+        };
+        let role = |name: &&str| roles.iter().find(|(known, _)| known == name);
+        Ok(Self {
+            roles: names
+                .iter()
+                .map(|name| role(name).map(|(name, role)| (*role, *name)))
+                .collect(),
+            kind: *kind,
+        })
+    }
+
+    /// Reads a row.
+    pub(super) fn row(&self, row: &[u8]) -> Result<Row, String> {
+        let mut read = Row::default();
+        let (mut cpu, mut cpu_missing, mut cpu_usage) = (0_u64, false, None);
+        let mut execution = None;
+        let (mut count, mut percentiles) = (None, [0; PERCENTILES.len()]);
+        let mut rest = Some(row);
+        for role in &self.roles {
+            let Some(left) = rest else {
+                let (found, wanted) = (field_count(row), self.roles.len());
+                return Err(format!("it has {found} fields instead of {wanted}"));
+            };
+            let (field, after) = match memchr::memchr(b',', left) {
+                Some(at) => (left.get(..at).unwrap_or_default(), left.get(at + 1..)),
+                None => (left, None),
+            };
+            rest = after;
+            let Some((role, name)) = *role else { continue };
+            let value = |unit| {
+                number(field, unit).map_err(|problem| {
+                    let shown = String::from_utf8_lossy(field.get(..40).unwrap_or(field));
+                    format!("{name} = '{}' {problem}", shown.escape_debug())
+                })
+            };
+            match role {
+                Role::At(unit) => read.begin_ms = value(unit)?.map(|at| at / MS),
+                Role::Execution(unit) => execution = value(unit)?,
+                Role::Init(unit) => read.usage.init_ns = value(unit)?.unwrap_or(0),
+                Role::Cpu => match value(1)? {
+                    Some(part) => cpu = cpu.saturating_add(part),
+                    None => cpu_missing = true,
+                },
+                Role::CpuUsage => cpu_usage = value(1_000_000)?,
+                Role::Pod => (read.cpu_milli, read.memory_bytes) = allocation(field)?,
+                Role::MemoryMb => read.memory_bytes = value(MB)?,
+                Role::CpuMilli => read.cpu_milli = value(1)?,
+                Role::MemoryUsed(unit) => read.usage.memory_used = value(unit)?,
+                Role::BytesIn => read.bytes_in = value(1)?.unwrap_or(0),
+                Role::BytesOut => read.bytes_out = value(1)?.unwrap_or(0),
+                Role::Count => count = value(1)?,
+                Role::Percentile(at) => {
+                    let missing = || format!("{name} is empty");
+                    let duration = value(MS)?.ok_or_else(missing)?;
+                    if let Some(percentile) = percentiles.get_mut(at) {
+                        *percentile = duration;
+                    }
+                }
+            }
+        }
+        if rest.is_some() {
+            let (found, wanted) = (field_count(row), self.roles.len());
+            return Err(format!("it has {found} fields instead of {wanted}"));
+        }
+        if self.kind == Kind::Azure2019 {
+            read.bands = Some(bands(count.ok_or("Count is empty")?, percentiles)?);
+            return Ok(read);
+        }
+        let execution_ns = match (execution, self.kind) {
+            (Some(execution), _) => execution,
+            // A record of a function that did not run has no execution.
+            (None, Kind::Own) => 0,
+            (None, _) => return Err("it has no duration".to_owned()),
+        };
+        read.usage.execution_ns = execution_ns;
+        read.usage.cpu_ns = match self.kind {
+            // CPUs in use on average over the execution, in millionths.
+            Kind::Huawei2025 => cpu_usage.map(|millionths| {
+                let cpu = u128::from(execution_ns) * u128::from(millionths) / 1_000_000;
+                u64::try_from(cpu).unwrap_or(u64::MAX)
+            }),
+            Kind::Own => (!cpu_missing).then_some(cpu),
+            Kind::Azure2019 | Kind::Azure2021 => None,
+        };
+        if self.kind == Kind::Azure2021 {
+            let begin = read
+                .begin_ms
+                .map(|end| end.saturating_sub(execution_ns / MS));
+            read.begin_ms = begin;
+        }
+        bounded(&read)?;
+        Ok(read)
+    }
+}
+
+/// The requests between two percentiles take the mean of both.
+fn bands(count: u64, percentiles: [u64; 7]) -> Result<[(u64, u64); 6], String> {
+    const COUNT_MAX: u64 = 1 << 40;
+    if count > COUNT_MAX || percentiles.iter().any(|ns| *ns > TIME_NS_MAX) {
+        return Err("a count or duration is too large: is it in another unit?".to_owned());
+    }
+    if !percentiles.is_sorted() {
+        return Err("its percentiles do not rise".to_owned());
+    }
+    let mut bands = [(0, 0); 6];
+    let steps = PERCENTILES.windows(2).zip(percentiles.windows(2));
+    for (band, (share, duration)) in bands.iter_mut().zip(steps) {
+        if let ([from, to], [least, most]) = (share, duration) {
+            *band = (
+                count * to / 100 - count * from / 100,
+                least + (most - least) / 2,
+            );
+        }
+    }
+    Ok(bands)
+}
+
+/// Refuses what cannot be, and probably is in another unit.
+fn bounded(row: &Row) -> Result<(), String> {
+    let Usage {
+        execution_ns,
+        init_ns,
+        cpu_ns,
+        memory_used,
+    } = row.usage;
+    for (name, value, most) in [
+        ("the duration", Some(execution_ns), TIME_NS_MAX),
+        ("the initialisation", Some(init_ns), TIME_NS_MAX),
+        ("the CPU time", cpu_ns, TIME_NS_MAX),
+        ("the used memory", memory_used, MEMORY_BYTES_MAX),
+        ("the allocated memory", row.memory_bytes, MEMORY_BYTES_MAX),
+        ("the allocated CPU", row.cpu_milli, 1 << 24),
+    ] {
+        if value.is_some_and(|value| value > most) {
+            return Err(format!("{name} is too large: is it in another unit?"));
+        }
+    }
+    Ok(())
+}
+
+/// `pool22-300-128-0000618412`: thousandths of a CPU, and MB of memory.
+fn allocation(pod: &[u8]) -> Result<(Option<u64>, Option<u64>), String> {
+    let wrong = || {
+        let shown = String::from_utf8_lossy(pod.get(..40).unwrap_or(pod));
+        format!(
+            "podID = '{}' is not like pool22-300-128-0000618412",
+            shown.escape_debug()
+        )
+    };
+    let mut parts = pod.split(|byte| *byte == b'-').skip(1);
+    let mut part = || parts.next().and_then(|part| number(part, 1).ok().flatten());
+    match (part(), part()) {
+        (Some(cpu_milli @ 1..), Some(memory_mb @ 1..)) => {
+            Ok((Some(cpu_milli), memory_mb.checked_mul(MB)))
+        }
+        _ => Err(wrong()),
+    }
+}

@@ -1,0 +1,229 @@
+//! `pilot cost` and `pilot profile`: from a call to a bill.
+
+use std::fs;
+use std::time::Duration;
+
+use pilot_harness::{Daemon, eventually_within};
+use serde_json::{Value, json};
+
+use crate::{ECHO, answer, daemon, lab, plain};
+
+fn cost(daemon: &Daemon, arguments: &[&str]) -> Value {
+    let all = [&["cost", "--json"], arguments].concat();
+    serde_json::from_str(&daemon.cli_ok(&all)).unwrap()
+}
+
+fn bill<'a>(report: &'a Value, id: &str) -> &'a Value {
+    let platforms = report["platforms"].as_array().unwrap();
+    platforms
+        .iter()
+        .find(|platform| platform["id"] == id)
+        .unwrap()
+}
+
+const SLEEPS: &str =
+    "import time\ndef handler(event, context):\n    time.sleep(event)\n    return event\n";
+
+#[test]
+fn calls_are_billed_on_every_platform() {
+    let daemon = lab(SLEEPS, json!({"memory_mb": 256}));
+    for _ in 0..3 {
+        answer(&daemon, "lab", json!(0.05));
+    }
+    daemon.upload_code("other", &plain(), ECHO);
+    answer(&daemon, "other", json!(1));
+    let report = cost(&daemon, &["lab"]);
+    let used = &report["used"];
+    assert_eq!(
+        (&used["calls"], &used["cold"]),
+        (&json!(3), &json!(1)),
+        "{report}"
+    );
+    assert!(
+        (150_000..3_000_000).contains(&used["execution_us"].as_u64().unwrap()),
+        "{report}"
+    );
+    assert!(
+        used["cpu_us"].as_u64() < used["execution_us"].as_u64(),
+        "it slept: {report}"
+    );
+    assert_eq!(
+        report["platforms"].as_array().unwrap().len(),
+        18,
+        "{report}"
+    );
+    let lambda = bill(&report, "aws-lambda-x86");
+    assert_eq!(lambda["bill"]["fee"], "0.000000600000", "{lambda}");
+    assert!(
+        lambda["cpu_inflation_hundredths"].as_u64() > Some(100),
+        "{lambda}"
+    );
+    assert!(
+        bill(&report, "cloudflare")["problem"]
+            .as_str()
+            .unwrap()
+            .contains("larger size")
+    );
+    let run = bill(&report, "gcp-request")["bill"]["total"]
+        .as_str()
+        .unwrap();
+    // Three times 100 ms of 1 vCPU and 256 MB, and fees, at least.
+    assert!(run >= "0.000008587500", "{run}");
+    assert_eq!(cost(&daemon, &[])["used"]["calls"], 4);
+    assert_eq!(
+        cost(&daemon, &["--since", "2099-01-01T00:00:00Z"])["used"]["calls"],
+        0
+    );
+    let text = daemon.cli_ok(&["cost"]);
+    for words in [
+        "PLATFORM",
+        "4 calls",
+        "AWS Lambda (ARM)",
+        "Cloud Run, by request",
+        "This machine",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(
+        text.lines().all(|line| line.chars().count() < 180),
+        "{text}"
+    );
+}
+
+#[test]
+fn records_survive_kill_9_and_a_call_in_flight() {
+    let mut daemon = lab(SLEEPS, plain());
+    for _ in 0..20 {
+        answer(&daemon, "lab", json!(0));
+    }
+    assert_eq!(cost(&daemon, &[])["used"]["calls"], 20);
+    let mut connection = daemon.connect();
+    connection.send(
+        &pilot_harness::Request::new("POST", "/2015-03-31/functions/lab/invocations").body("30"),
+    );
+    eventually_within(Duration::from_secs(20), "it runs", || {
+        (daemon.workers("lab", "busy") == 1).then_some(())
+    });
+    daemon.kill();
+    daemon.resume();
+    let report = cost(&daemon, &["lab"]);
+    assert_eq!(report["used"]["calls"], 20, "{report}");
+    answer(&daemon, "lab", json!(0));
+    assert_eq!(cost(&daemon, &[])["used"]["calls"], 21);
+}
+
+#[test]
+fn exported_records_cost_the_same_as_a_trace() {
+    let daemon = lab(ECHO, plain());
+    for _ in 0..5 {
+        answer(&daemon, "lab", json!(1));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("usage.csv").display().to_string();
+    daemon.cli_ok(&["cost", "export", "-o", &file]);
+    let csv = fs::read_to_string(&file).unwrap();
+    assert_eq!(csv.lines().count(), 6, "{csv}");
+    assert_eq!(daemon.cli_ok(&["cost", "export", "lab"]), csv);
+    let metered = cost(&daemon, &["--match-cpu"]);
+    let traced = cost(&daemon, &["--strict", "--trace", &file]);
+    for id in ["aws-lambda-arm", "gcp-request", "azure-flex"] {
+        assert_eq!(
+            bill(&traced, id)["bill"],
+            bill(&metered, id)["bill"],
+            "{id}"
+        );
+    }
+    fs::write(&file, format!("{csv}oops\n")).unwrap();
+    let skipped = cost(&daemon, &["--trace", &file]);
+    assert_eq!(skipped["used"]["calls"], 5);
+    assert!(
+        skipped["notes"]
+            .to_string()
+            .contains(":7: unix_ms = 'oops' is not a number"),
+        "{skipped}"
+    );
+    let refused = daemon.cli(&["cost", "--strict", "--trace", &file]);
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        told.contains("usage.csv:7: unix_ms = 'oops' is not a number"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_table_of_ones_own_replaces_and_extends_the_platforms() {
+    let daemon = lab(ECHO, plain());
+    answer(&daemon, "lab", json!(1));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("billing.toml");
+    let shown = file.display().to_string();
+    let table = r#"
+[platforms.shop]
+name = "The shop's server"
+time = "execution"
+memory = { price = "1", per = "s" }
+fee = "0.5"
+size = { list = [[1000, 1024]] }
+source = "the invoice"
+as_of = "2026-01-01"
+"#;
+    fs::write(&file, table).unwrap();
+    let report = cost(&daemon, &["--billing", &shown]);
+    let shop = bill(&report, "shop");
+    assert_eq!(shop["bill"]["fee"], "0.500000000000", "{shop}");
+    fs::write(&file, table.replace("\"0.5\"", "\"-1\"")).unwrap();
+    let refused = daemon.cli(&["cost", "--billing", &shown]);
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        told.contains("billing.toml: [platforms.shop]: fee: '-1' is not an amount"),
+        "{told}"
+    );
+    assert!(
+        daemon
+            .cli_ok(&["cost", "platforms"])
+            .contains("[platforms.aws-lambda-x86]")
+    );
+    let unknown = daemon.cli(&["cost", "labb"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(
+        String::from_utf8(unknown.stderr)
+            .unwrap()
+            .contains("did you mean 'lab'?")
+    );
+}
+
+#[test]
+fn a_throttle_log_is_named_or_refused() {
+    let daemon = daemon();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("log.json");
+    let shown = file.display().to_string();
+    // 8 ms in 20 ms, at the ticks of 250 Hz.
+    let events: Vec<String> = (1..=200_u64)
+        .map(|period| format!("[{}, 12000000]", period * 20_000_000))
+        .collect();
+    fs::write(&file, format!("[{}]", events.join(","))).unwrap();
+    let found: Value =
+        serde_json::from_str(&daemon.cli_ok(&["profile", "infer", "--json", &shown])).unwrap();
+    assert_eq!(
+        (&found["period_us"], &found["quota_us"]),
+        (&json!(20_000), &json!(8_000)),
+        "{found}"
+    );
+    assert_eq!(found["tick_hz"], 250, "{found}");
+    assert!(
+        daemon
+            .cli_ok(&["profile", "infer", &shown])
+            .contains("0.400 CPU")
+    );
+    fs::write(&file, "[[1, 2]").unwrap();
+    let refused = daemon.cli(&["profile", "infer", &shown]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        String::from_utf8(refused.stderr)
+            .unwrap()
+            .contains("log.json: a throttle log is")
+    );
+}
