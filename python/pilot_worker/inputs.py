@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
     import socket
-    from typing import Any, BinaryIO, Deque, Dict, Iterable, Iterator, List, Tuple
+    from typing import Any, BinaryIO, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
 
 DESCRIPTORS_MAX = 64
 ANCILLARY_LEN = _socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
@@ -28,12 +28,13 @@ _of_stream: Dict[int, Tuple[int, ...]] = {}
 class Input:
     """One input. It closes its descriptor when nobody refers to it any more."""
 
-    __slots__ = ("name", "kind", "size", "_descriptor")
+    __slots__ = ("name", "kind", "size", "mapped", "_descriptor")
 
     def __init__(self, name: str, kind: str, size: int, descriptor: int) -> None:
         self.name = name
         self.kind = kind  # "memory", "socket" or "body"
         self.size = size  # of memory, bytes; otherwise 0
+        self.mapped: Optional[mmap.mmap] = None  # by the last `map`
         self._descriptor = descriptor
 
     def map(self) -> mmap.mmap:
@@ -42,7 +43,8 @@ class Input:
 
         if self.kind != "memory":
             raise TypeError(f"input {self.name!r} is a {self.kind}: use socket()")
-        return mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
+        self.mapped = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
+        return self.mapped
 
     def socket(self) -> socket.socket:
         """A socket object of its own, to be closed by the caller."""

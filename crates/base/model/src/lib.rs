@@ -18,6 +18,7 @@ pub mod hint;
 pub mod ids;
 pub mod inputs;
 pub mod invocation;
+pub mod invokes;
 pub mod layer;
 pub mod log_line;
 pub mod manifest;
@@ -43,6 +44,7 @@ pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId,
 pub use invocation::{
     CpuTime, FailedInput, HttpRequestHead, InvocationHead, InvocationRecord, Outcome, Transfer,
 };
+pub use invokes::Invokes;
 pub use layer::{Layer, LayerId, MergedLayers};
 pub use policy::Policy;
 pub use ports::BoxFuture;

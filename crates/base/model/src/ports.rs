@@ -4,6 +4,7 @@
 mod build;
 mod control;
 mod engine;
+mod handover;
 mod http;
 mod inputs;
 mod runtime;
@@ -22,6 +23,7 @@ pub use build::{
 };
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
 pub use engine::{Engine, StartError, TemplateMemory};
+pub use handover::{BlankMemory, MemoryFault};
 pub use http::{BodyError, PassedRequest, PassedResponse, StreamedBody};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};

@@ -12,6 +12,7 @@ use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
 use crate::ids::FunctionName;
 use crate::inputs::{self, InputSpec};
+use crate::invokes;
 use crate::layer::{self, Layer};
 use crate::policy::{Policy, PolicySpec};
 use crate::runtime::Runtime;
@@ -93,6 +94,12 @@ pub struct FunctionSpec {
     /// Data that is fetched while the worker starts, by the name that the handler uses.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, InputSpec>,
+    /// The functions that it may invoke: names, or the beginning of names and `*`. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub invokes: Vec<String>,
+    /// It may only invoke functions of its owner. The control API knows it; a request cannot say it.
+    #[serde(skip)]
+    pub invokes_own_only: bool,
 }
 
 /// The `[functions.NAME.scale]` table.
@@ -186,11 +193,11 @@ impl FunctionSpec {
             .map_err(|problem| fail("secrets", problem))?;
         let cors = self.cors.as_ref().map(CorsSpec::check).transpose();
         let cors = cors.map_err(|(key, problem)| fail(key, problem))?;
-        let inputs = inputs::check(
-            &self.inputs,
-            runtime.forks() && interface == Interface::Event,
-        )
-        .map_err(|problem| fail("inputs", problem))?;
+        let is_plain = runtime.forks() && interface == Interface::Event;
+        let inputs =
+            inputs::check(&self.inputs, is_plain).map_err(|problem| fail("inputs", problem))?;
+        let invokes = invokes::check(&self.invokes, self.invokes_own_only, is_plain)
+            .map_err(|problem| fail("invokes", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(
             clippy::cast_possible_truncation,
@@ -217,6 +224,7 @@ impl FunctionSpec {
             secrets,
             cors,
             inputs,
+            invokes,
         })
     }
 

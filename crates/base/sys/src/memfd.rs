@@ -20,12 +20,29 @@ pub fn create(name: &CStr) -> io::Result<File> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
+/// A file of `len` zeros in memory. Nobody can change its length; its content can be sealed later.
+///
+/// # Errors
+/// The kernel's: too many open files; out of memory.
+pub fn create_sized(name: &CStr, len: u64) -> io::Result<File> {
+    let file = create(name)?;
+    file.set_len(len)?;
+    add_seals(file.as_fd(), libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
+    Ok(file)
+}
+
 /// Fixes length and content for ever, for everybody who has the file or will get it.
 ///
 /// # Errors
 /// The kernel's: `EBUSY` while somebody has mapped it for writing.
 pub fn seal(file: BorrowedFd<'_>) -> io::Result<()> {
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
+    add_seals(
+        file,
+        libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL,
+    )
+}
+
+fn add_seals(file: BorrowedFd<'_>, seals: libc::c_int) -> io::Result<()> {
     // SAFETY: integers only.
     let failed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
     if failed == 0 {
@@ -79,6 +96,39 @@ mod tests {
             .read_to_string(&mut text)
             .unwrap();
         assert_eq!(text, "pixels");
+    }
+
+    #[test]
+    fn a_sized_file_keeps_its_length_and_takes_content_until_it_is_sealed() {
+        let file = create_sized(c"test", 6).unwrap();
+        assert!(file.set_len(5).is_err() && file.set_len(7).is_err());
+        file.write_all_at(b"pixels", 0).unwrap();
+        assert!(file.write_at(b"x", 6).is_err());
+        seal(file.as_fd()).unwrap();
+        assert!(file.write_at(b"x", 0).is_err());
+    }
+
+    #[test]
+    fn what_is_mapped_for_writing_cannot_be_sealed() {
+        let file = create_sized(c"test", 4096).unwrap();
+        let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: the kernel chooses the place, and nothing reads or writes it.
+        let mapped = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                read_write,
+                shared,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        assert_ne!(mapped, libc::MAP_FAILED);
+        let refused = seal(file.as_fd()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        // SAFETY: it was mapped above and is not used.
+        assert_eq!(unsafe { libc::munmap(mapped, 4096) }, 0);
+        seal(file.as_fd()).unwrap();
     }
 
     #[test]

@@ -77,6 +77,8 @@ families! {
     runtimes: Levels = RUNTIMES,
     runtime_uses: Counters = RUNTIME_USES,
     runtime_duration: Histograms = RUNTIME_DURATION with durations,
+    handover_buffers: Levels = HANDOVER_BUFFERS,
+    handover_bytes: Levels = HANDOVER_BYTES,
     connections_refused: Counters = CONNECTIONS_REFUSED,
     events_dropped: Counters = EVENTS_DROPPED,
     log_errors: Counter = LOG_ERRORS,
@@ -203,6 +205,13 @@ impl Metrics {
                 .inner()
                 .store(*count, Ordering::Relaxed);
         }
+    }
+
+    /// Sets the gauges of what functions hand to each other: buffers, and their bytes.
+    pub fn set_handed(&self, (buffers, bytes): (u64, u64)) {
+        let set = |levels: &Levels, value| levels.get_or_create(&Vec::new()).set(value);
+        set(&self.families.handover_buffers, buffers);
+        set(&self.families.handover_bytes, bytes);
     }
 
     /// Sets the gauges of the templates, added up by level.

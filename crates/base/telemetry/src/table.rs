@@ -88,6 +88,10 @@ table! {
         "Workers that got a runtime; how is reused, adapted (from a runtime with another key) or started.",
     RUNTIME_DURATION: Histogram "pilot_runtime_duration_seconds" ["how"]
         "Time to get a runtime, without the start of the function itself.",
+    HANDOVER_BUFFERS: Gauge "pilot_handover_buffers" []
+        "Buffers that functions fill for other functions or have handed to them.",
+    HANDOVER_BYTES: Gauge "pilot_handover_bytes" []
+        "Bytes of these buffers; a buffer that several functions get counts once.",
     CONNECTIONS_REFUSED: Counter "pilot_connections_refused_total" ["reason"]
         "Connections that were turned away; reason is listener_full, address_full, too_slow (the request did not arrive in time) or too_many_resets (HTTP/2).",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" ["subscriber"]

@@ -123,12 +123,12 @@ pub(crate) fn assemble(
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
     let data = data_config(&config.data, &config.stores)?;
-    let data = Data::open(data, Arc::clone(&clock)).map_err(anyhow::Error::msg)?;
+    let data = Arc::new(Data::open(data, Arc::clone(&clock)).map_err(anyhow::Error::msg)?);
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
         clock,
-        Arc::new(data),
+        Arc::clone(&data) as _,
         forecaster(),
         pilot_invoke::Limits {
             queue_max: limits.queue,
@@ -155,6 +155,7 @@ pub(crate) fn assemble(
             tokens: Arc::clone(&tokens),
             secrets,
             refused_connections: Arc::new(move || refused_counts.counts().to_vec()),
+            handed: Arc::new(move || data.handed()),
             observations: Arc::clone(&observations),
             metrics,
             templates: Arc::new(move || templates.templates()),

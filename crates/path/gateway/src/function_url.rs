@@ -89,6 +89,7 @@ async fn invoke(
         received: context.received,
         client_context: None,
         trace: Some(context.trace()),
+        chain: None,
     };
     let websocket = match interface {
         Interface::Asgi => Handshake::of(&mut context.head)?,
@@ -150,6 +151,7 @@ fn application_payload(
         body,
         rest,
         websocket: None,
+        data: None,
     }
 }
 

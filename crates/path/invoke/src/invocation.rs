@@ -1,22 +1,24 @@
 //! A running invocation: its stamps, and the record that is published at its end, however it ends.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use pilot_model::hint;
 use pilot_model::ports::{
-    Clock, Done, EventSink, Fetched, Input, InputFault, InputMemory, InputSource,
+    Clock, Done, EventSink, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
 };
 use pilot_model::{
-    CpuTime, Event, FailedInput, Instant, InvocationId, InvocationRecord, Outcome, StartKind,
-    Timeline, Transfer, Version, WorkerId, WorkerOrigin,
+    CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
+    StartKind, Timeline, Transfer, Version, WorkerId, WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools};
 use tokio::sync::Notify;
 use tokio::time::Instant as Deadline;
 
+use crate::calls::Calls;
 use crate::fault::LastOutput;
+use crate::invoker::Invoker;
 use crate::passing::TunnelTraffic;
 use crate::request::Request;
 use crate::response::{Response, ResponseBody};
@@ -29,6 +31,8 @@ pub(crate) struct InvocationContext {
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inputs: Arc<dyn InputSource>,
+    /// For functions that invoke others.
+    pub(crate) invoker: Weak<Invoker>,
     running: AtomicUsize,
     quiet: Notify,
 }
@@ -39,12 +43,14 @@ impl InvocationContext {
         sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
         inputs: Arc<dyn InputSource>,
+        invoker: Weak<Invoker>,
     ) -> Self {
         Self {
             pools,
             sink,
             clock,
             inputs,
+            invoker,
             running: AtomicUsize::new(0),
             quiet: Notify::new(),
         }
@@ -79,6 +85,8 @@ pub(crate) struct Invocation {
     pub(crate) traffic: Option<Arc<TunnelTraffic>>,
     /// The rest of the request's body, until the end.
     pub(crate) upload: Option<Upload>,
+    /// The handler's calls to other functions, until the end.
+    pub(crate) calls: Option<Calls>,
     /// The inputs for the worker, until they are sent.
     pub(crate) inputs: Vec<Input>,
     /// The memory of the inputs, until the end.
@@ -113,6 +121,7 @@ impl Invocation {
             cpu: None,
             traffic: None,
             upload: None,
+            calls: None,
             inputs: Vec::new(),
             input_memory: Vec::new(),
             transfers: Vec::new(),
@@ -136,6 +145,42 @@ impl Invocation {
         self.input_memory = fetched.memory;
         self.transfers = fetched.transfers;
         fetched.fault
+    }
+
+    /// Takes what another function handed over. Returns why there is no invocation, if it cannot be passed on.
+    pub(crate) fn handed(
+        &mut self,
+        (from, memory): (FunctionName, Arc<dyn InputMemory>),
+    ) -> Option<InputFault> {
+        let now = self.now();
+        let (input, from) = ("data".to_owned(), format!("function:{from}"));
+        match memory.input(&input) {
+            Ok(given) => self.inputs.push(given),
+            Err(error) => {
+                return Some(InputFault {
+                    input,
+                    source_text: from,
+                    kind: InputFaultKind::Unavailable,
+                    problem: format!("no descriptor for it: {error}"),
+                });
+            }
+        }
+        self.transfers.push(Transfer {
+            input,
+            from,
+            bytes: memory.bytes(),
+            began: now,
+            ended: now,
+            error: None,
+        });
+        self.input_memory.push(memory);
+        None
+    }
+
+    /// The memory of `inputs`, which were taken from this, by name.
+    pub(crate) fn memory_of(&self, inputs: &[Input]) -> Vec<(String, Arc<dyn InputMemory>)> {
+        let names = inputs.iter().map(|input| input.name.clone());
+        names.zip(self.input_memory.iter().cloned()).collect()
     }
 
     /// The inputs that the worker does not get.
@@ -256,6 +301,7 @@ impl Invocation {
             self.bytes_in += traffic.bytes_in.load(Ordering::Relaxed);
             self.bytes_out += traffic.bytes_out.load(Ordering::Relaxed);
         }
+        self.calls = None;
         self.inputs.clear();
         self.input_memory.clear();
         self.stopped(now);

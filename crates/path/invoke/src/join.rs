@@ -51,7 +51,7 @@ pub(crate) async fn join<E: From<InvokeError>>(
     // A payload that arrived with the head needs no announcement.
     let polled = poll_fn(|cx| Poll::Ready(payload.as_mut().poll(cx))).await;
     let admitted = context.clock.now();
-    let (payload, mut announcement) = match polled {
+    let (mut payload, mut announcement) = match polled {
         Poll::Ready(payload) => (payload?, None),
         Poll::Pending => {
             let announcement = pool.announce(admitted);
@@ -73,6 +73,9 @@ pub(crate) async fn join<E: From<InvokeError>>(
         announcement.get_or_insert_with(|| pool.announce(admitted));
         let inputs = context.inputs.fetch(config, values(config, &payload));
         fault = invocation.fetched(inputs.await);
+    }
+    if let Some(data) = payload.data.take().filter(|_| fault.is_none()) {
+        fault = invocation.handed(data);
     }
     if announcement.is_some() {
         invocation.timeline.inputs_ready = Some(context.clock.now());

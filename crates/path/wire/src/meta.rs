@@ -107,6 +107,7 @@ impl<'a> InputMeta<'a> {
             InputKind::Socket => ("socket", None),
             InputKind::Body => ("body", None),
             InputKind::WebSocket => ("websocket", None),
+            InputKind::Calls => ("calls", None),
         };
         Self {
             name: &input.name,

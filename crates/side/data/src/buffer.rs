@@ -3,6 +3,8 @@
 //! It counts in the budget of all inputs until nobody has it any more, and not only until the invocation has ended: a function that
 //! keeps its inputs has less room for the next ones, and nobody else has.
 
+pub(crate) mod handover;
+
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -100,7 +102,15 @@ impl Buffer {
     }
 }
 
-impl InputMemory for Buffer {}
+impl InputMemory for Buffer {
+    fn bytes(&self) -> u64 {
+        self.len
+    }
+
+    fn input(&self, name: &str) -> io::Result<Input> {
+        Buffer::input(self, name)
+    }
+}
 
 impl Drop for Buffer {
     fn drop(&mut self) {

@@ -9,12 +9,14 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use pilot_model::inputs::{InputConfig, Location, Values, keys};
 use pilot_model::ports::{
-    Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
+    BlankMemory, Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
+    MemoryFault,
 };
-use pilot_model::{BoxFuture, FunctionConfig, Transfer};
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Transfer};
 use pilot_protocols::MemoryBudget;
 use tokio::time::timeout;
 
+use crate::buffer::handover::{Blank, Handed};
 use crate::buffer::{Buffer, HeldBuffers};
 use crate::fetch::{Room, fetch};
 use crate::stores::{self, Store, StoreConfig, StoreError};
@@ -38,6 +40,7 @@ pub struct Data {
     stores: BTreeMap<String, Arc<OpenStore>>,
     memory: MemoryBudget,
     held: Arc<HeldBuffers>,
+    handed: Arc<Handed>,
     input_bytes_max: u64,
     clock: Arc<dyn Clock>,
 }
@@ -70,8 +73,15 @@ impl Data {
             input_bytes_max: config.input_bytes_max.min(memory.share_max() as u64),
             memory,
             held: Arc::default(),
+            handed: Arc::default(),
             clock,
         })
+    }
+
+    /// The buffers that functions hand to each other now, and their bytes.
+    #[must_use]
+    pub fn handed(&self) -> (u64, u64) {
+        self.handed.now()
     }
 
     /// The store of a location, if the function may use it.
@@ -165,6 +175,20 @@ impl InputSource for Data {
             .collect();
         let optional: Vec<bool> = config.inputs.values().map(|input| input.optional).collect();
         Box::pin(gather(fetches, optional))
+    }
+
+    fn blank(
+        &self,
+        function: &FunctionName,
+        len: u64,
+    ) -> BoxFuture<'static, Result<Arc<dyn BlankMemory>, MemoryFault>> {
+        let memory = self.memory.of(function);
+        let (held, handed) = (Arc::clone(&self.held), Arc::clone(&self.handed));
+        let len_max = self.input_bytes_max;
+        Box::pin(async move {
+            let blank = Blank::new(memory, held, handed, len, len_max).await?;
+            Ok(Arc::new(blank) as Arc<dyn BlankMemory>)
+        })
     }
 }
 

@@ -1,10 +1,12 @@
 //! The inputs of an invocation: where they are fetched from, and what comes of it.
 
 use std::fmt::Debug;
+use std::io;
 use std::sync::Arc;
 
-use super::{BoxFuture, Input};
+use super::{BlankMemory, BoxFuture, Input, MemoryFault};
 use crate::config::FunctionConfig;
+use crate::ids::FunctionName;
 use crate::inputs::Values;
 use crate::invocation::Transfer;
 
@@ -18,6 +20,13 @@ pub trait InputSource: Send + Sync + Debug {
 
     /// Begins to fetch all inputs of one invocation. Dropping the future ends that.
     fn fetch(&self, config: &FunctionConfig, values: Values<'_>) -> BoxFuture<'static, Fetched>;
+
+    /// Memory of `len` bytes that a worker of `function` fills, to hand it to another function. It counts as the function's memory.
+    fn blank(
+        &self,
+        function: &FunctionName,
+        len: u64,
+    ) -> BoxFuture<'static, Result<Arc<dyn BlankMemory>, MemoryFault>>;
 }
 
 /// What was fetched.
@@ -34,7 +43,16 @@ pub struct Fetched {
 }
 
 /// The memory of an input. Dropping the last reference gives it back, as soon as no worker has it any more.
-pub trait InputMemory: Send + Sync + Debug {}
+pub trait InputMemory: Send + Sync + Debug {
+    /// Its length, bytes.
+    fn bytes(&self) -> u64;
+
+    /// One more descriptor of it, for a worker: an open file of its own.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    fn input(&self, name: &str) -> io::Result<Input>;
+}
 
 /// Why an input could not be fetched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -102,5 +120,14 @@ impl InputSource for NoInputs {
 
     fn fetch(&self, _: &FunctionConfig, _: Values<'_>) -> BoxFuture<'static, Fetched> {
         Box::pin(std::future::ready(Fetched::default()))
+    }
+
+    fn blank(
+        &self,
+        _: &FunctionName,
+        _: u64,
+    ) -> BoxFuture<'static, Result<Arc<dyn BlankMemory>, MemoryFault>> {
+        let problem = "this daemon has no memory for inputs".to_owned();
+        Box::pin(std::future::ready(Err(MemoryFault::Failed { problem })))
     }
 }

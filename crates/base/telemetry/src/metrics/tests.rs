@@ -89,6 +89,7 @@ fn exercise(metrics: &Metrics, function: &str) {
     metrics.set_runtimes(&RuntimeCounts::default());
     metrics.set_pool(&name(function), &PoolStatus::default());
     metrics.set_templates(&[]);
+    metrics.set_handed((1, 2));
     metrics.set_refused_connections(&[("too_slow", 1)]);
     metrics.events_dropped("metrics");
 }

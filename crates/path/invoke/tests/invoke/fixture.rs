@@ -108,6 +108,7 @@ impl Fixture {
         let payload = Payload {
             rest: None,
             websocket: None,
+            data: None,
             http: Some(head),
             body: Bytes::from_static(b"body"),
         };
@@ -137,6 +138,7 @@ pub(crate) fn request(invoker: &Invoker, version: Arc<Version>) -> Request {
         client_context: None,
         trace: None,
         arn,
+        chain: None,
     }
 }
 

@@ -263,6 +263,7 @@ impl Bench {
                 Arc::new(SecretStore::open(path, key).unwrap())
             },
             refused_connections: Arc::new(|| vec![("too_slow", 7)]),
+            handed: Arc::new(|| (2, 64)),
             observations: Arc::clone(&observations),
             metrics,
             templates: Arc::new(|| {

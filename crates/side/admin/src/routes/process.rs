@@ -83,6 +83,7 @@ fn scrape(admin: &Admin) -> String {
         parts.metrics.set_pool(&function.name, &function.workers);
     }
     parts.metrics.set_templates(&(parts.templates)());
+    parts.metrics.set_handed((parts.handed)());
     parts
         .metrics
         .set_refused_connections(&(parts.refused_connections)());

@@ -10,7 +10,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pilot_model::{FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode};
+use pilot_model::{
+    FunctionConfig, Interface, Invokes, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -35,6 +37,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         secrets,
         cors,
         inputs,
+        invokes,
     } = config;
     let ScaleConfig {
         min,
@@ -65,6 +68,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("secrets", secrets, &BTreeMap::new());
     form.add("cors", cors, &None);
     form.add("inputs", inputs, &BTreeMap::new());
+    form.add("invokes", invokes, &Invokes::default());
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
 }
