@@ -48,6 +48,7 @@ class Calls:
     def __init__(self, fd: int, given: Dict[str, Input]) -> None:
         self.given = given
         self.places = threading.BoundedSemaphore(CALLS_MAX)
+        self.dropped: Deque[int] = deque()  # buffers to be released with the next request
         self._socket = socket.socket(fileno=fd)
         self._writing = threading.Lock()
         self._changed = threading.Condition()  # guards what follows
@@ -60,6 +61,8 @@ class Calls:
 
     def begin(self, body: bytes = b"", **ask: Any) -> int:
         """Sends a request. Returns its id, for `wait`. Closed if the invocation is over."""
+        while self.dropped:
+            self.tell(op="release", buffer=self.dropped.popleft())
         with self._changed:
             number, self._next = self._next, self._next + 1
         self._ask({**ask, "id": number}, body)

@@ -80,9 +80,9 @@ class Buffer:
         self._is_sealed = False
         self._number = 0  # none: it was refused, or released
         self.size = size
-        number = connection.begin(op="buffer", len=size)
-        self._descriptor = _answer(connection, number)["descriptor"]
-        self._number = number
+        answer = _asked(connection, op="buffer", len=size)
+        self._descriptor = answer["descriptor"]
+        self._number = answer["id"]
 
     @property
     def view(self) -> memoryview:
@@ -125,7 +125,9 @@ class Buffer:
         if self._is_sealed:
             return
         self._unmap()
-        _answer(self._calls, self._calls.begin(op="seal", buffer=self._number))
+        if self.size and os.fstat(self._descriptor).st_blocks * 512 < self.size:
+            os.posix_fallocate(self._descriptor, 0, self.size)  # what was not written: zeros
+        _asked(self._calls, op="seal", buffer=self._number)
         self._is_sealed = True
         self._close()
 
@@ -162,7 +164,10 @@ class Buffer:
         self.release()
 
     def __del__(self) -> None:
-        self.release()
+        # It may run in the middle of anything, so it sends nothing itself.
+        self._close()
+        if self._number:
+            self._calls.dropped.append(self._number)
 
     def __repr__(self) -> str:
         return f"Buffer(size={self.size})"
@@ -302,9 +307,10 @@ def _encoded(event: Any) -> bytes:
     return event if isinstance(event, bytes) else json.dumps(event).encode()
 
 
-def _answer(connection: _calls.Calls, number: int) -> Dict[str, Any]:
+def _asked(connection: _calls.Calls, **ask: Any) -> Dict[str, Any]:
+    """The answer to a request that is not refused."""
     try:
-        _, answer, _ = connection.wait((number,))
+        _, answer, _ = connection.wait((connection.begin(**ask),))
     except _calls.Closed:
         raise InvokeError(_OVER) from None
     if answer["end"] == "refused":

@@ -736,7 +736,8 @@ def try_buffer_of_another():
     reasons = set()
     for number in [*range(100), 2**31, 2**32 - 1]:
         for ask in ({"op": "call", "function": "victim", "buffer": number}, {"op": "seal", "buffer": number}):
-            _, answer, _ = calls.wait([calls.begin(b"{}", **ask)])
+            event = b"{}" if ask["op"] == "call" else b""
+            _, answer, _ = calls.wait([calls.begin(event, **ask)])
             reasons.add(answer.get("reason", "done"))
     for name in ("data", "image", ":calls", "", "../data"):
         _, answer, _ = calls.wait([calls.begin(b"{}", op="call", function="victim", input=name)])

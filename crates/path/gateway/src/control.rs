@@ -41,7 +41,8 @@ pub(crate) async fn answer(
     head.extensions.insert(caller);
     let response = (gate.control)(Request::from_parts(head, body)).await;
     if response.status().is_success() {
-        usage.body_was_read();
+        // The handler has read it, or reads it for its response.
+        usage.body_is_streamed();
     }
     Ok(response.map(ReplyBody::Control))
 }

@@ -320,6 +320,7 @@ fn of_memory(fault: &MemoryFault) -> Refusal {
         MemoryFault::TooLarge { .. } => Reason::TooLarge,
         MemoryFault::NoRoom { .. } => Reason::NoRoom,
         MemoryFault::StillMapped => Reason::StillMapped,
+        MemoryFault::NotWhole => Reason::Invalid,
         MemoryFault::Failed { .. } => Reason::Unavailable,
     };
     Refusal::new(reason, fault.to_string())

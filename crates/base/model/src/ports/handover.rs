@@ -12,7 +12,8 @@ pub trait BlankMemory: Send + Sync + Debug {
     /// while it is being sealed.
     fn descriptor(&self) -> Option<Arc<OwnedFd>>;
 
-    /// Ends writing, for everybody who has a descriptor. It can be tried again after [`MemoryFault::StillMapped`].
+    /// Ends writing, for everybody who has a descriptor. It can be tried again after [`MemoryFault::StillMapped`] and
+    /// [`MemoryFault::NotWhole`].
     fn seal(self: Arc<Self>) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>>;
 }
 
@@ -37,6 +38,11 @@ pub enum MemoryFault {
          handed over"
     )]
     StillMapped,
+    /// Not all of it was written.
+    #[error(
+        "parts of the buffer have no memory: write all of it, or have the kernel allocate it (posix_fallocate), before it is handed over"
+    )]
+    NotWhole,
     /// The kernel's error.
     #[error("{problem}")]
     Failed {

@@ -95,7 +95,7 @@ mod tests {
     /// Memory that only counts its references: they are those of `alive`.
     #[derive(Debug)]
     struct Fake {
-        alive: Arc<()>,
+        _alive: Arc<()>,
         number: u64,
     }
 
@@ -160,7 +160,7 @@ mod tests {
                         prop_assert_eq!(has_room, !model.contains_key(&number) && model.len() < BUFFERS_MAX);
                         if has_room {
                             serial += 1;
-                            buffers.insert(number, Arc::new(Fake { alive: Arc::clone(&alive), number: serial }));
+                            buffers.insert(number, Arc::new(Fake { _alive: Arc::clone(&alive), number: serial }));
                             model.insert(number, (serial, false));
                         }
                     }

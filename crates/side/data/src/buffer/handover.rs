@@ -136,11 +136,17 @@ impl Blank {
             let problem = "the buffer is sealed already".to_owned();
             return Err(MemoryFault::Failed { problem });
         };
+        if !is_whole(&still.file, still.buffer.len).map_err(failed)? {
+            return Err(MemoryFault::NotWhole);
+        }
         memfd::seal(still.file.as_fd()).map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => MemoryFault::StillMapped,
             _ => failed(error),
         })?;
-        fill_holes(&still.file, still.buffer.len).map_err(failed)?;
+        // It may have made a hole in the meantime. Now it cannot any more, and nobody gets this buffer.
+        if !is_whole(&still.file, still.buffer.len).map_err(failed)? {
+            return Err(MemoryFault::NotWhole);
+        }
         let Some(Open {
             buffer, counted, ..
         }) = open.take()
@@ -171,15 +177,11 @@ impl BlankMemory for Blank {
     }
 }
 
-/// Fills what the worker has not written with zeros of the daemon. Otherwise a page would be made when a worker of the target reads it,
-/// and count as memory of that worker.
-fn fill_holes(file: &OwnedFd, len: u64) -> io::Result<()> {
+/// Whether every page is there. A page that is missing would be made when a worker of the target reads it, and count as memory of that
+/// worker. The daemon makes none: that is work for the function's own CPU time.
+fn is_whole(file: &OwnedFd, len: u64) -> io::Result<bool> {
     let file = File::from(file.try_clone()?);
-    if file.metadata()?.blocks().saturating_mul(BLOCK_LEN) >= len {
-        return Ok(());
-    }
-    let len = i64::try_from(len).map_err(io::Error::other)?;
-    Ok(nix::fcntl::posix_fallocate(&file, 0, len)?)
+    Ok(file.metadata()?.blocks().saturating_mul(BLOCK_LEN) >= len)
 }
 
 fn failed(error: io::Error) -> MemoryFault {
@@ -273,13 +275,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_worker_left_out_is_there_and_is_the_daemons() {
+    async fn a_buffer_with_holes_is_refused_until_it_is_filled() {
         let world = World::new(LEN_MAX);
         let blank = world.blank(1024 * KIB).await.unwrap();
         let worker = worker_of(&blank);
-        assert_eq!(worker.metadata().unwrap().blocks(), 0);
-        let _sealed = blank.seal().await.unwrap();
-        assert_eq!(worker.metadata().unwrap().blocks() * BLOCK_LEN, 1024 * KIB);
+        worker.write_all_at(b"x", 512 * KIB).unwrap();
+        let refused = Arc::clone(&blank).seal().await.unwrap_err();
+        assert_eq!(refused, MemoryFault::NotWhole);
+        worker.write_all_at(&[7; 1 << 20], 0).unwrap();
+        blank.seal().await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
@@ -290,7 +294,10 @@ mod tests {
             assert_eq!(world.handed.now(), (1, 2048 * KIB));
             let worker = worker_of(&blank);
             match sealed {
-                true => drop(blank.seal().await.unwrap()),
+                true => {
+                    worker.write_all_at(&[7; 2 << 20], 0).unwrap();
+                    drop(blank.seal().await.unwrap());
+                }
                 false => drop(blank),
             }
             assert_eq!(world.handed.now(), (0, 0));
