@@ -20,7 +20,8 @@ pub fn create(name: &CStr) -> io::Result<File> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
-/// A file of `len` zeros in memory. Nobody can change its length; its content can be sealed later.
+/// A file of `len` zeros in memory. Nobody can change its length; its content can be sealed later. [`is_used_elsewhere`] notices who has
+/// this descriptor.
 ///
 /// # Errors
 /// The kernel's: too many open files; out of memory.
@@ -28,7 +29,10 @@ pub fn create_sized(name: &CStr, len: u64) -> io::Result<File> {
     let file = create(name)?;
     file.set_len(len)?;
     add_seals(file.as_fd(), libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
-    Ok(file)
+    // Opened again: the kernel does not count the descriptor of memfd_create(2) as a writer (`alloc_file` in fs/file_table.c), so
+    // [`is_used_elsewhere`] would not notice it.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    File::options().read(true).write(true).open(path)
 }
 
 /// Fixes length and content for ever, for everybody who has the file or will get it.
@@ -137,6 +141,13 @@ mod tests {
         assert!(!is_used_elsewhere(ours.as_fd()));
         let theirs = reopen(ours.as_fd()).unwrap();
         assert!(is_used_elsewhere(ours.as_fd()));
+        drop(theirs);
+        assert!(!is_used_elsewhere(ours.as_fd()));
+        let writer = create_sized(c"test", 4096).unwrap();
+        let ours = reopen(writer.as_fd()).unwrap();
+        let theirs = writer.try_clone().unwrap();
+        drop(writer);
+        assert!(is_used_elsewhere(ours.as_fd()), "it can still be written");
         drop(theirs);
         assert!(!is_used_elsewhere(ours.as_fd()));
     }
