@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A chain of two functions on one node: data by reference, and the same through Redis on the same machine (Truffle, section III).
+"""A chain of two functions on one node: data by reference, and through Redis on the same machine (Truffle, section III).
 
     bench/truffle/chain.py [--binary target/debug/pilot] [--rounds 10] [--json FILE]
 
 Each round measures every way with 1 KB and with 128 MB, one after the other. The time is that of the whole call of the second
 function, measured in the first one, warm: from data that is in the memory of the first function to an answer of the second one,
-which has it and, where the row says so, has read a byte of every page. `reference: ...` are ways to hand it over:
-a buffer that the first function has filled, an input of the first function, or bytes, which are copied into a buffer. Redis gets
-plain SET and GET over loopback without persistence, from a client that copies nothing more than once.
+which has it and, where the row says so, has read a byte of every page. The ways to hand it over by reference: a buffer that the
+first function has filled, an input of the first function, or bytes, which are copied into a buffer. Redis gets plain SET and
+GET over loopback without persistence, from a client that copies nothing more than once.
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ def report(samples: dict[str, dict[str, list[float]]], options: argparse.Namespa
     if options.json:
         made = {
             "what": "chain",
-            "binary": str(options.binary),
+            "binary": options.binary.name,
             "rounds": options.rounds,
-            "machine": {"kernel": platform.release(), "cpus": os.cpu_count()},
+            "machine": {"kernel": platform.release(), "cpus": os.cpu_count(), "load_average": os.getloadavg()},
             "rows": rows,
             "raw_ms": samples,
         }
