@@ -78,12 +78,15 @@ impl InputSource for Memories {
     }
 }
 
+/// The memory of one call: name and length.
+type Inputs = Vec<(String, u64)>;
+
 /// The worker of `first`, which never returns; `next` does what the test says.
 struct World {
     engine: Arc<FakeEngine>,
     socket: UnixStream,
-    /// What `next` was given with each call: name and length.
-    given: Arc<Mutex<Vec<Vec<(String, u64)>>>>,
+    /// What `next` was given with each call.
+    given: Arc<Mutex<Vec<Inputs>>>,
     _invoker: Arc<Invoker>,
 }
 
@@ -96,7 +99,7 @@ impl World {
         let source = Arc::new(Memories);
         let invoker = Invoker::new(engine.clone(), sink, clock, source, |_| None, limits);
         let (sender, mut sockets) = tokio::sync::mpsc::unbounded_channel();
-        let given = Arc::<Mutex<Vec<Vec<(String, u64)>>>>::default();
+        let given = Arc::<Mutex<Vec<Inputs>>>::default();
         let seen = Arc::clone(&given);
         engine.serve(move |call| {
             let socket = call
