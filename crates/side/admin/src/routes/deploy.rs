@@ -109,7 +109,7 @@ fn may_invoke(grant: &Grant, spec: &mut FunctionSpec) -> Result<(), Failure> {
     spec.invokes_own_only = grant.owner.is_some() && !grant.is_admin();
     let is_for_all = grant.functions.is_empty();
     let refused = spec.invokes.iter().find(|entry| match entry.contains('*') {
-        true => !grant.is_admin() && !(grant.has(Role::Invoke) && is_for_all),
+        true => !(grant.is_admin() || grant.has(Role::Invoke) && is_for_all),
         false => !grant.permits(Role::Invoke, entry),
     });
     let Some(entry) = refused else {
