@@ -1,5 +1,6 @@
 """Pilotlight's Python worker: a process that serves invocations, and the template it is forked from.
 
-This package is not a library for functions: user code never imports it, and only the daemon starts it.
+This package is not a library for functions: user code imports only `pilotlight` of it (`sdk.py`), and only
+the daemon starts it.
 `crates/path/wire/PROTOCOL.md` defines its protocol.
 """

@@ -131,6 +131,10 @@ def decode_meta(stream: int, text: bytes) -> Dict[str, Any]:
     meta: Dict[str, Any] = _scan(text.decode(), 0)[0]
     if "inputs" in meta:
         meta["inputs"] = inputs.take(stream, meta["inputs"])
+        if ":calls" in meta["inputs"]:
+            from . import calls
+
+            calls.begin(meta)
     return meta
 
 

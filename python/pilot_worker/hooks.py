@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Hook = Tuple[Callable[..., Any], Tuple[Any, ...], "dict[str, Any]"]
 
 NAME = "snapshot_restore_py"
+SDK_NAME = "pilotlight"  # sdk.py, which is imported when a function imports it
 
 
 def offer() -> None:
@@ -77,16 +78,20 @@ def _make_module() -> types.ModuleType:
 
 
 class _Finder:
-    """Finder and loader of this one module. It is the last finder, so an installed package has priority."""
+    """Finder and loader of this module and of `pilotlight`. It is the last finder, so an installed package has priority."""
 
     def find_spec(
         self, name: str, path: Optional[Sequence[str]] = None, target: Optional[types.ModuleType] = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
-        if name != NAME:
+        if name not in (NAME, SDK_NAME):
             return None
         return importlib.machinery.ModuleSpec(name, self, origin="pilotlight")  # type: ignore[arg-type]
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        if spec.name == SDK_NAME:
+            from . import sdk
+
+            return sdk.module()
         return _make_module()
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -31,13 +31,14 @@ _of_stream: Dict[int, Tuple[int, ...]] = {}
 class Input:
     """One input. It closes its descriptor when nobody refers to it any more."""
 
-    __slots__ = ("name", "kind", "size", "store", "_descriptor", "_view")
+    __slots__ = ("name", "kind", "size", "store", "mapped", "_descriptor", "_view")
 
     def __init__(self, name: str, kind: str, size: int, descriptor: int, store: Optional[Dict[str, Any]] = None) -> None:
         self.name = name
         self.kind = kind  # "memory", "socket" or "body"
         self.size = size  # of memory, bytes; otherwise 0
         self.store: Any = store  # where it is, as clients of its store name it (PROTOCOL.md), or None
+        self.mapped: Optional[mmap.mmap] = None  # by the last `map`
         self._descriptor = descriptor
         self._view: Optional[memoryview] = None
 
@@ -47,7 +48,8 @@ class Input:
 
         if self.kind != "memory":
             raise TypeError(f"input {self.name!r} is a {self.kind}: use socket()")
-        return mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
+        self.mapped = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
+        return self.mapped
 
     def view(self) -> memoryview:
         """The memory as a view, always the same one."""

@@ -26,6 +26,7 @@ mod fidelity;
 mod forecast;
 mod full_disk;
 mod handler;
+mod handover;
 mod healing;
 mod http2;
 mod invoke_api;

@@ -63,8 +63,12 @@ impl Ground {
         // The victim's secrets are also a secret's value: a variable and a file. The hostile ones have a file of their own.
         set_secret(&daemon, "victims", VICTIMS_SECRET);
         set_secret(&daemon, "own", "the hostile function's own");
-        let own = json!({"secrets": {"OWN": {"secret": "own", "file": "own"}}});
-        let spawned = json!({"template": "off", "secrets": own["secrets"]});
+        let own = json!({
+            "secrets": {"OWN": {"secret": "own", "file": "own"}},
+            "invokes": ["victim"],
+        });
+        let mut spawned = own.clone();
+        spawned["template"] = json!("off");
         let victim = format!("{HOSTILE}\nSECRET = \"{VICTIMS_SECRET}\"\n");
         daemon.upload_code(
             "victim",

@@ -683,6 +683,76 @@ def try_tmp_list():
     return [bool(seen), seen]
 
 
+def try_hold_buffer(seconds):
+    import pilotlight
+
+    with pilotlight.buffer(1 << 20) as held:
+        held.write(b"another's")
+        held.seal()
+        time.sleep(seconds)
+    return [False, ""]
+
+
+def try_write_after_handover():
+    """Keeps every way to the memory that a process can have, and tries each after the hand-over."""
+    import mmap
+
+    import pilotlight
+
+    buffer = pilotlight.buffer(1 << 16)
+    buffer.write(b"handed over")
+    own = os.dup(buffer._descriptor)
+    try:
+        again = os.open(f"/proc/self/fd/{own}", os.O_RDWR)
+        return [True, f"opened again for writing: {again}"]
+    except OSError as error:
+        seen = [error.strerror]
+    pilotlight.invoke("victim", {"try": "tmp_list"}, data=buffer)
+    ways = {
+        "write": lambda: os.pwrite(own, b"changed", 0),
+        "map": lambda: mmap.mmap(own, 1 << 16),
+        "shrink": lambda: os.ftruncate(own, 1),
+        "grow": lambda: os.ftruncate(own, 1 << 20),
+        "allocate": lambda: os.posix_fallocate(own, 1 << 16, 4096),
+        "punch": lambda: punch(own),
+        "open": lambda: os.open(f"/proc/self/fd/{own}", os.O_RDWR),
+    }
+    escaped = False
+    for name, way in ways.items():
+        try:
+            way()
+            seen.append(f"{name} worked")
+            escaped = True
+        except (OSError, ValueError) as error:
+            seen.append(f"{name}: {error}")
+    with mmap.mmap(own, 1 << 16, prot=mmap.PROT_READ) as view:
+        escaped = escaped or view[:11] != b"handed over"
+    return [escaped, seen]
+
+
+def punch(descriptor):
+    """Makes a hole: FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (fallocate(2))."""
+    if libc.fallocate(descriptor, 3, ctypes.c_long(0), ctypes.c_long(4096)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def try_buffer_of_another():
+    """Names every likely buffer, and inputs, in calls that it may make."""
+    import pilotlight
+
+    calls = pilotlight.invoke.__globals__["_calls"].current()
+    reasons = set()
+    for number in [*range(100), 2**31, 2**32 - 1]:
+        for ask in ({"op": "call", "function": "victim", "buffer": number}, {"op": "seal", "buffer": number}):
+            event = b"{}" if ask["op"] == "call" else b""
+            _, answer, _ = calls.wait([calls.begin(event, **ask)])
+            reasons.add(answer.get("reason", "done"))
+    for name in ("data", "image", ":calls", "", "../data"):
+        _, answer, _ = calls.wait([calls.begin(b"{}", op="call", function="victim", input=name)])
+        reasons.add(answer.get("reason", "done"))
+    return [reasons != {"NotFound"}, sorted(reasons)]
+
+
 def try_tmp_fill(limit_mb):
     written = 0
     block = b"x" * (1 << 20)

@@ -57,7 +57,34 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             },
         ));
     }
+    attempts.extend(handed_over());
     attempts.extend(between_workers());
+    attempts
+}
+
+fn handed_over() -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    for worker in ["hostile", "spawned"] {
+        attempts.push(Attempt::new(
+            format!("{worker}: cannot write to a buffer after its hand-over"),
+            move |ground| ground.holds(worker, "write_after_handover", json!([])),
+        ));
+        attempts.push(Attempt::new(
+            format!("{worker}: cannot name a buffer of another invocation"),
+            move |ground| {
+                std::thread::scope(|scope| {
+                    let other = scope.spawn(|| ground.ask(worker, "hold_buffer", json!([2.0])));
+                    pilot_harness::eventually("the other one has a buffer", || {
+                        let metrics = ground.daemon.get("/metrics").text();
+                        metrics.contains("pilot_handover_buffers 1").then_some(())
+                    });
+                    let verdict = ground.holds(worker, "buffer_of_another", json!([]));
+                    other.join().unwrap();
+                    verdict
+                })
+            },
+        ));
+    }
     attempts
 }
 

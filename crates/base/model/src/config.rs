@@ -10,6 +10,7 @@ use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::cors::Cors;
 use crate::ids::FunctionName;
 use crate::inputs::{InputConfig, Scheme};
+use crate::invokes::Invokes;
 use crate::layer::Layer;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
@@ -65,6 +66,9 @@ pub struct FunctionConfig {
     /// Its inputs by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, InputConfig>,
+    /// The functions that it may invoke.
+    #[serde(default, skip_serializing_if = "Invokes::is_empty")]
+    pub invokes: Invokes,
     /// Whether a request may name further inputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inputs_by_request: bool,

@@ -94,6 +94,8 @@ pub enum TransferWay {
     Shared,
     /// They were here, and the store said that the object has not changed.
     Cached,
+    /// From another function of this node, which handed them over.
+    Handed,
 }
 
 impl TransferWay {
@@ -104,6 +106,7 @@ impl TransferWay {
             Self::Fetched => "fetched",
             Self::Shared => "shared",
             Self::Cached => "cached",
+            Self::Handed => "handed",
         }
     }
 

@@ -19,6 +19,7 @@ pub mod hint;
 pub mod ids;
 pub mod inputs;
 pub mod invocation;
+pub mod invokes;
 pub mod layer;
 pub mod log_line;
 pub mod manifest;
@@ -45,6 +46,7 @@ pub use invocation::{
     CpuTime, FailedInput, HttpRequestHead, InvocationHead, InvocationRecord, Outcome, Transfer,
     TransferWay,
 };
+pub use invokes::Invokes;
 pub use layer::{Layer, LayerId, MergedLayers};
 pub use policy::Policy;
 pub use ports::BoxFuture;

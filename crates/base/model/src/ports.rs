@@ -5,6 +5,7 @@ mod build;
 mod control;
 mod costs;
 mod engine;
+mod handover;
 mod http;
 mod inputs;
 mod runtime;
@@ -24,6 +25,7 @@ pub use build::{
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
 pub use costs::{CostError, Costs, UsageRows};
 pub use engine::{Engine, StartError, TemplateMemory};
+pub use handover::{BlankMemory, MemoryFault};
 pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};

@@ -12,6 +12,7 @@ use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
 use crate::ids::FunctionName;
 use crate::inputs::{self, InputSpec};
+use crate::invokes;
 use crate::layer::{self, Layer};
 use crate::policy::{Policy, PolicySpec};
 use crate::runtime::Runtime;
@@ -106,6 +107,12 @@ pub struct FunctionSpec {
     /// Whether clients of stores (boto3, redis-py, the AWS SDK for JavaScript) answer from the inputs. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drop_ins: Option<bool>,
+    /// The functions that it may invoke: names, or the beginning of names and `*`. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub invokes: Vec<String>,
+    /// It may only invoke functions of its owner. The control API knows it; a request cannot say it.
+    #[serde(skip)]
+    pub invokes_own_only: bool,
 }
 
 /// The `[functions.NAME.scale]` table.
@@ -201,9 +208,11 @@ impl FunctionSpec {
         let cors = cors.map_err(|(key, problem)| fail(key, problem))?;
         let inputs = inputs::check(&self.inputs, runtime.no_inputs(), runtime.forks())
             .map_err(|problem| fail("inputs", problem))?;
-        let takes_requested = runtime.forks() && interface == Interface::Event;
-        let inputs_by_request = inputs::check_by_request(self.inputs_by_request, takes_requested)
+        let is_plain = runtime.forks() && interface == Interface::Event;
+        let inputs_by_request = inputs::check_by_request(self.inputs_by_request, is_plain)
             .map_err(|problem| fail("inputs_by_request", problem))?;
+        let invokes = invokes::check(&self.invokes, self.invokes_own_only, is_plain)
+            .map_err(|problem| fail("invokes", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(
             clippy::cast_possible_truncation,
@@ -232,6 +241,7 @@ impl FunctionSpec {
             inputs,
             inputs_by_request,
             drop_ins: self.drop_ins.unwrap_or(true),
+            invokes,
         })
     }
 

@@ -43,12 +43,33 @@ pub fn create_executable(name: &CStr) -> io::Result<File> {
 /// `MFD_EXEC` of `linux/memfd.h`.
 const MFD_EXEC: libc::c_uint = 0x10;
 
+/// A file of `len` zeros in memory. Nobody can change its length; its content can be sealed later. [`is_used_elsewhere`] notices who has
+/// this descriptor.
+///
+/// # Errors
+/// The kernel's: too many open files; out of memory.
+pub fn create_sized(name: &CStr, len: u64) -> io::Result<File> {
+    let file = create(name)?;
+    file.set_len(len)?;
+    add_seals(file.as_fd(), libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
+    // Opened again: the kernel does not count the descriptor of memfd_create(2) as a writer (`alloc_file` in fs/file_table.c), so
+    // [`is_used_elsewhere`] would not notice it.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    File::options().read(true).write(true).open(path)
+}
+
 /// Fixes length and content for ever, for everybody who has the file or will get it.
 ///
 /// # Errors
 /// The kernel's: `EBUSY` while somebody has mapped it for writing.
 pub fn seal(file: BorrowedFd<'_>) -> io::Result<()> {
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
+    add_seals(
+        file,
+        libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL,
+    )
+}
+
+fn add_seals(file: BorrowedFd<'_>, seals: libc::c_int) -> io::Result<()> {
     // SAFETY: integers only.
     let failed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
     if failed == 0 {
@@ -105,11 +126,51 @@ mod tests {
     }
 
     #[test]
+    fn a_sized_file_keeps_its_length_and_takes_content_until_it_is_sealed() {
+        let file = create_sized(c"test", 6).unwrap();
+        assert!(file.set_len(5).is_err() && file.set_len(7).is_err());
+        file.write_all_at(b"pixels", 0).unwrap();
+        assert!(file.write_at(b"x", 6).is_err());
+        seal(file.as_fd()).unwrap();
+        assert!(file.write_at(b"x", 0).is_err());
+    }
+
+    #[test]
+    fn what_is_mapped_for_writing_cannot_be_sealed() {
+        let file = create_sized(c"test", 4096).unwrap();
+        let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: the kernel chooses the place, and nothing reads or writes it.
+        let mapped = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                read_write,
+                shared,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        assert_ne!(mapped, libc::MAP_FAILED);
+        let refused = seal(file.as_fd()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        // SAFETY: it was mapped above and is not used.
+        assert_eq!(unsafe { libc::munmap(mapped, 4096) }, 0);
+        seal(file.as_fd()).unwrap();
+    }
+
+    #[test]
     fn it_is_known_whether_somebody_else_has_the_file() {
         let ours = reopen(create(c"test").unwrap().as_fd()).unwrap();
         assert!(!is_used_elsewhere(ours.as_fd()));
         let theirs = reopen(ours.as_fd()).unwrap();
         assert!(is_used_elsewhere(ours.as_fd()));
+        drop(theirs);
+        assert!(!is_used_elsewhere(ours.as_fd()));
+        let writer = create_sized(c"test", 4096).unwrap();
+        let ours = reopen(writer.as_fd()).unwrap();
+        let theirs = writer.try_clone().unwrap();
+        drop(writer);
+        assert!(is_used_elsewhere(ours.as_fd()), "it can still be written");
         drop(theirs);
         assert!(!is_used_elsewhere(ours.as_fd()));
     }

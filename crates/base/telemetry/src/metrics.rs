@@ -26,7 +26,8 @@ use crate::table::{self, Row};
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
 type Counters = Family<Labels, Counter>;
-type Levels = Family<Labels, Gauge<u64, AtomicU64>>;
+type Level = Gauge<u64, AtomicU64>;
+type Levels = Family<Labels, Level>;
 type Seconds = Counter<f64, AtomicU64>;
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 
@@ -78,6 +79,8 @@ families! {
     runtime_uses: Counters = RUNTIME_USES,
     runtime_duration: Histograms = RUNTIME_DURATION with durations,
     certificate_ends: Levels = CERTIFICATE_ENDS,
+    handover_buffers: Level = HANDOVER_BUFFERS,
+    handover_bytes: Level = HANDOVER_BYTES,
     connections_refused: Counters = CONNECTIONS_REFUSED,
     events_dropped: Counters = EVENTS_DROPPED,
     log_errors: Counter = LOG_ERRORS,
@@ -216,6 +219,12 @@ impl Metrics {
                 .inner()
                 .store(*count, Ordering::Relaxed);
         }
+    }
+
+    /// Sets the gauges of what functions hand to each other: buffers, and their bytes.
+    pub fn set_handed(&self, (buffers, bytes): (u64, u64)) {
+        self.families.handover_buffers.set(buffers);
+        self.families.handover_bytes.set(bytes);
     }
 
     /// Sets the gauges of the templates, added up by level.

@@ -90,6 +90,10 @@ table! {
         "Time to get a runtime, without the start of the function itself.",
     CERTIFICATE_ENDS: Gauge "pilot_tls_certificate_expiry_timestamp_seconds" ["key"]
         "When the certificate of a listener ends, in seconds since 1970-01-01 (the earliest end in its chain); key is the configuration's key that names its file.",
+    HANDOVER_BUFFERS: Gauge "pilot_handover_buffers" []
+        "Buffers that functions fill for other functions or have handed to them.",
+    HANDOVER_BYTES: Gauge "pilot_handover_bytes" []
+        "Bytes of these buffers; a buffer that several functions get counts once.",
     CONNECTIONS_REFUSED: Counter "pilot_connections_refused_total" ["reason"]
         "Connections that were turned away; reason is listener_full, address_full, too_slow (the request did not arrive in time) or too_many_resets (HTTP/2).",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" ["subscriber"]

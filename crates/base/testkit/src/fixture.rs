@@ -11,7 +11,7 @@ use pilot_model::ports::Call;
 use pilot_model::runtime::python::PythonRuntime;
 use pilot_model::{
     Environment, EnvironmentId, FunctionConfig, FunctionName, HttpRequestHead, Interface,
-    InvocationHead, InvocationId, Network, Policy, Python, Reuse, Runtime, ScaleConfig,
+    InvocationHead, InvocationId, Invokes, Network, Policy, Python, Reuse, Runtime, ScaleConfig,
     TemplateMode, Version, VersionId,
 };
 
@@ -85,6 +85,7 @@ pub fn config(name: &str) -> FunctionConfig {
         inputs: BTreeMap::new(),
         inputs_by_request: false,
         drop_ins: true,
+        invokes: Invokes::default(),
     }
 }
 

@@ -125,12 +125,12 @@ pub(crate) fn assemble(
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
     let data = data_config(&config.data, &config.stores, &config.data_dir)?;
-    let data = Data::open(data, Arc::clone(&clock)).map_err(anyhow::Error::msg)?;
+    let data = Arc::new(Data::open(data, Arc::clone(&clock)).map_err(anyhow::Error::msg)?);
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
         clock,
-        Arc::new(data),
+        Arc::clone(&data) as _,
         forecaster(),
         pilot_invoke::Limits {
             queue_max: limits.queue,
@@ -160,6 +160,7 @@ pub(crate) fn assemble(
             secrets,
             certificates: ends_of(&certificates),
             refused_connections: Arc::new(move || refused_counts.counts().to_vec()),
+            handed: Arc::new(move || data.handed()),
             observations: Arc::clone(&observations),
             costs: Arc::new(meter),
             metrics,

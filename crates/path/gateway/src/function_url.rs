@@ -92,6 +92,7 @@ async fn invoke(
         received: context.received,
         client_context: None,
         trace: Some(context.trace()),
+        chain: None,
     };
     let websocket = match interface {
         Interface::Asgi => Handshake::of(&mut context.head)?,
@@ -153,6 +154,7 @@ fn application_payload(
         body,
         rest,
         websocket: None,
+        data: None,
     }
 }
 

@@ -84,6 +84,7 @@ pub(crate) async fn invoke(
         received: context.received,
         client_context,
         trace: Some(context.trace()),
+        chain: None,
     };
     let payload = async {
         let body = context.read_body().await?;

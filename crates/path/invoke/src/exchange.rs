@@ -7,7 +7,7 @@
 use std::io;
 use std::mem::take;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -17,9 +17,10 @@ use pilot_model::ports::{
 };
 use pilot_model::{HttpRequestHead, Interface, InvocationHead, Outcome};
 use pilot_pool::Lease;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
 use crate::body::{HttpBody, Streaming};
+use crate::calls::{Caller, Calls};
 use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
 use crate::request::{Payload, Request};
@@ -47,11 +48,18 @@ pub(crate) async fn exchange(
         invocation.begins();
     }
     let is_websocket = payload.websocket.is_some();
-    let inputs = match inputs(payload.rest, payload.websocket, &mut invocation) {
+    let sent = inputs(payload.rest, payload.websocket, &mut invocation).and_then(|mut sent| {
+        if let Some((calls, input)) = calls(&request, &head, &invocation, &sent)? {
+            invocation.calls = Some(calls);
+            sent.push(input);
+        }
+        Ok(sent)
+    });
+    let inputs = match sent {
         Ok(inputs) => inputs,
         Err(error) => {
             let fault = WorkerFault::Protocol {
-                problem: format!("pass on the request's body: {error}"),
+                problem: format!("pass on the request's body or inputs: {error}"),
                 output: Bytes::new(),
             };
             let failure = Failure::fault(&request.id, &fault);
@@ -126,17 +134,47 @@ fn head_of(
     http: Option<HttpRequestHead>,
     invocation: &Invocation,
 ) -> InvocationHead {
-    let config = &request.version.config;
     InvocationHead {
         id: request.id.clone(),
         version: request.version.number,
-        deadline_unix_ms: unix_ms(SystemTime::now() + config.timeout),
+        deadline_unix_ms: unix_ms(SystemTime::now() + time_left(request)),
         arn: take(&mut request.arn),
         client_context: request.client_context.take(),
         trace: request.trace.take(),
         failed_inputs: invocation.failed_inputs(),
         http,
     }
+}
+
+/// How long the handler may run: its timeout, and no longer than the function that waits for it.
+fn time_left(request: &Request) -> Duration {
+    let timeout = request.version.config.timeout;
+    request.chain.map_or(timeout, |chain| {
+        timeout.min(chain.deadline.saturating_duration_since(Deadline::now()))
+    })
+}
+
+/// The handler's way to invoke other functions, if it may invoke some.
+fn calls(
+    request: &Request,
+    head: &InvocationHead,
+    invocation: &Invocation,
+    inputs: &[Input],
+) -> io::Result<Option<(Calls, Input)>> {
+    if request.version.config.invokes.is_empty() {
+        return Ok(None);
+    }
+    let context = invocation.context();
+    let caller = Caller {
+        invoker: Weak::clone(&context.invoker),
+        source: Arc::clone(&context.inputs),
+        version: Arc::clone(&request.version),
+        depth: request.chain.map_or(1, |chain| chain.depth),
+        deadline: Deadline::now() + time_left(request),
+        trace: head.trace.clone(),
+        inputs: invocation.memory_of(inputs),
+    };
+    Calls::start(caller).map(Some)
 }
 
 /// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, and the messages of a WebSocket.

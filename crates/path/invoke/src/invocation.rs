@@ -1,25 +1,28 @@
 //! A running invocation: its stamps, and the record that is published at its end, however it ends.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use pilot_model::hint;
 use pilot_model::inputs::Values;
 use pilot_model::ports::{
-    Clock, Done, EventSink, Fetched, Input, InputFault, InputMemory, InputSource, PassedInputs,
-    PassedRequest,
+    Clock, Done, EventSink, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
+    PassedInputs, PassedRequest,
 };
 use pilot_model::{
-    CpuTime, Event, FailedInput, Instant, InvocationId, InvocationRecord, Outcome, StartKind,
-    Timeline, Transfer, Version, WorkerId, WorkerOrigin,
+    CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
+    StartKind, Timeline, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools};
 use tokio::sync::Notify;
 use tokio::time::Instant as Deadline;
 
+use crate::calls::Calls;
 use crate::fault::LastOutput;
+use crate::invoker::Invoker;
 use crate::passing::TunnelTraffic;
 use crate::request::Request;
 use crate::response::{Response, ResponseBody};
@@ -32,6 +35,8 @@ pub(crate) struct InvocationContext {
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inputs: Arc<dyn InputSource>,
+    /// For functions that invoke others.
+    pub(crate) invoker: Weak<Invoker>,
     running: AtomicUsize,
     quiet: Notify,
 }
@@ -42,12 +47,14 @@ impl InvocationContext {
         sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
         inputs: Arc<dyn InputSource>,
+        invoker: Weak<Invoker>,
     ) -> Self {
         Self {
             pools,
             sink,
             clock,
             inputs,
+            invoker,
             running: AtomicUsize::new(0),
             quiet: Notify::new(),
         }
@@ -82,6 +89,8 @@ pub(crate) struct Invocation {
     pub(crate) traffic: Option<Arc<TunnelTraffic>>,
     /// The rest of the request's body, until the end.
     pub(crate) upload: Option<Upload>,
+    /// The handler's calls to other functions, until the end.
+    pub(crate) calls: Option<Calls>,
     /// The inputs for the worker, until they are sent.
     pub(crate) inputs: Vec<Input>,
     /// The memory of the inputs, until the end.
@@ -116,6 +125,7 @@ impl Invocation {
             cpu: None,
             traffic: None,
             upload: None,
+            calls: None,
             inputs: Vec::new(),
             input_memory: Vec::new(),
             transfers: Vec::new(),
@@ -135,9 +145,9 @@ impl Invocation {
 
     /// Takes what was fetched. Returns why there is no invocation, if a required input is missing.
     pub(crate) fn fetched(&mut self, fetched: Fetched) -> Option<InputFault> {
-        self.inputs = fetched.inputs;
-        self.input_memory = fetched.memory;
-        self.transfers = fetched.transfers;
+        self.inputs.extend(fetched.inputs);
+        self.input_memory.extend(fetched.memory);
+        self.transfers.extend(fetched.transfers);
         fetched.fault
     }
 
@@ -156,7 +166,10 @@ impl Invocation {
             headers: Some(&headers),
             environment: &config.environment,
         };
-        let fetched = self.context.inputs.fetch(config, values).await;
+        let inputs = Arc::clone(&self.context.inputs);
+        // Only the function names inputs of such requests.
+        let requested = BTreeMap::new();
+        let fetched = inputs.fetch(config, &requested, values).await;
         let fault = self.fetched(fetched);
         self.timeline.inputs_ready = Some(self.now());
         let inputs = PassedInputs {
@@ -165,6 +178,43 @@ impl Invocation {
         };
         passed.extensions_mut().insert(inputs);
         fault
+    }
+
+    /// Takes what another function handed over. Returns why there is no invocation, if it cannot be passed on.
+    pub(crate) fn handed(
+        &mut self,
+        (from, memory): (FunctionName, Arc<dyn InputMemory>),
+    ) -> Option<InputFault> {
+        let now = self.now();
+        let (input, from) = ("data".to_owned(), format!("function:{from}"));
+        match memory.input(&input) {
+            Ok(given) => self.inputs.push(given),
+            Err(error) => {
+                return Some(InputFault {
+                    input,
+                    source_text: from,
+                    kind: InputFaultKind::Unavailable,
+                    problem: format!("no descriptor for it: {error}"),
+                });
+            }
+        }
+        self.transfers.push(Transfer {
+            input,
+            from,
+            bytes: memory.bytes(),
+            began: now,
+            ended: now,
+            error: None,
+            way: TransferWay::Handed,
+        });
+        self.input_memory.push(memory);
+        None
+    }
+
+    /// The memory of `inputs`, which were taken from this, by name.
+    pub(crate) fn memory_of(&self, inputs: &[Input]) -> Vec<(String, Arc<dyn InputMemory>)> {
+        let names = inputs.iter().map(|input| input.name.clone());
+        names.zip(self.input_memory.iter().cloned()).collect()
     }
 
     /// The inputs that the worker does not get.
@@ -285,6 +335,7 @@ impl Invocation {
             self.bytes_in += traffic.bytes_in.load(Ordering::Relaxed);
             self.bytes_out += traffic.bytes_out.load(Ordering::Relaxed);
         }
+        self.calls = None;
         self.inputs.clear();
         self.input_memory.clear();
         self.stopped(now);

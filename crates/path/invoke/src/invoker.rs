@@ -1,6 +1,6 @@
 //! `Invoker`: the interface for the gateway and the control side. It knows the live version of each name.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -62,9 +62,15 @@ impl Invoker {
                 workers_max: limits.workers_max,
             },
         );
-        Arc::new(Self {
+        Arc::new_cyclic(|invoker| Self {
             engine,
-            context: Arc::new(InvocationContext::new(pools, sink, clock, inputs)),
+            context: Arc::new(InvocationContext::new(
+                pools,
+                sink,
+                clock,
+                inputs,
+                Weak::clone(invoker),
+            )),
             limits,
             functions: ArcSwap::default(),
             change: Mutex::new(()),

@@ -51,7 +51,7 @@ pub(crate) async fn join<E: From<InvokeError>>(
     // A payload that arrived with the head needs no announcement.
     let polled = poll_fn(|cx| Poll::Ready(payload.as_mut().poll(cx))).await;
     let admitted = context.clock.now();
-    let (payload, mut announcement) = match polled {
+    let (mut payload, mut announcement) = match polled {
         Poll::Ready(payload) => (payload?, None),
         Poll::Pending => {
             let announcement = pool.announce(admitted);
@@ -67,11 +67,15 @@ pub(crate) async fn join<E: From<InvokeError>>(
     }
     let mut invocation = Invocation::new(context, request, admitted);
     invocation.bytes_in = bytes as u64;
+    let handed = payload.data.take();
+    let not_handed = handed.and_then(|data| invocation.handed(data));
     let wanted = Wanted {
         request,
         values: values(&request.version.config, &payload),
     };
-    let lease = if wanted.nothing() || context.inputs.overlaps() {
+    let lease = if let Some(fault) = not_handed {
+        Err(NotReady::Input(fault))
+    } else if wanted.nothing() || context.inputs.overlaps() {
         if !wanted.nothing() {
             announcement.get_or_insert_with(|| pool.announce(admitted));
         }

@@ -5,6 +5,7 @@
 //! ([`Invoker::pass`]). It contains no code for sockets or processes.
 
 mod body;
+mod calls;
 mod error;
 mod exchange;
 mod fault;
@@ -24,5 +25,5 @@ pub use error::{InvokeError, ThrottleReason};
 pub use invoker::Invoker;
 pub use limits::Limits;
 pub use passing::{PassedBody, Tunnel, TunnelEnd, TunnelTraffic};
-pub use request::{Payload, Request};
+pub use request::{Chain, Payload, Request};
 pub use response::{Response, ResponseBody};

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilot_model::inputs::InputConfig;
-use pilot_model::ports::StreamedBody;
-use pilot_model::{HttpRequestHead, Instant, InvocationId, Version};
+use pilot_model::ports::{InputMemory, StreamedBody};
+use pilot_model::{FunctionName, HttpRequestHead, Instant, InvocationId, Version};
+use tokio::time::Instant as Deadline;
 
 /// One request to one version. The version comes from [`Invoker::find`](crate::Invoker::find).
 #[derive(Debug)]
@@ -26,6 +27,17 @@ pub struct Request {
     pub arn: String,
     /// Inputs that the request names, in addition to those that the function declares.
     pub inputs: BTreeMap<String, InputConfig>,
+    /// The function that invokes this one. `None`: a client does.
+    pub chain: Option<Chain>,
+}
+
+/// The functions that wait for an invocation.
+#[derive(Debug, Clone, Copy)]
+pub struct Chain {
+    /// The place of this invocation in the chain; the one that a client invoked is 1.
+    pub depth: u32,
+    /// When the function that waits for this one is ended.
+    pub deadline: Deadline,
 }
 
 /// The input of the handler.
@@ -39,6 +51,8 @@ pub struct Payload {
     pub rest: Option<StreamedBody>,
     /// The worker's end of a WebSocket's messages, for an ASGI application. The timeout then ends with the head of the answer.
     pub websocket: Option<OwnedFd>,
+    /// What another function hands over, and which function: the input `data`.
+    pub data: Option<(FunctionName, Arc<dyn InputMemory>)>,
 }
 
 impl Payload {
@@ -50,6 +64,7 @@ impl Payload {
             body: json,
             rest: None,
             websocket: None,
+            data: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Only the codec: bytes in, values out. No I/O, no descriptors.
 
+pub mod calls;
 pub mod control;
 pub mod frame;
 pub mod meta;

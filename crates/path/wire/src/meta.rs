@@ -137,6 +137,7 @@ impl<'a> InputMeta<'a> {
             InputKind::Socket => ("socket", None),
             InputKind::Body => ("body", None),
             InputKind::WebSocket => ("websocket", None),
+            InputKind::Calls => ("calls", None),
         };
         // Without it, the worker's clients ask the store.
         let store = input.object.as_deref().and_then(|object| {

@@ -54,6 +54,8 @@ pub struct AdminParts {
     pub certificates: Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>,
     /// How many connections were turned away, by reason.
     pub refused_connections: Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>,
+    /// The buffers that functions hand to each other, and their bytes.
+    pub handed: Arc<dyn Fn() -> (u64, u64) + Send + Sync>,
     /// Counts and logs of invocations.
     pub observations: Arc<Observations>,
     /// Usage records of invocations, and what they would have cost.

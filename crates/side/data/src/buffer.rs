@@ -304,7 +304,15 @@ impl Use {
     }
 }
 
-impl InputMemory for Use {}
+impl InputMemory for Use {
+    fn bytes(&self) -> u64 {
+        self.len()
+    }
+
+    fn input(&self, name: &str) -> io::Result<Input> {
+        Use::input(self, name)
+    }
+}
 
 impl Drop for Use {
     fn drop(&mut self) {

@@ -297,7 +297,7 @@ impl Filling {
 }
 
 /// What a buffer of so many bytes counts.
-fn counted(len: u64) -> usize {
+pub(crate) fn counted(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX).max(COUNTED_MIN)
 }
 

@@ -8,6 +8,7 @@ mod buffer;
 mod buffers;
 mod cache;
 mod flight;
+mod handover;
 mod index;
 mod memory;
 mod source;

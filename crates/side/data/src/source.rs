@@ -9,7 +9,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use pilot_model::inputs::{InputConfig, Location, Values, keys};
 use pilot_model::ports::{
-    Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
+    BlankMemory, Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
+    MemoryFault,
 };
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Transfer, TransferWay};
 use tokio::time::timeout;
@@ -18,6 +19,7 @@ use crate::buffer::Use;
 use crate::buffers::{Buffers, HeldBuffers};
 use crate::cache::Cache;
 use crate::flight::fetch;
+use crate::handover::{Blank, Handed};
 use crate::index::{Index, ObjectId};
 use crate::memory::{Memory, SpillConfig};
 use crate::stores::{self, Store, StoreConfig, StoreError};
@@ -50,6 +52,7 @@ pub struct DataConfig {
 pub struct Data {
     stores: BTreeMap<String, Arc<OpenStore>>,
     buffers: Arc<Buffers>,
+    handed: Arc<Handed>,
     overlaps: bool,
     drop_ins: bool,
     clock: Arc<dyn Clock>,
@@ -87,10 +90,17 @@ impl Data {
         Ok(Self {
             stores,
             buffers: Arc::new(buffers),
+            handed: Arc::default(),
             overlaps: config.overlaps,
             drop_ins: config.drop_ins,
             clock,
         })
+    }
+
+    /// The buffers that functions hand to each other now, and their bytes.
+    #[must_use]
+    pub fn handed(&self) -> (u64, u64) {
+        self.handed.now()
     }
 
     /// The store of a location, if the function may use it.
@@ -191,6 +201,19 @@ impl InputSource for Data {
 
     fn overlaps(&self) -> bool {
         self.overlaps
+    }
+
+    fn blank(
+        &self,
+        function: &FunctionName,
+        len: u64,
+    ) -> BoxFuture<'static, Result<Arc<dyn BlankMemory>, MemoryFault>> {
+        let (buffers, handed) = (Arc::clone(&self.buffers), Arc::clone(&self.handed));
+        let function = function.clone();
+        Box::pin(async move {
+            let blank = Blank::new(&buffers, &handed, &function, len).await?;
+            Ok(Arc::new(blank) as Arc<dyn BlankMemory>)
+        })
     }
 }
 

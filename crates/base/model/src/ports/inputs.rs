@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::io;
 use std::sync::Arc;
 
-use super::{BoxFuture, Input};
+use super::{BlankMemory, BoxFuture, Input, MemoryFault};
 use crate::config::FunctionConfig;
+use crate::ids::FunctionName;
 use crate::inputs::{InputConfig, Values};
 use crate::invocation::Transfer;
 
@@ -30,6 +32,13 @@ pub trait InputSource: Send + Sync + Debug {
     fn overlaps(&self) -> bool {
         true
     }
+
+    /// Memory of `len` bytes that a worker of `function` fills, to hand it to another function. It counts as the function's memory.
+    fn blank(
+        &self,
+        function: &FunctionName,
+        len: u64,
+    ) -> BoxFuture<'static, Result<Arc<dyn BlankMemory>, MemoryFault>>;
 }
 
 /// What was fetched.
@@ -46,7 +55,16 @@ pub struct Fetched {
 }
 
 /// The memory of an input. Dropping the last reference gives it back, as soon as no worker has it any more.
-pub trait InputMemory: Send + Sync + Debug {}
+pub trait InputMemory: Send + Sync + Debug {
+    /// Its length, bytes.
+    fn bytes(&self) -> u64;
+
+    /// One more descriptor of it, for a worker: an open file of its own.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    fn input(&self, name: &str) -> io::Result<Input>;
+}
 
 /// Why an input could not be fetched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -119,5 +137,14 @@ impl InputSource for NoInputs {
         _: Values<'_>,
     ) -> BoxFuture<'static, Fetched> {
         Box::pin(std::future::ready(Fetched::default()))
+    }
+
+    fn blank(
+        &self,
+        _: &FunctionName,
+        _: u64,
+    ) -> BoxFuture<'static, Result<Arc<dyn BlankMemory>, MemoryFault>> {
+        let problem = "this daemon has no memory for inputs".to_owned();
+        Box::pin(std::future::ready(Err(MemoryFault::Failed { problem })))
     }
 }

@@ -185,6 +185,8 @@ pub enum InputKind {
     Body,
     /// A stream socket with the messages of a WebSocket (the same place).
     WebSocket,
+    /// A stream socket over which the handler invokes other functions (the same place).
+    Calls,
 }
 
 /// The result of an exchange.

@@ -144,6 +144,9 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
         let optional = if input.optional { " (optional)" } else { "" };
         line("input", format!("{name} from {}{optional}", input.from));
     }
+    if !config.invokes.is_empty() {
+        line("invokes", config.invokes.names.join(", "));
+    }
     for (key, value) in &config.environment {
         match value.as_str() {
             HIDDEN => line("variable", key.clone()),

@@ -71,6 +71,7 @@ pub(super) fn fetches_of_header(header: &str) -> Vec<Fetch> {
         let way = match parts.iter().find(|(name, _)| *name == "desc") {
             Some((_, "cached")) => TransferWay::Cached,
             Some((_, "shared")) => TransferWay::Shared,
+            Some((_, "handed")) => TransferWay::Handed,
             _ => TransferWay::Fetched,
         };
         Some(Fetch {

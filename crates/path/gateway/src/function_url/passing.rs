@@ -54,6 +54,7 @@ pub(super) async fn call(
         received: context.received,
         client_context: None,
         trace: Some(trace),
+        chain: None,
     };
     let response = invoker
         .pass(call, request)

@@ -109,6 +109,7 @@ impl Fixture {
         let payload = Payload {
             rest: None,
             websocket: None,
+            data: None,
             http: Some(head),
             body: Bytes::from_static(b"body"),
         };
@@ -139,6 +140,7 @@ pub(crate) fn request(invoker: &Invoker, version: Arc<Version>) -> Request {
         trace: None,
         arn,
         inputs: BTreeMap::new(),
+        chain: None,
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod fixture;
 
+mod calls;
 mod cold_and_warm;
 mod failures;
 mod forecasts;

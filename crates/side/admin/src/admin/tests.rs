@@ -295,6 +295,7 @@ impl Bench {
             },
             certificates: Arc::new(Vec::new),
             refused_connections: Arc::new(|| vec![("too_slow", 7)]),
+            handed: Arc::new(|| (2, 64)),
             observations: Arc::clone(&observations),
             costs: Arc::new(FakeCosts),
             metrics,

@@ -13,7 +13,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
-use pilot_model::access::{Caller, Grant};
+use pilot_model::access::{Caller, Grant, Role};
 use pilot_model::api::{ApiError, DeployEvent};
 use pilot_model::deployment::{DeployError, Progress};
 use pilot_model::size::Size;
@@ -70,6 +70,7 @@ pub(crate) async fn deploy(
     // Again, because the function may have got an owner while the upload arrived.
     owns(&admin, grant, &name).await?;
     super::secrets::resolve(&admin, grant, &name, &mut upload.spec)?;
+    may_invoke(grant, &mut upload.spec)?;
     // And once more when its turn has come: another deployment of the same name may be before it.
     let only_of = grant.owner.clone().filter(|_| !grant.is_admin());
     // Waits while too many archives are unpacked. The semaphore is never closed, so this is never an error.
@@ -100,6 +101,29 @@ fn owner(
         )),
         wanted => Ok(grant.owner.clone().or(wanted)),
     }
+}
+
+/// What a function may invoke is at most what its deployer may: a limited token names no others, and one that has an owner stays with
+/// the functions of this owner.
+fn may_invoke(grant: &Grant, spec: &mut FunctionSpec) -> Result<(), Failure> {
+    spec.invokes_own_only = grant.owner.is_some() && !grant.is_admin();
+    let is_for_all = grant.functions.is_empty();
+    let refused = spec.invokes.iter().find(|entry| match entry.contains('*') {
+        true => !(grant.is_admin() || grant.has(Role::Invoke) && is_for_all),
+        false => !grant.permits(Role::Invoke, entry),
+    });
+    let Some(entry) = refused else {
+        return Ok(());
+    };
+    Err(Failure::new(
+        "forbidden",
+        format!(
+            "the token '{}' may not invoke '{}', so a function that it deploys may not either: remove it from the key invokes, or deploy \
+             with a token that has the role 'invoke' for it",
+            grant.name,
+            entry.escape_debug().take(100).collect::<String>()
+        ),
+    ))
 }
 
 fn no_caller() -> Failure {

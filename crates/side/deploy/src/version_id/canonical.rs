@@ -10,7 +10,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pilot_model::{FunctionConfig, Interface, Network, Reuse, Runtime, ScaleConfig, TemplateMode};
+use pilot_model::{
+    FunctionConfig, Interface, Invokes, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -37,6 +39,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         inputs,
         inputs_by_request,
         drop_ins,
+        invokes,
     } = config;
     let ScaleConfig {
         min,
@@ -69,6 +72,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("inputs", inputs, &BTreeMap::new());
     form.add("inputs_by_request", *inputs_by_request, false);
     form.add("drop_ins", *drop_ins, true);
+    form.add("invokes", invokes, &Invokes::default());
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
 }

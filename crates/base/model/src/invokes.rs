@@ -1,0 +1,165 @@
+//! Which functions a function may invoke: the key `invokes`. By default none.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::FunctionConfig;
+use crate::ids::FunctionName;
+
+/// The functions that a function may invoke.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Invokes {
+    /// Names, or the beginning of names and `*`.
+    pub names: Vec<String>,
+    /// Only functions of the same owner: it was deployed with a token that is for one owner.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_only: bool,
+}
+
+impl Invokes {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Whether one of the entries names this function.
+    #[must_use]
+    pub fn names(&self, function: &str) -> bool {
+        self.names
+            .iter()
+            .any(|entry| match entry.strip_suffix('*') {
+                Some(beginning) => function.starts_with(beginning),
+                None => function == entry,
+            })
+    }
+}
+
+impl FunctionConfig {
+    /// Whether this function may invoke `target`.
+    ///
+    /// # Errors
+    /// Why not, and what to change.
+    pub fn may_invoke(&self, target: &Self) -> Result<(), String> {
+        let (name, target_name) = (&self.name, &target.name);
+        if !self.invokes.names(target_name.as_str()) {
+            return Err(not_named(name, target_name.as_str()));
+        }
+        if self.invokes.own_only && self.owner() != target.owner() {
+            return Err(format!(
+                "function '{name}' may not invoke '{target_name}': it was deployed with a token for the owner '{}', and '{target_name}' \
+                 has another owner",
+                self.owner()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The message for a function that is not in the list.
+#[must_use]
+pub fn not_named(caller: &FunctionName, target: &str) -> String {
+    let target: String = target.escape_debug().take(100).collect();
+    format!(
+        "function '{caller}' may not invoke '{target}': add it to invokes of [functions.{caller}] in pilot.toml and deploy again"
+    )
+}
+
+/// Checks the list. `can_invoke`: the runtime and the interface have a way to invoke.
+pub(crate) fn check(names: &[String], own_only: bool, can_invoke: bool) -> Result<Invokes, String> {
+    if names.is_empty() {
+        return Ok(Invokes::default());
+    }
+    if !can_invoke {
+        return Err(
+            "needs runtime = \"python\" and interface = \"event\": no other function can invoke others yet"
+                .to_owned(),
+        );
+    }
+    if names.len() > NAMES_MAX {
+        return Err(format!(
+            "has {} entries, may have at most {NAMES_MAX}",
+            names.len()
+        ));
+    }
+    for entry in names {
+        let beginning = entry.strip_suffix('*');
+        let is_all = beginning == Some("");
+        if !is_all && beginning.unwrap_or(entry).parse::<FunctionName>().is_err() {
+            return Err(format!(
+                "has '{}': an entry is a function's name, or the beginning of names and *",
+                entry.escape_debug().take(100).collect::<String>()
+            ));
+        }
+    }
+    Ok(Invokes {
+        names: names.to_vec(),
+        own_only,
+    })
+}
+
+/// Maximum number of entries.
+const NAMES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::FunctionSpec;
+
+    fn config(name: &str, toml: &str) -> Result<FunctionConfig, String> {
+        let toml = format!("handler = \"a.b\"\n{toml}");
+        let spec: FunctionSpec = toml::from_str(&toml).map_err(|error| error.to_string())?;
+        let config = spec.check(&name.parse().unwrap());
+        config.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_function_invokes_what_it_names_and_by_default_nothing() {
+        let named = config("first", "invokes = [\"next\", \"team-*\"]").unwrap();
+        let none = config("first", "").unwrap();
+        for (target, may) in [
+            ("next", true),
+            ("team-a", true),
+            ("next2", false),
+            ("tea", false),
+        ] {
+            let target = config(target, "").unwrap();
+            assert_eq!(named.may_invoke(&target).is_ok(), may, "{}", target.name);
+            let problem = none.may_invoke(&target).unwrap_err();
+            assert!(
+                problem.contains("add it to invokes of [functions.first]"),
+                "{problem}"
+            );
+        }
+        let all = config("first", "invokes = [\"*\"]").unwrap();
+        assert!(all.may_invoke(&none).is_ok());
+    }
+
+    #[test]
+    fn a_token_for_one_owner_stays_with_its_owner() {
+        let mut caller = config("first", "invokes = [\"*\"]\nowner = \"us\"").unwrap();
+        let ours = config("ours", "owner = \"us\"").unwrap();
+        let theirs = config("theirs", "owner = \"them\"").unwrap();
+        assert!(caller.may_invoke(&theirs).is_ok());
+        caller.invokes.own_only = true;
+        assert!(caller.may_invoke(&ours).is_ok());
+        let problem = caller.may_invoke(&theirs).unwrap_err();
+        assert!(problem.contains("for the owner 'us'"), "{problem}");
+    }
+
+    #[test]
+    fn a_bad_entry_names_itself() {
+        for (toml, problem) in [
+            ("invokes = [\"a b\"]", "functions.first.invokes: has 'a b'"),
+            ("invokes = [\"a*b\"]", "has 'a*b'"),
+            ("invokes = [\"\"]", "has ''"),
+            (
+                "invokes = [\"x\"]\ninterface = \"wsgi\"",
+                "needs runtime = \"python\" and interface = \"event\"",
+            ),
+        ] {
+            let found = config("first", toml).unwrap_err();
+            assert!(found.contains(problem), "{found}");
+        }
+    }
+}

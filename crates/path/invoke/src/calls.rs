@@ -1,0 +1,332 @@
+//! Calls from a handler to other functions, with data handed over by reference. A task of the invocation serves the daemon's end of a
+//! socket; the worker's end goes to the worker with the call.
+//!
+//! The daemon makes the memory and gives the worker a descriptor; none comes from it. Everything here ends with the invocation: buffers,
+//! and calls that still run. The handler's own timeout therefore bounds every call. A handler that does not read its answers, or
+//! breaks the protocol, loses this socket and nothing else.
+
+mod buffers;
+mod target;
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pilot_model::Version;
+use pilot_model::ports::{Input, InputKind, InputMemory, InputSource, MemoryFault};
+use pilot_sys::seqpacket;
+use pilot_wire::calls::{self, Answer, Ask, End, Lengths, Reason, Refusal};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant as Deadline, timeout};
+
+use crate::invoker::Invoker;
+use buffers::Buffers;
+use target::{Call, Data};
+
+/// Most functions in a chain, the first one included.
+pub(crate) const CALL_DEPTH_MAX: u32 = 16;
+
+/// Most calls of one invocation at a time. The next request waits in the socket.
+const CALLS_MAX: usize = 16;
+
+/// Memory for the events of one invocation's calls, KiB: the longest event fits.
+const EVENTS_KIB_MAX: usize = calls::BODY_LEN_MAX as usize / 1024;
+
+/// How long a handler may leave its answers unread, once the socket is full.
+const UNREAD_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// The calling invocation.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) invoker: Weak<Invoker>,
+    pub(crate) source: Arc<dyn InputSource>,
+    pub(crate) version: Arc<Version>,
+    /// Its place in the chain, from 1.
+    pub(crate) depth: u32,
+    pub(crate) deadline: Deadline,
+    pub(crate) trace: Option<String>,
+    /// Its inputs, which it may hand on.
+    pub(crate) inputs: Vec<(String, Arc<dyn InputMemory>)>,
+}
+
+/// The calls of an invocation. Dropping it ends them.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    task: AbortHandle,
+}
+
+impl Calls {
+    /// Returns the worker's end too.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub(crate) fn start(caller: Caller) -> io::Result<(Self, Input)> {
+        let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
+        let ours = StdUnixStream::from(ours);
+        ours.set_nonblocking(true)?;
+        let ours = UnixStream::from_std(ours)?;
+        let name = caller.version.config.name.clone();
+        let task = tokio::spawn(async move {
+            if let Err(error) = serve(caller, ours).await {
+                tracing::debug!(function = %name, %error, "the calls of an invocation ended");
+            }
+        });
+        let input = Input {
+            // No declared input can have this name.
+            name: ":calls".to_owned(),
+            kind: InputKind::Calls,
+            descriptor: Arc::new(theirs),
+            object: None,
+        };
+        let task = task.abort_handle();
+        Ok((Self { task }, input))
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// An answer that is to be sent, with what it holds until then.
+#[derive(Debug)]
+struct Reply {
+    answer: Answer,
+    body: Bytes,
+    descriptor: Option<Arc<OwnedFd>>,
+    _held: Option<OwnedSemaphorePermit>,
+}
+
+impl Reply {
+    fn done(id: u32) -> Self {
+        Self::new(id, End::Done, Bytes::new())
+    }
+
+    fn refused(id: u32, refusal: Refusal) -> Self {
+        Self::new(id, End::Refused(refusal), Bytes::new())
+    }
+
+    fn new(id: u32, end: End, body: Bytes) -> Self {
+        Self {
+            answer: Answer {
+                id,
+                descriptor: false,
+                end,
+            },
+            body,
+            descriptor: None,
+            _held: None,
+        }
+    }
+}
+
+/// Serves until the worker closes its end or breaks the protocol. Reading and writing do not wait for each other.
+async fn serve(caller: Caller, socket: UnixStream) -> io::Result<()> {
+    let (reader, writer) = socket.into_split();
+    let (replies, queue) = mpsc::channel(CALLS_MAX);
+    let serving = Serving {
+        caller: Arc::new(caller),
+        reader,
+        replies,
+        buffers: Buffers::default(),
+        calls: JoinSet::new(),
+        places: Arc::new(Semaphore::new(CALLS_MAX)),
+        events: Arc::new(Semaphore::new(EVENTS_KIB_MAX)),
+    };
+    tokio::select! {
+        ended = serving.run() => ended,
+        ended = write(queue, writer) => ended,
+    }
+}
+
+/// The reading side.
+struct Serving {
+    caller: Arc<Caller>,
+    reader: OwnedReadHalf,
+    replies: mpsc::Sender<Reply>,
+    buffers: Buffers,
+    /// Aborted when this is dropped.
+    calls: JoinSet<()>,
+    /// One for each call, until its answer is sent.
+    places: Arc<Semaphore>,
+    /// One for each KiB of an event, until its call has ended.
+    events: Arc<Semaphore>,
+}
+
+impl Serving {
+    async fn run(mut self) -> io::Result<()> {
+        while let Some(lengths) = self.lengths().await? {
+            let mut meta = vec![0; lengths.meta as usize];
+            self.reader.read_exact(&mut meta).await?;
+            let ask = calls::ask(&meta).map_err(invalid)?;
+            if lengths.body > 0 && !matches!(ask, Ask::Call { .. }) {
+                return Err(invalid("only a call has a body"));
+            }
+            let reply = match ask {
+                Ask::Buffer { id, len } => self.make(id, len).await,
+                Ask::Seal { id, buffer } => match self.seal(buffer).await {
+                    Ok(()) => Reply::done(id),
+                    Err(refusal) => Reply::refused(id, refusal),
+                },
+                Ask::Release { buffer } => {
+                    self.buffers.release(buffer);
+                    continue;
+                }
+                Ask::Call {
+                    id,
+                    function,
+                    buffer,
+                    input,
+                } => {
+                    let data = self.data(buffer, input.as_deref());
+                    self.call(id, function, data, lengths.body).await?;
+                    continue;
+                }
+            };
+            self.replies.send(reply).await.map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    /// The next header; `None` at the end.
+    async fn lengths(&mut self) -> io::Result<Option<Lengths>> {
+        let mut header = [0; calls::HEADER_LEN];
+        match self.reader.read_exact(&mut header).await {
+            Ok(_) => Ok(Some(Lengths::decode(header).map_err(invalid)?)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn make(&mut self, id: u32, len: u64) -> Reply {
+        if let Err(refusal) = self.buffers.has_room_for(id) {
+            return Reply::refused(id, refusal);
+        }
+        let function = &self.caller.version.config.name;
+        match self.caller.source.blank(function, len).await {
+            Err(fault) => Reply::refused(id, of_memory(&fault)),
+            Ok(blank) => {
+                let mut reply = Reply::done(id);
+                reply.descriptor = blank.descriptor();
+                reply.answer.descriptor = reply.descriptor.is_some();
+                self.buffers.insert(id, blank);
+                reply
+            }
+        }
+    }
+
+    async fn seal(&mut self, buffer: u32) -> Result<(), Refusal> {
+        let slot = self.buffers.find(buffer)?;
+        let sealed = slot.blank().seal().await;
+        slot.fill(sealed.map_err(|fault| of_memory(&fault))?);
+        Ok(())
+    }
+
+    fn data(&self, buffer: Option<u32>, input: Option<&str>) -> Result<Option<Data>, Refusal> {
+        match (buffer, input) {
+            (None, None) => Ok(None),
+            (Some(buffer), None) => Ok(Some(Data::Buffer(self.buffers.find(buffer)?))),
+            (None, Some(name)) => {
+                let mut inputs = self.caller.inputs.iter();
+                let found = inputs.find(|(known, _)| known == name);
+                let Some((_, memory)) = found else {
+                    let problem = "this invocation has no such input";
+                    return Err(Refusal::new(Reason::NotFound, problem));
+                };
+                Ok(Some(Data::Input(Arc::clone(memory))))
+            }
+            (Some(_), Some(_)) => {
+                let problem = "a call takes a buffer or an input, not both";
+                Err(Refusal::new(Reason::Invalid, problem))
+            }
+        }
+    }
+
+    /// Reads the event and begins the call.
+    async fn call(
+        &mut self,
+        id: u32,
+        function: String,
+        data: Result<Option<Data>, Refusal>,
+        event_len: u32,
+    ) -> io::Result<()> {
+        while self.calls.try_join_next().is_some() {}
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        let place = place.map_err(io::Error::other)?;
+        let memory = Arc::clone(&self.events).acquire_many_owned(event_len.div_ceil(1024));
+        let memory = memory.await.map_err(io::Error::other)?;
+        let mut event = vec![0; event_len as usize];
+        self.reader.read_exact(&mut event).await?;
+        let (caller, replies) = (Arc::clone(&self.caller), self.replies.clone());
+        self.calls.spawn(async move {
+            let (end, body) = match data {
+                Err(refusal) => (End::Refused(refusal), Bytes::new()),
+                Ok(data) => {
+                    let event = event.into();
+                    let call = Call {
+                        function,
+                        event,
+                        data,
+                    };
+                    target::invoke(&caller, call).await
+                }
+            };
+            drop(memory);
+            let reply = Reply {
+                _held: Some(place),
+                ..Reply::new(id, end, body)
+            };
+            // An error means that nobody reads answers any more.
+            let _ = replies.send(reply).await;
+        });
+        Ok(())
+    }
+}
+
+/// The writing side.
+async fn write(mut queue: mpsc::Receiver<Reply>, mut writer: OwnedWriteHalf) -> io::Result<()> {
+    while let Some(reply) = queue.recv().await {
+        let sent = timeout(UNREAD_TIME_MAX, send(&reply, &mut writer)).await;
+        sent.map_err(|_| io::Error::other("its answers are not read"))??;
+    }
+    Ok(())
+}
+
+async fn send(reply: &Reply, writer: &mut OwnedWriteHalf) -> io::Result<()> {
+    let body_len = u32::try_from(reply.body.len()).map_err(io::Error::other)?;
+    let message = calls::answer(&reply.answer, body_len);
+    let mut rest = &message[..];
+    if let Some(descriptor) = &reply.descriptor {
+        let socket: &UnixStream = (*writer).as_ref();
+        let parts = [IoSlice::new(&message)];
+        let with_it = [descriptor.as_fd()];
+        let send = || seqpacket::send_stream(socket.as_fd(), &parts, &with_it);
+        let sent = socket.async_io(Interest::WRITABLE, send).await?;
+        rest = rest.get(sent..).unwrap_or_default();
+    }
+    writer.write_all(rest).await?;
+    writer.write_all(&reply.body).await
+}
+
+fn of_memory(fault: &MemoryFault) -> Refusal {
+    let reason = match fault {
+        MemoryFault::TooLarge { .. } => Reason::TooLarge,
+        MemoryFault::NoRoom { .. } => Reason::NoRoom,
+        MemoryFault::StillMapped => Reason::StillMapped,
+        MemoryFault::NotWhole => Reason::Invalid,
+        MemoryFault::Failed { .. } => Reason::Unavailable,
+    };
+    Refusal::new(reason, fault.to_string())
+}
+
+fn invalid(problem: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.to_string())
+}

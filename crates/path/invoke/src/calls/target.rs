@@ -1,0 +1,167 @@
+//! One call of another function: may it be called, and what came of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilot_model::invokes::not_named;
+use pilot_model::ports::InputMemory;
+use pilot_model::{Interface, InvocationId, Version};
+use pilot_wire::calls::{End, Reason, Refusal};
+use serde_json::value::RawValue;
+
+use super::buffers::Slot;
+use super::{CALL_DEPTH_MAX, Caller};
+use crate::error::InvokeError;
+use crate::invoker::Invoker;
+use crate::request::{Chain, Payload, Request};
+use crate::response::ResponseBody;
+
+/// What is called.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) function: String,
+    pub(super) event: Bytes,
+    pub(super) data: Option<Data>,
+}
+
+/// The data that goes along.
+#[derive(Debug)]
+pub(super) enum Data {
+    /// A buffer, which may still be filled.
+    Buffer(Arc<Slot>),
+    /// An input of the caller.
+    Input(Arc<dyn InputMemory>),
+}
+
+/// The name of the input that the target gets.
+pub(super) const DATA_NAME: &str = "data";
+
+/// Invokes the function and waits for its answer.
+pub(super) async fn invoke(caller: &Caller, call: Call) -> (End, Bytes) {
+    match answered(caller, call).await {
+        Ok(answer) => answer,
+        Err(refusal) => (End::Refused(refusal), Bytes::new()),
+    }
+}
+
+async fn answered(caller: &Caller, call: Call) -> Result<(End, Bytes), Refusal> {
+    let invoker = caller.invoker.upgrade();
+    let invoker = invoker.ok_or_else(|| of_invoke(&InvokeError::ShuttingDown))?;
+    let version = target(caller, &invoker, &call)?;
+    let request = Request {
+        id: InvocationId::new(&uuid::Uuid::new_v4().to_string()),
+        arn: version.arn(None),
+        version,
+        received: invoker.now(),
+        client_context: None,
+        trace: caller.trace.clone(),
+        chain: Some(Chain {
+            depth: caller.depth + 1,
+            deadline: caller.deadline,
+        }),
+        inputs: BTreeMap::new(),
+    };
+    let Call { event, data, .. } = call;
+    let from = caller.version.config.name.clone();
+    let payload = async move {
+        let data = match data {
+            None => None,
+            Some(Data::Input(memory)) => Some(memory),
+            Some(Data::Buffer(slot)) => Some(slot.sealed().await.map_err(NotInvoked::Data)?),
+        };
+        let mut payload = Payload::event(event);
+        payload.data = data.map(|memory| (from, memory));
+        Ok::<_, NotInvoked>(payload)
+    };
+    let name = request.version.config.name.clone();
+    let response = invoker.invoke(request, payload).await;
+    let response = response.map_err(|error| match error {
+        NotInvoked::Data(refusal) => refusal,
+        NotInvoked::Invoke(error) => of_invoke(&error),
+    })?;
+    match response.body {
+        ResponseBody::Result(json) => Ok((End::Done, json)),
+        ResponseBody::FunctionError(json) => Ok((End::FunctionError, json)),
+        ResponseBody::Http { body, .. } => match body.complete() {
+            Some(whole) => Ok((End::Done, whole.clone())),
+            None => Err(streams(&name)),
+        },
+        // Calls never have such a response.
+        ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => Err(streams(&name)),
+    }
+}
+
+/// Why there is no response.
+enum NotInvoked {
+    Data(Refusal),
+    Invoke(InvokeError),
+}
+
+impl From<InvokeError> for NotInvoked {
+    fn from(error: InvokeError) -> Self {
+        Self::Invoke(error)
+    }
+}
+
+/// The version that is called, if the caller may call it in this way.
+fn target(caller: &Caller, invoker: &Invoker, call: &Call) -> Result<Arc<Version>, Refusal> {
+    let (own, function) = (&caller.version.config, call.function.as_str());
+    let forbidden = |problem| Refusal::new(Reason::Forbidden, problem);
+    // Before anything else: a function finds out nothing about functions that it may not invoke.
+    if !own.invokes.names(function) {
+        return Err(forbidden(not_named(&own.name, function)));
+    }
+    if caller.depth >= CALL_DEPTH_MAX {
+        let problem = format!(
+            "'{function}' would be number {} of a chain of functions that invoke each other, and {CALL_DEPTH_MAX} is the most: does one \
+             of them invoke itself?",
+            caller.depth + 1
+        );
+        return Err(Refusal::new(Reason::TooDeep, problem));
+    }
+    let version = invoker.find(function, None);
+    let version = version.map_err(|error| of_invoke(&error))?;
+    let config = &version.config;
+    own.may_invoke(config).map_err(forbidden)?;
+    let not_supported = |problem: String| Err(Refusal::new(Reason::NotSupported, problem));
+    if config.interface != Interface::Event {
+        return not_supported(format!(
+            "'{function}' is no handler of events: call its URL, /fn/{function}/"
+        ));
+    }
+    if call.data.is_some() {
+        if !config.runtime.forks() {
+            return not_supported(format!(
+                "'{function}' cannot take data by reference, only Python functions can: put it into the event, or into a store"
+            ));
+        }
+        if config.inputs.contains_key(DATA_NAME) {
+            return not_supported(format!(
+                "'{function}' declares an input \"{DATA_NAME}\" itself, which is the name of what is handed over: rename it"
+            ));
+        }
+    }
+    if let Err(error) = serde_json::from_slice::<&RawValue>(&call.event) {
+        let problem = format!("the event is not JSON: {error}");
+        return Err(Refusal::new(Reason::Invalid, problem));
+    }
+    Ok(version)
+}
+
+fn streams(name: &pilot_model::FunctionName) -> Refusal {
+    let problem = format!("'{name}' streams its response: call it over HTTP");
+    Refusal::new(Reason::NotSupported, problem)
+}
+
+fn of_invoke(error: &InvokeError) -> Refusal {
+    let reason = match error {
+        InvokeError::FunctionNotFound { .. } | InvokeError::VersionNotFound { .. } => {
+            Reason::NotFound
+        }
+        InvokeError::TooManyRequests { .. } => Reason::Throttled,
+        InvokeError::PayloadTooLarge { .. } => Reason::TooLarge,
+        _ => Reason::Unavailable,
+    };
+    Refusal::new(reason, error.to_string())
+}

@@ -1,0 +1,280 @@
+//! Calls of other functions, over the socket that a worker gets. The test is the worker's side.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pilot_invoke::{Invoker, Limits, Payload};
+use pilot_model::inputs::{InputConfig, Values};
+use pilot_model::ports::{
+    BlankMemory, BoxFuture, Clock, Fetched, Input, InputKind, InputMemory, InputSource,
+    MemoryFault, Platform,
+};
+use pilot_model::{FunctionConfig, FunctionName, Invokes};
+use pilot_testkit::{FakeEngine, Reaction, RecordingSink, TokioClock};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::{sleep, timeout};
+
+use crate::fixture::request;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Memory without bytes.
+#[derive(Debug)]
+struct Memory(u64);
+
+impl Memory {
+    fn file() -> io::Result<Arc<OwnedFd>> {
+        Ok(Arc::new(std::fs::File::open("/dev/null")?.into()))
+    }
+}
+
+impl BlankMemory for Memory {
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        Self::file().ok()
+    }
+
+    fn seal(self: Arc<Self>) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>> {
+        Box::pin(async move { Ok(self as Arc<dyn InputMemory>) })
+    }
+}
+
+impl InputMemory for Memory {
+    fn bytes(&self) -> u64 {
+        self.0
+    }
+
+    fn input(&self, name: &str) -> io::Result<Input> {
+        Ok(Input {
+            name: name.to_owned(),
+            kind: InputKind::Memory { len: self.0 },
+            descriptor: Self::file()?,
+            object: None,
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Memories;
+
+impl InputSource for Memories {
+    fn check(&self, _: &FunctionConfig) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn fetch(
+        &self,
+        _: &FunctionConfig,
+        _: &BTreeMap<String, InputConfig>,
+        _: Values<'_>,
+    ) -> BoxFuture<'static, Fetched> {
+        Box::pin(std::future::ready(Fetched::default()))
+    }
+
+    fn blank(
+        &self,
+        _: &FunctionName,
+        len: u64,
+    ) -> BoxFuture<'static, Result<Arc<dyn BlankMemory>, MemoryFault>> {
+        Box::pin(async move { Ok(Arc::new(Memory(len)) as Arc<dyn BlankMemory>) })
+    }
+}
+
+/// The memory of one call: name and length.
+type Inputs = Vec<(String, u64)>;
+
+/// The worker of `first`, which never returns; `next` does what the test says.
+struct World {
+    engine: Arc<FakeEngine>,
+    socket: UnixStream,
+    /// What `next` was given with each call.
+    given: Arc<Mutex<Vec<Inputs>>>,
+    _invoker: Arc<Invoker>,
+}
+
+impl World {
+    async fn new(next: Reaction) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        let engine = FakeEngine::new(Arc::clone(&clock));
+        let sink = Arc::new(RecordingSink::default());
+        let limits = Limits::default();
+        let source = Arc::new(Memories);
+        let invoker = Invoker::new(engine.clone(), sink, clock, source, |_| None, limits);
+        let (sender, mut sockets) = tokio::sync::mpsc::unbounded_channel();
+        let given = Arc::<Mutex<Vec<Inputs>>>::default();
+        let seen = Arc::clone(&given);
+        engine.serve(move |call| {
+            let socket = call
+                .inputs
+                .iter()
+                .find(|input| input.kind == InputKind::Calls);
+            if let Some(socket) = socket {
+                sender.send(socket.descriptor.try_clone().unwrap()).unwrap();
+                return Reaction::Hang;
+            }
+            let inputs = call.inputs.iter().filter_map(|input| match input.kind {
+                InputKind::Memory { len } => Some((input.name.clone(), len)),
+                _ => None,
+            });
+            seen.lock().push(inputs.collect());
+            next.clone()
+        });
+        for (name, invokes) in [("first", vec!["next".to_owned()]), ("next", Vec::new())] {
+            let version = pilot_testkit::version_with(name, 1, |config| {
+                config.timeout = LONG;
+                config.invokes = Invokes {
+                    names: invokes,
+                    own_only: false,
+                };
+            });
+            invoker.activate(version);
+        }
+        let first = invoker.find("first", None).unwrap();
+        let calling = Arc::clone(&invoker);
+        let request = request(&invoker, first);
+        tokio::spawn(async move {
+            let payload = async { Ok::<_, pilot_invoke::InvokeError>(Payload::event("{}".into())) };
+            calling.invoke(request, payload).await
+        });
+        let socket = sockets.recv().await.unwrap();
+        let socket = std::os::unix::net::UnixStream::from(socket);
+        socket.set_nonblocking(true).unwrap();
+        Self {
+            engine,
+            socket: UnixStream::from_std(socket).unwrap(),
+            given,
+            _invoker: invoker,
+        }
+    }
+
+    async fn ask(&mut self, ask: Value, body: &[u8]) {
+        self.socket.write_all(&message(&ask, body)).await.unwrap();
+    }
+
+    async fn answer(&mut self) -> (Value, Vec<u8>) {
+        let meta_len = self.socket.read_u32_le().await.unwrap();
+        let body_len = self.socket.read_u32_le().await.unwrap();
+        let mut meta = vec![0; meta_len as usize];
+        self.socket.read_exact(&mut meta).await.unwrap();
+        let mut body = vec![0; body_len as usize];
+        self.socket.read_exact(&mut body).await.unwrap();
+        (serde_json::from_slice(&meta).unwrap(), body)
+    }
+
+    async fn starts(&self, count: usize) {
+        while self.engine.starts() < count {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn message(ask: &Value, body: &[u8]) -> Vec<u8> {
+    let meta = ask.to_string();
+    let lengths = [meta.len(), body.len()].map(|len| u32::try_from(len).unwrap().to_le_bytes());
+    [lengths.as_flattened(), meta.as_bytes(), body].concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_starts_while_its_data_is_filled() {
+    let mut world = World::new(Reaction::answer("[1]")).await;
+    world
+        .ask(json!({"op": "buffer", "id": 1, "len": 77}), b"")
+        .await;
+    let made = world.answer().await.0;
+    assert_eq!(made, json!({"id": 1, "descriptor": true, "end": "done"}));
+    let call = json!({"op": "call", "id": 2, "function": "next", "buffer": 1});
+    world.ask(call, b"{}").await;
+    world.starts(2).await;
+    assert_eq!(world.given.lock().len(), 0, "its data is not there yet");
+    world
+        .ask(json!({"op": "seal", "id": 3, "buffer": 1}), b"")
+        .await;
+    let answers = [world.answer().await, world.answer().await];
+    for (id, body) in [(3, &b""[..]), (2, b"[1]")] {
+        let end = json!({"id": id, "end": "done"});
+        assert!(answers.contains(&(end, body.to_vec())), "{answers:?}");
+    }
+    assert_eq!(*world.given.lock(), [[("data".to_owned(), 77)]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_for_is_checked() {
+    let mut world = World::new(Reaction::answer("{}")).await;
+    for (ask, body, reason) in [
+        (
+            json!({"op": "call", "function": "first"}),
+            "{}",
+            "Forbidden",
+        ),
+        (json!({"op": "call", "function": "next"}), "{", "Invalid"),
+        (
+            json!({"op": "call", "function": "next", "buffer": 9}),
+            "{}",
+            "NotFound",
+        ),
+        (
+            json!({"op": "call", "function": "next", "input": ":calls"}),
+            "{}",
+            "NotFound",
+        ),
+        (json!({"op": "seal", "buffer": 9}), "", "NotFound"),
+    ] {
+        let mut ask = ask;
+        ask["id"] = json!(1);
+        world.ask(ask.clone(), body.as_bytes()).await;
+        let (answer, _) = world.answer().await;
+        assert_eq!(
+            (&answer["end"], &answer["reason"]),
+            (&json!("refused"), &json!(reason)),
+            "{ask}"
+        );
+    }
+    let buffer = json!({"op": "buffer", "id": 1, "len": 1});
+    for end in ["done", "refused"] {
+        world.ask(buffer.clone(), b"").await;
+        assert_eq!(world.answer().await.0["end"], end);
+    }
+    let call = json!({"op": "call", "id": 2, "function": "next", "buffer": 1});
+    world.ask(call, b"{}").await;
+    world.ask(json!({"op": "release", "buffer": 1}), b"").await;
+    let (answer, _) = world.answer().await;
+    assert_eq!(
+        answer["problem"],
+        "the buffer was released before it was filled"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invocation_runs_sixteen_calls_at_a_time() {
+    let mut world = World::new(Reaction::after(Duration::from_secs(1))).await;
+    for id in 1..=17 {
+        world
+            .ask(json!({"op": "call", "id": id, "function": "next"}), b"{}")
+            .await;
+    }
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(world.given.lock().len(), 16);
+    for _ in 1..=17 {
+        assert_eq!(world.answer().await.0["end"], "done");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_not_valid_ends_the_socket_alone() {
+    for wrong in [
+        vec![255; 8],
+        message(&json!({}), b""),
+        message(&json!({"op": "release", "buffer": 1}), b"x"),
+    ] {
+        let mut world = World::new(Reaction::Hang).await;
+        world.socket.write_all(&wrong).await.unwrap();
+        let ended = timeout(LONG / 2, world.socket.read(&mut [0; 8])).await;
+        assert!(matches!(ended, Ok(Ok(0) | Err(_))), "{ended:?}");
+        assert_eq!(world.engine.alive(), 1, "the invocation goes on");
+    }
+}

@@ -1,0 +1,333 @@
+"""The module `pilotlight` of functions: `import pilotlight`. It invokes other functions and hands data to them by reference.
+
+    answer = pilotlight.invoke("next", {"width": 100}, data=image)   # the handler of `next` has it as context.inputs["data"]
+    answers = pilotlight.map("part", [{"n": 1}, {"n": 2}], data=image)
+
+Nothing has to be installed. A handler may only invoke functions that `invokes` in its pilot.toml names.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+
+from . import calls as _calls
+from .inputs import Input
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType, TracebackType
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Type, Union
+
+    Data = Union["Buffer", Input, bytes, bytearray, memoryview]
+
+NAME = "pilotlight"
+
+_NO_EVENT: Any = object()
+
+
+class InvokeError(Exception):
+    """A function could not be invoked, or failed."""
+
+
+class Refused(InvokeError):
+    """The daemon did not do what was asked for. `reason` is one word, such as Forbidden, NotFound, Throttled or NoRoom."""
+
+    def __init__(self, reason: str, problem: str) -> None:
+        super().__init__(f"{reason}: {problem}")
+        self.reason = reason
+        self.problem = problem
+
+
+class FunctionError(InvokeError):
+    """The function raised, timed out or crashed. The attributes are those of Lambda's error."""
+
+    def __init__(self, function: str, error: Dict[str, Any]) -> None:
+        self.function = function
+        self.error_type = str(error.get("errorType", "Unknown"))
+        self.error_message = str(error.get("errorMessage", ""))
+        self.stack_trace: List[str] = error.get("stackTrace") or []
+        super().__init__(f"function '{function}' failed: {self.error_type}: {self.error_message}")
+
+
+class MapError(InvokeError):
+    """Some items of `map` failed. `results` has the result of each item, or its exception, in order; `errors` the exceptions by
+    index."""
+
+    def __init__(self, function: str, results: List[Any]) -> None:
+        self.results = results
+        self.errors = {index: one for index, one in enumerate(results) if isinstance(one, InvokeError)}
+        index, first = next(iter(self.errors.items()))
+        super().__init__(f"{len(self.errors)} of {len(results)} calls of '{function}' failed; number {index}: {first}")
+
+
+class BufferInUse(InvokeError):
+    """Something still refers to the memory of a buffer that is handed over."""
+
+
+class Buffer:
+    """Memory to fill and then hand to other functions, without a copy. Make one with `buffer(size)`.
+
+    Fill it through `view` or with `write`. Handing it over ends writing: nothing may refer to `view` any more then.
+    """
+
+    def __init__(self, connection: _calls.Calls, size: int) -> None:
+        self._calls = connection
+        self._descriptor = -1
+        self._map: Optional[mmap.mmap] = None
+        self._view: Optional[memoryview] = None
+        self._is_sealed = False
+        self._number = 0  # none: it was refused, or released
+        self.size = size
+        answer = _asked(connection, op="buffer", len=size)
+        self._descriptor = answer["descriptor"]
+        self._number = answer["id"]
+
+    @property
+    def view(self) -> memoryview:
+        """The memory, writable."""
+        if self._descriptor < 0:
+            raise ValueError("the buffer was handed over or released: nothing can be written any more")
+        if self._view is None:
+            if self.size:
+                self._map = mmap.mmap(self._descriptor, self.size)
+                self._view = memoryview(self._map)
+            else:
+                self._view = memoryview(bytearray())
+        return self._view
+
+    def write(self, data: Any, at: int = 0) -> None:
+        """Copies bytes into the buffer. Faster than writing to `view`."""
+        if self._descriptor < 0:
+            raise ValueError("the buffer was handed over or released: nothing can be written any more")
+        with memoryview(data) as given, given.cast("B") as rest:
+            if at < 0 or at + len(rest) > self.size:
+                raise ValueError(f"{len(rest)} bytes at {at} do not fit into a buffer of {self.size}")
+            done = 0
+            while done < len(rest):
+                done += os.pwrite(self._descriptor, rest[done : done + _WRITE_LEN], at + done)
+
+    def release(self) -> None:
+        """Gives the memory back. Functions that have got it keep it until their invocations end."""
+        if self._number:
+            number, self._number = self._number, 0
+            self._close()
+            try:
+                self._calls.tell(op="release", buffer=number)
+            except _calls.Closed:
+                pass  # it went with the invocation
+
+    def seal(self) -> None:
+        """Ends writing. `invoke` and `map` do it by themselves."""
+        if not self._number:
+            raise ValueError("the buffer was released")
+        if self._is_sealed:
+            return
+        self._unmap()
+        if self.size and os.fstat(self._descriptor).st_blocks * 512 < self.size:
+            os.posix_fallocate(self._descriptor, 0, self.size)  # what was not written: zeros
+        _asked(self._calls, op="seal", buffer=self._number)
+        self._is_sealed = True
+        self._close()
+
+    def _unmap(self) -> None:
+        try:
+            if self._view is not None:
+                self._view.release()
+            if self._map is not None:
+                self._map.close()
+        except BufferError:
+            if self._map is not None:
+                self._view = memoryview(self._map)
+            raise BufferInUse(
+                "something still refers to the buffer's view, such as a slice of it or a numpy array: delete it before the "
+                "buffer is handed over"
+            ) from None
+        self._map = self._view = None
+
+    def _close(self) -> None:
+        self._map = self._view = None
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        # It may run in the middle of anything, so it sends nothing itself.
+        self._close()
+        if self._number:
+            self._calls.dropped.append(self._number)
+
+    def __repr__(self) -> str:
+        return f"Buffer(size={self.size})"
+
+
+def buffer(size: int) -> Buffer:
+    """Memory of `size` bytes, zero at first. It counts as memory of this function (`memory_mb`) as it is written."""
+    return Buffer(_connection(), size)
+
+
+def invoke(function: str, event: Any = _NO_EVENT, *, data: Optional[Data] = None) -> Any:
+    """Invokes `function` and returns what its handler returned. Refused or FunctionError if there is no answer.
+
+    `data` is a `Buffer`, an input of this invocation (both without a copy), or bytes (copied once). The function has it as
+    `context.inputs["data"]`. It starts while the bytes are copied. The call ends with this invocation, at the latest.
+    """
+    result = _run(function, [event], data)[0]
+    if isinstance(result, InvokeError):
+        raise result
+    return result
+
+
+def map(function: str, events: Iterable[Any], *, data: Optional[Data] = None, return_exceptions: bool = False) -> List[Any]:
+    """Invokes `function` once for each event, up to 16 at a time. Returns the results in order. All get the same `data`.
+
+    If some fail, the others are finished. Then MapError is raised, which has all results; or, with `return_exceptions`, the
+    exceptions are in the list.
+    """
+    results = _run(function, events, data)
+    if not return_exceptions and any(isinstance(result, InvokeError) for result in results):
+        raise MapError(function, results)
+    return results
+
+
+def module() -> ModuleType:
+    """This module under the name by which functions import it."""
+    import types
+
+    made = types.ModuleType(NAME, __doc__)
+    made.__all__ = _PUBLIC  # type: ignore[attr-defined]
+    made.__dict__.update((name, globals()[name]) for name in _PUBLIC)
+    return made
+
+
+def _run(function: str, events: Iterable[Any], data: Optional[Data]) -> List[Any]:
+    connection = _connection()
+    ask: Dict[str, Any] = {"op": "call", "function": function}
+    fill: Optional[Callable[[], None]] = None
+    made: Optional[Buffer] = None
+    name = _input_name(connection, data)
+    if name is not None:
+        ask["input"] = name
+    elif isinstance(data, Buffer):
+        ask["buffer"] = _number_of(data, connection)
+        fill = data.seal
+    elif data is not None:
+        made, fill = _copied(connection, data)
+        ask["buffer"] = made._number
+    results: List[Any] = []
+    running: Dict[int, int] = {}  # the index of the event, by the call's id
+    try:
+        for index, event in enumerate(events):
+            results.append(None)
+            body = _encoded(event)
+            while not connection.places.acquire(blocking=not running):
+                _collect(connection, function, running, results)
+            try:
+                running[connection.begin(body, **ask)] = index
+            except BaseException:
+                connection.places.release()
+                raise
+            if fill is not None:  # after the first call, whose worker starts meanwhile
+                fill()
+                fill = None
+        while running:
+            _collect(connection, function, running, results)
+    except _calls.Closed:
+        raise InvokeError(_OVER) from None
+    finally:
+        for _ in running:
+            connection.places.release()
+        if made is not None:
+            made.release()
+    return results
+
+
+def _collect(connection: _calls.Calls, function: str, running: Dict[int, int], results: List[Any]) -> None:
+    number, answer, body = connection.wait(running)
+    connection.places.release()
+    results[running.pop(number)] = _result(function, answer, body)
+
+
+def _result(function: str, answer: Dict[str, Any], body: bytes) -> Any:
+    if answer["end"] == "refused":
+        return Refused(answer["reason"], answer["problem"])
+    value = json.loads(body) if body else None
+    if answer["end"] == "done":
+        return value
+    return FunctionError(function, value if isinstance(value, dict) else {})
+
+
+def _copied(connection: _calls.Calls, data: Any) -> tuple[Buffer, Callable[[], None]]:
+    with memoryview(data) as view:
+        made = Buffer(connection, view.nbytes)
+
+    def fill() -> None:
+        made.write(data)
+        made.seal()
+
+    return made, fill
+
+
+def _input_name(connection: _calls.Calls, data: Any) -> Optional[str]:
+    """The name of the input that `data` is, if it is a whole one."""
+    for name, given in connection.given.items():
+        if given is data:
+            return name
+        mapped = given.mapped
+        if mapped is not None and isinstance(data, memoryview) and data.obj is mapped and data.nbytes == given.size:
+            return name
+    if isinstance(data, Input):
+        raise ValueError(f"{data!r} is not an input of this invocation")
+    return None
+
+
+def _number_of(given: Buffer, connection: _calls.Calls) -> int:
+    if given._calls is not connection:
+        raise ValueError("the buffer is of another invocation: it ended with it")
+    if not given._number:
+        raise ValueError("the buffer was released")
+    return given._number
+
+
+def _encoded(event: Any) -> bytes:
+    if event is _NO_EVENT:
+        return b"{}"
+    return event if isinstance(event, bytes) else json.dumps(event).encode()
+
+
+def _asked(connection: _calls.Calls, **ask: Any) -> Dict[str, Any]:
+    """The answer to a request that is not refused."""
+    try:
+        _, answer, _ = connection.wait((connection.begin(**ask),))
+    except _calls.Closed:
+        raise InvokeError(_OVER) from None
+    if answer["end"] == "refused":
+        raise Refused(answer["reason"], answer["problem"])
+    return answer
+
+
+def _connection() -> _calls.Calls:
+    connection = _calls.current()
+    if connection is None:
+        raise InvokeError(
+            "there is no invocation that may invoke others: call this from the handler of a function with "
+            'invokes = ["NAME", …] in its pilot.toml'
+        )
+    return connection
+
+
+_OVER = "the invocation is over, and its calls ended with it"
+_WRITE_LEN = 1 << 30  # one write(2) takes less than 2 GiB
+_PUBLIC = ["Buffer", "BufferInUse", "FunctionError", "InvokeError", "MapError", "Refused", "buffer", "invoke", "map"]

@@ -1,0 +1,175 @@
+"""Calls of other functions. The test plays the daemon's side of the socket."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import struct
+from typing import Any
+
+import pytest
+from conftest import Start
+from harness import PATIENCE_S, Stream
+from test_inputs import ask as ask_with
+
+from pilot_worker import wire
+
+HEADER = struct.Struct("<II")
+
+
+class Daemon:
+    """The daemon's end of the socket of one invocation."""
+
+    def __init__(self, worker: Stream, event: object, stream: int = 1) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(PATIENCE_S)
+        ask_with(worker, stream, event, [{"name": ":calls", "kind": "calls"}], [theirs.fileno()])
+        theirs.close()
+
+    def asked(self) -> tuple[dict[str, Any], bytes]:
+        meta_len, body_len = HEADER.unpack(self._read(HEADER.size))
+        return json.loads(self._read(meta_len)), self._read(body_len)
+
+    def answer(self, number: int, body: bytes = b"", fds: tuple[int, ...] = (), **end: Any) -> None:
+        meta = json.dumps({"id": number, **({"descriptor": True} if fds else {}), **(end or {"end": "done"})}).encode()
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        message = HEADER.pack(len(meta), len(body)) + meta
+        sent = self.socket.sendmsg([message], rights)
+        self.socket.sendall(message[sent:] + body)
+
+    def _read(self, length: int) -> bytes:
+        data = b""
+        while len(data) < length:
+            more = self.socket.recv(length - len(data))
+            assert more, "the worker closed the socket"
+            data += more
+        return data
+
+
+def result(worker: Stream) -> Any:
+    kind, _, _, body = worker.frame()
+    assert kind == wire.RESULT, body
+    return json.loads(body)
+
+
+CODE = """
+import pilotlight
+
+def handler(event, context):
+    assert list(context.inputs) == []
+    try:
+        if "map" in event:
+            return pilotlight.map("next", event["map"])
+        if "long" in event:
+            return [len(one) for one in pilotlight.map("next", ["x" * event["long"]] * 3)]
+        if "data" in event:
+            return pilotlight.invoke("next", 1, data=event["data"].encode())
+        return pilotlight.invoke("next")
+    except pilotlight.InvokeError as error:
+        return [type(error).__name__, str(error)]
+"""
+ASYNC = CODE.replace("import pilotlight\n", "import asyncio, pilotlight\n").replace(
+    "def handler(event",
+    "async def handler(event, context):\n    return await asyncio.to_thread(plain, event, context)\n\ndef plain(event",
+)
+
+
+@pytest.mark.parametrize("code", [CODE, ASYNC], ids=["plain", "async"])
+def test_an_answer_is_a_value_or_an_exception(start: Start, code: str) -> None:
+    worker = start(code)
+    error = json.dumps({"errorType": "KeyError", "errorMessage": "'x'"}).encode()
+    table: list[tuple[dict[str, Any], bytes, Any]] = [
+        ({"end": "done"}, b'{"a": 1}', {"a": 1}),
+        ({"end": "function_error"}, error, ["FunctionError", "function 'next' failed: KeyError: 'x'"]),
+        ({"end": "refused", "reason": "NotFound", "problem": "none"}, b"", ["Refused", "NotFound: none"]),
+    ]
+    for end, body, expected in table:
+        daemon = Daemon(worker, {})
+        asked, event = daemon.asked()
+        assert (asked["op"], asked["function"], event) == ("call", "next", b"{}")
+        daemon.answer(asked["id"], body, **end)
+        assert result(worker) == expected
+
+
+def test_answers_come_in_any_order_and_results_do_not(start: Start) -> None:
+    worker = start(CODE)
+    daemon = Daemon(worker, {"map": list(range(20))})
+    asked = [daemon.asked() for _ in range(16)]
+    assert [event for _, event in asked] == [b"%d" % n for n in range(16)]
+    for call, event in reversed(asked):
+        if event == b"3":
+            daemon.answer(call["id"], end="refused", reason="Throttled", problem="busy")
+        else:
+            daemon.answer(call["id"], event)
+    for _ in range(4):
+        call, event = daemon.asked()
+        daemon.answer(call["id"], event)
+    assert result(worker) == ["MapError", "1 of 20 calls of 'next' failed; number 3: Throttled: busy"]
+    daemon = Daemon(worker, {"map": list(range(20))})
+    for _ in range(20):
+        call, event = daemon.asked()
+        daemon.answer(call["id"], event)
+    assert result(worker) == list(range(20))
+
+
+def test_a_handler_that_cannot_send_reads_meanwhile(start: Start) -> None:
+    worker = start(CODE)
+    length = 2 << 20
+    daemon = Daemon(worker, {"long": length})
+    for _ in range(3):
+        call, event = daemon.asked()
+        # The answer is longer than what the socket takes, and the handler is sending the next event.
+        daemon.answer(call["id"], event)
+    assert result(worker) == [length] * 3
+
+
+def test_bytes_are_written_after_the_call_has_begun(start: Start) -> None:
+    worker = start(CODE)
+    daemon = Daemon(worker, {"data": "pixels"})
+    made, _ = daemon.asked()
+    assert (made["op"], made["len"]) == ("buffer", 6)
+    file = os.memfd_create("test")
+    os.ftruncate(file, 6)
+    daemon.answer(made["id"], fds=(file,))
+    call, _ = daemon.asked()
+    assert (call["op"], call["buffer"]) == ("call", made["id"])
+    sealed, _ = daemon.asked()
+    assert (sealed["op"], sealed["buffer"]) == ("seal", made["id"])
+    assert os.pread(file, 10, 0) == b"pixels"
+    daemon.answer(sealed["id"])
+    daemon.answer(call["id"], b'"taken"')
+    assert result(worker) == "taken"
+    assert daemon.asked()[0] == {"op": "release", "buffer": made["id"]}
+    # And if the seal is refused, the call is given up.
+    daemon = Daemon(worker, {"data": ""})
+    made, _ = daemon.asked()
+    daemon.answer(made["id"], fds=(file,))
+    os.close(file)
+    daemon.asked()
+    sealed, _ = daemon.asked()
+    daemon.answer(sealed["id"], end="refused", reason="StillMapped", problem="mapped")
+    assert result(worker) == ["Refused", "StillMapped: mapped"]
+    assert daemon.asked()[0]["op"] == "release"
+
+
+def test_an_invocation_without_calls_and_one_that_is_over_say_so(start: Start) -> None:
+    worker = start(CODE)
+    worker.ask({})
+    kind, said = result(worker)
+    assert kind == "InvokeError" and "invokes = " in said
+    daemon = Daemon(worker, {}, stream=50)
+    daemon.asked()
+    daemon.socket.close()
+    assert result(worker)[0] == "InvokeError"
+
+
+def test_nothing_is_open_after_an_invocation(start: Start) -> None:
+    worker = start(CODE)
+    for _ in range(20):
+        daemon = Daemon(worker, {})
+        asked, _ = daemon.asked()
+        daemon.answer(asked["id"], b"1")
+        assert result(worker) == 1
+        assert daemon.socket.recv(1) == b"", "the worker still has the socket"
