@@ -122,8 +122,7 @@ pub(crate) fn assemble(
         (EngineKind::Fork, Arc::clone(&engines.forking) as _),
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
-    let data = data_config(&config.data, &config.stores)?;
-    let data = Arc::new(Data::open(data, Arc::clone(&clock)).map_err(anyhow::Error::msg)?);
+    let data = data(config, &clock)?;
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
@@ -192,6 +191,12 @@ pub(crate) fn assemble(
         },
         functions_url,
     })
+}
+
+fn data(config: &DaemonConfig, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Data>> {
+    let data = data_config(&config.data, &config.stores)?;
+    let data = Data::open(data, Arc::clone(clock)).map_err(anyhow::Error::msg)?;
+    Ok(Arc::new(data))
 }
 
 fn engines(
