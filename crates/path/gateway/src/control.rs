@@ -41,8 +41,7 @@ pub(crate) async fn answer(
     head.extensions.insert(caller);
     let response = (gate.control)(Request::from_parts(head, body)).await;
     if response.status().is_success() {
-        // The handler has read it, or reads it for its response.
-        usage.body_is_streamed();
+        usage.body_was_read();
     }
     Ok(response.map(ReplyBody::Control))
 }

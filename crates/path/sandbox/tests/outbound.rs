@@ -479,9 +479,7 @@ async fn leaves_the_machine_no_router(one: &Function<'_>, listens: Ipv4Addr, wor
     println!("a net that comes later is reached, by functions alone");
     let router = "/proc/sys/net/ipv4/ip_forward";
     std::fs::write(router, "1").expect("a switch");
-    // The daemon hears of it a moment later, and then takes its guard away.
-    let reached = (0..10).any(|_| internet.reaches(NEIGHBOUR.into(), PORT));
-    assert!(reached, "a router forwards for others");
+    assert!(internet.reaches(NEIGHBOUR.into(), PORT));
     assert!(!one.reaches(HOST).await && !one.reaches(listens).await && one.reaches(SERVER).await);
     assert!(!internet.reaches(listens.into(), PORT));
     std::fs::write(router, "0").expect("a switch");
