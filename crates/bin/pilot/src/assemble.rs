@@ -124,8 +124,7 @@ pub(crate) fn assemble(
         (EngineKind::Fork, Arc::clone(&engines.forking) as _),
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
-    let data = data_config(&config.data, &config.stores, &config.data_dir)?;
-    let data = Arc::new(Data::open(data, Arc::clone(&clock)).map_err(anyhow::Error::msg)?);
+    let data = data(config, &clock)?;
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
@@ -239,6 +238,12 @@ fn meter(
         let shown = config.data_dir.display();
         format!("cannot write usage records below {shown}")
     })
+}
+
+fn data(config: &DaemonConfig, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Data>> {
+    let data = data_config(&config.data, &config.stores, &config.data_dir)?;
+    let data = Data::open(data, Arc::clone(clock)).map_err(anyhow::Error::msg)?;
+    Ok(Arc::new(data))
 }
 
 fn engines(
