@@ -27,8 +27,8 @@ use pilot_sandbox::{
 use pilot_telemetry::{Bus, BusConfig, Metrics};
 use tower::ServiceExt;
 
-use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::data::data_config;
+use crate::daemon_config::{DaemonConfig, Limits};
 use crate::room::Configured;
 use crate::tls::Certificate;
 use crate::{room, sealing, tokens};
@@ -104,7 +104,6 @@ pub(crate) fn assemble(
     spawner: Spawner,
     reserve: Arc<Reserve>,
 ) -> anyhow::Result<Daemon> {
-    let limits = &config.limits;
     let clock: Arc<dyn Clock> = Arc::new(MonotonicClock);
     let metrics = Arc::new(Metrics::default());
     let missing: Vec<String> = isolation.missing().collect();
@@ -131,13 +130,7 @@ pub(crate) fn assemble(
         clock,
         Arc::clone(&data) as _,
         forecaster(),
-        pilot_invoke::Limits {
-            queue_max: limits.queue,
-            workers_max: limits.workers_max(),
-            older_versions_max: VERSIONS_KEPT - 1,
-            memory_bytes_max: limits.memory_mb.map(|limit| limit.get() << 20),
-            ..pilot_invoke::Limits::default()
-        },
+        invoker_limits(&config.limits),
     );
     let slow_bodies = slow_bodies(config, &reserve);
     let deployer = Deployer::open(
@@ -188,13 +181,11 @@ pub(crate) fn assemble(
         observations,
         bus,
         gateway: GatewayConfig {
-            grace: limits.drain(),
             tokens,
             refused,
-            hosts: config.hosts.clone(),
             answers,
             slow_bodies,
-            ..GatewayConfig::default()
+            ..gateway_config(config)
         },
         certificates,
         functions_url,
@@ -353,6 +344,25 @@ fn deploy_config(
         ..EnvironmentConfig::default()
     };
     Ok(deploy)
+}
+
+/// What the configuration says.
+fn gateway_config(config: &DaemonConfig) -> GatewayConfig {
+    GatewayConfig {
+        grace: config.limits.drain(),
+        hosts: config.hosts.clone(),
+        ..GatewayConfig::default()
+    }
+}
+
+fn invoker_limits(limits: &Limits) -> pilot_invoke::Limits {
+    pilot_invoke::Limits {
+        queue_max: limits.queue,
+        workers_max: limits.workers_max(),
+        older_versions_max: VERSIONS_KEPT - 1,
+        memory_bytes_max: limits.memory_mb.map(|limit| limit.get() << 20),
+        ..pilot_invoke::Limits::default()
+    }
 }
 
 /// Where request bodies are kept that arrive slowly.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pilot_model::Network;
 use pilot_model::ports::StartError;
-use pilot_model::runtime_key::{Base, RuntimeKey};
+use pilot_model::runtime_key::{Base, ContainerDisk, RuntimeKey};
 use pilot_protocols::OwnProcesses;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
@@ -49,16 +49,7 @@ impl Container {
         let began = now();
         let image = parts.images.look_up(reference).await?;
         let name = parts.next_name();
-        let folder = {
-            let (run, name) = (parts.config.dir.clone(), name.clone());
-            let limit = parts.config.volume.of_function(disk.volume_mb);
-            let limit = limit.map_err(|problem| sandbox("make a container", problem))?;
-            tokio::task::spawn_blocking(move || Folder::make(&run, &name, limit))
-                .await
-                .map_err(io::Error::other)
-                .and_then(|made| made)
-                .map_err(|error| sandbox("make a container's folder", error))?
-        };
+        let folder = make_folder(&parts, &name, *disk).await?;
         let guard = parts.reaper.guard(name, folder);
         let name = guard.name();
         let door = pilot_sys::shim::door(&guard.folder().ours(), SOCKET)
@@ -130,6 +121,17 @@ impl Container {
             shown: Mutex::new(Shown::Nothing),
         }))
     }
+}
+
+async fn make_folder(parts: &Parts, name: &str, disk: ContainerDisk) -> Result<Folder, StartError> {
+    let (run, name) = (parts.config.dir.clone(), name.to_owned());
+    let limit = parts.config.volume.of_function(disk.volume_mb);
+    let limit = limit.map_err(|problem| sandbox("make a container", problem))?;
+    tokio::task::spawn_blocking(move || Folder::make(&run, &name, limit))
+        .await
+        .map_err(io::Error::other)
+        .and_then(|made| made)
+        .map_err(|error| sandbox("make a container's folder", error))
 }
 
 /// Waits for the shim's connection. tokio has no type for `SOCK_SEQPACKET`, so its stream sockets provide the readiness and the
