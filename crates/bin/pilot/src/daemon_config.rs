@@ -507,6 +507,11 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
             bail!("{}: {key} is out of range", path.display());
         }
     }
+    check_containers(&file, path)?;
+    Ok(file)
+}
+
+fn check_containers(file: &File, path: &Path) -> anyhow::Result<()> {
     if let Some(engine) = &file.container_engine
         && !engine.starts_with("unix:///")
     {
@@ -522,7 +527,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
             path.display()
         );
     }
-    Ok(file)
+    Ok(())
 }
 
 /// `/var/lib/pilotlight` for root, otherwise below the user's data directory (XDG Base Directory Specification).

@@ -52,7 +52,7 @@ impl Validity {
         };
         match left {
             ..=0 => Err(format!("ended on {ends}, and clients refuse it")),
-            ..SOON_S => Err(format!("ends in {days}, on {ends}")),
+            1..SOON_S => Err(format!("ends in {days}, on {ends}")),
             _ => Ok(format!("ends in {days}, on {ends}")),
         }
     }

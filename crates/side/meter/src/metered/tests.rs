@@ -155,7 +155,7 @@ fn memory_that_was_not_measured_is_that_of_the_call_before() {
     let report = report(Wanted::default(), &entries, 8_000);
     assert_eq!(report.used.memory_unknown, 1);
     // 256 MB, 30 MB and 30 MB for 20 ms each.
-    assert_eq!(report.used.memory_kb_ms, (256 + 30 + 30) * 20 << 10);
+    assert_eq!(report.used.memory_kb_ms, ((256 + 30 + 30) * 20) << 10);
     assert_eq!(report.used.cpu_us, 15_000);
     assert_eq!((report.used.bytes_in, report.used.bytes_out), (30, 60));
     assert!(
