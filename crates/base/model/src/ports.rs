@@ -23,7 +23,7 @@ pub use build::{
     BuildAddress, BuildCommand, BuildEnd, BuildError, BuildHost, BuildPlace, BuildSpec, Unreached,
 };
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
-pub use costs::{CostError, Costs, UsageRows};
+pub use costs::{CostError, Costs, CostsOf, UsageRows};
 pub use engine::{Engine, StartError, TemplateMemory};
 pub use handover::{BlankMemory, MemoryFault};
 pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};

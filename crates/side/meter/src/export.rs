@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
 
-use pilot_model::FunctionName;
+use pilot_model::ports::CostsOf;
 
 use crate::log::Entries;
 use crate::record::{Call, Entry, Function, STAMPS};
@@ -15,7 +15,7 @@ const COLUMNS: &str = "unix_ms,function,version,start,outcome,memory_mb,cpu_mill
 /// The calls of a function, or of all.
 pub(crate) fn csv(
     entries: Entries,
-    function: Option<FunctionName>,
+    function: Option<CostsOf>,
     since_unix_ms: Option<u64>,
 ) -> impl Iterator<Item = io::Result<Vec<u8>>> + Send {
     Csv {
@@ -30,7 +30,7 @@ pub(crate) fn csv(
 
 struct Csv {
     entries: Entries,
-    wanted: Option<FunctionName>,
+    wanted: Option<CostsOf>,
     since_unix_ms: u64,
     functions: HashMap<u32, Function>,
     began: bool,
@@ -78,10 +78,7 @@ impl Csv {
         let Some(function) = self.functions.get(&call.function) else {
             return;
         };
-        let wanted = self.wanted.as_ref();
-        if call.unix_ms < self.since_unix_ms
-            || wanted.is_some_and(|name| name.as_str() != function.name)
-        {
+        if call.unix_ms < self.since_unix_ms || !function.is_of(self.wanted.as_ref()) {
             return;
         }
         let usage = call.usage();

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use pilot_model::calendar::unix_ms;
 use pilot_model::cost::{CostReport, CostRequest};
-use pilot_model::ports::{Clock, CostError, Costs, UsageRows};
-use pilot_model::{Event, FunctionName, Version, VersionId};
+use pilot_model::ports::{Clock, CostError, Costs, CostsOf, UsageRows};
+use pilot_model::{Event, Version, VersionId};
 use pilot_telemetry::{Bus, Metrics, Subscriber, Subscription};
 
 use crate::log::{self, Appended, Writer};
@@ -80,7 +80,7 @@ impl Meter {
 impl Costs for Meter {
     fn cost(
         &self,
-        function: Option<&FunctionName>,
+        function: Option<&CostsOf>,
         request: &CostRequest,
     ) -> Result<CostReport, CostError> {
         let table = Table::with(request.billing.as_deref()).map_err(CostError::Billing)?;
@@ -109,7 +109,7 @@ impl Costs for Meter {
 
     fn usage(
         &self,
-        function: Option<&FunctionName>,
+        function: Option<&CostsOf>,
         since_unix_ms: Option<u64>,
     ) -> Result<UsageRows, CostError> {
         self.subscription.flush();
@@ -162,6 +162,7 @@ impl Metering {
         entries.push(Entry::Function(Function {
             index,
             name: version.config.name.to_string(),
+            owner: version.config.owner().to_owned(),
             version: version.number,
             memory_bytes: version.config.memory_bytes,
             cpu_milli: version.config.cpu_milli,

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use pilot_model::StartKind;
 use pilot_model::cost::CostReport;
-use pilot_model::{FunctionName, StartKind};
+use pilot_model::ports::CostsOf;
 
 use crate::bill::TIME_NS_MAX;
 use crate::platform::{Match, Size};
@@ -15,7 +16,7 @@ use crate::table::Table;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
     /// `None`: all.
-    pub(crate) function: Option<FunctionName>,
+    pub(crate) function: Option<CostsOf>,
     pub(crate) since_unix_ms: Option<u64>,
     pub(crate) match_cpu: bool,
 }
@@ -101,8 +102,7 @@ impl<'a> Metered<'a> {
 
     /// An index gets another meaning with a new segment; a version is the same one.
     fn define(&mut self, function: &Function) {
-        let wanted = self.wanted.function.as_ref();
-        if wanted.is_some_and(|name| name.as_str() != function.name) {
+        if !function.is_of(self.wanted.function.as_ref()) {
             self.functions.insert(function.index, None);
             return;
         }

@@ -1,6 +1,7 @@
 //! The records as they are stored, with `postcard`: fields in their order, integers of variable length. Enums are stored by the
 //! position of their variant, so variants are only added at the end.
 
+use pilot_model::ports::CostsOf;
 use pilot_model::timeline::WorkerOrigin;
 use pilot_model::{InvocationRecord, Outcome, StartKind, WorkerRecord};
 use serde::{Deserialize, Serialize};
@@ -37,12 +38,21 @@ pub struct Function {
     pub index: u32,
     /// Its name.
     pub name: String,
+    /// Its owner.
+    pub owner: String,
     /// The number of the version.
     pub version: u32,
     /// `memory_mb`, bytes.
     pub memory_bytes: u64,
     /// `cpu`, thousandths of a CPU.
     pub cpu_milli: u32,
+}
+
+impl Function {
+    /// Whether its records are asked for. `None`: those of all functions are.
+    pub(crate) fn is_of(&self, wanted: Option<&CostsOf>) -> bool {
+        wanted.is_none_or(|of| of.name.as_str() == self.name && of.owner == self.owner)
+    }
 }
 
 /// One invocation. Stamps are nanoseconds since it was received: a step of the wall clock does not change them.

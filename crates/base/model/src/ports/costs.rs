@@ -9,6 +9,16 @@ use crate::ids::FunctionName;
 /// Pieces of a text. Each call of `next` may read the disk.
 pub type UsageRows = Box<dyn Iterator<Item = io::Result<Vec<u8>>> + Send>;
 
+/// The function whose records are asked for. Records outlive their function, and somebody else may use its name later: that owner does not
+/// see them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CostsOf {
+    /// Its name.
+    pub name: FunctionName,
+    /// Its owner.
+    pub owner: String,
+}
+
 /// Metered invocations.
 pub trait Costs: Send + Sync + Debug {
     /// What the invocations of a function, or of all, would have cost. Reads the disk.
@@ -17,7 +27,7 @@ pub trait Costs: Send + Sync + Debug {
     /// See [`CostError`].
     fn cost(
         &self,
-        function: Option<&FunctionName>,
+        function: Option<&CostsOf>,
         request: &CostRequest,
     ) -> Result<CostReport, CostError>;
 
@@ -27,7 +37,7 @@ pub trait Costs: Send + Sync + Debug {
     /// See [`CostError`].
     fn usage(
         &self,
-        function: Option<&FunctionName>,
+        function: Option<&CostsOf>,
         since_unix_ms: Option<u64>,
     ) -> Result<UsageRows, CostError>;
 }

@@ -14,7 +14,7 @@ use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
 };
-use pilot_model::ports::{CostError, Costs, Observed, Scaling, SecretUser, UsageRows};
+use pilot_model::ports::{CostError, Costs, CostsOf, Observed, Scaling, SecretUser, UsageRows};
 use pilot_model::status::{PoolStatus, Totals};
 use pilot_model::{BoxFuture, FunctionName, FunctionSpec, LayerId, VersionId};
 use pilot_telemetry::{Bus, BusConfig};
@@ -56,14 +56,14 @@ struct FakeCosts;
 impl Costs for FakeCosts {
     fn cost(
         &self,
-        function: Option<&FunctionName>,
+        function: Option<&CostsOf>,
         request: &CostRequest,
     ) -> Result<CostReport, CostError> {
         match &request.billing {
             Some(_) => Err(CostError::Billing("fee: wrong".to_owned())),
             None => Ok(CostReport {
                 since_unix_ms: request.since_unix_ms,
-                notes: function.map(ToString::to_string).into_iter().collect(),
+                notes: function.map(|of| of.name.to_string()).into_iter().collect(),
                 ..CostReport::default()
             }),
         }
@@ -71,10 +71,11 @@ impl Costs for FakeCosts {
 
     fn usage(
         &self,
-        function: Option<&FunctionName>,
+        function: Option<&CostsOf>,
         since_unix_ms: Option<u64>,
     ) -> Result<UsageRows, CostError> {
-        let rows = [format!("{function:?}\n"), format!("{since_unix_ms:?}\n")];
+        let name = function.map(|of| &of.name);
+        let rows = [format!("{name:?}\n"), format!("{since_unix_ms:?}\n")];
         Ok(Box::new(rows.map(|row| Ok(row.into_bytes())).into_iter()))
     }
 }

@@ -11,10 +11,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
-use pilot_model::FunctionName;
 use pilot_model::api::ApiError;
 use pilot_model::cost::{CostReport, CostRequest};
-use pilot_model::ports::{CostError, UsageRows};
+use pilot_model::ports::{CostError, CostsOf, UsageRows};
 use serde::Deserialize;
 
 use super::function_name;
@@ -39,8 +38,8 @@ pub(crate) async fn cost(
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Json<CostReport>, Failure> {
-    let name = existing(&admin, &name).await?;
-    report(admin, Some(name), &body).await
+    let of = existing(&admin, &name).await?;
+    report(admin, Some(of), &body).await
 }
 
 /// What the invocations of all functions would have cost on other platforms.
@@ -62,7 +61,7 @@ pub(crate) async fn cost_of_all(
 
 async fn report(
     admin: Admin,
-    name: Option<FunctionName>,
+    of: Option<CostsOf>,
     body: &Bytes,
 ) -> Result<Json<CostReport>, Failure> {
     let request: CostRequest = if body.is_empty() {
@@ -74,16 +73,19 @@ async fn report(
         })?
     };
     let costs = Arc::clone(&admin.inner.parts.costs);
-    let report = blocking(move || costs.cost(name.as_ref(), &request)).await?;
+    let report = blocking(move || costs.cost(of.as_ref(), &request)).await?;
     Ok(Json(report))
 }
 
 /// A function that is there. Who may see it is known of such a function only.
-async fn existing(admin: &Admin, name: &str) -> Result<FunctionName, Failure> {
+async fn existing(admin: &Admin, name: &str) -> Result<CostsOf, Failure> {
     let name = function_name(name)?;
     let (control, wanted) = (Arc::clone(&admin.inner.parts.control), name.clone());
     match blocking(move || control.describe(&wanted)).await {
-        Some(_) => Ok(name),
+        Some(description) => Ok(CostsOf {
+            owner: description.config.owner().to_owned(),
+            name,
+        }),
         None => Err(Failure::not_found(&name)),
     }
 }
@@ -112,8 +114,8 @@ pub(crate) async fn usage(
     Path(name): Path<String>,
     query: Result<Query<UsageQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let name = existing(&admin, &name).await?;
-    records(admin, Some(name), query).await
+    let of = existing(&admin, &name).await?;
+    records(admin, Some(of), query).await
 }
 
 /// The usage records of all functions.
@@ -134,7 +136,7 @@ pub(crate) async fn usage_of_all(
 
 async fn records(
     admin: Admin,
-    name: Option<FunctionName>,
+    of: Option<CostsOf>,
     query: Result<Query<UsageQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
     let Query(query) = query.map_err(|error| {
@@ -142,7 +144,7 @@ async fn records(
         Failure::new("bad_request", problem)
     })?;
     let costs = Arc::clone(&admin.inner.parts.costs);
-    let rows = blocking(move || costs.usage(name.as_ref(), query.since_unix_ms)).await?;
+    let rows = blocking(move || costs.usage(of.as_ref(), query.since_unix_ms)).await?;
     let body = Body::from_stream(stream::try_unfold(rows, next));
     Ok(([(CONTENT_TYPE, "text/csv; charset=utf-8")], body).into_response())
 }

@@ -9,6 +9,7 @@ fn function(index: u32, name: &str, version: u32) -> Entry {
     Entry::Function(Function {
         index,
         name: name.to_owned(),
+        owner: "team".to_owned(),
         version,
         memory_bytes: 256 << 20,
         cpu_milli: 1000,
@@ -114,7 +115,10 @@ fn a_new_segment_changes_indices_and_not_workers() {
         ended(1, 5_000, 4_000),
     ];
     let wanted = |name: &str| Wanted {
-        function: Some(name.parse().unwrap()),
+        function: Some(CostsOf {
+            name: name.parse().unwrap(),
+            owner: "team".to_owned(),
+        }),
         ..Wanted::default()
     };
     let of_f = report(wanted("f"), &entries, 9_000);
@@ -122,6 +126,10 @@ fn a_new_segment_changes_indices_and_not_workers() {
     let of_g = report(wanted("g"), &entries, 9_000);
     assert_eq!((of_g.used.calls, of_g.used.instances_ms), (0, 1_000));
     assert_eq!(report(wanted("h"), &entries, 9_000).used.instances, 0);
+    // Another owner's function of the same name.
+    let mut of_others = wanted("f");
+    of_others.function.as_mut().unwrap().owner = "others".to_owned();
+    assert_eq!(report(of_others, &entries, 9_000).used.calls, 0);
 }
 
 #[test]
