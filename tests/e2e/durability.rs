@@ -253,14 +253,17 @@ fn a_restart_answers_within_a_second_with_many_functions() {
     }
 }
 
-/// Every file below the folder except logs, with its length and its modification time.
+/// Every file below the folder except logs and usage records, with its length and its modification time.
 fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let metadata = path.symlink_metadata().unwrap();
         if metadata.is_dir() {
-            if path.file_name().is_some_and(|name| name != "logs") {
+            if path
+                .file_name()
+                .is_some_and(|name| name != "logs" && name != "usage")
+            {
                 found.extend(files(&path));
             }
         } else {
@@ -272,7 +275,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
 }
 
 #[test]
-fn invocations_leave_nothing_on_disk_but_their_logs() {
+fn invocations_leave_nothing_on_disk_but_logs_and_usage_records() {
     let daemon = lab(ECHO, plain());
     daemon.upload_code("once", &json!({"reuse": "once"}), ECHO);
     let before = files(&daemon.data_dir());

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the data directory, which are not in the repository.
-const DATA_DIR: [&str; 4] = ["run/", "usage/", "staging/", "tooling/"];
+const DATA_DIR: [&str; 5] = ["run/", "spill/", "usage/", "staging/", "tooling/"];
 
 /// What a name without a folder ends with when it is a source file.
 const SOURCES: [&str; 4] = [".rs", ".c", ".py", ".js"];

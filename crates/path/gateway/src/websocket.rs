@@ -147,7 +147,7 @@ impl WebSocket {
             .max_frame_size(Some(RECEIVED_LEN_MAX));
         let (client, gauge) = Metered::new(TokioIo::new(client), self.memory.nothing());
         let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
-        let (mut to_client, from_client) = client.split();
+        let (mut to_client, mut from_client) = client.split();
         let (from_worker, to_worker) = worker.into_split();
         let traffic = Traffic::default();
         body.counts(Arc::clone(&traffic.messages));
@@ -167,7 +167,7 @@ impl WebSocket {
                 }
             };
             let mut application = std::pin::pin!(application);
-            let mut client = std::pin::pin!(inbound(from_client, to_worker, &traffic, &gauge));
+            let mut client = std::pin::pin!(inbound(&mut from_client, to_worker, &traffic, &gauge));
             tokio::select! {
                 () = &mut application => drop(timeout(CLOSE_TIME_MAX, client).await),
                 // The application hears of it, and ends in its own time.
@@ -177,6 +177,12 @@ impl WebSocket {
         }
         // Ends a client that the application has not.
         drop(timeout(CLOSE_TIME_MAX, to_client.close()).await);
+        // It may still be sending what cannot be read, and has to read why.
+        if traffic.broken_with().is_some()
+            && let Ok(mut client) = to_client.reunite(from_client)
+        {
+            client.get_mut().discard().await;
+        }
     }
 }
 
@@ -216,7 +222,7 @@ async fn outbound(
 
 /// From the client to the worker, until the client closes. The worker's end then reads as closed.
 async fn inbound(
-    mut client: stream::SplitStream<Client>,
+    client: &mut stream::SplitStream<Client>,
     mut worker: OwnedWriteHalf,
     traffic: &Traffic,
     gauge: &Gauge,

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::buffers::Buffers;
-use crate::memory::{Memory, Place};
+use crate::memory::{Memory, Place, close};
 use crate::stores::{StoreError, Validator};
 
 /// A buffer with the task that fills it.
@@ -60,13 +60,48 @@ pub(crate) enum Progress {
 /// What is in a complete buffer.
 #[derive(Debug)]
 pub(crate) struct Whole {
-    /// A file description that only reads, so that one more of them can be noticed.
-    pub(crate) file: OwnedFd,
+    /// A file description that only reads, so that one more of them can be noticed; and its part of the total. `None` only while it is
+    /// dropped.
+    content: Option<(OwnedFd, Reserved)>,
     pub(crate) len: u64,
     /// What the store said about the object.
     pub(crate) headers: Vec<(String, String)>,
-    /// Its part of the total.
-    pub(crate) _reserved: Reserved,
+}
+
+impl Whole {
+    pub(crate) fn new(
+        file: OwnedFd,
+        len: u64,
+        headers: Vec<(String, String)>,
+        reserved: Reserved,
+    ) -> Self {
+        Self {
+            content: Some((file, reserved)),
+            len,
+            headers,
+        }
+    }
+
+    fn is_used_elsewhere(&self) -> bool {
+        let file = self.content.as_ref().map(|(file, _)| file.as_fd());
+        file.is_some_and(memfd::is_used_elsewhere)
+    }
+
+    /// An open file of its own.
+    fn reopen(&self) -> io::Result<OwnedFd> {
+        let (file, _) = self.content.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        memfd::reopen(file.as_fd())
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if let Some((file, reserved)) = self.content.take() {
+            close(file, ());
+            // At once: who waits for it takes longer to fill it.
+            drop(reserved);
+        }
+    }
 }
 
 /// A part of a function's share. `None`: where the buffer will lie is not known yet.
@@ -200,7 +235,7 @@ impl Buffer {
 
     fn is_used_by_workers(&self) -> bool {
         let whole = self.state.whole.get();
-        whole.is_some_and(|whole| memfd::is_used_elsewhere(whole.file.as_fd()))
+        whole.is_some_and(Whole::is_used_elsewhere)
     }
 }
 
@@ -208,6 +243,17 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// What comes of the wait for a buffer.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    /// It is complete, and charged to the function.
+    Ready,
+    /// Another one has the object.
+    Other(Arc<Buffer>),
+    /// It is complete, and the function has no room for so many bytes there.
+    NoRoom(Place, usize),
 }
 
 /// The use of a buffer by one invocation.
@@ -235,14 +281,13 @@ impl Use {
         self.buffer.as_ref()
     }
 
-    /// Waits until the buffer is complete and charged to the function. `Some`: it is another one that has the object. Whoever stops
-    /// waiting does not disturb the others.
+    /// Waits until the buffer is complete. Whoever stops waiting does not disturb the others.
     ///
     /// # Errors
     /// Why it cannot be filled.
-    pub(crate) async fn wait(&self, memory: &Memory) -> Result<Option<Arc<Buffer>>, StoreError> {
+    pub(crate) async fn wait(&self, memory: &Memory) -> Result<Waited, StoreError> {
         let Some(buffer) = &self.buffer else {
-            return Ok(None);
+            return Ok(Waited::Ready);
         };
         let state = &buffer.state;
         let mut progress = state.progress.subscribe();
@@ -251,10 +296,14 @@ impl Use {
             match now {
                 Progress::Asking => {}
                 Progress::Failed(error) => return Err(error),
-                Progress::Same(other) => return Ok(Some(other)),
+                Progress::Same(other) => return Ok(Waited::Other(other)),
                 Progress::Whole(place, counted) => {
-                    self.charge(memory, place, counted).await;
-                    return Ok(None);
+                    let is_charged = self.try_charge(memory, place, counted).await;
+                    return Ok(if is_charged {
+                        Waited::Ready
+                    } else {
+                        Waited::NoRoom(place, counted)
+                    });
                 }
                 Progress::Needs(place, len) => tokio::select! {
                     biased;
@@ -273,6 +322,28 @@ impl Use {
         let mut reserved = charge.0.lock().await;
         let reserved = reserved.get_or_insert_with(|| memory.share(place, &self.function));
         reserved.grow_to(len).await;
+    }
+
+    /// Charges the function if it has room, or another of its invocations has charged it.
+    async fn try_charge(&self, memory: &Memory, place: Place, len: usize) -> bool {
+        let Some(charge) = &self.charge else {
+            return true;
+        };
+        let mut reserved = charge.0.lock().await;
+        let reserved = reserved.get_or_insert_with(|| memory.share(place, &self.function));
+        reserved.try_grow_to(len.min(memory.share_max(place)))
+    }
+
+    /// Charges the function with what it has reserved for so many bytes of this buffer.
+    pub(crate) async fn charge_with(&self, reserved: Reserved, len: usize) {
+        let Some(charge) = &self.charge else { return };
+        let mut charged = charge.0.lock().await;
+        let is_charged = charged
+            .as_mut()
+            .is_some_and(|charged| charged.try_grow_to(len));
+        if !is_charged {
+            *charged = Some(reserved);
+        }
     }
 
     /// The length of the object.
@@ -298,7 +369,7 @@ impl Use {
         Ok(Input {
             name: name.to_owned(),
             kind: InputKind::Memory { len: whole.len },
-            descriptor: Arc::new(memfd::reopen(whole.file.as_fd())?),
+            descriptor: Arc::new(whole.reopen()?),
             object: None,
         })
     }

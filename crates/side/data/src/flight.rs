@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::buffer::{Buffer, BufferState, Ends, Progress, Use, Whole};
+use crate::buffer::{Buffer, BufferState, Ends, Progress, Use, Waited, Whole};
 use crate::buffers::Buffers;
 use crate::index::ObjectId;
 use crate::memory::Place;
@@ -41,16 +41,35 @@ pub(crate) async fn fetch(
     };
     let mut used = Use::new(buffer, function);
     for _ in 0..FOLLOWED_MAX {
-        let Some(other) = used.wait(&all.memory).await? else {
-            all.cache.used(used.buffer());
-            return Ok((used, way));
-        };
-        way = if other.is_whole() {
-            TransferWay::Cached
-        } else {
-            TransferWay::Shared
-        };
-        used = Use::new(other, function);
+        match used.wait(&all.memory).await? {
+            Waited::Ready => {
+                all.cache.used(used.buffer());
+                return Ok((used, way));
+            }
+            Waited::Other(other) => {
+                way = if other.is_whole() {
+                    TransferWay::Cached
+                } else {
+                    TransferWay::Shared
+                };
+                used = Use::new(other, function);
+            }
+            Waited::NoRoom(place, counted) => {
+                // Nobody waits for the share of a function while it has some of the total: those who have the share may wait for that.
+                let buffer = used.buffer().map(Arc::downgrade);
+                drop(used);
+                let mut reserved = all.memory.share(place, function);
+                reserved.grow_to(counted).await;
+                if let Some(buffer) = buffer.and_then(|buffer| buffer.upgrade()) {
+                    used = Use::new(buffer, function);
+                    used.charge_with(reserved, counted).await;
+                } else {
+                    drop(reserved);
+                    way = TransferWay::Fetched;
+                    used = Use::new(all.index.next(&object, begin).0, function);
+                }
+            }
+        }
     }
     let problem = "other fetches of it failed again and again";
     Err(StoreError::new(InputFaultKind::Unavailable, problem))
@@ -285,12 +304,7 @@ impl Filling {
         let file = sealed.and_then(|()| memfd::reopen(self.file.as_fd()));
         let file = file.map_err(|error| no_room(&error, place))?;
         drop(self.file);
-        let whole = Whole {
-            file,
-            len: self.len,
-            headers,
-            _reserved: self.reserved,
-        };
+        let whole = Whole::new(file, self.len, headers, self.reserved);
         state.complete(whole, place, self.counted);
         Ok(())
     }

@@ -6,9 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use pilot_protocols::Reserved;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::time::timeout;
 
 /// See the module.
 #[derive(Debug)]
@@ -66,6 +68,27 @@ impl<S> Metered<S> {
     }
 }
 
+impl<S: AsyncRead + AsyncWrite + Unpin> Metered<S> {
+    /// Ends the connection for the client, and discards what it sends until it has ended it, too, for a limited time. The kernel answers a
+    /// close with unread bytes by RST, and the client may lose what it was sent last (RFC 9112, section 9.6).
+    pub(super) async fn discard(&mut self) {
+        let discarding = async {
+            self.stream.shutdown().await?;
+            let mut scratch = [0; 4096];
+            let mut left = DISCARDED_BYTES_MAX;
+            while left > 0 {
+                match self.stream.read(&mut scratch).await? {
+                    0 => break,
+                    len => left = left.saturating_sub(len),
+                }
+            }
+            io::Result::Ok(())
+        };
+        // Its errors are the client's.
+        let _ = timeout(DISCARDING_TIME_MAX, discarding).await;
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -103,3 +126,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 const FREE_LEN: usize = 128 * 1024;
 
 const STEP: usize = 256 * 1024;
+
+/// As for requests that are refused while their bodies arrive.
+const DISCARDED_BYTES_MAX: usize = 64 << 20;
+const DISCARDING_TIME_MAX: Duration = Duration::from_secs(2);

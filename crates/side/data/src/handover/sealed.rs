@@ -1,6 +1,5 @@
 //! Memory that a worker has filled, and what it counts until nobody has it any more.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -10,6 +9,8 @@ use parking_lot::Mutex;
 use pilot_model::ports::{Input, InputKind};
 use pilot_protocols::Reserved;
 use pilot_sys::memfd;
+
+use crate::memory::close;
 
 /// What it counts: in the share of the function that fills it, and in the total.
 #[derive(Debug)]
@@ -111,21 +112,6 @@ impl HeldSealed {
         }
     }
 }
-
-/// Closes the last descriptor. That gives all pages back, which takes about 10 ms for 128 MB, so it is done on a blocking thread.
-fn close(file: OwnedFd, charged: Charged) {
-    let file = File::from(file);
-    let is_small = file
-        .metadata()
-        .is_ok_and(|metadata| metadata.len() <= CLOSED_AT_ONCE_MAX);
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) if !is_small => drop(runtime.spawn_blocking(move || drop((file, charged)))),
-        _ => drop((file, charged)),
-    }
-}
-
-/// The longest buffer that is closed at once, bytes.
-const CLOSED_AT_ONCE_MAX: u64 = 1 << 20;
 
 /// A worker lets go of its inputs soon after its answer.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
