@@ -81,12 +81,18 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The names of the tests of a file: functions of Rust and Python, and the arguments of `Attempt::new`.
+/// The names of the tests of a file: functions of Rust and Python, the arguments of `Attempt::new`, and the checks of the suite
+/// `container`, which `checks.rs` lists.
 fn tests_of(path: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let mut names = attempts(&text);
     match path.extension().and_then(|end| end.to_str()) {
-        Some("rs") => names.extend(rust_tests(&text)),
+        Some("rs") => {
+            names.extend(rust_tests(&text));
+            if path.ends_with("tests/container/contracts.rs") {
+                names.extend(functions(&text, "pub(crate) async fn "));
+            }
+        }
         Some("py") => names.extend(functions(&text, "def ")),
         _ => {}
     }

@@ -253,6 +253,8 @@ fn daemon(body: impl FnOnce(UnixStream)) -> (UnixStream, Pid) {
     match process::fork_with(nix::sched::CloneFlags::empty()).expect("a process") {
         Side::Parent(daemon) => (ours, daemon),
         Side::Child => {
+            // A check that fails in the parent must not leave it running, with the test's output open.
+            let _ = prctl::set_pdeathsig(Signal::SIGKILL);
             drop(ours);
             let ended = catch_unwind(AssertUnwindSafe(|| body(theirs)));
             process::exit_now(i32::from(ended.is_err()))
