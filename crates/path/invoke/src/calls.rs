@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pilot_model::Version;
 use pilot_model::ports::{Input, InputKind, InputMemory, InputSource, MemoryFault};
+use pilot_protocols::{FunctionBudget, MemoryBudget};
 use pilot_sys::seqpacket;
 use pilot_wire::calls::{self, Answer, Ask, End, Lengths, Reason, Refusal};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
@@ -39,6 +40,15 @@ const CALLS_MAX: usize = 16;
 /// Memory for the events of one invocation's calls, KiB: the longest event fits.
 const EVENTS_KIB_MAX: usize = calls::BODY_LEN_MAX as usize / 1024;
 
+/// Memory for the events of all calls until their workers have them, and the share of one function's calls.
+const EVENTS_BYTES_MAX: usize = 64 << 20;
+const EVENTS_SHARE_MAX: usize = 16 << 20;
+
+/// The memory for the events of all calls.
+pub(crate) fn events_memory() -> MemoryBudget {
+    MemoryBudget::new(EVENTS_BYTES_MAX, EVENTS_SHARE_MAX)
+}
+
 /// How long a handler may leave its answers unread, once the socket is full.
 const UNREAD_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -52,6 +62,8 @@ pub(crate) struct Caller {
     pub(crate) depth: u32,
     pub(crate) deadline: Deadline,
     pub(crate) trace: Option<String>,
+    /// For the events of its calls.
+    pub(crate) events: FunctionBudget,
     /// Its inputs, which it may hand on.
     pub(crate) inputs: Vec<(String, Arc<dyn InputMemory>)>,
 }
@@ -263,14 +275,15 @@ impl Serving {
         let place = place.map_err(io::Error::other)?;
         let memory = Arc::clone(&self.events).acquire_many_owned(event_len.div_ceil(1024));
         let memory = memory.await.map_err(io::Error::other)?;
+        let reserved = self.caller.events.reserve(event_len as usize).await;
         let mut event = vec![0; event_len as usize];
         self.reader.read_exact(&mut event).await?;
+        let event = reserved.keep(event.into());
         let (caller, replies) = (Arc::clone(&self.caller), self.replies.clone());
         self.calls.spawn(async move {
             let (end, body) = match data {
                 Err(refusal) => (End::Refused(refusal), Bytes::new()),
                 Ok(data) => {
-                    let event = event.into();
                     let call = Call {
                         function,
                         event,

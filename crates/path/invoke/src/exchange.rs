@@ -172,6 +172,7 @@ fn calls(
         depth: request.chain.map_or(1, |chain| chain.depth),
         deadline: Deadline::now() + time_left(request),
         trace: head.trace.clone(),
+        events: context.events.of(&request.version.config.name),
         inputs: invocation.memory_of(inputs),
     };
     Calls::start(caller).map(Some)

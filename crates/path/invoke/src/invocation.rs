@@ -17,10 +17,11 @@ use pilot_model::{
     StartKind, Timeline, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools};
+use pilot_protocols::MemoryBudget;
 use tokio::sync::Notify;
 use tokio::time::Instant as Deadline;
 
-use crate::calls::Calls;
+use crate::calls::{Calls, events_memory};
 use crate::fault::LastOutput;
 use crate::invoker::Invoker;
 use crate::passing::TunnelTraffic;
@@ -37,6 +38,8 @@ pub(crate) struct InvocationContext {
     pub(crate) inputs: Arc<dyn InputSource>,
     /// For functions that invoke others.
     pub(crate) invoker: Weak<Invoker>,
+    /// For the events of their calls.
+    pub(crate) events: MemoryBudget,
     running: AtomicUsize,
     quiet: Notify,
 }
@@ -55,6 +58,7 @@ impl InvocationContext {
             clock,
             inputs,
             invoker,
+            events: events_memory(),
             running: AtomicUsize::new(0),
             quiet: Notify::new(),
         }
