@@ -8,7 +8,9 @@ Only memory that no other process maps is taken: what is shared with the templat
 
 from __future__ import annotations
 
+import math
 import os
+import time
 
 from . import kernel
 
@@ -39,12 +41,16 @@ def spans() -> List[Tuple[int, int]]:
         return []
 
 
-def collapse(found: List[Tuple[int, int]]) -> None:
-    """Does it at once. What the kernel refuses stays as it is."""
-    for begin, length in found:
-        for address in range(begin, begin + length, HUGE):
-            if kernel.collapse(address, HUGE) in kernel.NO_HUGE_PAGES:
-                return
+def collapse(found: List[Tuple[int, int]], until: float = math.inf) -> List[Tuple[int, int]]:
+    """Does it at once, and returns what is left at that time (`time.monotonic`). What the kernel refuses stays as it is."""
+    left = list(found)
+    while left and time.monotonic() < until:
+        begin, length = left.pop()
+        if length > HUGE:
+            left.append((begin, length - HUGE))
+        if kernel.collapse(begin + length - HUGE, HUGE) in kernel.NO_HUGE_PAGES:
+            return []
+    return left
 
 
 def _span(line: List[bytes], sizes: Dict[bytes, int]) -> Iterator[Tuple[int, int]]:

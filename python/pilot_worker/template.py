@@ -66,6 +66,7 @@ class Template:
         report: Dict[str, Any] = {"op": "ready", "threads": 1, "imports": [], "failed": []}
         timer = imports.ImportTimer()
         descriptors.begin()
+        began = time.monotonic()
         try:
             if self.spec is not None:
                 imports.apply(self.spec)
@@ -90,7 +91,7 @@ class Template:
         self._native = self._load_native()
         report["native"] = self._native is not None
         self._freeze()
-        self._make_huge()
+        self._make_huge(time.monotonic() - began)
         self._watch_children()
         self._control.send(report)
         return "error" not in report
@@ -265,13 +266,16 @@ class Template:
             how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
             self._control.send({"op": "exited", "id": fork_id, **how})
 
-    def _make_huge(self) -> None:
-        """Of a template above functions, now: its children share the pages. Of a function's, when nobody waits for a worker."""
+    def _make_huge(self, import_s: float) -> None:
+        """Of a template above functions, now: its children share the pages. Of a function's, as much as a quarter of the time
+        of its import allows, and the rest when nobody waits for a worker."""
         spans = huge_pages.spans()
         if self.function is None:
             huge_pages.collapse(spans)
-        elif self._native is not None:
-            self._native.make_huge(spans)
+            return
+        left = huge_pages.collapse(spans, time.monotonic() + import_s / 4)
+        if left and self._native is not None:
+            self._native.make_huge(left)
 
     def _freeze(self) -> None:
         """Excludes all objects from garbage collection, so that a collection in a child does not write to shared pages."""
