@@ -179,9 +179,10 @@ impl WebSocket {
         drop(timeout(CLOSE_TIME_MAX, to_client.close()).await);
         // It may still be sending what cannot be read, and has to read why.
         if traffic.broken_with().is_some()
-            && let Ok(mut client) = to_client.reunite(from_client)
+            && let Ok(client) = to_client.reunite(from_client)
         {
-            client.get_mut().discard().await;
+            // Without the buffers of its messages.
+            client.into_inner().discard().await;
         }
     }
 }

@@ -19,7 +19,7 @@ mod total;
 mod v1;
 mod v2;
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -123,22 +123,30 @@ impl Hierarchy {
             let locks = lock(layout.folders())?;
             Ok::<_, String>((layout, locks))
         };
-        // A daemon that starts at the same time removes folders that are not locked yet.
-        let (layout, locks) = begin().or_else(|_| begin())?;
+        // Daemons that start at the same time remove folders that are not locked yet.
+        let mut begun = begin();
+        for _ in 1..ATTEMPTS {
+            if begun.is_ok() {
+                break;
+            }
+            begun = begin();
+        }
+        let (layout, locks) = begun?;
         let inner = Inner {
             layout,
             _locks: locks,
             leftover: Mutex::default(),
         };
         for base in inner.layout.folders() {
-            remove_orphans(base, is_unlocked);
+            remove_orphans(base, lock_of_ended);
         }
         // Where only an engine makes folders, nobody has locked them. They are of an ended daemon if its own folder is gone.
         let around = inner.layout.folders().first().and_then(|own| own.parent());
         for base in inner.layout.engines() {
             remove_orphans(base, |folder| {
                 let own = around.zip(folder.file_name());
-                own.is_some_and(|(around, name)| !around.join(name).exists())
+                let is_gone = own.is_some_and(|(around, name)| !around.join(name).exists());
+                is_gone.then_some(())
             });
         }
         Ok(Self {
@@ -243,26 +251,31 @@ const DEPTH_MAX: u32 = 3;
 
 /// Bytes of a list of some hundred processes.
 const LIST_LEN_USUAL: usize = 2048;
+/// How often a daemon makes its folders.
+const ATTEMPTS: u32 = 20;
 const FOLDER_PREFIX: &str = "pilotlightd-";
 /// Of older versions, which take every folder with this prefix for one of theirs.
 const OLDER_PREFIX: &str = "pilotlight-";
 
-/// Removes the folders of ended daemons next to `base`.
-fn remove_orphans(base: &Path, has_ended: impl Fn(&Path) -> bool) {
+/// Removes the folders of ended daemons next to `base`. `ended` returns what keeps such a folder until it is removed.
+fn remove_orphans<T>(base: &Path, ended: impl Fn(&Path) -> Option<T>) {
     let Some(entries) = base.parent().and_then(|parent| fs::read_dir(parent).ok()) else {
         return;
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let is_ended = if let Some(pid) = name.strip_prefix(OLDER_PREFIX) {
+        let path = entry.path();
+        if let Some(pid) = name.strip_prefix(OLDER_PREFIX) {
             // A daemon of an older version has only its process id in the name, and no lock.
-            pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
-        } else {
-            name.starts_with(FOLDER_PREFIX) && entry.path() != base && has_ended(&entry.path())
-        };
-        if is_ended {
-            remove_tree(&entry.path(), DEPTH_MAX);
+            if pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists() {
+                remove_tree(&path, DEPTH_MAX);
+            }
+        } else if name.starts_with(FOLDER_PREFIX)
+            && path != base
+            && let Some(_kept) = ended(&path)
+        {
+            remove_tree(&path, DEPTH_MAX);
         }
     }
 }
@@ -280,12 +293,11 @@ fn lock(folders: &[PathBuf]) -> Result<Vec<File>, String> {
     locks.collect()
 }
 
-/// Whether no daemon holds the lock of this folder.
-fn is_unlocked(folder: &Path) -> bool {
-    match File::open(folder).map(|file| file.try_lock()) {
-        Ok(Ok(())) => true,
-        Ok(Err(TryLockError::WouldBlock | TryLockError::Error(_))) | Err(_) => false,
-    }
+/// The lock of this folder, if no daemon holds it. A daemon that has just made the folder waits for it, and then finds the folder gone.
+fn lock_of_ended(folder: &Path) -> Option<File> {
+    let file = File::open(folder).ok()?;
+    file.try_lock().ok()?;
+    Some(file)
 }
 
 /// Removes a group and the groups in it, the inner ones first. Those with processes stay.

@@ -71,7 +71,8 @@ impl<S> Metered<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Metered<S> {
     /// Ends the connection for the client, and discards what it sends until it has ended it, too, for a limited time. The kernel answers a
     /// close with unread bytes by RST, and the client may lose what it was sent last (RFC 9112, section 9.6).
-    pub(super) async fn discard(&mut self) {
+    pub(super) async fn discard(mut self) {
+        self.reserved.clear();
         let discarding = async {
             self.stream.shutdown().await?;
             let mut scratch = [0; 4096];

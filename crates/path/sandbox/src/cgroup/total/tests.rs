@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use super::super::{Inner, Layout, is_unlocked, lock, remove_orphans, remove_tree, tests, v1, v2};
+use super::super::{
+    Inner, Layout, lock, lock_of_ended, remove_orphans, remove_tree, tests, v1, v2,
+};
 use super::*;
 
 const TOTAL: TotalLimits = TotalLimits {
@@ -147,11 +149,11 @@ fn groups_of_a_daemon_that_runs_stay_whatever_its_process_id() {
     let older = folder(&format!("pilotlight-{}", std::process::id()));
     let older_ended = folder("pilotlight-0");
     let locks = lock(std::slice::from_ref(&running)).unwrap();
-    remove_orphans(&own, is_unlocked);
+    remove_orphans(&own, lock_of_ended);
     assert!(own.exists() && running.exists() && older.exists());
     assert!(!ended.exists() && !older_ended.exists());
     drop(locks);
-    remove_orphans(&own, is_unlocked);
+    remove_orphans(&own, lock_of_ended);
     assert!(!running.exists());
     assert!(lock(&[running]).is_err());
 }
@@ -162,4 +164,27 @@ fn groups_of_an_ended_daemon_are_removed_with_what_is_in_them() {
     fs::create_dir_all(root.path().join("pilotlight-1/builds/s3")).unwrap();
     remove_tree(&root.path().join("pilotlight-1"), 3);
     assert!(!root.path().join("pilotlight-1").exists());
+}
+
+#[test]
+fn daemons_that_start_at_the_same_time_keep_their_groups() {
+    let root = tempfile::tempdir().unwrap();
+    let starts = |daemon: usize| {
+        for start in 0..50 {
+            let own = root.path().join(format!("pilotlightd-{daemon}-{start:05}"));
+            let _locks = loop {
+                let made = fs::create_dir_all(own.join("builds"));
+                if let (Ok(()), Ok(locks)) = (made, lock(std::slice::from_ref(&own))) {
+                    break locks;
+                }
+            };
+            remove_orphans(&own, lock_of_ended);
+            assert!(own.join("builds").exists(), "{}", own.display());
+        }
+    };
+    std::thread::scope(|scope| {
+        for daemon in 0..4 {
+            scope.spawn(move || starts(daemon));
+        }
+    });
 }
