@@ -415,7 +415,7 @@ static int may_make_huge(const struct fork_server *s) {
     return s->span_count && (!s->child_count || s->spans_len <= SECOND_COPY_MAX);
 }
 
-// Makes one huge page (madvise(2)). It takes about a millisecond, for which a request may have to wait.
+// Makes one huge page (madvise(2)). It takes some milliseconds, for which a request may have to wait.
 static void make_huge(struct fork_server *s) {
     struct span *span = &s->spans[s->span_count - 1];
     span->len -= HUGE_LEN;
