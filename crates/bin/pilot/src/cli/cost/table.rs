@@ -49,11 +49,24 @@ pub(super) fn render(report: &CostReport) -> String {
         "{DIM}US dollars without free quotas. The parts of a bill: fee per call, rounding, cold starts, what was allocated\n\
          but idle, what was used. MEMORY and CPU: billable divided by used. Machines run from the first call to now.{DIM:#}\n"
     ));
+    let unchecked = report
+        .platforms
+        .iter()
+        .filter(|platform| platform.bill.is_some() && platform.as_of == NOT_CHECKED)
+        .count();
+    if unchecked > 0 {
+        text.push_str(&format!(
+            "{WARN}The prices of {unchecked} platforms were not compared with their source: `pilot cost platforms` shows which.{WARN:#}\n"
+        ));
+    }
     for note in &report.notes {
         text.push_str(&format!("{WARN}{}{WARN:#}\n", visible(note)));
     }
     text
 }
+
+/// `as_of` of such a row (docs/costs.md).
+const NOT_CHECKED: &str = "not checked";
 
 fn head(report: &CostReport) -> String {
     let used = &report.used;
