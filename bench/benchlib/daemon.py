@@ -47,8 +47,9 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Daemon:
-    def __init__(self, binary: Path, home: Path) -> None:
+    def __init__(self, binary: Path, home: Path, environment: dict[str, str] | None = None) -> None:
         self.binary = binary
+        self.environment = environment
         self.data = home / "data"
         self.log = home / "daemon.log"
         self.config = home / "pilotd.toml"
@@ -97,7 +98,7 @@ class Daemon:
         command = [str(self.binary), "serve", "--listen", self.address]
         command += ["--data-dir", str(self.data), "--config", str(self.config)]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment)
         wait_for_port(self.port, self.process)
         deadline = time.monotonic() + 20
         while self.call("GET", "/readyz")[0] != 200:
