@@ -91,7 +91,7 @@ enum Verb {
     Rollback(rollback::RollbackArgs),
     /// Simulate scaling policies on a workload, in virtual time
     Simulate(simulate::args::SimulateArgs),
-    /// Say what a log of throttles tells of a sandbox's CPU limit
+    /// Measure, name or model what a CPU limit does to a function
     Profile(profile::ProfileArgs),
     /// Measure a function or any other HTTP server
     Bench(bench::BenchArgs),

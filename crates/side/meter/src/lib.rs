@@ -8,6 +8,7 @@ pub mod log;
 pub mod meter;
 pub mod money;
 pub mod platform;
+pub mod quota;
 pub mod record;
 pub mod report;
 pub mod table;
