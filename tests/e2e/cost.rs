@@ -230,6 +230,31 @@ fn a_throttle_log_is_named_or_refused() {
 }
 
 #[test]
+fn records_are_exported_as_parquet_and_cost_the_same() {
+    let daemon = lab(ECHO, plain());
+    for _ in 0..5 {
+        answer(&daemon, "lab", json!(1));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (csv, parquet) = (file("usage.csv"), file("usage.parquet"));
+    daemon.cli_ok(&["cost", "export", "-o", &csv]);
+    daemon.cli_ok(&["cost", "export", "--parquet", "-o", &parquet]);
+    assert!(fs::read(&parquet).unwrap().starts_with(b"PAR1"));
+    let billed = |path: &str| cost(&daemon, &["--strict", "--trace", path]);
+    let of_parquet = billed(&parquet);
+    assert_eq!(of_parquet["used"]["calls"], 5);
+    assert_eq!(of_parquet, billed(&csv));
+    let refused = daemon.cli(&["cost", "export", "--parquet"]);
+    assert_eq!(refused.status.code(), Some(2), "it needs a file");
+    fs::write(&parquet, "PAR1 and nothing more").unwrap();
+    let refused = daemon.cli(&["cost", "--trace", &parquet]);
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(told.contains("usage.parquet: "), "{told}");
+}
+
+#[test]
 fn the_models_log_is_named_and_its_durations_fall() {
     let daemon = daemon();
     let folder = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@ pub mod infer;
 pub mod log;
 pub mod meter;
 pub mod money;
+pub mod parquet;
 pub mod platform;
 pub mod quota;
 pub mod record;
