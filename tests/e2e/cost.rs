@@ -255,6 +255,50 @@ fn records_are_exported_as_parquet_and_cost_the_same() {
 }
 
 #[test]
+fn a_function_is_sized_by_its_calls() {
+    let busy = "import time\n\
+                def handler(event, context):\n\
+                \x20   end = time.process_time() + event\n\
+                \x20   while time.process_time() < end: pass\n";
+    let daemon = lab(busy, json!({"memory_mb": 512}));
+    for _ in 0..4 {
+        answer(&daemon, "lab", json!(0.03));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("sizes.svg").display().to_string();
+    let all = ["rightsize", "lab", "--json", "--svg", &picture];
+    let report: Value = serde_json::from_str(&daemon.cli_ok(&all)).unwrap();
+    assert_eq!(
+        (&report["calls"], &report["calls_left_out"]),
+        (&json!(3), &json!(1)),
+        "{report}"
+    );
+    let settings = report["settings"].as_array().unwrap();
+    let ids: Vec<&Value> = settings.iter().map(|setting| &setting["id"]).collect();
+    assert_eq!(ids, ["own", "aws-lambda-x86", "gcp-request"]);
+    for setting in settings {
+        let sizes = setting["sizes"].as_array().unwrap();
+        let at = |size: &Value| size["duration_us"].as_u64().unwrap();
+        let (first, last) = (sizes.first().unwrap(), sizes.last().unwrap());
+        assert!(at(last) >= 30_000, "30 ms of CPU time: {last}");
+        assert!(at(first) > at(last) * 2, "a fraction of a CPU: {first}");
+    }
+    let svg = fs::read_to_string(&picture).unwrap();
+    assert!(svg.contains("AWS Lambda (x86)"), "{svg}");
+    let text = daemon.cli_ok(&["rightsize", "lab"]);
+    assert!(text.contains("as fast as it gets"), "{text}");
+    let unknown = daemon.cli(&["rightsize", "labb"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    let told = String::from_utf8(unknown.stderr).unwrap();
+    assert!(told.contains("did you mean 'lab'?"), "{told}");
+    daemon.upload_code("new", &plain(), ECHO);
+    let none = daemon.cli(&["rightsize", "new"]);
+    assert_eq!(none.status.code(), Some(2));
+    let told = String::from_utf8(none.stderr).unwrap();
+    assert!(told.contains("none of 0 calls"), "{told}");
+}
+
+#[test]
 fn the_models_log_is_named_and_its_durations_fall() {
     let daemon = daemon();
     let folder = tempfile::tempdir().unwrap();

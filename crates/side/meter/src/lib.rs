@@ -12,6 +12,7 @@ pub mod platform;
 pub mod quota;
 pub mod record;
 pub mod report;
+pub mod rightsize;
 pub mod table;
 pub mod trace;
 
