@@ -1,6 +1,7 @@
 //! `pilot cost` and `pilot profile`: from a call to a bill.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use pilot_harness::{Daemon, eventually_within};
@@ -226,4 +227,147 @@ fn a_throttle_log_is_named_or_refused() {
             .unwrap()
             .contains("log.json: a throttle log is")
     );
+}
+
+#[test]
+fn records_are_exported_as_parquet_and_cost_the_same() {
+    let daemon = lab(ECHO, plain());
+    for _ in 0..5 {
+        answer(&daemon, "lab", json!(1));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (csv, parquet) = (file("usage.csv"), file("usage.parquet"));
+    daemon.cli_ok(&["cost", "export", "-o", &csv]);
+    daemon.cli_ok(&["cost", "export", "--parquet", "-o", &parquet]);
+    assert!(fs::read(&parquet).unwrap().starts_with(b"PAR1"));
+    let billed = |path: &str| cost(&daemon, &["--strict", "--trace", path]);
+    let of_parquet = billed(&parquet);
+    assert_eq!(of_parquet["used"]["calls"], 5);
+    assert_eq!(of_parquet, billed(&csv));
+    let refused = daemon.cli(&["cost", "export", "--parquet"]);
+    assert_eq!(refused.status.code(), Some(2), "it needs a file");
+    fs::write(&parquet, "PAR1 and nothing more").unwrap();
+    let refused = daemon.cli(&["cost", "--trace", &parquet]);
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(told.contains("usage.parquet: "), "{told}");
+}
+
+#[test]
+fn a_function_is_sized_by_its_calls() {
+    let busy = "import time\n\
+                def handler(event, context):\n\
+                \x20   end = time.process_time() + event\n\
+                \x20   while time.process_time() < end: pass\n";
+    let daemon = lab(busy, json!({"memory_mb": 512}));
+    for _ in 0..4 {
+        answer(&daemon, "lab", json!(0.03));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("sizes.svg").display().to_string();
+    let all = ["rightsize", "lab", "--json", "--svg", &picture];
+    let report: Value = serde_json::from_str(&daemon.cli_ok(&all)).unwrap();
+    assert_eq!(
+        (&report["calls"], &report["calls_left_out"]),
+        (&json!(3), &json!(1)),
+        "{report}"
+    );
+    let settings = report["settings"].as_array().unwrap();
+    let ids: Vec<&Value> = settings.iter().map(|setting| &setting["id"]).collect();
+    assert_eq!(ids, ["own", "aws-lambda-x86", "gcp-request"]);
+    for setting in settings {
+        let sizes = setting["sizes"].as_array().unwrap();
+        let at = |size: &Value| size["duration_us"].as_u64().unwrap();
+        let (first, last) = (sizes.first().unwrap(), sizes.last().unwrap());
+        assert!(at(last) >= 30_000, "30 ms of CPU time: {last}");
+        assert!(at(first) > at(last) * 2, "a fraction of a CPU: {first}");
+    }
+    let svg = fs::read_to_string(&picture).unwrap();
+    assert!(svg.contains("AWS Lambda (x86)"), "{svg}");
+    let text = daemon.cli_ok(&["rightsize", "lab"]);
+    assert!(text.contains("as fast as it gets"), "{text}");
+    let unknown = daemon.cli(&["rightsize", "labb"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    let told = String::from_utf8(unknown.stderr).unwrap();
+    assert!(told.contains("did you mean 'lab'?"), "{told}");
+    daemon.upload_code("new", &plain(), ECHO);
+    let none = daemon.cli(&["rightsize", "new"]);
+    assert_eq!(none.status.code(), Some(2));
+    let told = String::from_utf8(none.stderr).unwrap();
+    assert!(told.contains("none of 0 calls"), "{told}");
+}
+
+#[test]
+fn the_models_log_is_named_and_its_durations_fall() {
+    let daemon = daemon();
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log.json").display().to_string();
+    let limit = ["--quota", "5000", "--period", "20000", "--tick-hz", "250"];
+    let made = [&["profile", "model", "-o", &log], limit.as_slice()].concat();
+    daemon.cli_ok(&made);
+    let found: Value =
+        serde_json::from_str(&daemon.cli_ok(&["profile", "infer", "--json", &log])).unwrap();
+    assert_eq!(
+        [&found["period_us"], &found["quota_us"], &found["tick_hz"]],
+        [&json!(20_000), &json!(5_000), &json!(250)],
+        "{found}"
+    );
+    let distance = found["model"]["plain"]["obtained"].as_f64().unwrap();
+    assert!(distance <= 0.05, "{found}");
+    let durations = [
+        "profile",
+        "durations",
+        "--json",
+        "--cpu-ms",
+        "51.8",
+        "--period",
+        "20000",
+    ];
+    let rows: Vec<Value> = serde_json::from_str(&daemon.cli_ok(&durations)).unwrap();
+    let times: Vec<u64> = rows
+        .iter()
+        .map(|row| row["equation_2_ns"].as_u64().unwrap())
+        .collect();
+    assert_eq!(times.len(), 20);
+    assert!(times.is_sorted_by(|one, next| one >= next), "{times:?}");
+    assert_eq!(times.last(), Some(&51_800_000));
+    let refused = daemon.cli(&["profile", "durations", "--cpu-ms", "-1"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+/// The loop in a real group of the kernel: it gets its quota, and the log says period and quota.
+#[test]
+fn a_quota_is_profiled_from_inside() {
+    let daemon = daemon();
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log.json").display().to_string();
+    // A busy machine can only take more from it, so the share is bounded above. Each period has its throttle.
+    let limit = ["--quota", "2000", "--period", "20000", "--seconds", "2"];
+    let measured = daemon.cli(&[&["profile", "sched", "-o", &log], limit.as_slice()].concat());
+    let told = String::from_utf8(measured.stderr).unwrap();
+    assert!(measured.status.success(), "{told}");
+    let found: Value = serde_json::from_str(&fs::read_to_string(&log).unwrap()).unwrap();
+    let throttles = found["data"].as_array().unwrap();
+    assert!(throttles.len() >= 10, "{told}");
+    let without: u64 = throttles.iter().map(|pair| pair[1].as_u64().unwrap()).sum();
+    assert!(without >= 1_500_000_000, "2 ms in 20 ms: {told}");
+    assert!(told.contains("the kernel counted"), "{told}");
+    // Its group is gone with it. Those of measurements that run beside this test are not.
+    let groups = fs::read_dir("/sys/fs/cgroup/cpu").or_else(|_| fs::read_dir("/sys/fs/cgroup"));
+    for group in groups.unwrap().flatten() {
+        let name = group.file_name().to_string_lossy().into_owned();
+        if let Some(pid) = name.strip_prefix("pilot-profile-") {
+            assert!(Path::new("/proc").join(pid).exists(), "{name} is left");
+        }
+    }
+    for wrong in [
+        ["--quota", "500", "--period", "20000"],
+        ["--quota", "5000", "--period", "2000000"],
+    ] {
+        let refused = daemon.cli(&[&["profile", "sched"], wrong.as_slice()].concat());
+        assert_eq!(refused.status.code(), Some(2));
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert!(told.contains("the kernel takes periods of"), "{told}");
+    }
 }

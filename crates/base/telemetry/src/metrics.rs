@@ -63,6 +63,8 @@ families! {
     init_duration: Histograms = INIT_DURATION with durations,
     mem_usage: Histograms = MEM_USAGE with sizes,
     cpu_usage: Histograms = CPU_USAGE with durations,
+    request_bytes: Counters = REQUEST_BYTES,
+    response_bytes: Counters = RESPONSE_BYTES,
     phase_duration: Histograms = PHASE_DURATION with durations,
     worker_starts: Counters = WORKER_STARTS,
     worker_start_duration: Histograms = WORKER_START_DURATION with durations,
@@ -134,6 +136,8 @@ impl Metrics {
             init_duration: all.init_duration.get_or_create_owned(plain),
             mem_usage: all.mem_usage.get_or_create_owned(plain),
             cpu_usage: all.cpu_usage.get_or_create_owned(plain),
+            request_bytes: all.request_bytes.get_or_create_owned(plain),
+            response_bytes: all.response_bytes.get_or_create_owned(plain),
             worker_starts: all.worker_starts.get_or_create_owned(named),
             worker_start_duration: all.worker_start_duration.get_or_create_owned(named),
             phases: self.phases.clone(),
@@ -153,6 +157,8 @@ impl Metrics {
         all.init_duration.remove(plain);
         all.mem_usage.remove(plain);
         all.cpu_usage.remove(plain);
+        all.request_bytes.remove(plain);
+        all.response_bytes.remove(plain);
         for cause in [CAUSE_OWN, CAUSE_SHARED] {
             all.coldstarts.remove(&with(plain, "cause", cause));
         }
@@ -304,6 +310,8 @@ pub struct FunctionMetrics {
     init_duration: Histogram,
     mem_usage: Histogram,
     cpu_usage: Histogram,
+    request_bytes: Counter,
+    response_bytes: Counter,
     worker_starts: Counter,
     worker_start_duration: Histogram,
     phases: Phases,
@@ -354,6 +362,8 @@ impl FunctionMetrics {
         if let Some(cpu) = record.cpu {
             self.cpu_usage.observe(cpu.total().as_secs_f64());
         }
+        self.request_bytes.inc_by(record.bytes_in);
+        self.response_bytes.inc_by(record.bytes_out);
         self.phases.observe(record);
     }
 

@@ -58,6 +58,10 @@ table! {
         "Peak memory of the invocation's worker so far, if it was measured.",
     CPU_USAGE: Histogram "faas_cpu_usage_seconds" ["faas_name", "faas_trigger"]
         "CPU time that an invocation's worker used for it, where it can be measured. The first invocation of a worker includes its start.",
+    REQUEST_BYTES: Counter "pilot_request_bytes_total" ["faas_name", "faas_trigger"]
+        "Bytes of the bodies of requests, also of those that failed.",
+    RESPONSE_BYTES: Counter "pilot_response_bytes_total" ["faas_name", "faas_trigger"]
+        "Bytes of the bodies of responses.",
     PHASE_DURATION: Histogram "pilot_phase_duration_seconds" ["phase", "start"]
         "Time of each phase of an invocation; start is cold or warm. The phases add up to the total time.",
     WORKER_STARTS: Counter "pilot_worker_starts_total" ["faas_name"]

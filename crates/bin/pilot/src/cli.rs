@@ -36,6 +36,7 @@ mod project;
 mod prune;
 mod remove;
 mod report;
+mod rightsize;
 mod rollback;
 mod scale;
 mod secret;
@@ -85,13 +86,15 @@ enum Verb {
     Logs(logs::LogsArgs),
     /// Say what the same invocations would have cost on other platforms
     Cost(cost::CostArgs),
+    /// Say which size a function should have, by the CPU time and memory of its calls
+    Rightsize(rightsize::RightsizeArgs),
     /// Retire idle workers down to a number now, or change the scaling policy
     Scale(scale::ScaleArgs),
     /// Make an earlier version the live one again
     Rollback(rollback::RollbackArgs),
     /// Simulate scaling policies on a workload, in virtual time
     Simulate(simulate::args::SimulateArgs),
-    /// Say what a log of throttles tells of a sandbox's CPU limit
+    /// Measure, name or model what a CPU limit does to a function
     Profile(profile::ProfileArgs),
     /// Measure a function or any other HTTP server
     Bench(bench::BenchArgs),
@@ -145,6 +148,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Describe(args) => describe::run(&client()?, &args),
         Verb::Logs(args) => logs::run(&client()?, &args),
         Verb::Cost(args) => cost::run(&client, &args),
+        Verb::Rightsize(args) => rightsize::run(client, &args),
         Verb::Scale(args) => scale::run(&client()?, &args),
         Verb::Rollback(args) => rollback::run(&client()?, &args),
         Verb::Simulate(args) => simulate::run(&args),

@@ -187,17 +187,29 @@ fn ticks(began: &[u64]) -> Vec<u64> {
 
 /// How much the times agree in their phase of a tick: the length of the mean of their directions on a circle, 0 to 1.
 fn concentration(times: &[u64], hz: u64) -> f64 {
-    let (mut x, mut y) = (0.0, 0.0);
+    // The phase in billionths of a tick, exact.
+    let phases = times
+        .iter()
+        .map(|time| u128::from(*time) * u128::from(hz) % 1_000_000_000);
+    let phases = phases.map(|phase| u64::try_from(phase).unwrap_or(0));
+    direction(phases, 1_000_000_000).1
+}
+
+/// The mean of times on a circle of `around` nanoseconds, and how much they agree in it, 0 to 1.
+pub(crate) fn direction(times: impl Iterator<Item = u64>, around: u64) -> (u64, f64) {
+    let around = u32::try_from(around.max(1)).unwrap_or(u32::MAX);
+    let (mut x, mut y, mut count) = (0.0, 0.0, 0_u32);
     for time in times {
-        // The phase in billionths of a tick, exact.
-        let phase = u128::from(*time) * u128::from(hz) % 1_000_000_000;
-        let phase = u32::try_from(phase).unwrap_or(0);
-        let angle = f64::from(phase) / 1e9 * std::f64::consts::TAU;
+        let phase = u32::try_from(time % u64::from(around)).unwrap_or(0);
+        let angle = f64::from(phase) / f64::from(around) * std::f64::consts::TAU;
         x += angle.cos();
         y += angle.sin();
+        count = count.saturating_add(1);
     }
-    let count = u32::try_from(times.len()).unwrap_or(u32::MAX);
-    x.hypot(y) / f64::from(count.max(1))
+    let turns = y.atan2(x).rem_euclid(std::f64::consts::TAU) / std::f64::consts::TAU;
+    let mean = std::time::Duration::from_secs(1).mul_f64(turns * f64::from(around) / 1e9);
+    let mean = u64::try_from(mean.as_nanos()).unwrap_or(0) % u64::from(around);
+    (mean, x.hypot(y) / f64::from(count.max(1)))
 }
 
 /// The usual quota near a measured one: hundredths of the period, or else a share that follows memory.

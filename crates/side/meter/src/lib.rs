@@ -7,9 +7,12 @@ pub mod infer;
 pub mod log;
 pub mod meter;
 pub mod money;
+pub mod parquet;
 pub mod platform;
+pub mod quota;
 pub mod record;
 pub mod report;
+pub mod rightsize;
 pub mod table;
 pub mod trace;
 

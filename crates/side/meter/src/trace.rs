@@ -16,7 +16,7 @@ use std::thread;
 use pilot_model::cost::CostReport;
 
 pub use self::columns::Columns;
-use self::parse::Row;
+pub(crate) use self::parse::Row;
 use crate::bill::Usage;
 use crate::platform::{Match, Size};
 use crate::report::{Counted, Sizes, Tally};
@@ -116,6 +116,42 @@ pub fn bill(
         sent.map(|()| total)
     })?;
     total.finish(table, options)
+}
+
+/// Calls `visit` with each row, in order. A malformed row is an error.
+///
+/// # Errors
+/// See [`TraceError`].
+pub(crate) fn each_row(
+    source: impl Read + Send,
+    mut visit: impl FnMut(&Row),
+) -> Result<(), TraceError> {
+    let mut source = BufReader::with_capacity(1 << 20, unpacked(source)?);
+    let mut line = Vec::new();
+    (&mut source)
+        .take(HEADER_BYTES_MAX)
+        .read_until(b'\n', &mut line)?;
+    let columns = Columns::of(&line).map_err(TraceError::Header)?;
+    for number in 2.. {
+        line.clear();
+        // A longer line is cut, so it is malformed.
+        (&mut source)
+            .take(HEADER_BYTES_MAX)
+            .read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            break;
+        }
+        let row = trimmed(&line);
+        if row.is_empty() {
+            continue;
+        }
+        let row = columns.row(row).map_err(|problem| TraceError::Malformed {
+            line: number,
+            problem,
+        })?;
+        visit(&row);
+    }
+    Ok(())
 }
 
 /// Unpacks a file that is compressed with gzip.

@@ -222,6 +222,26 @@ fn an_invocation_that_timed_out_counts_in_the_histogram_of_durations() {
 }
 
 #[test]
+fn the_bytes_of_requests_and_responses_add_up() {
+    let metrics = Metrics::default();
+    let series = metrics.function(&"f".parse().unwrap());
+    for (bytes_in, bytes_out) in [(10, 3), (7, 0)] {
+        series.invoked(&InvocationRecord {
+            bytes_in,
+            bytes_out,
+            ..record("f", StartKind::Warm, Outcome::Ok)
+        });
+    }
+    let text = metrics.text();
+    for line in [
+        "pilot_request_bytes_total{faas_name=\"f\",faas_trigger=\"http\"} 17\n",
+        "pilot_response_bytes_total{faas_name=\"f\",faas_trigger=\"http\"} 3\n",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
+#[test]
 fn the_tables_text_names_every_reason() {
     for (reason, _) in EndReason::ALL {
         assert!(crate::table::WORKER_ENDS.help.contains(reason), "{reason}");

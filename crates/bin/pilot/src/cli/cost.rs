@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::{logs, output};
 
 mod table;
-mod trace;
+pub(super) mod trace;
 
 /// The arguments of `pilot cost`.
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ pub(super) struct CostArgs {
     /// Where CPU follows memory, take a size with at least the function's CPU
     #[arg(long)]
     match_cpu: bool,
-    /// Bill a trace instead: a CSV file, also compressed with gzip, or - for standard input
+    /// Bill a trace instead: a Parquet or CSV file, the latter also compressed with gzip, or - for CSV on standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "since"])]
     trace: Option<PathBuf>,
     /// With --trace: a malformed row is an error
@@ -50,7 +50,7 @@ pub(super) struct CostArgs {
 
 #[derive(Debug, Subcommand)]
 enum CostVerb {
-    /// Print the records of invocations as CSV
+    /// Print the records of invocations as CSV, or write them as Parquet
     Export(ExportArgs),
     /// Print the table of platforms: prices, granularities, sources
     Platforms,
@@ -66,6 +66,9 @@ struct ExportArgs {
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Write Parquet instead of CSV
+    #[arg(long, requires = "output")]
+    parquet: bool,
 }
 
 /// Prints the report.
@@ -135,7 +138,12 @@ fn export(client: &Client, args: &ExportArgs) -> anyhow::Result<()> {
     let shown = path.display();
     let mut file = fs::File::create(path)
         .map_err(|error| Failure::usage(format!("cannot write {shown}: {error}")))?;
-    std::io::copy(&mut records, &mut file)
+    let written = if args.parquet {
+        pilot_meter::parquet::write(records, &mut file)
+    } else {
+        std::io::copy(&mut records, &mut file)
+    };
+    written
         .and_then(|_| file.flush())
         .with_context(|| format!("the records could not be copied to {shown}"))
 }

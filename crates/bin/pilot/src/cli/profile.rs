@@ -1,15 +1,20 @@
-//! `pilot profile`: what CPU bandwidth control does to a function, seen from inside.
+//! `pilot profile`: what CPU bandwidth control does to a function, seen from inside and by the model.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use flate2::read::MultiGzDecoder;
-use pilot_meter::infer;
+use pilot_meter::infer::Throttle;
+use pilot_meter::quota::Limit;
 
 use super::failure::Failure;
 use super::output;
+
+mod group;
+mod infer;
+mod model;
+mod sched;
+mod spin;
 
 /// The arguments of `pilot profile`.
 #[derive(Debug, Args)]
@@ -20,64 +25,80 @@ pub(super) struct ProfileArgs {
 
 #[derive(Debug, Subcommand)]
 enum ProfileVerb {
+    /// Run a loop under a CPU quota, and write down when it had no CPU
+    Sched(sched::SchedArgs),
     /// Name period, quota and tick rate from a log of throttles
-    Infer {
-        /// JSON, or JSON compressed with gzip: [[NOTICED_NS, LASTED_NS], …]
-        log: PathBuf,
-        /// Print as JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Infer(infer::InferArgs),
+    /// The log of throttles that the model of the scheduler makes for a quota
+    Model(model::ModelArgs),
+    /// How long a task takes under the shares of a CPU: ideally, by Equation (2) and by the model
+    Durations(model::DurationsArgs),
+    /// The loop of `sched`, in the group that it was put into
+    #[command(hide = true)]
+    Spin(spin::SpinArgs),
 }
 
 /// Runs the command.
 pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<()> {
-    let ProfileVerb::Infer { log, json } = &args.verb;
-    let named = |problem: String| Failure::usage(format!("{}: {problem}", log.display()));
-    let text = read(log).map_err(|error| named(error.to_string()))?;
-    let runs = infer::read(&text).map_err(named)?;
-    let found = infer::infer(&runs).map_err(named)?;
-    if *json {
-        return output::print_json(&found);
+    match &args.verb {
+        ProfileVerb::Sched(args) => sched::run(args),
+        ProfileVerb::Infer(args) => infer::run(args),
+        ProfileVerb::Model(args) => model::run(args),
+        ProfileVerb::Durations(args) => model::durations(args),
+        ProfileVerb::Spin(args) => spin::run(args),
     }
-    let also: Vec<String> = found
-        .tick_hz_possible
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    let also = match also.as_slice() {
-        [] => String::new(),
-        also => format!(" (the log also fits {} Hz)", also.join(", ")),
-    };
-    let share = found.quota_us * 1000 / found.period_us.max(1);
-    output::print(&format!(
-        "period  {} us\nquota   {} us ({}.{:03} CPU; measured {} us)\ntick    {} Hz{also}\nfrom {} throttles; {}.{}% of the intervals fit the period\n",
-        found.period_us,
-        found.quota_us,
-        share / 1000,
-        share % 1000,
-        found.quota_measured_us,
-        found.tick_hz,
-        found.throttles,
-        found.fitting_thousandths / 10,
-        found.fitting_thousandths % 10,
-    ))
 }
 
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?
-        .take(LOG_BYTES_MAX)
-        .read_to_end(&mut bytes)?;
-    if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return Ok(bytes);
-    }
-    let mut text = Vec::new();
-    MultiGzDecoder::new(bytes.as_slice())
-        .take(LOG_BYTES_MAX)
-        .read_to_end(&mut text)?;
-    Ok(text)
+/// Quota and period, as the kernel's files take them.
+#[derive(Debug, Args)]
+struct LimitArgs {
+    /// CPU time in each period, microseconds
+    #[arg(long, value_name = "US")]
+    quota: u64,
+    /// The period, microseconds
+    #[arg(long, value_name = "US", default_value_t = 100_000)]
+    period: u64,
 }
 
-/// Longest log that is read; a longer one is cut, so it is not JSON.
-const LOG_BYTES_MAX: u64 = 256 << 20;
+impl LimitArgs {
+    fn check(&self) -> Result<Limit, Failure> {
+        Limit::new(self.period, self.quota).map_err(Failure::usage)
+    }
+}
+
+/// A log in the form that `infer` reads.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Log {
+    /// Readings of the clock; 0 if nothing was measured.
+    #[serde(default)]
+    probes: u64,
+    /// When the task noticed that it runs again, nanoseconds since the beginning, and for how long it had not.
+    data: Vec<(u64, u64)>,
+}
+
+impl Log {
+    fn of(throttles: &[Throttle]) -> Self {
+        Self {
+            probes: 0,
+            data: throttles
+                .iter()
+                .map(|throttle| (throttle.noticed_ns, throttle.lasted_ns))
+                .collect(),
+        }
+    }
+
+    /// Prints it, or writes it to a file.
+    fn write(&self, to: Option<&PathBuf>) -> anyhow::Result<()> {
+        let mut text = serde_json::to_string(self)?;
+        text.push('\n');
+        let Some(path) = to else {
+            return output::print_bytes(text.as_bytes());
+        };
+        fs::write(path, text).map_err(|error| {
+            Failure::usage(format!("cannot write {}: {error}", path.display())).into()
+        })
+    }
+}
+
+/// Longest run, seconds. A run of Algorithm 1 notes at most 2,000 throttles per second.
+const SECONDS_MAX: u64 = 600;

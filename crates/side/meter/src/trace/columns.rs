@@ -130,6 +130,14 @@ impl Columns {
         })
     }
 
+    /// Whether some trace has a column with this name.
+    #[must_use]
+    pub fn knows(name: &str) -> bool {
+        [HUAWEI, AZURE_2019, AZURE_2021, OWN]
+            .iter()
+            .any(|roles| roles.iter().any(|(known, _)| *known == name))
+    }
+
     /// Reads a row.
     pub(super) fn row(&self, row: &[u8]) -> Result<Row, String> {
         let mut read = Row::default();

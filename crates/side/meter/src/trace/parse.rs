@@ -4,16 +4,16 @@ use crate::bill::Usage;
 
 /// What a row says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) usage: Usage,
+pub(crate) struct Row {
+    pub(crate) usage: Usage,
     /// Milliseconds of the trace's clock.
-    pub(super) begin_ms: Option<u64>,
-    pub(super) memory_bytes: Option<u64>,
-    pub(super) cpu_milli: Option<u64>,
-    pub(super) bytes_in: u64,
-    pub(super) bytes_out: u64,
+    pub(crate) begin_ms: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) cpu_milli: Option<u64>,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
     /// The row is of many requests: how many take how long, nanoseconds. Then `usage` has no execution.
-    pub(super) bands: Option<[(u64, u64); 6]>,
+    pub(crate) bands: Option<[(u64, u64); 6]>,
 }
 
 /// Number of fields of a row.

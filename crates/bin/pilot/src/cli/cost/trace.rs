@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use pilot_meter::trace::{self, Strictness, TraceError, TraceOptions};
-use pilot_meter::{Match, Size};
+use pilot_meter::{Match, Size, parquet};
 
 use super::super::failure::Failure;
 use super::super::output;
@@ -18,8 +18,7 @@ pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow
     let source: Box<dyn Read + Send> = if path == Path::new("-") {
         Box::new(io::stdin())
     } else {
-        let file = File::open(path);
-        Box::new(file.map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?)
+        open(path)?
     };
     let table = pilot_meter::Table::with(billing).map_err(Failure::usage)?;
     let options = TraceOptions {
@@ -56,6 +55,18 @@ pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow
         return output::print_json(&report);
     }
     output::print(&render(&report))
+}
+
+/// The rows of a file as CSV, whatever form it has.
+pub(in super::super) fn open(path: &Path) -> Result<Box<dyn Read + Send>, Failure> {
+    let unreadable =
+        |error: io::Error| Failure::usage(format!("cannot read {}: {error}", path.display()));
+    let mut file = File::open(path).map_err(unreadable)?;
+    let packed = file.metadata().is_ok_and(|found| found.is_file());
+    if packed && parquet::is_parquet(&mut file).map_err(unreadable)? {
+        return Ok(Box::new(parquet::Rows::open(file).map_err(unreadable)?));
+    }
+    Ok(Box::new(file))
 }
 
 /// Where CPU follows memory, this is a whole vCPU.

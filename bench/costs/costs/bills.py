@@ -1,0 +1,199 @@
+"""Figures 2 to 5, and the rate at which traces are billed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from math import ceil
+from pathlib import Path
+from statistics import correlation, fmean
+from typing import Any
+
+import tomllib
+from benchlib.pilot import ask
+from benchlib.report import Bar, Report
+from benchlib.stats import percentile
+
+from . import traces
+from .bench import Bench
+
+# What the paper says of 558.74 million requests (section 2.3), hundredths.
+PAPER_CPU, PAPER_MEMORY = "1.01 (Cloudflare) to 3.63 (Cloud Run)", "1.57 (Azure) to 4.35 (Cloud Run)"
+
+
+def found(bench: Bench) -> Iterator[tuple[str, Path]]:
+    """The traces that are at hand."""
+    yield "generated", traces.write(bench.home / "generated.csv", bench.effort.requests)
+    for name, path in (("Azure 2021", "azure2021/Azure2021_200.csv"), ("Azure 2019", "azure2019/100_run.csv")):
+        if (bench.data / path).exists():
+            yield name, bench.data / path
+
+
+def billable(bench: Bench) -> Report:
+    report = Report("billable", "Fig. 2: billable resources ÷ used ones, by platform", ["trace", "platform", "memory", "CPU"])
+    data = []
+    for name, path in found(bench):
+        bill = ask(bench.binary, "cost", "--trace", str(path), "--memory-mb", "256")
+        for platform in bill["platforms"]:
+            memory, cpu = (platform.get(f"{what}_inflation_hundredths") for what in ("memory", "cpu"))
+            # A machine is billed for all the time, which says nothing about a trace of minutes.
+            if (memory is None and cpu is None) or platform["bill"].get("per_month"):
+                continue
+            data.append({"trace": name, "platform": platform["id"], "memory": memory, "cpu": cpu})
+            shown = ["" if value is None else f"{value / 100:.2f}" for value in (memory, cpu)]
+            report.rows.append([name, platform["name"], *shown])
+    report.notes.append(f"the paper: CPU {PAPER_CPU}, memory {PAPER_MEMORY}")
+    report.notes.append(
+        "Azure's traces do not say how much memory was used: as much as the 256 MB that are assumed to be allocated"
+    )
+    report.data = data
+    return report
+
+
+def ranks(values: list[float]) -> list[float]:
+    order = sorted(range(len(values)), key=values.__getitem__)
+    places = [0.0] * len(values)
+    for place, at in enumerate(order):
+        places[at] = float(place)
+    return places
+
+
+def utilisation(bench: Bench) -> Report:
+    shares = [(request.cpu_share, request.memory_share) for request in traces.requests(bench.effort.requests)]
+    cpu, memory = [one for one, _ in shares], [other for _, other in shares]
+    below = [sum(share < 0.5 for share in one) / len(one) for one in (cpu, memory)]
+    pearson, spearman = correlation(cpu, memory), correlation(ranks(cpu), ranks(memory))
+    report = Report("utilisation", "Fig. 3: used ÷ allocated", ["what", "here", "paper"])
+    report.rows = [
+        ["requests below half of the CPU", f"{below[0]:.1%}", "65 %"],
+        ["requests below half of the memory", f"{below[1]:.1%}", "76 %"],
+        ["Pearson", f"{pearson:.3f}", "0.552"],
+        ["Spearman", f"{spearman:.3f}", "0.565"],
+    ]
+    report.notes.append("a generated trace: its utilisations were made like those of the paper")
+    report.data = {"shares": shares[:5000], "below_half": below, "pearson": pearson, "spearman": spearman}
+    return report
+
+
+def coldstart(bench: Bench) -> Report:
+    differences = [sum(pod.requests_s) - pod.start_s for pod in traces.pods(bench.effort.requests // 20)]
+    share = sum(difference <= 0 for difference in differences) / len(differences)
+    report = Report("coldstart", "Fig. 4: time of the requests of a worker − time of its start", ["what", "here", "paper"])
+    report.rows = [["starts that take at least as long as all their requests", f"{share:.1%}", "42.1 %"]]
+    report.rows += [
+        [f"{percent}th percentile, s", f"{percentile(differences, percent):.2f}", ""] for percent in (5, 25, 50, 75, 95)
+    ]
+    report.notes.append("a generated trace; on one size, time is as good as billable CPU and memory")
+    report.data = {"differences_s": differences[:20_000], "share_not_positive": share}
+    return report
+
+
+PERIODS_NS = {"ns": 1, "ms": 10**6, "s": 10**9, "h": 3600 * 10**9}
+
+
+def rate_per_ns(platform: dict[str, Any], cpu_milli: int, memory_mb: int) -> Fraction:
+    """What a size costs per nanosecond, exactly."""
+    total = Fraction(0)
+    for resource, amount in (("memory", Fraction(memory_mb, 1024)), ("cpu", Fraction(cpu_milli, 1000))):
+        if price := platform.get(resource):
+            total += Fraction(price["price"]) * amount / PERIODS_NS[price["per"].split()[-1]]
+    return total
+
+
+def fees(bench: Bench) -> Report:
+    """The arithmetic is repeated here from the table, and checks that of the binary's tests."""
+    shown = subprocess.run([bench.binary, "cost", "platforms"], capture_output=True, text=True, check=True)
+    platforms = tomllib.loads(shown.stdout)["platforms"]
+    sizes = ((73, 128), (145, 256), (500, 512), (1000, 1769))
+    header = ["platform", *(f"{memory} MB, {cpu / 1000:.2f} vCPU" for cpu, memory in sizes)]
+    report = Report("fees", "Fig. 5, left: the billable time that costs as much as the fee, ms", header)
+    data = {}
+    for key, platform in platforms.items():
+        fee = Fraction(platform.get("fee", "0"))
+        if not fee or platform["time"] in ("instance", "machine"):
+            continue
+        rates = [rate_per_ns(platform, *size) for size in sizes]
+        times = [float(fee / price / 10**6) if price else None for price in rates]
+        data[key] = times
+        report.rows.append([platform["name"], *("" if value is None else f"{value:.2f}" for value in times)])
+    report.data = {"sizes": sizes, "ms": data}
+    aws, run = data["aws-lambda-x86"][0] or 0.0, data["gcp-request"][2] or 0.0
+    report.bars = [
+        Bar("fee at 128 MB on AWS Lambda", "96 ms", f"{aws:.2f} ms", round(aws) == 96),
+        Bar("fee at 0.5 vCPU and 512 MB on Cloud Run", "30.19 ms", f"{run:.2f} ms", f"{run:.2f}" == "30.19"),
+    ]
+    return report
+
+
+def rounding(bench: Bench) -> Report:
+    requests = list(traces.requests(bench.effort.requests))
+    times = [request.duration_s * 1000 for request in requests]
+    coarse = [ceil(ms / 100) * 100 - ms for ms in times]
+    cutoff = [max(ceil(ms), 100) - ms for ms in times]
+    memory = []
+    for request, ms in zip(requests, times):
+        used_mb = request.memory_share * request.memory_mb
+        billed = ceil(used_mb / 128) * 128 * max(ceil(ms), 100)
+        memory.append((billed - used_mb * ms) / 1024 / 1000)
+    report = Report("rounding", "Fig. 5, right: what is rounded up, on average", ["granularity", "generated", "paper"])
+    report.rows = [
+        ["time: 100 ms", f"{fmean(coarse):.2f} ms", "77.12 ms"],
+        ["time: 1 ms, at least 100 ms", f"{fmean(cutoff):.2f} ms", "61.35 ms"],
+        ["memory: 128 MB, with that time", f"{fmean(memory):.2e} GB-s", "2.67e-02 GB-s"],
+        ["(the durations themselves)", f"{fmean(times):.2f} ms", "58.19 ms"],
+    ]
+    report.data = {
+        "coarse_ms": sorted(coarse)[:: max(1, len(coarse) // 2000)],
+        "cutoff_ms": sorted(cutoff)[:: max(1, len(cutoff) // 2000)],
+    }
+    return report
+
+
+BLOCK_ROWS = 10_000
+
+
+def billed(bench: Bench, rows: int) -> tuple[float, float]:
+    """Seconds, and MB of the process, for a trace of so many rows through a pipe."""
+    block = "".join(request.row for request in traces.requests(BLOCK_ROWS)).encode()
+    command = [str(bench.binary), "cost", "--trace", "-", "--json"]
+    began = time.monotonic()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(traces.HEADER.encode())
+        for _ in range(rows // BLOCK_ROWS):
+            process.stdin.write(block)
+        process.stdin.close()
+        answer = json.loads(process.stdout.read())
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.monotonic() - began
+    if process.returncode != 0 or answer["used"]["calls"] != rows // BLOCK_ROWS * BLOCK_ROWS:
+        raise RuntimeError(f"{answer['used']['calls']} of {rows} rows were billed (exit status {process.returncode})")
+    return seconds, usage.ru_maxrss / 1024
+
+
+def rate(bench: Bench) -> Report:
+    report = Report("rate", "a generated trace through a pipe, under all platforms", ["rows", "s", "rows/s", "MB"])
+    data = []
+    for rows in (max(bench.rows // 10, BLOCK_ROWS), bench.rows):
+        seconds, memory_mb = billed(bench, rows)
+        data.append({"rows": rows, "seconds": seconds, "memory_mb": memory_mb})
+        report.rows.append([f"{rows:,}", f"{seconds:.1f}", f"{rows / seconds:,.0f}", f"{memory_mb:.0f}"])
+    last = data[-1]
+    whole = last["rows"] >= 100_000_000
+    report.bars = [
+        Bar(
+            "100 million rows",
+            "≤ 60 s",
+            f"{last['seconds']:.1f} s" if whole else f"{last['rows']:,} rows",
+            last["seconds"] <= 60 if whole else None,
+        ),
+        Bar("memory", "≤ 1 GB", f"{last['memory_mb']:.0f} MB", last["memory_mb"] <= 1024),
+    ]
+    report.notes.append("`bench/costs/run --only rate --rows 100000000` measures the bar")
+    report.data = data
+    return report

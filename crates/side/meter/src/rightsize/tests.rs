@@ -1,0 +1,134 @@
+//! Sizes of calls whose durations are known.
+
+use super::*;
+
+const MACHINE: Machine = Machine {
+    period_us: 100_000,
+    tick_hz: 1000,
+};
+
+fn records(rows: &[(u64, u64, u64)]) -> String {
+    let mut text = "unix_ms,memory_mb,cpu_milli,execution_ns,init_ns,cpu_user_ns,cpu_system_ns,memory_used_bytes,bytes_in,bytes_out\n".to_owned();
+    for (execution_ms, init_ms, cpu_ms) in rows {
+        text.push_str(&format!(
+            "1,256,1000,{execution_ms}000000,{init_ms}000000,{cpu_ms}000000,0,{},0,0\n",
+            70 << 20
+        ));
+    }
+    text
+}
+
+fn calls(rows: &[(u64, u64, u64)]) -> Calls {
+    Calls::read(records(rows).as_bytes()).unwrap()
+}
+
+fn found(calls: &Calls) -> Vec<Setting> {
+    settings(calls, &Table::shipped().unwrap(), MACHINE).unwrap()
+}
+
+#[test]
+fn a_call_that_only_computes_falls_in_jumps_and_one_that_waits_does_not() {
+    let computes = found(&calls(&[(17, 0, 17)]));
+    let [own, aws, gcp] = computes.as_slice() else {
+        panic!("{computes:?}");
+    };
+    assert_eq!(
+        (own.id.as_str(), aws.id.as_str(), gcp.id.as_str()),
+        ("own", "aws-lambda-x86", "gcp-request")
+    );
+    let at = |mb| {
+        let size = aws.sizes.iter().find(|size| size.memory_mb >= mb);
+        size.unwrap().duration_us
+    };
+    // Figure 10: PyAES takes 17 ms. Nothing is gained above 1,415 MB, and the next jump is at 700.
+    assert_eq!(at(1769), 17_000);
+    assert!(at(1430) < 17_300, "{}", at(1430));
+    assert!(at(1100) > at(1430) * 11 / 10, "{} {}", at(1100), at(1430));
+    assert!(at(640) > at(800) * 13 / 10, "{} {}", at(640), at(800));
+    // A part of the sizes makes calls shorter, and the others do not.
+    let steps = aws.sizes.iter().filter(|size| size.step).count();
+    assert!((5..60).contains(&steps), "{steps} of {}", aws.sizes.len());
+    // Over-allocation: never longer than the reciprocal by more than some periods.
+    for size in aws.sizes.iter().chain(&gcp.sizes).chain(&own.sizes) {
+        assert!(size.duration_us <= size.ideal_us + 200_000, "{size:?}");
+        assert!(size.duration_us >= 17_000, "{size:?}");
+    }
+    let waits = found(&calls(&[(160, 0, 1)]));
+    for setting in &waits {
+        let first = setting.sizes.first().unwrap();
+        let last = setting.sizes.last().unwrap();
+        assert!(first.duration_us <= last.duration_us + 25_000, "{first:?}");
+        if setting.id != "own" {
+            assert!(
+                first.cheapest,
+                "{}: waiting costs less in less memory",
+                setting.id
+            );
+        }
+    }
+}
+
+#[test]
+fn bills_are_those_of_the_platform_at_the_expected_duration() {
+    let computes = found(&calls(&[(160, 0, 160)]));
+    let aws = computes
+        .iter()
+        .find(|it| it.id == "aws-lambda-x86")
+        .unwrap();
+    let whole = aws.sizes.last().unwrap();
+    assert_eq!((whole.memory_mb, whole.cpu_milli), (1769, 1000));
+    // 160 ms of 1,769 MB, and the fee.
+    assert_eq!(whole.per_million.as_deref(), Some("4.806780"));
+    let gcp = computes.iter().find(|it| it.id == "gcp-request").unwrap();
+    // 160 ms are 200 ms of a vCPU and 256 MB, and the fee.
+    assert_eq!(
+        gcp.sizes.last().unwrap().per_million.as_deref(),
+        Some("5.325000")
+    );
+    for setting in &computes {
+        let cheapest = setting.sizes.iter().filter(|size| size.cheapest).count();
+        assert_eq!(cheapest, usize::from(setting.id != "own"));
+        assert_eq!(setting.sizes.iter().filter(|size| size.enough).count(), 1);
+    }
+}
+
+#[test]
+fn cold_calls_and_calls_without_cpu_time_are_left_out() {
+    let mut text = records(&[(500, 300, 400), (20, 0, 10), (30, 0, 20)]);
+    text.push_str("1,256,1000,1000000,0,,,,0,0\n");
+    let calls = Calls::read(text.as_bytes()).unwrap();
+    assert_eq!((calls.counted, calls.left_out), (2, 2));
+    assert_eq!(calls.memory_max, Some(70 << 20));
+    assert_eq!(calls.own.cpu_milli, 1000);
+    let own = &found(&calls)[0];
+    assert_eq!(own.sizes.last().unwrap().duration_us, 25_000);
+    let none = Calls::read(records(&[(500, 300, 400)]).as_bytes()).unwrap_err();
+    assert!(none.to_string().contains("none of 1 calls"), "{none}");
+    assert!(Calls::read(&b"a,b\n"[..]).is_err());
+}
+
+/// Sizes below the memory that calls use are not offered.
+#[test]
+fn a_size_has_the_memory_that_is_used() {
+    let mut text = records(&[(20, 0, 10)]);
+    text.push_str(&format!(
+        "1,4096,1000,20000000,0,10000000,0,{},0,0\n",
+        3000_u64 << 20
+    ));
+    let calls = Calls::read(text.as_bytes()).unwrap();
+    let found = found(&calls);
+    let aws = found.iter().find(|it| it.id == "aws-lambda-x86").unwrap();
+    assert_eq!(aws.sizes.len(), 1);
+    assert_eq!(aws.sizes[0].memory_mb, 3000);
+}
+
+/// However many calls there are, those that stand for them have their distribution.
+#[test]
+fn the_chosen_calls_stand_for_all() {
+    let rows: Vec<(u64, u64, u64)> = (0..20_000).map(|n| (100 + n % 100, 0, n % 100)).collect();
+    let calls = calls(&rows);
+    assert_eq!(calls.counted, 20_000);
+    assert_eq!(calls.chosen.len(), SHARES_MAX);
+    let mean: u64 = calls.chosen.iter().map(|call| call.cpu_ns).sum::<u64>() / 16;
+    assert!((46_000_000..54_000_000).contains(&mean), "{mean}");
+}
