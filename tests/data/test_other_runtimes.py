@@ -160,15 +160,20 @@ while True:
 
 
 def test_a_runtime_of_its_own_gets_a_path_for_each_input(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
-    # More than one holder shows.
+    (tmp_path / "bootstrap.py").write_text(BOOTSTRAP)
+    check_runtime(daemon, bucket, tmp_path, 'runtime = "provided"\ncommand = ["python3", "bootstrap.py"]')
+
+
+def check_runtime(daemon: Daemon, bucket: Bucket, folder_of_code: Path, runtime: str) -> None:
+    """A function that answers with what it reads of each of its inputs."""
+    # More than one message to the holder has.
     names = [f"part{number}" for number in range(20)]
     declared = "".join(f'{name} = "s3://photos/{{event.folder}}/{name}"\n' for name in names)
-    (tmp_path / "pilot.toml").write_text(
-        '[functions.client-provided]\nruntime = "provided"\ncommand = ["python3", "bootstrap.py"]\n'
+    (folder_of_code / "pilot.toml").write_text(
+        f"[functions.client-provided]\n{runtime}\n"
         f"[functions.client-provided.inputs]\n{declared}{MASK.replace('event.mask', 'event.folder')}"
     )
-    (tmp_path / "bootstrap.py").write_text(BOOTSTRAP)
-    done = daemon.up(tmp_path)
+    done = daemon.up(folder_of_code)
     assert done.returncode == 0, done.stdout + done.stderr
     for folder in ("one", "two"):
         bodies = {name: os.urandom(100) for name in names}
@@ -210,14 +215,19 @@ http.server.ThreadingHTTPServer(("", int(os.environ["PORT"])), Handler).serve_fo
 
 
 def test_a_server_gets_the_paths_of_its_inputs_in_headers(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
-    (tmp_path / "pilot.toml").write_text(
-        '[functions.client-server]\nruntime = "http"\ncommand = ["python3", "server.py"]\nconcurrency = 4\n'
+    (tmp_path / "server.py").write_text(SERVER)
+    check_server(daemon, bucket, tmp_path, 'runtime = "http"\ncommand = ["python3", "server.py"]\nconcurrency = 4')
+
+
+def check_server(daemon: Daemon, bucket: Bucket, folder: Path, runtime: str) -> None:
+    """A server that answers with what it reads of its inputs."""
+    (folder / "pilot.toml").write_text(
+        f"[functions.client-server]\n{runtime}\n"
         '[functions.client-server.inputs]\nimage = { from = "s3://photos/{header.x-key}", optional = true }\n'
         'fixed = "s3://photos/server/fixed"\n'
     )
-    (tmp_path / "server.py").write_text(SERVER)
     bucket.put("server/fixed", b"fixed")
-    done = daemon.up(tmp_path)
+    done = daemon.up(folder)
     assert done.returncode == 0, done.stdout + done.stderr
     for number in range(3):
         body = os.urandom(1000)
@@ -304,8 +314,7 @@ def test_the_holder_of_inputs_has_nothing_that_the_worker_may_not_have(daemon: D
     bucket.put("curious", b"pixels")
     seen = answer(daemon, "curious", what="look")
     files = seen.pop("files")
-    assert (files["1"], files["2"], files["3"]) == ("socket", "/dev/null", "/memfd")
-    assert sorted(files) == ["0", "1", "2", "3"]
+    assert files == {"0": "/memfd", "1": "socket", "2": "/dev/null", "32": "/memfd"}
     assert seen == {
         "environment": 0, "is_mine": True, "capabilities": 0, "filter": "2",
         "init": "PermissionError", "write": "PermissionError", "program": "PermissionError",
@@ -364,15 +373,10 @@ mask = {{ from = "s3://photos/none", optional = true }}
         assert response.status == 502, "without its input, the application is not called"
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        ('runtime = "container"\nimage = "a"', 'no function with runtime = "container" can take inputs yet'),
-        ('runtime = "node"\nhandler = "a.b"', "whose name differs from another one only in the case of letters"),
-    ],
-)
-def test_what_cannot_take_inputs_is_refused(daemon: Daemon, tmp_path: Path, function: str, said: str) -> None:
+def test_names_that_would_be_one_header_are_refused(daemon: Daemon, tmp_path: Path) -> None:
     inputs = 'x = "s3://photos/x"\nX = "s3://photos/y"\n'
+    function = 'runtime = "node"\nhandler = "a.b"'
     (tmp_path / "pilot.toml").write_text(f"[functions.guest]\n{function}\n[functions.guest.inputs]\n{inputs}")
     done = daemon.up(tmp_path)
-    assert done.returncode != 0 and said in done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "whose name differs from another one only in the case of letters" in done.stdout + done.stderr
