@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import KEY_ID, SECRET, Bucket
+from conftest import KEY_ID, SECRET, Bucket, Redis
 from pilot_daemon import Daemon
 from test_inputs import MIB, invoke
 
@@ -31,6 +31,19 @@ AWS_SECRET_ACCESS_KEY = "{secret}"
 [functions.client-{name}.inputs]
 image = "s3://photos/{{event.key}}"
 """
+NODE_REDIS = """
+[functions.client-{name}]
+runtime = "node"
+handler = "redis.handler"
+network = "host"
+timeout_s = 20
+{more}
+[functions.client-{name}.environment]
+REDIS_PORT = "{port}"
+REDIS_PASSWORD = "{secret}"
+[functions.client-{name}.inputs]
+state = {{ from = "rediss://cache/{{event.key}}", optional = true }}
+"""
 MASK = 'mask = { from = "s3://photos/{event.mask}", optional = true }\n'
 
 
@@ -39,7 +52,7 @@ def sha256(body: bytes) -> str:
 
 
 @pytest.fixture(scope="session")
-def node(daemon: Daemon, bucket: Bucket, home: Path) -> Daemon:
+def node(daemon: Daemon, bucket: Bucket, redis: Redis, home: Path, certificate: tuple[Path, Path]) -> Daemon:
     if shutil.which("npm") is None:
         pytest.skip("inputs of Node.js functions are not tested: there is no npm on PATH")
     folder = home / "node"
@@ -56,7 +69,11 @@ def node(daemon: Daemon, bucket: Bucket, home: Path) -> Daemon:
             ("node-inputs", "index.inputs", ""),
         ]
     ]
-    (folder / "pilot.toml").write_text("".join(manifest) + MASK)
+    manifest.append(MASK)
+    for name, more in (("node-redis", ""), ("node-redis-off", "drop_ins = false")):
+        manifest.append(NODE_REDIS.format(name=name, more=more, port=redis.port, secret=SECRET))
+    shutil.copy(certificate[0], folder / "ca.pem")
+    (folder / "pilot.toml").write_text("".join(manifest))
     done = daemon.up(folder)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{daemon.log.read_text()}"
     return daemon
@@ -117,6 +134,22 @@ def test_what_only_the_store_knows_is_asked_there(node: Daemon, bucket: Bucket) 
     written = sha256(b"written by the function")
     assert answer(node, "node-objects", key="node/range", how="write") == [True, False, written]
     assert answer(node, "node-objects", key="node/range", how="get")["body"] == written
+
+
+def test_node_redis_answers_from_the_input(node: Daemon, redis: Redis) -> None:
+    value = "of Redis: ä".encode()
+    redis.put("node:state", value)
+    for function, from_input in (("node-redis", True), ("node-redis-off", False)):
+        assert answer(node, function, key="node:state") == {"input": from_input, "value": value.decode()}
+        assert answer(node, function, key="node:state", how="bytes") == {"input": from_input, "value": value.hex()}
+        # Only the server knows what is no input, or what the function has written.
+        assert answer(node, function, key="node:state", how="other") == {"input": False, "value": None}
+        assert answer(node, function, key="not there") == {"input": False, "value": None}
+        written = "written by the function"
+        assert answer(node, function, key="node:state", how="write") == {"input": False, "value": written}
+        written = "written in a transaction"
+        assert answer(node, function, key="node:state", how="pipeline") == {"input": False, "value": [written, written]}
+        redis.put("node:state", value)
 
 
 def test_bodies_that_nobody_reads_leave_no_open_files(node: Daemon, bucket: Bucket) -> None:
