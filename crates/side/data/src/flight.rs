@@ -218,14 +218,19 @@ impl Flight {
         }
     }
 
+    fn check_len(&self, object: &Object) -> Result<(), StoreError> {
+        let bytes_max = self.all.bytes_max;
+        match object.len {
+            Some(len) if len > bytes_max => Err(too_large(&Size(len).to_string(), bytes_max)),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits until there is room for the object.
     async fn room(&self, mut object: Object) -> Result<(Object, Filling), StoreError> {
-        let bytes_max = self.all.bytes_max;
+        self.check_len(&object)?;
         let mut filling = Filling::new(self, object.len)?;
         for _ in 0..FOLLOWED_MAX {
-            if let Some(len) = object.len.filter(|len| *len > bytes_max) {
-                return Err(too_large(&Size(len).to_string(), bytes_max));
-            }
             let len = object.len.unwrap_or(0);
             if filling.try_make_room(self, len) {
                 return Ok((object, filling));
@@ -234,6 +239,7 @@ impl Flight {
             drop(object);
             filling.make_room(self, len).await?;
             object = self.again().await?;
+            self.check_len(&object)?;
         }
         let problem = "it was longer each time that the store was asked";
         Err(StoreError::new(InputFaultKind::Unavailable, problem))
