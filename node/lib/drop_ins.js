@@ -1,4 +1,5 @@
-// The drop-in for `@aws-sdk/client-s3`: GetObject and HeadObject answer from an input if it is the object that was asked for.
+// Drop-ins: clients of stores answer from the inputs of the running invocations. Here is the one for `@aws-sdk/client-s3`: GetObject and
+// HeadObject answer from an input if it is the object that was asked for. The one for node-redis is in `drop_in_redis.js`.
 //
 // `prepare` is called before the handler is loaded, and patches the client when it is loaded, by `require` or by `import`. A
 // client then has one more middleware, directly before the network. The response is decoded by the SDK itself. Ranges and
@@ -8,6 +9,8 @@
 
 const Module = require('node:module');
 const { Readable } = require('node:stream');
+
+const redis = require('./drop_in_redis.js');
 
 /** @typedef {import('./inputs.js').Input} Input */
 
@@ -30,27 +33,33 @@ const READING = /^(?:Get|Head|List|Select)/;
 const AMAZON = /^(?:(.+)\.)?s3(?:-fips|-accelerate)?(?:\.dualstack)?(?:[.-][a-z]{2}(?:-[a-z]+)+-\d)?\.amazonaws\.com$/;
 const DEFAULT_PORTS = /** @type {Record<string, string>} */ ({ 'http:': ':80', 'https:': ':443' });
 
-/** The inputs of the running invocations, by all URLs of the object. The newest is last. @type {Map<string, Input[]>} */
+/** The inputs of the running invocations, by all names of the object. The newest is last. @type {Map<string, Input[]>} */
 const given = new Map();
 /** Clients that have the middleware. @type {WeakSet<object>} */
 const hooked = new WeakSet();
-let isPrepared = false;
+/** Kinds of stores. @type {Set<string>} */
+const prepared = new Set();
 
 /**
  * Installs the drop-ins for these kinds of stores.
  * @param {string[]} kinds
  */
 function prepare(kinds) {
-  if (!kinds.includes('s3') || isPrepared) {
+  const wanted = kinds.filter((kind) => ['s3', 'redis'].includes(kind) && !prepared.has(kind));
+  if (wanted.length === 0) {
     return;
   }
-  isPrepared = true;
+  wanted.forEach((kind) => prepared.add(kind));
   const loader = /** @type {any} */ (Module);
   const load = loader._load;
   loader._load = function loadAndPatch(/** @type {unknown} */ request, /** @type {unknown[]} */ ...rest) {
     const loaded = Reflect.apply(load, this, [request, ...rest]);
-    if (typeof request === 'string' && (request === CLIENT || CLIENT_FILE.test(request))) {
+    if (wanted.includes('s3') && typeof request === 'string' && (request === CLIENT || CLIENT_FILE.test(request))) {
       patch(loaded);
+    }
+    if (wanted.includes('redis') && redis.isClient(request, rest[0]) && !hooked.has(loaded)) {
+      hooked.add(loaded);
+      redis.patch(loaded, given);
     }
     return loaded;
   };
@@ -86,12 +95,15 @@ function end(inputs) {
 }
 
 /**
- * The URLs of the object, with the bucket in the path and in the host's name.
+ * All names of the object. In S3: the URLs with the bucket in the path and in the host's name.
  * @param {any} store `InvokeMeta.inputs[].store`
  */
 function places(store) {
-  if (store?.kind !== 's3' || !isPrepared) {
+  if (!prepared.has(store?.kind)) {
     return [];
+  }
+  if (store.kind === 'redis') {
+    return redis.places(store);
   }
   const { protocol, host, pathname } = new URL(store.endpoint ?? 'https://s3.amazonaws.com');
   const folder = pathname.replace(/\/$/, '');

@@ -68,7 +68,7 @@ def _plain(url: str) -> str:
 given = Given(_places)
 
 
-class _Body(RawIOBase):
+class Body(RawIOBase):
     """What botocore takes for the connection: the bytes of the input, of which only what is read is copied."""
 
     def __init__(self, view: memoryview) -> None:
@@ -142,7 +142,7 @@ def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str,
     try:
         from botocore.awsrequest import AWSResponse  # type: ignore[import-untyped]  # of the function, if at all
 
-        http = AWSResponse(request["url"], status, headers, _Body(view))
+        http = AWSResponse(request["url"], status, headers, Body(view))
         response = module.convert_to_response_dict(http, operation_model)
         parser = endpoint._response_parser_factory.create_parser("rest-xml")
         parsed = parser.parse(response, operation_model.output_shape)

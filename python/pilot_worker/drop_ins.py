@@ -6,7 +6,7 @@ asked for, goes to the store as without a drop-in. An input is no longer an answ
 function itself has written to that object.
 
 - It is not a cache: nothing is looked up that is no input.
-- It knows no client. `drop_in_s3.py` and `drop_in_redis.py` do.
+- It knows no client. `drop_in_s3.py` and `drop_in_redis.py` do, and `drop_in_lambda.py`, whose client has no store: it invokes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import inputs
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Callable, Dict, Hashable, Iterable, List, Optional
+    from typing import Any, Callable, Dict, Hashable, Iterable, List, Optional, Set
 
     from .inputs import Input
 
@@ -65,14 +65,16 @@ class Given:
 
 
 _kinds: Dict[str, Given] = {}
-_waiting: Dict[str, Patch] = {}
+_waiting: Dict[str, List[Patch]] = {}
+_prepared: Set[str] = set()
 
 
 def prepare(kinds: Iterable[str]) -> None:
     """Installs the drop-ins for these kinds of stores. A kind that this worker does not know is left out."""
     for kind in kinds:
-        if kind in _kinds:
+        if kind in _prepared:
             continue
+        _prepared.add(kind)
         if kind == "s3":
             from . import drop_in_s3
 
@@ -83,6 +85,11 @@ def prepare(kinds: Iterable[str]) -> None:
 
             _kinds[kind] = drop_in_redis.given
             patches = drop_in_redis.PATCHES
+        elif kind == "lambda":
+            from . import drop_in_lambda
+
+            drop_in_lambda.prepare()
+            patches = drop_in_lambda.PATCHES
         else:
             continue
         for name, patch in patches.items():
@@ -110,7 +117,7 @@ def after_import(name: str, patch: Patch) -> None:
     if module is not None:
         _apply(patch, module)
         return
-    _waiting[name] = patch
+    _waiting.setdefault(name, []).append(patch)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 
@@ -153,8 +160,7 @@ class _Loader:
     def exec_module(self, module: Any) -> None:
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        patch = _waiting.pop(module.__name__, None)
-        if patch is not None:
+        for patch in _waiting.pop(module.__name__, ()):
             _apply(patch, module)
         if not _waiting and _finder in sys.meta_path:
             sys.meta_path.remove(_finder)

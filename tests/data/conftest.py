@@ -39,9 +39,17 @@ class Bucket:
 
     endpoint: str
     client: Any
+    folder: Path
 
     def put(self, key: str, body: bytes) -> None:
         self.client.put_object(Bucket="photos", Key=key, Body=body)
+
+    def put_many(self, keys: list[str], body: bytes) -> None:
+        """Objects with the same content, which is once on the disk."""
+        first = self.folder / keys[0]
+        self.put(keys[0], body)
+        for key in keys[1:]:
+            os.link(first, self.folder / key)
 
 
 def free_port() -> int:
@@ -79,7 +87,7 @@ def bucket() -> Iterator[Bucket]:
                     pytest.exit(f"the S3 server did not come up:\n{(home / 'log').read_text()}", 3)
                 time.sleep(0.02)
         client.create_bucket(Bucket="photos")
-        yield Bucket(endpoint, client)
+        yield Bucket(endpoint, client, home / "objects" / "photos")
     finally:
         server.terminate()
         server.wait(10)

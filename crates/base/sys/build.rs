@@ -1,5 +1,5 @@
-//! Compiles the C parts of the binary: the templates' inner loop, a shared object that workers' interpreters load, and the
-//! shim, which is process 1 of containers, a static program.
+//! Compiles the C parts of the binary: the templates' inner loop, a shared object that workers' interpreters load; the shim, which
+//! is process 1 of containers, a static program; and the holder of inputs, another one.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     fork_server(&out);
     shim(&out);
+    holder(&out);
 }
 
 fn fork_server(out: &Path) {
@@ -75,4 +76,22 @@ fn shim(out: &Path) {
         );
         std::fs::write(&program, []).expect("OUT_DIR can be written to");
     }
+}
+
+fn holder(out: &Path) {
+    println!("cargo::rerun-if-changed=native/holder.c");
+    let compiler = cc::Build::new().opt_level_str("s").get_compiler();
+    let status = compiler
+        .to_command()
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror"])
+        // No C library: it is executed often, in any root.
+        .args(["-ffreestanding", "-fno-stack-protector", "-nostdlib"])
+        .args(["-fno-asynchronous-unwind-tables", "-static", "-no-pie"])
+        .args(["-Wl,--build-id=none", "-Wl,-z,noexecstack", "-s"])
+        .arg("native/holder.c")
+        .arg("-o")
+        .arg(out.join("holder"))
+        .status()
+        .expect("a C compiler runs: fork_server.c was compiled");
+    assert!(status.success(), "native/holder.c does not compile");
 }

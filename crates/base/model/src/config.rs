@@ -97,16 +97,18 @@ impl FunctionConfig {
         }
     }
 
-    /// The kinds of stores for whose clients its workers have drop-ins, as the drop-ins are called.
+    /// The kinds of stores for whose clients its workers have drop-ins, as the drop-ins are called, and `lambda` if it may invoke functions.
     #[must_use]
     pub fn drop_ins(&self) -> Vec<&'static str> {
         let declared = self.inputs.values().filter(|_| self.drop_ins);
+        let invokes = self.drop_ins && !self.invokes.is_empty();
         let kinds: BTreeSet<_> = declared
             .filter_map(|input| match input.from.scheme() {
                 Scheme::S3 => Some("s3"),
                 Scheme::Redis | Scheme::Rediss => Some("redis"),
                 Scheme::Http | Scheme::Https | Scheme::File => None,
             })
+            .chain(invokes.then_some("lambda"))
             .collect();
         kinds.into_iter().collect()
     }

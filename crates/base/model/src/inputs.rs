@@ -55,7 +55,7 @@ pub struct InputConfig {
 }
 
 /// Checks the inputs of a function. `refusal`: why its workers cannot have any. `by_descriptor`: otherwise their names become names of
-/// headers.
+/// headers or variables.
 pub(crate) fn check(
     declared: &BTreeMap<String, InputSpec>,
     refusal: Option<String>,
@@ -74,10 +74,10 @@ pub(crate) fn check(
         ));
     }
     let mut names = BTreeSet::new();
-    let twice = |name: &&String| !names.insert(name.to_ascii_lowercase());
+    let twice = |name: &&String| !names.insert(name.to_ascii_lowercase().replace('_', "-"));
     if let (false, Some(name)) = (by_descriptor, declared.keys().find(twice)) {
         return Err(format!(
-            "has the input \"{name}\", whose name differs from another one only in the case of letters: rename one of them"
+            "has the input \"{name}\", whose name differs from another one only in the case of letters, or in - and _: rename one of them"
         ));
     }
     let checked = declared.iter().map(|(name, input)| {
@@ -190,11 +190,11 @@ mod tests {
                 "functions.resize.inputs: has the input \"image\": ",
             ),
             (
-                "runtime = \"container\"\nimage = \"a\"\n[inputs]\nimage = \"s3://photos/x\"",
-                "functions.resize.inputs: no function with runtime = \"container\" can take inputs yet",
+                "runtime = \"node\"\nhandler = \"a.b\"\n[inputs]\na = \"s3://photos/x\"\nA = \"s3://photos/y\"",
+                "differs from another one only in the case",
             ),
             (
-                "runtime = \"node\"\nhandler = \"a.b\"\n[inputs]\na = \"s3://photos/x\"\nA = \"s3://photos/y\"",
+                "runtime = \"container\"\nimage = \"a\"\n[inputs]\na-b = \"s3://photos/x\"\na_b = \"s3://photos/y\"",
                 "differs from another one only in the case",
             ),
             (

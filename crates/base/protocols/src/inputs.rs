@@ -1,4 +1,6 @@
-//! Inputs of workers that cannot receive descriptors: headers with the paths of files.
+//! Inputs of workers that cannot receive descriptors: headers or variables with the paths of files.
+
+use std::collections::BTreeMap;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use pilot_model::FailedInput;
@@ -37,6 +39,29 @@ pub(crate) fn input_headers(
     Ok(())
 }
 
+/// The variables of a program that runs once per call: `PILOT_INPUT_NAME` is the path of an input, and `PILOT_FAILED_INPUT_NAME` says why
+/// an optional one could not be fetched. The name is in capital letters, with `_` for `-`; names that are equal then cannot be declared.
+/// `paths` are in the order of `inputs`.
+#[must_use]
+pub fn input_variables(
+    inputs: &[Input],
+    paths: &[String],
+    failed: &[FailedInput],
+) -> BTreeMap<String, String> {
+    let variable = |prefix: &str, name: &str| {
+        let name = name.replace('-', "_").to_ascii_uppercase();
+        format!("{prefix}{name}")
+    };
+    let given = inputs.iter().zip(paths);
+    let given = given.map(|(input, path)| (variable("PILOT_INPUT_", &input.name), path.clone()));
+    let failed = failed.iter().map(|failed| {
+        // The problem is a text of the store. No variable can have a NUL.
+        let problem = failed.problem.replace('\0', "?");
+        (variable("PILOT_FAILED_INPUT_", &failed.name), problem)
+    });
+    given.chain(failed).collect()
+}
+
 /// Removes headers that a client has sent in place of these.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let is_ours = |name: &&HeaderName| {
@@ -51,6 +76,16 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_says_why_there_is_no_input() {
+        let failed = FailedInput {
+            name: "the-mask".to_owned(),
+            problem: "no\0thing".to_owned(),
+        };
+        let variables = input_variables(&[], &[], &[failed]);
+        assert_eq!(variables["PILOT_FAILED_INPUT_THE_MASK"], "no?thing");
+    }
 
     #[test]
     fn a_problem_in_another_language_is_still_a_header() {

@@ -3,11 +3,14 @@
 //!
 //! [`MemoryBudget`] bounds the memory that functions make the daemon use: for what they answer, and for their inputs.
 //!
+//! [`Holders`] shows inputs as files to workers that cannot receive descriptors.
+//!
 //! Sandboxes and containers implement [`Instance`] and provide a listener or a [`Reach`] into their network. Nothing here
 //! starts a process. Every task belongs to a worker and ends when the worker is dropped.
 
 mod budget;
 mod error_body;
+mod holder;
 mod http;
 mod inputs;
 mod instance;
@@ -19,7 +22,9 @@ mod start;
 mod testing;
 
 pub use budget::{FREE_LEN, FunctionBudget, MemoryBudget, Reserved};
+pub use holder::{HolderHost, Holders};
 pub use http::HttpWorker;
+pub use inputs::input_variables;
 pub use instance::{Awaited, End, Held, HeldFiles, Instance, Reach, Retire};
 pub use neighbours::OwnProcesses;
 pub use provided::ProvidedWorker;

@@ -147,7 +147,7 @@ const NO_CONNECT: &[u8] =
     b"CONNECT is not served: the daemon is no proxy, and a WebSocket needs HTTP/1.1\n";
 
 /// A random UUID from a local generator that the kernel seeds. Ids must be unique, but not secret.
-fn new_id() -> InvocationId {
+pub(crate) fn new_id() -> InvocationId {
     let mut text = uuid::Uuid::encode_buffer();
     InvocationId::new(uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text))
 }

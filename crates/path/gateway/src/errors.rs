@@ -74,6 +74,12 @@ pub(crate) enum RequestError {
         /// What is wrong, and what to do.
         problem: String,
     },
+    /// A header `X-Pilot-Target` that cannot be used.
+    #[error("X-Pilot-Target: {problem}")]
+    Target {
+        /// What is wrong, and what to do.
+        problem: String,
+    },
     /// The body is larger than the limit.
     #[error("Request must be smaller than {limit} bytes for the InvokeFunction operation")]
     TooLarge {
@@ -222,7 +228,7 @@ impl RequestError {
             Self::InvalidName { .. }
             | Self::InvalidQualifier { .. }
             | Self::InvalidMember { .. } => Row::user(S::BAD_REQUEST, "ValidationException"),
-            Self::QualifierMismatch { .. } | Self::Input { .. } => {
+            Self::QualifierMismatch { .. } | Self::Input { .. } | Self::Target { .. } => {
                 Row::user(S::BAD_REQUEST, "InvalidParameterValueException")
             }
             Self::InvalidContent { .. } => {

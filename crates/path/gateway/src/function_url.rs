@@ -75,7 +75,7 @@ async fn invoke(
     named: &Named,
     found: Result<Arc<Version>, InvokeError>,
 ) -> Result<Reply, RequestError> {
-    context.authorise(&named.name, Presigned::No).await?;
+    context.authorise(&[&named.name], Presigned::No).await?;
     let gate = context.gate;
     // Whoever may not call functions is not told which there are.
     let version = found?;

@@ -40,6 +40,7 @@ names! {
     PILOT_HINT = "x-pilot-hint",
     PILOT_INPUT = "x-pilot-input",
     PILOT_START = "x-pilot-start",
+    PILOT_TARGET = "x-pilot-target",
     PILOT_TOKEN = "x-pilot-token",
     PROXY_AUTHENTICATE = "proxy-authenticate",
     PROXY_AUTHORIZATION = "proxy-authorization",

@@ -4,6 +4,7 @@
 //!
 //! Not here: every other operation of Lambda's API. Functions are deployed through the control API.
 
+mod chain;
 mod name;
 mod streaming;
 
@@ -50,7 +51,10 @@ pub(crate) async fn invoke(
     form: Form,
 ) -> Result<Reply, RequestError> {
     let named = Named::parse(name, query)?;
-    context.authorise(&named.name, Presigned::Taken).await?;
+    let targets = chain::targets(&context.head.headers)?;
+    let mut functions = vec![named.name.as_str()];
+    functions.extend(targets.iter().map(|target| target.name.as_str()));
+    context.authorise(&functions, Presigned::Taken).await?;
     if context.gate.is_open_to_pages() {
         web_page::refuse(&context.head, &context.gate.config.hosts)?;
     }
@@ -61,6 +65,7 @@ pub(crate) async fn invoke(
     }
     let gate = context.gate;
     let version = gate.invoker.find(&named.name, named.qualifier.as_deref())?;
+    let targets = chain::links(&targets, gate)?;
     let kind = InvocationType::of(&context.head.headers)?;
     let log = LogType::of(&context.head.headers)?;
     let client_context = client_context(&context.head.headers)?;
@@ -90,11 +95,21 @@ pub(crate) async fn invoke(
         let body = context.read_body().await?;
         checked_event(body).map(Payload::event)
     };
-    let response = gate.invoker.invoke(request, payload).await?;
-    Ok(match form {
+    let is_chain = !targets.is_empty();
+    let response = if is_chain {
+        chain::invoke(gate, request, payload, targets).await?
+    } else {
+        gate.invoker.invoke(request, payload).await?
+    };
+    let answered_by = response.version.config.name.clone();
+    let mut reply = match form {
         Form::Whole => reply(response, log, &context).await,
         Form::EventStream => streaming::reply(response, log, &context),
-    })
+    };
+    if is_chain && let Ok(name) = HeaderValue::from_str(answered_by.as_str()) {
+        reply.headers_mut().insert(headers::PILOT_TARGET, name);
+    }
+    Ok(reply)
 }
 
 /// Refuses the parameters that would change what happens, where ignoring them would do something else.

@@ -52,14 +52,14 @@ pub(crate) struct RequestContext<'a> {
 }
 
 impl RequestContext<'_> {
-    /// Checks that the caller may call this function, and removes its token or signature from the headers. The body of a signed request
+    /// Checks that the caller may call these functions, and removes its token or signature from the headers. The body of a signed request
     /// is read here, up to the limit of its size, because the signature is over its hash.
     ///
     /// # Errors
     /// [`TokenError`], [`SignatureError`], and those of reading a body.
     pub(crate) async fn authorise(
         &mut self,
-        function: &str,
+        functions: &[&str],
         presigned: Presigned,
     ) -> Result<(), RequestError> {
         let door = &self.gate.door;
@@ -78,7 +78,8 @@ impl RequestContext<'_> {
             Err(TokenError::Missing) => self.signer(presigned).await?,
             Err(wrong) => return Err(wrong.into()),
         };
-        if grant.permits(Role::Invoke, function) {
+        let permits = |function: &&str| grant.permits(Role::Invoke, function);
+        if functions.iter().all(permits) {
             Ok(())
         } else {
             Err(TokenError::Denied(Role::Invoke).into())

@@ -18,7 +18,7 @@ use pilot_model::ports::{
 };
 use pilot_model::timeline::Instant;
 use pilot_model::{CpuTime, FunctionConfig, WorkerId};
-use pilot_protocols::HeldFiles;
+use pilot_protocols::{HeldFiles, Holders};
 use pilot_wire::Kind;
 use pilot_wire::meta::ReadyMeta;
 use tokio::sync::{Mutex as AsyncMutex, SetOnce};
@@ -31,7 +31,6 @@ pub(crate) use output::{Drained, Output};
 
 use crate::cgroup::Cgroup;
 use crate::child::{Child, ChildEnd, or_end};
-use crate::hold::Holders;
 use crate::memory;
 use crate::sandbox::Sandbox;
 use crate::template::END_TIME_MAX;
@@ -56,7 +55,7 @@ pub(crate) struct ForkedWorker {
     /// Takes its sandbox back.
     owner: Arc<dyn SandboxOwner>,
     cpu: CpuClock,
-    /// Show the inputs, if it cannot take descriptors.
+    /// Shows the inputs, if it cannot take descriptors.
     holders: Option<Holders>,
     /// The inputs of streamed answers that are not complete, by stream. The lock is held for a look-up.
     held: Mutex<HashMap<u32, HeldFiles>>,
@@ -243,10 +242,16 @@ impl ForkedWorker {
                 call.paths = std::mem::take(&mut held.paths);
                 Ok(Some(held))
             }
-            Err(error) => {
-                let problem = format!("show it its inputs: {error}");
+            Err(problem) => {
+                let problem = format!("show it its inputs: {problem}");
                 Err(self.fault(CallError::Broken(problem), Bytes::new()).await)
             }
+        }
+    }
+
+    fn close_holders(&self) {
+        if let Some(holders) = &self.holders {
+            holders.close();
         }
     }
 
@@ -396,6 +401,7 @@ impl Worker for ForkedWorker {
 
     fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
+        self.close_holders();
         // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
         drop(self.take_body());
         self.owner.lost();
@@ -403,6 +409,7 @@ impl Worker for ForkedWorker {
 
     fn retire(&self) {
         self.killed.store(true, Ordering::Relaxed);
+        self.close_holders();
         let body = self.body.lock().take();
         if let Some(body) = body {
             self.owner.take_back(body);

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pilot_model::BoxFuture;
-use pilot_model::ports::WorkerMemory;
-use pilot_protocols::{Awaited, End, Instance, OwnProcesses, Reach, Retire};
+use pilot_model::ports::{Input, WorkerMemory};
+use pilot_model::{BoxFuture, FunctionConfig};
+use pilot_protocols::{Awaited, End, HeldFiles, Holders, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::container::Container;
+use crate::hold::holders;
 use crate::shim::{Ended, Shim, Whom};
 use crate::usage::Use;
 
@@ -22,6 +23,7 @@ pub(crate) struct ContainerInstance {
     container: Arc<Container>,
     usage: Arc<Use>,
     memory_bytes_max: u64,
+    holders: Holders,
 }
 
 /// Connects into a container's network.
@@ -33,11 +35,17 @@ pub(crate) struct Inside {
 }
 
 impl ContainerInstance {
-    pub(crate) fn new(container: Arc<Container>, usage: Arc<Use>, memory_bytes_max: u64) -> Self {
+    /// With the inputs of a version.
+    pub(crate) fn new(container: Arc<Container>, usage: Arc<Use>, config: &FunctionConfig) -> Self {
+        let holders = holders(&container);
+        if !config.inputs.is_empty() {
+            holders.start_ahead();
+        }
         Self {
             container,
             usage,
-            memory_bytes_max,
+            memory_bytes_max: config.memory_bytes,
+            holders,
         }
     }
 }
@@ -72,6 +80,7 @@ impl Instance for ContainerInstance {
 
     fn kill(&self) {
         self.usage.let_go.store(true, Ordering::Relaxed);
+        self.holders.close();
         self.container.shim.kill_all_soon();
         self.usage.settle();
     }
@@ -80,6 +89,8 @@ impl Instance for ContainerInstance {
         if self.usage.let_go.swap(true, Ordering::Relaxed) {
             return;
         }
+        // It is one of the processes whose end is awaited.
+        self.holders.close();
         let Retire::Gracefully {
             grace,
             awaited,
@@ -128,6 +139,13 @@ impl Instance for ContainerInstance {
 
     fn among_neighbours(&self) -> Option<OwnProcesses> {
         self.container.own_processes.clone()
+    }
+
+    fn hold(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<HeldFiles, String>> {
+        Box::pin(async move {
+            let held = self.holders.hold(&inputs).await;
+            held.map_err(|problem| format!("show it its inputs: {problem}"))
+        })
     }
 }
 

@@ -13,6 +13,7 @@ mod credentials;
 mod engine;
 mod environment;
 mod folder;
+mod hold;
 mod host;
 mod image;
 mod instance;

@@ -1,6 +1,6 @@
 //! `contract = "shim"`, as in HotC: a function is a program that runs once per invocation in a running container (as OpenFaaS's
 //! classic watchdog does). It reads the event from its standard input and writes the answer to its standard output. Its
-//! standard error is the invocation's output.
+//! standard error is the invocation's output. Inputs are files, whose paths are in its environment.
 //!
 //! Processes that an invocation leaves are killed at its end if the container serves one at a time, otherwise at the
 //! container's cleaning.
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use pilot_model::ports::{
-    Answer, BoxFuture, Call, Done, Part, StartStamps, Worker, WorkerFault, WorkerMemory,
+    Answer, BoxFuture, Call, Done, INPUTS_MAX, Part, StartStamps, Worker, WorkerFault, WorkerMemory,
 };
 use pilot_model::{Instant, InvocationHead, Version, WorkerId};
-use pilot_protocols::FunctionBudget;
+use pilot_protocols::{FunctionBudget, HeldFiles, Holders, input_variables};
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::Sender;
@@ -24,6 +24,7 @@ use tokio::net::unix::pipe::Sender;
 use crate::cgroup::Shortages;
 use crate::container::Container;
 use crate::folder::CODE_INSIDE;
+use crate::hold::holders;
 use crate::output::{Output, Whole};
 use crate::parts::now;
 use crate::shim::{Ended, Process, Program, Shim, ShimError, Whom};
@@ -38,6 +39,7 @@ pub(crate) struct ProgramWorker {
     command: Vec<String>,
     variables: BTreeMap<String, String>,
     let_go: AtomicBool,
+    holders: Holders,
 }
 
 /// A running program; killed if its caller is gone.
@@ -62,6 +64,7 @@ impl ProgramWorker {
     ) -> Self {
         // No process is started before the first event.
         let ready = now();
+        let holders = holders(&container);
         Self {
             id,
             stamps: StartStamps {
@@ -75,12 +78,22 @@ impl ProgramWorker {
             command,
             variables,
             let_go: AtomicBool::new(false),
+            holders,
         }
     }
 
     async fn serve(&self, call: Call) -> Result<Answer, WorkerFault> {
         let started = now();
-        let mut running = match self.start(&call.head).await {
+        // Until the program has ended.
+        let held = self
+            .hold(&call)
+            .await
+            .map_err(|problem| WorkerFault::Protocol {
+                problem,
+                output: Bytes::new(),
+            })?;
+        let paths = held.as_ref().map_or(&[][..], |held| &held.paths);
+        let mut running = match self.start(&call, paths).await {
             Ok(running) => running,
             Err(error @ ShimError::Failed { .. }) => {
                 let message = format!(
@@ -136,8 +149,20 @@ impl ProgramWorker {
         config.answers.of(&self.version.config.name)
     }
 
-    async fn start(&self, head: &InvocationHead) -> Result<Running<'_>, ShimError> {
+    async fn hold(&self, call: &Call) -> Result<Option<HeldFiles>, String> {
+        if call.inputs.is_empty() {
+            return Ok(None);
+        }
+        let held = self.holders.hold(&call.inputs).await;
+        held.map(Some)
+            .map_err(|problem| format!("show it its inputs: {problem}"))
+    }
+
+    /// `paths` are those of the inputs.
+    async fn start(&self, call: &Call, paths: &[String]) -> Result<Running<'_>, ShimError> {
+        let head: &InvocationHead = &call.head;
         let mut variables = self.variables.clone();
+        variables.extend(input_variables(&call.inputs, paths, &head.failed_inputs));
         let own = [
             ("AWS_LAMBDA_REQUEST_ID", Some(head.id.to_string())),
             ("AWS_LAMBDA_FUNCTION_ARN", Some(head.arn.clone())),
@@ -237,12 +262,17 @@ impl Worker for ProgramWorker {
         })))
     }
 
+    fn inputs_max(&self) -> usize {
+        INPUTS_MAX
+    }
+
     fn is_alive(&self) -> bool {
         !self.let_go.load(Ordering::Relaxed) && self.container.shim.is_alive()
     }
 
     fn kill(&self) {
         self.let_go.store(true, Ordering::Relaxed);
+        self.holders.close();
         self.container.shim.kill_all_soon();
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Shim {
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     id: u64,
+    /// As the container sees it.
+    pub(crate) pid: i32,
     end: Arc<SetOnce<Ended>>,
 }
 
@@ -85,7 +87,11 @@ impl Shim {
             .ask_as(id, &request, &fds, ANSWER_TIME_MAX)
             .await
         {
-            Ok(_) => Ok(Process { id, end }),
+            Ok(answer) => Ok(Process {
+                id,
+                pid: i32::try_from(answer.value).unwrap_or(0),
+                end,
+            }),
             Err(error) => {
                 self.connection.pending.lock().ends.remove(&id);
                 Err(error)
@@ -144,8 +150,8 @@ impl Shim {
     /// # Errors
     /// The image does not have this user or group.
     pub(crate) async fn user(&self, spec: &str) -> Result<User, ShimError> {
-        let (payload, _) = self.ask(&Request::User { spec }, ANSWER_TIME_MAX).await?;
-        User::decode(&payload).ok_or_else(|| ShimError::Protocol("a user".to_owned()))
+        let answer = self.ask(&Request::User { spec }, ANSWER_TIME_MAX).await?;
+        User::decode(&answer.payload).ok_or_else(|| ShimError::Protocol("a user".to_owned()))
     }
 
     /// A listener on the container's loopback device; port 0 means any free one.
@@ -153,8 +159,8 @@ impl Shim {
     /// # Errors
     /// The kernel's.
     pub(crate) async fn listen(&self, port: u16) -> Result<std::net::TcpListener, ShimError> {
-        let (_, fds) = self.ask(&Request::Listen { port }, ANSWER_TIME_MAX).await?;
-        Ok(one_of(fds)?.into())
+        let answer = self.ask(&Request::Listen { port }, ANSWER_TIME_MAX).await?;
+        Ok(one_of(answer.fds)?.into())
     }
 
     /// A non-blocking socket that is connecting to the container's loopback device.
@@ -162,17 +168,13 @@ impl Shim {
     /// # Errors
     /// The kernel's.
     pub(crate) async fn connect(&self, port: u16) -> Result<std::net::TcpStream, ShimError> {
-        let (_, fds) = self
+        let answer = self
             .ask(&Request::Connect { port }, ANSWER_TIME_MAX)
             .await?;
-        Ok(one_of(fds)?.into())
+        Ok(one_of(answer.fds)?.into())
     }
 
-    async fn ask(
-        &self,
-        request: &Request<'_>,
-        within: Duration,
-    ) -> Result<(Vec<u8>, Vec<OwnedFd>), ShimError> {
+    async fn ask(&self, request: &Request<'_>, within: Duration) -> Result<Done, ShimError> {
         let id = self.connection.next_id();
         self.connection.ask_as(id, request, &[], within).await
     }
@@ -208,7 +210,15 @@ struct ShimConnection {
     pending: Mutex<PendingReplies>,
 }
 
-type Answer = Result<(Vec<u8>, Vec<OwnedFd>), ShimError>;
+type Answer = Result<Done, ShimError>;
+
+/// What a successful request gives.
+#[derive(Debug)]
+struct Done {
+    value: u32,
+    payload: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
 
 /// Requests and processes that are waited for. Bounded by the processes and requests of one container.
 #[derive(Debug, Default)]
@@ -299,7 +309,14 @@ impl ShimConnection {
 
     fn handle(&self, reply: Reply, fds: Vec<OwnedFd>) {
         match reply {
-            Reply::Done { id, payload } => self.answer(id, Ok((payload, fds))),
+            Reply::Done { id, value, payload } => {
+                let done = Done {
+                    value,
+                    payload,
+                    fds,
+                };
+                self.answer(id, Ok(done));
+            }
             Reply::Failed { id, error, what } => {
                 let error = io::Error::from_raw_os_error(error);
                 self.answer(id, Err(ShimError::Failed { what, error }));

@@ -153,10 +153,7 @@ impl Flight {
         let got = self.store.get(&self.object.key, validator.as_ref()).await;
         let object = match (got, known) {
             (Ok(Got::Unchanged), Some(known)) => return Ok(Some(known)),
-            (Ok(Got::Unchanged), None) => {
-                let problem = "the store says that it has not changed, which nobody asked";
-                return Err(StoreError::new(InputFaultKind::Broken, problem));
-            }
+            (Ok(Got::Unchanged), None) => return Err(unasked()),
             (Ok(Got::Object(object)), known) => {
                 if let Some(known) = known {
                     self.all.cache.forget(&known);
@@ -173,13 +170,29 @@ impl Flight {
                 return Err(error);
             }
         };
+        self.answered(&object);
+        drop(permit);
+        self.fill(object).await?;
+        Ok(None)
+    }
+
+    /// The store has answered with the object.
+    fn answered(&self, object: &Object) {
         self.state.set_validator(object.validator.clone());
         if object.validator.is_some() {
             self.all.index.answered(&self.object, &self.me);
         }
-        drop(permit);
-        self.fill(object).await?;
-        Ok(None)
+    }
+
+    /// Asks the store once more.
+    async fn again(&self) -> Result<Object, StoreError> {
+        match self.store.get(&self.object.key, None).await? {
+            Got::Object(object) => {
+                self.answered(&object);
+                Ok(object)
+            }
+            Got::Unchanged => Err(unasked()),
+        }
     }
 
     /// The place for the buffer: the disk if there is no room in memory now, and room there. An object of unknown length waits for
@@ -205,14 +218,37 @@ impl Flight {
         }
     }
 
-    async fn fill(&self, mut object: Object) -> Result<(), StoreError> {
+    fn check_len(&self, object: &Object) -> Result<(), StoreError> {
         let bytes_max = self.all.bytes_max;
-        let announced = object.len;
-        if let Some(len) = announced.filter(|len| *len > bytes_max) {
-            return Err(too_large(&Size(len).to_string(), bytes_max));
+        match object.len {
+            Some(len) if len > bytes_max => Err(too_large(&Size(len).to_string(), bytes_max)),
+            _ => Ok(()),
         }
-        let mut filling = Filling::new(self, announced)?;
-        filling.make_room(self, announced.unwrap_or(0)).await?;
+    }
+
+    /// Waits until there is room for the object.
+    async fn room(&self, mut object: Object) -> Result<(Object, Filling), StoreError> {
+        self.check_len(&object)?;
+        let mut filling = Filling::new(self, object.len)?;
+        for _ in 0..FOLLOWED_MAX {
+            let len = object.len.unwrap_or(0);
+            if filling.try_make_room(self, len) {
+                return Ok((object, filling));
+            }
+            // Who waits has no connection meanwhile: functions with room may need it, and a store does not wait for ever.
+            drop(object);
+            filling.make_room(self, len).await?;
+            object = self.again().await?;
+            self.check_len(&object)?;
+        }
+        let problem = "it was longer each time that the store was asked";
+        Err(StoreError::new(InputFaultKind::Unavailable, problem))
+    }
+
+    async fn fill(&self, object: Object) -> Result<(), StoreError> {
+        let bytes_max = self.all.bytes_max;
+        let (mut object, mut filling) = self.room(object).await?;
+        let announced = object.len;
         while let Some(bytes) = object.body.try_next().await? {
             let len = filling.len + bytes.len() as u64;
             match announced {
@@ -254,6 +290,23 @@ impl Filling {
             counted: 0,
             reserved: memory.nothing(place),
         })
+    }
+
+    /// As [`Filling::make_room`], without waiting. False: there is none now.
+    fn try_make_room(&mut self, flight: &Flight, len: u64) -> bool {
+        let counted = counted(len);
+        if counted <= self.counted {
+            return true;
+        }
+        let (memory, state) = (&flight.all.memory, &flight.state);
+        let has_room = state.try_charge(memory, &flight.function, self.place, counted)
+            && memory.try_grow(self.place, &mut self.reserved, counted, || {
+                flight.all.cache.evict_idle()
+            });
+        if has_room {
+            self.counted = counted;
+        }
+        has_room
     }
 
     /// Waits until there is room for so many bytes in all: first in the share of a function that wants the object, then in the total.
@@ -326,6 +379,11 @@ fn no_room(error: &io::Error, place: Place) -> StoreError {
     StoreError::new(InputFaultKind::Unavailable, &problem)
 }
 
+fn unasked() -> StoreError {
+    let problem = "the store says that it has not changed, which nobody asked";
+    StoreError::new(InputFaultKind::Broken, problem)
+}
+
 fn too_large(len: &str, bytes_max: u64) -> StoreError {
     let problem = format!(
         "it has {len}, and one input may have {}: see data.input_mb and data.function_mb",
@@ -345,7 +403,7 @@ const STEP_LEN: u64 = 1 << 20;
 const COUNTED_MIN: usize = 256 << 10;
 /// A fetch waits at most so long for the answer to another one of the same object.
 const GATE_TIME_MAX: Duration = Duration::from_millis(500);
-/// Buffers that one fetch follows: each was the current one when the store was asked.
+/// Buffers that one fetch follows, and requests of one buffer: each was about the current object when the store was asked.
 const FOLLOWED_MAX: usize = 8;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);

@@ -53,14 +53,6 @@ impl RuntimeKind for ContainerRuntime {
         format!("container {}", self.image)
     }
 
-    fn no_inputs(&self) -> Option<String> {
-        Some(
-            "no function with runtime = \"container\" can take inputs yet: what a container reads is in its image or comes with the \
-             request; use another runtime"
-                .to_owned(),
-        )
-    }
-
     fn keys(&self) -> &'static [&'static str] {
         &[
             "command",

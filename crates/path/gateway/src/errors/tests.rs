@@ -99,6 +99,9 @@ fn request_errors() -> Vec<RequestError> {
         RequestError::Input {
             problem: "write NAME=SCHEME://STORE/KEY".to_owned(),
         },
+        RequestError::Target {
+            problem: "write NAME, NAME".to_owned(),
+        },
         RequestError::TooLarge { limit: 6_291_456 },
         RequestError::Body {
             problem: "no data for 30 s".to_owned(),

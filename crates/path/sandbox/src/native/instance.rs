@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{Input, WorkerMemory};
 use pilot_model::{BoxFuture, CpuTime};
-use pilot_protocols::{End, HeldFiles, Instance, OwnProcesses, Reach, Retire};
+use pilot_protocols::{End, HeldFiles, Holders, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, SetOnce};
 use tokio::task::AbortHandle;
@@ -18,7 +18,6 @@ use tokio::time::Instant as Deadline;
 use super::runtime::{Grace, NativeRuntime, Released};
 use crate::cgroup::Cgroup;
 use crate::child::ChildEnd;
-use crate::hold::Holders;
 use crate::sandbox::Control;
 use crate::worker::{Body, CpuClock, Drained, Output, SandboxOwner};
 
@@ -93,6 +92,8 @@ impl NativeInstance {
 
     fn let_go(&self, grace: Option<Grace>) {
         self.over.store(true, Ordering::Relaxed);
+        // It is one of the processes whose end is awaited.
+        self.holders.close();
         if let Some(body) = self.body.lock().take() {
             self.runtime.take_back(Released { body, grace });
         }
@@ -130,6 +131,7 @@ impl Instance for NativeInstance {
 
     fn kill(&self) {
         self.over.store(true, Ordering::Relaxed);
+        self.holders.close();
         // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
         if let Some(body) = self.body.lock().take() {
             drop(body);
@@ -205,7 +207,7 @@ impl Instance for NativeInstance {
     fn hold(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<HeldFiles, String>> {
         Box::pin(async move {
             let held = self.holders.hold(&inputs).await;
-            held.map_err(|error| format!("show it its inputs: {error}"))
+            held.map_err(|problem| format!("show it its inputs: {problem}"))
         })
     }
 }

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::child::{Child, or_end};
 use crate::engine::function_info;
-use crate::hold::Holders;
+use crate::hold::holders;
 use crate::machine::{dev_null, no_sandbox};
 use crate::message::ExecSpec;
 use crate::places::CODE_INSIDE;
@@ -182,7 +182,7 @@ impl WaitingNode {
             problem: format!("write a specification: {error}"),
         })?;
         line.push(b'\n');
-        let holders = Holders::new(&sandbox, self.user)?;
+        let holders = holders(&sandbox, self.user, config)?;
         let body = Body {
             sandbox,
             process: self.process,

@@ -21,7 +21,7 @@ use super::instance::{NativeInstance, NativeReach};
 use super::node::WaitingNode;
 use super::parts::NativeParts;
 use crate::cgroup::{Cgroup, Limits};
-use crate::hold::Holders;
+use crate::hold::holders;
 use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, Folders};
@@ -180,7 +180,7 @@ impl NativeRuntime {
         let fds = [null.as_fd(), log.as_fd(), log.as_fd()];
         let process = sandbox.exec(spec, &fds).await?;
         let own_processes = self.own_processes(&sandbox)?;
-        let holders = Holders::new(&sandbox, self.user)?;
+        let holders = holders(&sandbox, self.user, &version.config)?;
         let body = Body { sandbox, process };
         let memory_bytes_max = version.config.memory_bytes;
         Ok(NativeInstance::new(

@@ -171,7 +171,7 @@ impl Container {
         Ok(Arc::new(ContainerInstance::new(
             Arc::clone(self),
             usage,
-            version.config.memory_bytes,
+            &version.config,
         )))
     }
 

@@ -120,10 +120,23 @@ pub(super) enum Request<'a> {
 /// A message from the shim.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    Hello { protocol: u32 },
-    Done { id: u64, payload: Vec<u8> },
-    Failed { id: u64, error: i32, what: String },
-    Exited { id: u64, end: Ended },
+    Hello {
+        protocol: u32,
+    },
+    Done {
+        id: u64,
+        value: u32,
+        payload: Vec<u8>,
+    },
+    Failed {
+        id: u64,
+        error: i32,
+        what: String,
+    },
+    Exited {
+        id: u64,
+        end: Ended,
+    },
 }
 
 impl Request<'_> {
@@ -234,6 +247,7 @@ impl Reply {
             100 => Self::Hello { protocol: value },
             101 => Self::Done {
                 id,
+                value,
                 payload: payload.to_vec(),
             },
             102 => Self::Failed {

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use crate::support::Stage;
-use crate::{cleaning, contracts, ends, kills, times};
+use crate::{cleaning, contracts, ends, inputs, kills, times};
 
 pub(crate) type Check = fn(Stage) -> Pin<Box<dyn Future<Output = ()>>>;
 
@@ -32,6 +32,8 @@ pub(crate) fn all() -> Vec<(&'static str, Check)> {
         contracts::containers_are_in_the_daemons_group_and_under_its_limit,
         contracts::a_container_sees_the_network_it_was_given,
         contracts::a_container_is_kept_from_the_credentials_of_its_machine,
+        inputs::a_program_finds_the_paths_of_its_inputs_in_its_environment,
+        inputs::a_server_gets_files_for_one_request_and_nothing_else,
         cleaning::a_cleaned_container_has_nothing_of_the_use_before,
         cleaning::a_root_function_leaves_nothing_either,
         cleaning::a_function_that_writes_to_its_image_is_not_reused_and_told_why,

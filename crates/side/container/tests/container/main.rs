@@ -12,6 +12,7 @@ mod contracts;
 mod daemon;
 mod ends;
 mod gate;
+mod inputs;
 mod kills;
 mod remains;
 mod support;

@@ -1,5 +1,6 @@
 //! Servers that answer GET (RFC 9110), by the crate `reqwest`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
@@ -12,6 +13,7 @@ use reqwest::header::{
 };
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, StatusCode, Url};
+use tokio::sync::Semaphore;
 
 use super::s3::chain;
 use super::{Got, Object, Store, StoreError, Validator};
@@ -30,6 +32,8 @@ pub struct HttpConfig {
 pub(crate) struct HttpStore {
     client: Client,
     base: Url,
+    /// One permit for each answer that is being read.
+    concurrent: Arc<Semaphore>,
 }
 
 impl HttpStore {
@@ -61,7 +65,11 @@ impl HttpStore {
             }
         }
         let client = client.build().map_err(|error| chain(&error))?;
-        Ok(Self { client, base })
+        Ok(Self {
+            client,
+            base,
+            concurrent: Arc::new(Semaphore::new(CONCURRENT_MAX)),
+        })
     }
 
     fn url(&self, key: &str) -> Result<Url, StoreError> {
@@ -91,6 +99,7 @@ impl Store for HttpStore {
             if let Some((name, value)) = condition {
                 request = request.header(name, value);
             }
+            let permit = Arc::clone(&self.concurrent).acquire_owned().await;
             let response = request.send().await.map_err(failed)?;
             if is_conditional && response.status() == StatusCode::NOT_MODIFIED {
                 return Ok(Got::Unchanged);
@@ -102,7 +111,13 @@ impl Store for HttpStore {
                 len: response.content_length(),
                 validator: validator(response.headers()),
                 headers: Vec::new(),
-                body: response.bytes_stream().map_err(failed).boxed(),
+                body: response
+                    .bytes_stream()
+                    .map_err(failed)
+                    .inspect(move |_| {
+                        let _ = &permit;
+                    })
+                    .boxed(),
             }))
         })
     }
@@ -179,6 +194,8 @@ const IN_PATH: &AsciiSet = &CONTROLS
     .add(b'{')
     .add(b'|')
     .add(b'}');
+/// Concurrent requests to one server.
+const CONCURRENT_MAX: usize = 128;
 const REDIRECTS_MAX: usize = 5;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(20);

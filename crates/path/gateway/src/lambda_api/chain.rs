@@ -1,0 +1,202 @@
+//! A chain by header: `X-Pilot-Target: NEXT` names the function that gets the answer as its event, and there may be several, one after
+//! the other. The answers stay in the daemon, and every function of the chain starts to start when the request arrives.
+//!
+//! It is the caller that chains here. So the caller needs the right to invoke each function, and no function needs `invokes`.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use pilot_invoke::{InvokeError, Payload, Request, Response, ResponseBody};
+use pilot_model::{Interface, Version};
+
+use super::{Named, checked_event, collect};
+use crate::dispatch::new_id;
+use crate::errors::RequestError;
+use crate::gate::Gate;
+use crate::headers;
+
+/// A function that gets the answer of the one before.
+#[derive(Debug)]
+pub(super) struct Link {
+    version: Arc<Version>,
+    arn: String,
+}
+
+/// The functions that the header names, in order. It may be repeated, and have several names with commas between them.
+///
+/// # Errors
+/// An invalid name, or too many.
+pub(super) fn targets(headers: &HeaderMap) -> Result<Vec<Named>, RequestError> {
+    let mut targets = Vec::new();
+    for value in headers.get_all(headers::PILOT_TARGET) {
+        for name in headers::text(value).split(',') {
+            let name = name.trim();
+            let named = Named::parse(name, None).map_err(|_| RequestError::Target {
+                problem: format!(
+                    "'{}' is no name of a function: write NAME, or several with commas between them",
+                    name.chars().take(NAME_SHOWN_MAX).collect::<String>()
+                ),
+            })?;
+            targets.push(named);
+            if targets.len() > TARGETS_MAX {
+                return Err(RequestError::Target {
+                    problem: format!("it names more than {TARGETS_MAX} functions: split the chain"),
+                });
+            }
+        }
+    }
+    Ok(targets)
+}
+
+/// Looks up the functions.
+///
+/// # Errors
+/// There is no such function, or it takes no events.
+pub(super) fn links(targets: &[Named], gate: &Gate) -> Result<Vec<Link>, RequestError> {
+    let link = |named: &Named| {
+        let qualifier = named.qualifier.as_deref();
+        let version = gate.invoker.find(&named.name, qualifier)?;
+        if matches!(version.config.interface, Interface::Asgi | Interface::Wsgi) {
+            return Err(RequestError::Target {
+                problem: format!(
+                    "'{}' is an application (interface asgi or wsgi) and takes no events: name another function",
+                    named.name
+                ),
+            });
+        }
+        let arn = version.arn(qualifier);
+        Ok(Link { version, arn })
+    };
+    targets.iter().map(link).collect()
+}
+
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<Response, Stop>> + Send + 'a>>;
+
+/// Why the chain ends before its last function.
+enum Stop {
+    Refused(RequestError),
+    /// A function failed. Its answer is that of the chain.
+    Failed(Box<Response>),
+}
+
+impl From<InvokeError> for Stop {
+    fn from(error: InvokeError) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+/// Invokes the functions one after the other. The answer is the last one's, or the first that failed.
+///
+/// Each invocation waits for its event, which is the answer of the one before. So all are announced to their pools at once, and workers
+/// start meanwhile (see `join` in `path/invoke`).
+///
+/// # Errors
+/// The payload's, and those of invoking one of the functions.
+pub(super) async fn invoke(
+    gate: &Gate,
+    first: Request,
+    payload: impl Future<Output = Result<Payload, RequestError>> + Send,
+    targets: Vec<Link>,
+) -> Result<Response, RequestError> {
+    let invoker = &gate.invoker;
+    let (received, trace) = (first.received, first.trace.clone());
+    let mut answer: Answer<'_> =
+        Box::pin(invoker.invoke(first, async move { payload.await.map_err(Stop::Refused) }));
+    for Link { version, arn } in targets {
+        let request = Request {
+            id: new_id(),
+            arn,
+            version,
+            received,
+            client_context: None,
+            trace: trace.clone(),
+            chain: None,
+            inputs: BTreeMap::new(),
+        };
+        let before = answer;
+        answer = Box::pin(invoker.invoke(request, async move {
+            let event = event_of(before.await?, gate).await?;
+            Ok(Payload::event(event))
+        }));
+    }
+    match answer.await {
+        Ok(response) => Ok(response),
+        Err(Stop::Failed(response)) => Ok(*response),
+        Err(Stop::Refused(error)) => Err(error),
+    }
+}
+
+/// The answer of a function as the event of the next one.
+async fn event_of(mut response: Response, gate: &Gate) -> Result<Bytes, Stop> {
+    let limit = gate.config.result_bytes_max;
+    let body = std::mem::replace(&mut response.body, ResponseBody::Result(Bytes::new()));
+    match body {
+        ResponseBody::Result(json) => Ok(json),
+        ResponseBody::Http { mut body, .. } => {
+            let memory = gate.config.answers.of(&response.version.config.name);
+            match collect(&mut body, limit, memory.nothing()).await {
+                Ok(whole) => checked_event(whole).map_err(|error| {
+                    Stop::Refused(RequestError::Target {
+                        problem: format!(
+                            "the answer of '{}' is no event of the next function: {error}",
+                            response.version.config.name
+                        ),
+                    })
+                }),
+                Err(error) => {
+                    response.body = ResponseBody::FunctionError(error);
+                    Err(Stop::Failed(Box::new(response)))
+                }
+            }
+        }
+        // Calls never have the last two.
+        failed @ (ResponseBody::FunctionError(_)
+        | ResponseBody::Passed(_)
+        | ResponseBody::Upgraded(_)) => {
+            response.body = failed;
+            Err(Stop::Failed(Box::new(response)))
+        }
+    }
+}
+
+/// Most functions after the first one: as many as functions that invoke each other can have.
+const TARGETS_MAX: usize = 15;
+/// Characters of a wrong name in a message.
+const NAME_SHOWN_MAX: usize = 140;
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn read(values: &[&'static str]) -> Result<Vec<String>, String> {
+        let name = headers::PILOT_TARGET;
+        let values = values.iter().copied().map(HeaderValue::from_static);
+        let headers = values.map(|value| (name.clone(), value)).collect();
+        let targets = targets(&headers).map_err(|error| error.to_string())?;
+        Ok(targets.into_iter().map(|target| target.name).collect())
+    }
+
+    #[test]
+    fn targets_are_names_in_order() {
+        assert_eq!(read(&[]).unwrap(), [""; 0]);
+        assert_eq!(read(&["b", "c , d:2"]).unwrap(), ["b", "c", "d"]);
+    }
+
+    #[test]
+    fn what_is_no_name_or_too_many_is_refused() {
+        for wrong in ["", "a,", "a/b", "a b"] {
+            assert!(
+                read(&[wrong]).unwrap_err().contains("is no name"),
+                "{wrong}"
+            );
+        }
+        assert_eq!(read(&["a"; 15]).unwrap().len(), 15);
+        assert!(read(&["a"; 16]).unwrap_err().contains("more than 15"));
+    }
+}
