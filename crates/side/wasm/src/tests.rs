@@ -12,6 +12,7 @@ mod world;
 use std::time::Duration;
 
 use pilot_model::TransferWay;
+use pilot_model::ports::InitRunner;
 
 use world::{World, script};
 

@@ -29,7 +29,7 @@ async fn what_is_no_module_is_refused_with_the_reason() {
         ),
         (b"\0asm\x0d\0\x01\0", "is a component"),
         (b"(module)", "is WebAssembly as text"),
-        (&large, "has more than 1 MiB"),
+        (&large, "has more than 1 MB"),
     ] {
         let found = refused(&world, module).await;
         assert!(found.contains(problem), "{found}");
