@@ -135,6 +135,8 @@ def decode_meta(stream: int, text: bytes) -> Dict[str, Any]:
             from . import calls
 
             calls.begin(meta)
+    if "inputs" in meta or "failed_inputs" in meta:
+        inputs.begin_messages(meta)
     return meta
 
 

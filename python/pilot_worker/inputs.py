@@ -9,6 +9,7 @@ from __future__ import annotations
 import _socket
 import array
 import os
+import weakref
 from collections import deque
 from collections.abc import Mapping
 
@@ -23,6 +24,10 @@ ANCILLARY_LEN = _socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
 
 # Learns which inputs with a store begin and end, if the function has drop-ins (`drop_ins.py`).
 watcher: Any = None
+
+# By request id. An entry lives as long as its invocation.
+messages: weakref.WeakValueDictionary[str, Messages] = weakref.WeakValueDictionary()
+MESSAGE_PREFIX = "init."  # no input that a user declares has a dot in its name (PROTOCOL.md)
 
 _arrived: Deque[int] = deque()
 _of_stream: Dict[int, Tuple[int, ...]] = {}
@@ -80,6 +85,16 @@ class Input:
 
     def __repr__(self) -> str:
         return f"Input(name={self.name!r}, kind={self.kind!r}, size={self.size})"
+
+
+class Messages:
+    """What the initscript has sent to one invocation: inputs whose names begin with `init.`, for `init.py`."""
+
+    __slots__ = ("given", "problems", "__weakref__")
+
+    def __init__(self, given: Dict[str, Input], problems: Dict[str, str]) -> None:
+        self.given = given
+        self.problems = problems  # why there is no message, by its name
 
 
 class InputError(LookupError):
@@ -166,6 +181,15 @@ def take(stream: int, described: List[Dict[str, Any]]) -> Dict[str, Input]:
     if watcher is not None:
         watcher.begin(taken.values())
     return taken
+
+
+def begin_messages(meta: Dict[str, Any]) -> None:
+    """Keeps the messages of an invocation, if it has any or if its initscript failed."""
+    given = {name: one for name, one in meta.get("inputs", {}).items() if name.startswith(MESSAGE_PREFIX)}
+    failed = meta.get("failed_inputs", ())
+    problems = {entry["name"]: entry["problem"] for entry in failed if entry["name"].startswith(MESSAGE_PREFIX)}
+    if given or problems:
+        meta["init"] = messages[meta["id"]] = Messages(given, problems)
 
 
 def end(taken: Dict[str, Input]) -> None:

@@ -4,6 +4,7 @@
     answers = pilotlight.map("part", [{"n": 1}, {"n": 2}], data=image)
 
 Nothing has to be installed. A handler may only invoke functions that `invokes` in its pilot.toml names.
+`pilotlight.init` has what the function's initscript has sent.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import sys
 
 from . import calls as _calls
+from . import init
 from .inputs import Input
 
 TYPE_CHECKING = False
@@ -209,6 +212,8 @@ def module() -> ModuleType:
     made = types.ModuleType(NAME, __doc__)
     made.__all__ = _PUBLIC  # type: ignore[attr-defined]
     made.__dict__.update((name, globals()[name]) for name in _PUBLIC)
+    made.__path__ = []
+    made.init = sys.modules.setdefault(init.NAME, init.module())  # type: ignore[attr-defined]
     return made
 
 

@@ -115,3 +115,49 @@ def test_a_frame_without_its_descriptors_ends_the_worker(start: Start) -> None:
     meta = json.dumps(invoke_meta(inputs=[{"name": "a", "kind": "memory", "len": 1}])).encode()
     worker.socket.sendall(wire.HEADER.pack(len(meta), 2, 1, wire.INVOKE, 1, 0) + meta + b"{}")
     assert worker.is_closed()
+
+
+MESSAGES = """
+import pilotlight
+from pilotlight import init
+import pilotlight.init as same
+
+def handler(event, context):
+    assert init is same is pilotlight.init
+    view = None
+    try:
+        view = init.recv_msg(event)
+        return [init.messages(), bytes(view).decode(), view.readonly, view is context.inputs[f"init.{event}"]]
+    except LookupError as error:
+        return [init.messages(), type(error).__name__, str(error)]
+"""
+
+
+@pytest.mark.parametrize("code", [MESSAGES, MESSAGES.replace("def handler", "async def handler")], ids=["plain", "async"])
+def test_messages_of_the_initscript_are_views_of_the_invocation_that_has_them(start: Start, code: str) -> None:
+    worker = start(code)
+    inputs: list[dict[str, object]] = [
+        {"name": "photo", "kind": "memory", "len": 6},
+        {"name": "init.7", "kind": "memory", "len": 5},
+    ]
+    failed = [{"name": "init.8", "problem": "no such object"}]
+    meta = invoke_meta(inputs=inputs, failed_inputs=failed)
+
+    def ask(event: int, *fds: int) -> object:
+        send(worker, 1, meta if fds else invoke_meta(), json.dumps(event).encode(), list(fds))
+        kind, _, _, body = worker.frame()
+        assert kind == wire.RESULT, body
+        return json.loads(body)
+
+    assert ask(7, memory(b"pixels"), memory(b"cats!")) == [[7], "cats!", True, True]
+    assert ask(8, memory(b"pixels"), memory(b"cats!")) == [[7], "NoMessage", "message 8: no such object"]
+    assert ask(9, memory(b"pixels"), memory(b"cats!")) == [[7], "NoMessage", "message 9: the initscript did not send it"]
+    # The next invocation has none.
+    gone = ask(7)
+    assert isinstance(gone, list) and gone[:2] == [[], "NoMessage"] and "no initscript ran" in gone[2]
+
+
+def test_a_script_that_failed_says_why(start: Start) -> None:
+    worker = start(MESSAGES)
+    failed = [{"name": "init.script", "problem": "it computed without end"}]
+    assert worker.result(3, failed_inputs=failed) == [[], "NoMessage", "message 3: it computed without end"]

@@ -216,6 +216,7 @@ secret_access_key_file = "{secret}"
 memory_mb = 512
 function_mb = 130
 input_mb = 110
+initscript_networks = ["127.0.0.1/32"]
 
 [stores.photos]
 functions = ["digest", "slow-start", "maybe", "holds-on", "client-*"]

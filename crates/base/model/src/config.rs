@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::cors::Cors;
 use crate::ids::FunctionName;
+use crate::initscript::InitscriptConfig;
 use crate::inputs::{InputConfig, Scheme};
 use crate::invokes::Invokes;
 use crate::layer::Layer;
@@ -75,6 +76,9 @@ pub struct FunctionConfig {
     /// Whether clients of stores in its workers answer from the inputs.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub drop_ins: bool,
+    /// A program that runs while a worker starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initscript: Option<InitscriptConfig>,
 }
 
 /// Stored configurations do not say it.
@@ -100,10 +104,13 @@ impl FunctionConfig {
     /// The kinds of stores for whose clients its workers have drop-ins, as the drop-ins are called, and `lambda` if it may invoke functions.
     #[must_use]
     pub fn drop_ins(&self) -> Vec<&'static str> {
-        let declared = self.inputs.values().filter(|_| self.drop_ins);
         let invokes = self.drop_ins && !self.invokes.is_empty();
-        let kinds: BTreeSet<_> = declared
-            .filter_map(|input| match input.from.scheme() {
+        let allowed = self.initscript.iter().flat_map(|script| &script.allow);
+        let declared = self.inputs.values().map(|input| input.from.scheme());
+        let schemes = declared.chain(allowed.map(|allowed| allowed.place().scheme()));
+        let kinds: BTreeSet<_> = schemes
+            .filter(|_| self.drop_ins)
+            .filter_map(|scheme| match scheme {
                 Scheme::S3 => Some("s3"),
                 Scheme::Redis | Scheme::Rediss => Some("redis"),
                 Scheme::Http | Scheme::Https | Scheme::File => None,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use pick::pick;
 
-pub use location::{Location, Missing, Scheme, Values, keys};
+pub use location::{Location, Missing, Scheme, Values, check_key, keys};
 
 /// Maximum number of inputs that a function declares. A call carries more descriptors than that:
 /// [`INPUTS_MAX`](crate::ports::INPUTS_MAX).
@@ -92,6 +92,13 @@ pub(crate) fn check(
         Ok((name.clone(), InputConfig { from, optional }))
     });
     checked.collect()
+}
+
+/// The string, number or boolean at a path of an event (`Records.0.key`), as text. `None`: there is nothing of the kind.
+#[must_use]
+pub fn value_at(event: &[u8], path: &str) -> Option<String> {
+    let path: Vec<String> = path.split('.').map(str::to_owned).collect();
+    pick(event, &[&path]).into_iter().next().flatten()
 }
 
 /// Reads `NAME=SCHEME://STORE/KEY`, by which a request names an input. The key is taken as it is.

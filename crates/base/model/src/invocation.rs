@@ -94,8 +94,10 @@ pub enum TransferWay {
     Shared,
     /// They were here, and the store said that the object has not changed.
     Cached,
-    /// From another function of this node, which handed them over.
+    /// From another function of this node, or from an initscript, which handed them over.
     Handed,
+    /// It is no input: the run of an initscript, and the bytes of its messages.
+    Script,
 }
 
 impl TransferWay {
@@ -107,6 +109,7 @@ impl TransferWay {
             Self::Shared => "shared",
             Self::Cached => "cached",
             Self::Handed => "handed",
+            Self::Script => "script",
         }
     }
 

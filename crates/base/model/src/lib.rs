@@ -17,6 +17,7 @@ pub mod event;
 pub mod forecast;
 pub mod hint;
 pub mod ids;
+pub mod initscript;
 pub mod inputs;
 pub mod invocation;
 pub mod invokes;

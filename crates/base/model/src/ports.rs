@@ -7,6 +7,7 @@ mod costs;
 mod engine;
 mod handover;
 mod http;
+mod initscript;
 mod inputs;
 mod runtime;
 mod secrets;
@@ -27,6 +28,9 @@ pub use costs::{CostError, Costs, CostsOf, UsageRows};
 pub use engine::{Engine, StartError, TemplateMemory};
 pub use handover::{BlankMemory, MemoryFault};
 pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};
+pub use initscript::{
+    InitRunner, Initialised, NoInitscripts, RemoteFault, RemoteReply, RemoteRequest, Remotes,
+};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use secrets::Secrets;

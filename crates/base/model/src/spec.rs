@@ -11,6 +11,7 @@ use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
 use crate::ids::FunctionName;
+use crate::initscript::{self, InitscriptSpec};
 use crate::inputs::{self, InputSpec};
 use crate::invokes;
 use crate::layer::{self, Layer};
@@ -110,6 +111,9 @@ pub struct FunctionSpec {
     /// The functions that it may invoke: names, or the beginning of names and `*`. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub invokes: Vec<String>,
+    /// A program that runs while the worker starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initscript: Option<InitscriptSpec>,
     /// It may only invoke functions of its owner. The control API knows it; a request cannot say it.
     #[serde(skip)]
     pub invokes_own_only: bool,
@@ -213,6 +217,8 @@ impl FunctionSpec {
             .map_err(|problem| fail("inputs_by_request", problem))?;
         let invokes = invokes::check(&self.invokes, self.invokes_own_only, is_plain)
             .map_err(|problem| fail("invokes", problem))?;
+        let initscript = initscript::check(self.initscript.as_ref(), is_plain)
+            .map_err(|problem| fail("initscript", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(
             clippy::cast_possible_truncation,
@@ -242,6 +248,7 @@ impl FunctionSpec {
             inputs_by_request,
             drop_ins: self.drop_ins.unwrap_or(true),
             invokes,
+            initscript,
         })
     }
 

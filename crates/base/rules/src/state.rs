@@ -563,6 +563,12 @@ impl<W: Clone, Q> PoolState<W, Q> {
             })
     }
 
+    /// Whether a worker has a free slot.
+    #[must_use]
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// How many workers there are.
     #[must_use]
     pub fn counts(&self) -> Counts {

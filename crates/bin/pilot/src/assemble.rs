@@ -17,7 +17,9 @@ use pilot_gateway::{BodyFiles, Control, GatewayConfig, RefusedConnections};
 use pilot_invoke::Invoker;
 use pilot_meter::{Meter, MeterConfig};
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, ControlPlane, Engine, EventSink, Observed, Platform, Secrets};
+use pilot_model::ports::{
+    Clock, ControlPlane, Engine, EventSink, InitRunner, Observed, Platform, Secrets,
+};
 use pilot_model::{EngineKind, Instant};
 use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
 use pilot_protocols::MemoryBudget;
@@ -25,6 +27,7 @@ use pilot_sandbox::{
     BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds, Spawner,
 };
 use pilot_telemetry::{Bus, BusConfig, Metrics};
+use pilot_wasm::{Initscripts, InitscriptsConfig};
 use tower::ServiceExt;
 
 use crate::daemon_config::data::data_config;
@@ -123,12 +126,12 @@ pub(crate) fn assemble(
         (EngineKind::Fork, Arc::clone(&engines.forking) as _),
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
-    let data = data(config, &clock)?;
+    let (data, initscripts) = data(config, &clock)?;
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
         clock,
-        Arc::clone(&data) as _,
+        (Arc::clone(&data) as _, initscripts),
         forecaster(),
         invoker_limits(&config.limits),
     );
@@ -231,10 +234,20 @@ fn meter(
     })
 }
 
-fn data(config: &DaemonConfig, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Data>> {
+/// Where inputs come from, and who runs initscripts, which use the same stores.
+fn data(
+    config: &DaemonConfig,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<(Arc<Data>, Arc<dyn InitRunner>)> {
     let data = data_config(&config.data, &config.stores, &config.data_dir)?;
     let data = Data::open(data, Arc::clone(clock)).map_err(anyhow::Error::msg)?;
-    Ok(Arc::new(data))
+    let data = Arc::new(data);
+    let settings = InitscriptsConfig {
+        memory_mb: config.initscripts.memory_mb,
+    };
+    let initscripts = Initscripts::start(settings, Arc::clone(&data) as _, Arc::clone(clock));
+    let initscripts = initscripts.map_err(anyhow::Error::msg)?;
+    Ok((data, Arc::new(initscripts)))
 }
 
 fn engines(

@@ -21,7 +21,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use self::build::Build;
-use self::data::{DataLimits, StoreSettings};
+use self::data::{DataLimits, InitscriptLimits, StoreSettings};
 use crate::control_socket::ControlSocket;
 use crate::listen;
 use crate::room;
@@ -73,6 +73,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) data: DataLimits,
     /// Where inputs come from, by name.
     pub(crate) stores: BTreeMap<String, StoreSettings>,
+    /// The memory for initscripts.
+    pub(crate) initscripts: InitscriptLimits,
 }
 
 /// `[limits]` of `pilotd.toml`.
@@ -223,6 +225,7 @@ struct File {
     build: Build,
     data: DataLimits,
     stores: BTreeMap<String, StoreSettings>,
+    initscripts: InitscriptLimits,
 }
 
 /// Who may call functions over TCP.
@@ -323,6 +326,7 @@ impl DaemonConfig {
             build: file.build,
             data: file.data,
             stores: file.stores,
+            initscripts: file.initscripts,
         })
     }
 }
@@ -476,6 +480,10 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
             limits
                 .disk_mb
                 .is_none_or(|limit| (16..=1 << 40).contains(&limit)),
+        ),
+        (
+            "initscripts.memory_mb",
+            (2..=65_536).contains(&file.initscripts.memory_mb),
         ),
         ("limits.usage_mb", (1..=1 << 20).contains(&limits.usage_mb)),
         ("limits.connections", limits.connections >= 1),

@@ -55,6 +55,16 @@ impl LastOutput {
         }
     }
 
+    /// The same, and what the initscript said: a line each.
+    pub(crate) fn and_script(self, id: &InvocationId, said: &str) -> Self {
+        let now = utc(SystemTime::now());
+        let lines = said.lines();
+        let lines: String = lines
+            .map(|line| format!("{now} {id} initscript: {line}\n"))
+            .collect();
+        self.and(&lines)
+    }
+
     /// The same, after what was `printed` before.
     pub(crate) fn after(self, printed: Bytes) -> Self {
         if printed.is_empty() {

@@ -9,8 +9,8 @@ use http::header::{HeaderName, HeaderValue};
 use pilot_model::hint;
 use pilot_model::inputs::Values;
 use pilot_model::ports::{
-    Clock, Done, EventSink, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
-    PassedInputs, PassedRequest,
+    Clock, Done, EventSink, Fetched, InitRunner, Input, InputFault, InputFaultKind, InputMemory,
+    InputSource, PassedInputs, PassedRequest,
 };
 use pilot_model::{
     CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
@@ -36,6 +36,7 @@ pub(crate) struct InvocationContext {
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inputs: Arc<dyn InputSource>,
+    pub(crate) initscripts: Arc<dyn InitRunner>,
     /// For functions that invoke others.
     pub(crate) invoker: Weak<Invoker>,
     /// For the events of their calls.
@@ -49,7 +50,7 @@ impl InvocationContext {
         pools: Pools,
         sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
-        inputs: Arc<dyn InputSource>,
+        (inputs, initscripts): (Arc<dyn InputSource>, Arc<dyn InitRunner>),
         invoker: Weak<Invoker>,
     ) -> Self {
         Self {
@@ -57,6 +58,7 @@ impl InvocationContext {
             sink,
             clock,
             inputs,
+            initscripts,
             invoker,
             events: events_memory(),
             running: AtomicUsize::new(0),
@@ -100,6 +102,8 @@ pub(crate) struct Invocation {
     /// The memory of the inputs, until the end.
     input_memory: Vec<Arc<dyn InputMemory>>,
     pub(crate) transfers: Vec<Transfer>,
+    /// What the initscript says in the function's log.
+    pub(crate) script_said: Option<String>,
     /// See [`InvocationRecord::output_published`].
     pub(crate) output_published: Option<usize>,
     /// When the worker got the request, on the clock of timeouts. Not a stamp, because reading that clock again is not needed.
@@ -133,6 +137,7 @@ impl Invocation {
             inputs: Vec::new(),
             input_memory: Vec::new(),
             transfers: Vec::new(),
+            script_said: None,
             output_published: None,
             called: None,
             ended: false,
@@ -332,6 +337,10 @@ impl Invocation {
         output: LastOutput,
     ) -> Arc<InvocationRecord> {
         self.ended = true;
+        let output = match self.script_said.take() {
+            Some(said) => output.and_script(&self.id, &said),
+            None => output,
+        };
         if let Some(upload) = self.upload.take() {
             self.bytes_in += upload.passed();
         }

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{
-    Clock, Engine, EventSink, InputFault, InputSource, PassedRequest, Platform, Scaling, StartError,
+    Clock, Engine, EventSink, InitRunner, InputFault, InputSource, PassedRequest, Platform,
+    Scaling, StartError,
 };
 use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
 use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, Version};
@@ -39,13 +40,13 @@ pub struct Invoker {
 }
 
 impl Invoker {
-    /// Starts with no function. Call it inside a tokio runtime: its timer and sampler run there.
+    /// Starts with no function. `inputs`: where inputs come from, and who runs initscripts. Call it inside a tokio runtime: its timer and sampler run there.
     #[must_use]
     pub fn new(
         engine: Arc<dyn Engine>,
         sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
-        inputs: Arc<dyn InputSource>,
+        inputs: (Arc<dyn InputSource>, Arc<dyn InitRunner>),
         forecaster: MakeForecaster,
         limits: Limits,
     ) -> Arc<Self> {
@@ -206,10 +207,20 @@ impl Platform for Invoker {
         if let Err(unfit) = inputs.and_then(|()| self.has_room_for(version)) {
             return Box::pin(async { Err(unfit) });
         }
-        self.engine.prepare(version)
+        if version.config.initscript.is_none() {
+            return self.engine.prepare(version);
+        }
+        let compiled = self.context.initscripts.prepare(version);
+        let (engine, version) = (Arc::clone(&self.engine), Arc::clone(version));
+        Box::pin(async move {
+            let compiled = compiled.await;
+            compiled.map_err(|problem| StartError::Initscript { problem })?;
+            engine.prepare(&version).await
+        })
     }
 
     fn activate(&self, version: Arc<Version>) {
+        self.context.initscripts.activate(&version);
         let older_max = self.limits.older_versions_max;
         let replaced = self.change(|functions| {
             let name = version.config.name.as_str().to_owned();

@@ -1,17 +1,18 @@
 //! The parallel start: what an invocation needs before its exchange is prepared concurrently, from its admission on.
 //!
 //! The request is announced to the pool at once, so that a worker starts while the payload arrives. The worker is leased last,
-//! when payload and inputs are complete: a slow sender and a slow store occupy no worker. Another branch (initialisation) would
-//! begin with the wait for the payload and end before the lease.
+//! when payload and inputs are complete: a slow sender and a slow store occupy no worker. If a worker has to start, the function's
+//! initscript runs beside the fetches of the inputs, and ends before the lease.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use bytes::Bytes;
 use pilot_model::FunctionConfig;
 use pilot_model::inputs::Values;
-use pilot_model::ports::InputFault;
+use pilot_model::ports::{Fetched, Initialised, InputFault};
 use pilot_pool::{Announcement, Lease, Leased, Pool, Refusal};
 
 use crate::error::InvokeError;
@@ -69,9 +70,12 @@ pub(crate) async fn join<E: From<InvokeError>>(
     invocation.bytes_in = bytes as u64;
     let handed = payload.data.take();
     let not_handed = handed.and_then(|data| invocation.handed(data));
+    let config = &request.version.config;
     let wanted = Wanted {
         request,
-        values: values(&request.version.config, &payload),
+        values: values(config, &payload),
+        event: &payload.body,
+        runs_script: config.initscript.is_some() && !pool.has_free(),
     };
     let lease = if let Some(fault) = not_handed {
         Err(NotReady::Input(fault))
@@ -116,16 +120,23 @@ async fn one_after_the_other(
     }
 }
 
-/// The inputs of an invocation.
+/// The inputs of an invocation, and what its initscript sends.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     request: &'a Request,
     values: Values<'a>,
+    event: &'a Bytes,
+    /// A worker has to start, and there is an initscript.
+    runs_script: bool,
 }
 
 impl Wanted<'_> {
     fn nothing(self) -> bool {
-        self.request.version.config.inputs.is_empty() && self.request.inputs.is_empty()
+        !self.runs_script && !self.has_inputs()
+    }
+
+    fn has_inputs(self) -> bool {
+        !self.request.version.config.inputs.is_empty() || !self.request.inputs.is_empty()
     }
 
     /// Fetches them. Returns why there is no invocation, if a required one is missing.
@@ -133,10 +144,42 @@ impl Wanted<'_> {
         if self.nothing() {
             return None;
         }
-        let source = Arc::clone(&invocation.context().inputs);
-        let config = &self.request.version.config;
-        let fetched = source.fetch(config, &self.request.inputs, self.values);
-        invocation.fetched(fetched.await)
+        let context = Arc::clone(invocation.context());
+        let version = &self.request.version;
+        let script = self
+            .runs_script
+            .then(|| context.initscripts.run(version, self.event.clone()));
+        let inputs = self.has_inputs().then(|| {
+            let requested = &self.request.inputs;
+            context
+                .inputs
+                .fetch(&version.config, requested, self.values)
+        });
+        // An input that is missing ends the script, which nobody needs any more.
+        let inputs = async {
+            let fetched = match inputs {
+                Some(inputs) => inputs.await,
+                None => Fetched::default(),
+            };
+            match fetched.fault {
+                None => Ok(fetched),
+                Some(_) => Err(fetched),
+            }
+        };
+        let script = async {
+            Ok(match script {
+                Some(script) => script.await,
+                None => Initialised::default(),
+            })
+        };
+        match tokio::try_join!(inputs, script) {
+            Err(fetched) => invocation.fetched(fetched),
+            Ok((fetched, initialised)) => {
+                invocation.script_said = initialised.said;
+                invocation.fetched(initialised.fetched);
+                invocation.fetched(fetched)
+            }
+        }
     }
 }
 

@@ -101,6 +101,12 @@ impl Pool {
         Announcement::new(Arc::clone(self), id, now)
     }
 
+    /// Whether a worker is free now: an invocation need not wait for one to start.
+    #[must_use]
+    pub fn has_free(&self) -> bool {
+        self.state.lock().has_free()
+    }
+
     /// A worker, or a place in the queue. `announcement` is this request's, if it was announced.
     ///
     /// # Errors
@@ -400,6 +406,7 @@ impl Pool {
                     StartError::Full { .. } => StartFault::Full,
                     StartError::Runtime { .. }
                     | StartError::Inputs { .. }
+                    | StartError::Initscript { .. }
                     | StartError::Sandbox { .. } => StartFault::Transient,
                 };
                 let mut state = self.state.lock();

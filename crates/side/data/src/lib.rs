@@ -1,6 +1,7 @@
 //! The data of invocations: fetched from stores while the worker starts, into memory that the worker maps (Truffle, section III).
 //!
-//! [`Data`] is the port [`InputSource`](pilot_model::ports::InputSource). `stores` talks to each kind of store, `buffer` is the
+//! [`Data`] is the port [`InputSource`](pilot_model::ports::InputSource), and in `remotes` the port
+//! [`Remotes`](pilot_model::ports::Remotes). `stores` talks to each kind of store, `buffer` is the
 //! memory, `flight` fills the one from the other, `index` and `cache` find a buffer that has the object already, and `memory` has the
 //! limits. When a fetch begins, and what waits for it, is decided in `path/invoke`.
 
@@ -11,6 +12,8 @@ mod flight;
 mod handover;
 mod index;
 mod memory;
+mod networks;
+mod remotes;
 mod source;
 mod stores;
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use pilot_model::inputs::{InputConfig, Location, Values, keys};
+use ipnet::IpNet;
+use pilot_model::inputs::{InputConfig, Location, Scheme, Values, keys};
 use pilot_model::ports::{
     BlankMemory, Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
     MemoryFault,
@@ -22,6 +23,9 @@ use crate::flight::fetch;
 use crate::handover::{Blank, Handed};
 use crate::index::{Index, ObjectId};
 use crate::memory::{Memory, SpillConfig};
+use crate::networks::Networks;
+use crate::remotes::Direct;
+use crate::stores::direct::{DirectHttp, DirectRedis};
 use crate::stores::{self, Store, StoreConfig, StoreError};
 
 /// The configuration of [`Data`].
@@ -45,16 +49,20 @@ pub struct DataConfig {
     pub overlaps: bool,
     /// Whether workers are told what clients of the stores call the inputs, so that their drop-ins can answer.
     pub drop_ins: bool,
+    /// Networks beyond the public internet that initscripts may connect to without a store.
+    pub initscript_networks: Vec<IpNet>,
 }
 
 /// Fetches inputs. Implements the port.
 #[derive(Debug)]
 pub struct Data {
     stores: BTreeMap<String, Arc<OpenStore>>,
-    buffers: Arc<Buffers>,
-    handed: Arc<Handed>,
+    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) handed: Arc<Handed>,
+    pub(crate) networks: Networks,
+    pub(crate) direct: Direct,
     overlaps: bool,
-    drop_ins: bool,
+    pub(crate) drop_ins: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -87,7 +95,14 @@ impl Data {
             held: HeldBuffers::default(),
             bytes_max: config.input_bytes_max.min(share_max),
         };
+        let networks = Networks::new(config.initscript_networks);
+        let direct = Direct::new(
+            DirectHttp::new(networks.clone())?,
+            DirectRedis::new(networks.clone()),
+        );
         Ok(Self {
+            networks,
+            direct,
             stores,
             buffers: Arc::new(buffers),
             handed: Arc::default(),
@@ -101,6 +116,22 @@ impl Data {
     #[must_use]
     pub fn handed(&self) -> (u64, u64) {
         self.handed.now()
+    }
+
+    /// How the store with this name is reached. `None`: there is none.
+    pub(crate) fn scheme_of(&self, store: &str) -> Option<Scheme> {
+        let store = self.stores.get(store)?;
+        Some(store.config.scheme())
+    }
+
+    /// The store of a location, if the function may use it.
+    pub(crate) fn named(
+        &self,
+        function: &str,
+        location: &Location,
+    ) -> Result<Arc<dyn Store>, String> {
+        let store = self.store(function, location)?;
+        Ok(Arc::clone(&store.store))
     }
 
     /// The store of a location, if the function may use it.

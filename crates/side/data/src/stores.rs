@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod conformance;
+pub(crate) mod direct;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod file;

@@ -46,6 +46,11 @@ impl Scheme {
         Self::File,
     ];
 
+    /// The scheme with this word.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == word)
+    }
+
     /// The word before `://`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -124,16 +129,13 @@ impl Location {
         let (scheme, rest) = text
             .split_once("://")
             .ok_or_else(|| format!("\"{}\" is not a location: {example}", shown(text)))?;
-        let scheme = Scheme::ALL
-            .into_iter()
-            .find(|known| known.as_str() == scheme)
-            .ok_or_else(|| {
-                let known = Scheme::ALL.map(Scheme::as_str).join(", ");
-                format!(
-                    "\"{}\" is not a kind of store: use one of {known}",
-                    shown(scheme)
-                )
-            })?;
+        let scheme = Scheme::named(scheme).ok_or_else(|| {
+            let known = Scheme::ALL.map(Scheme::as_str).join(", ");
+            format!(
+                "\"{}\" is not a kind of store: use one of {known}",
+                shown(scheme)
+            )
+        })?;
         let (store, key) = rest.split_once('/').unwrap_or((rest, ""));
         let store_fits = (1..=STORE_BYTES_MAX).contains(&store.len())
             && store
@@ -217,11 +219,20 @@ fn key(location: &Location, values: Vec<Option<String>>) -> Result<String, Missi
             return Err(Missing::Key(shown(&key)));
         }
     }
-    let is_odd = |part: &str| matches!(part, "" | "." | "..");
-    if key.split('/').any(is_odd) || key.contains(char::is_control) {
-        return Err(Missing::Key(shown(&key)));
-    }
+    check_key(&key)?;
     Ok(key)
+}
+
+/// Checks a key that is used as it is.
+///
+/// # Errors
+/// It leaves its part of the store, or is too long.
+pub fn check_key(key: &str) -> Result<(), Missing> {
+    let is_odd = |part: &str| matches!(part, "" | "." | "..");
+    if key.len() > KEY_BYTES_MAX || key.split('/').any(is_odd) || key.contains(char::is_control) {
+        return Err(Missing::Key(shown(key)));
+    }
+    Ok(())
 }
 
 impl Piece {

@@ -76,6 +76,12 @@ pub enum StartError {
         /// Which input, and what to do.
         problem: String,
     },
+    /// Its initscript cannot be used.
+    #[error("its initscript cannot be used: {problem}")]
+    Initscript {
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
     /// The machine could not make a sandbox.
     #[error("no sandbox: {problem}")]
     Sandbox {

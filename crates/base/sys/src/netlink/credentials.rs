@@ -1,6 +1,8 @@
 //! Rules that refuse the addresses where clouds serve a machine's credentials to whoever asks from it. Some clouds also run their
 //! resolver there, so names are resolved.
 
+use std::net::IpAddr;
+
 use super::nftables::{Expression, IPV4, IPV6, Meta, TCP, UDP};
 
 /// The first bytes of the IPv4 addresses: the link-local ones, which must not be forwarded anyway (RFC 3927, 7), and those of
@@ -24,6 +26,17 @@ const ADDRESSES_IPV6: [[u8; 16]; 3] = [
         0xfd, 0, 0, 0xc1, 0, 0, 0, 0, 0, 0, 0, 0, 0xa9, 0xfe, 0xa9, 0xfe,
     ],
 ];
+
+/// Whether this is one of the addresses that serve a machine's credentials.
+#[must_use]
+pub fn is_one(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => ADDRESSES
+            .iter()
+            .any(|begin| address.octets().starts_with(begin)),
+        IpAddr::V6(address) => ADDRESSES_IPV6.contains(&address.octets()),
+    }
+}
 
 /// Rules for packets of both protocols.
 #[must_use]

@@ -6,10 +6,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use ipnet::IpNet;
 use pilot_data::{
     DataConfig, FileConfig, HttpConfig, RedisConfig, S3Config, S3Credentials, SpillConfig,
     StoreConfig, StoreKind,
 };
+use pilot_wasm::InitscriptsConfig;
 use serde::Deserialize;
 
 use crate::room;
@@ -34,6 +36,8 @@ pub(crate) struct DataLimits {
     pub(crate) overlap: Switch,
     /// Whether clients of stores in functions answer from the inputs.
     pub(crate) drop_ins: Switch,
+    /// Networks beyond the public internet that initscripts may connect to without a store.
+    pub(crate) initscript_networks: Vec<IpNet>,
 }
 
 /// A mechanism that is on unless the configuration says otherwise.
@@ -58,6 +62,21 @@ impl DataLimits {
 
     fn function_mb(&self) -> u64 {
         self.function_mb.unwrap_or(self.memory_mb() / 2)
+    }
+}
+
+/// `[initscripts]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct InitscriptLimits {
+    /// Memory for the scripts that run at the same time, MiB. One function has at most half of it.
+    pub(crate) memory_mb: u32,
+}
+
+impl Default for InitscriptLimits {
+    fn default() -> Self {
+        let InitscriptsConfig { memory_mb } = InitscriptsConfig::default();
+        Self { memory_mb }
     }
 }
 
@@ -334,6 +353,7 @@ pub(crate) fn data_config(
         shares: limits.single_flight.0,
         overlaps: limits.overlap.0,
         drop_ins: limits.drop_ins.0,
+        initscript_networks: limits.initscript_networks.clone(),
     })
 }
 

@@ -22,7 +22,7 @@ use hyper::body::Incoming;
 use pilot_gateway::{Control, ControlBody, Door, Drained, Gateway, GatewayConfig, Listener};
 use pilot_invoke::{Invoker, Limits};
 use pilot_model::ports::{
-    Call, NoInputs, PassedRequest, PassedResponse, Platform as _, WorkerFault,
+    Call, NoInitscripts, NoInputs, PassedRequest, PassedResponse, Platform as _, WorkerFault,
 };
 use pilot_model::status::PoolStatus;
 use pilot_model::{BoxFuture, FunctionConfig, Interface, InvocationRecord, Version};
@@ -156,7 +156,7 @@ impl Daemon {
             engine.clone(),
             sink.clone(),
             clock,
-            Arc::new(NoInputs),
+            (Arc::new(NoInputs), Arc::new(NoInitscripts)),
             |_| None,
             setup.limits,
         );

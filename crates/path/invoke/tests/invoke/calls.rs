@@ -11,7 +11,7 @@ use pilot_invoke::{Invoker, Limits, Payload};
 use pilot_model::inputs::{InputConfig, Values};
 use pilot_model::ports::{
     BlankMemory, BoxFuture, Clock, Fetched, Input, InputKind, InputMemory, InputSource,
-    MemoryFault, Platform,
+    MemoryFault, NoInitscripts, Platform,
 };
 use pilot_model::{FunctionConfig, FunctionName, Invokes};
 use pilot_testkit::{FakeEngine, Reaction, RecordingSink, TokioClock};
@@ -104,7 +104,14 @@ impl World {
         let sink = Arc::new(RecordingSink::default());
         let limits = Limits::default();
         let source = Arc::new(Memories);
-        let invoker = Invoker::new(engine.clone(), sink, clock, source, |_| None, limits);
+        let invoker = Invoker::new(
+            engine.clone(),
+            sink,
+            clock,
+            (source, Arc::new(NoInitscripts)),
+            |_| None,
+            limits,
+        );
         let (sender, mut sockets) = tokio::sync::mpsc::unbounded_channel();
         let given = Arc::<Mutex<Vec<Inputs>>>::default();
         let seen = Arc::clone(&given);

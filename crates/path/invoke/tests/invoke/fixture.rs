@@ -8,7 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use pilot_invoke::{InvokeError, Invoker, Limits, Payload, Request, Response, ResponseBody};
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, NoInputs, PassedRequest, Platform, Scaling};
+use pilot_model::ports::{
+    Clock, InitRunner, NoInitscripts, NoInputs, PassedRequest, Platform, Scaling,
+};
 use pilot_model::{FunctionConfig, InvocationId, Version};
 use pilot_testkit::{FakeEngine, RecordingSink, TokioClock};
 use tokio::task::JoinHandle;
@@ -34,7 +36,19 @@ impl Fixture {
         Self::build(forecaster, Limits::default())
     }
 
+    pub(crate) fn running(initscripts: Arc<dyn InitRunner>) -> Self {
+        Self::assemble(|_| None, Limits::default(), initscripts)
+    }
+
     fn build(forecaster: MakeForecaster, limits: Limits) -> Self {
+        Self::assemble(forecaster, limits, Arc::new(NoInitscripts))
+    }
+
+    fn assemble(
+        forecaster: MakeForecaster,
+        limits: Limits,
+        initscripts: Arc<dyn InitRunner>,
+    ) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
         let engine = FakeEngine::new(Arc::clone(&clock));
         let sink = Arc::new(RecordingSink::default());
@@ -42,7 +56,7 @@ impl Fixture {
             engine.clone(),
             sink.clone(),
             clock,
-            Arc::new(NoInputs),
+            (Arc::new(NoInputs), initscripts),
             forecaster,
             limits,
         );

@@ -12,6 +12,7 @@ mod cold_and_warm;
 mod failures;
 mod forecasts;
 mod hang_up;
+mod initscripts;
 mod keeping;
 mod passing;
 mod queue;

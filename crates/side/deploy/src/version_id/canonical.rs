@@ -40,6 +40,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         inputs_by_request,
         drop_ins,
         invokes,
+        initscript,
     } = config;
     let ScaleConfig {
         min,
@@ -73,6 +74,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("inputs_by_request", *inputs_by_request, false);
     form.add("drop_ins", *drop_ins, true);
     form.add("invokes", invokes, &Invokes::default());
+    form.add("initscript", initscript, &None);
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
 }

@@ -1,0 +1,293 @@
+//! What an initscript connects to: `SCHEME://STORE` or `SCHEME://HOST[:PORT]`.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::inputs::Scheme;
+
+/// A store of the operator, or a server. Which one it is, the stores of the daemon say.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Place {
+    scheme: Scheme,
+    /// Lower case, except the name of a store of S3 or of files. An IPv6 address has its brackets.
+    host: String,
+    port: Option<u16>,
+}
+
+impl Place {
+    /// How it is spoken to.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// The name of a store, or a host: a name or an address. An IPv6 address has its brackets.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port, as written.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// The port, or the usual one. `None`: the scheme has none.
+    #[must_use]
+    pub fn port_or_usual(&self) -> Option<u16> {
+        self.port.or(match self.scheme {
+            Scheme::Http => Some(80),
+            Scheme::Https => Some(443),
+            Scheme::Redis | Scheme::Rediss => Some(6379),
+            Scheme::S3 | Scheme::File => None,
+        })
+    }
+
+    /// Whether both are the same place: the usual port may be written or not.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.scheme == other.scheme
+            && self.host == other.host
+            && self.port_or_usual() == other.port_or_usual()
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (place, key) = parse(text)?;
+        if key.is_empty() {
+            Ok(place)
+        } else {
+            Err(format!(
+                "\"{}\" has a key, must be a place alone",
+                shown(text)
+            ))
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme.as_str(), self.host)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+/// An entry of `allow`: a place, and how its keys begin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Allowed {
+    place: Place,
+    prefix: String,
+}
+
+impl Allowed {
+    /// The place.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The beginning of each key. Empty: all keys.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+}
+
+impl FromStr for Allowed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (place, prefix) = parse(text)?;
+        Ok(Self {
+            place,
+            prefix: prefix.to_owned(),
+        })
+    }
+}
+
+impl TryFrom<String> for Allowed {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Allowed> for String {
+    fn from(allowed: Allowed) -> Self {
+        match allowed.prefix.as_str() {
+            "" => allowed.place.to_string(),
+            prefix => format!("{}/{prefix}", allowed.place),
+        }
+    }
+}
+
+/// A place, and what follows its `/`.
+fn parse(text: &str) -> Result<(Place, &str), String> {
+    let wrong = |problem: &str| {
+        format!(
+            "\"{}\" {problem}: write for example \"s3://STORE\", \"https://HOST\" or \"redis://HOST:PORT\"",
+            shown(text)
+        )
+    };
+    let (scheme, rest) = text
+        .split_once("://")
+        .ok_or_else(|| wrong("is not a place"))?;
+    let scheme = Scheme::named(scheme).ok_or_else(|| wrong("has an unknown scheme"))?;
+    let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
+    if key.contains(|char: char| char.is_control() || char == '\\') || key.len() > KEY_LEN_MAX {
+        return Err(wrong("has a key that cannot be used"));
+    }
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (authority, None),
+    };
+    let port = match port.map(str::parse::<u16>) {
+        None => None,
+        Some(Ok(port)) if port > 0 => Some(port),
+        Some(_) => return Err(wrong("has a port that is no number from 1 to 65535")),
+    };
+    let is_store = matches!(scheme, Scheme::S3 | Scheme::File);
+    if is_store && port.is_some() {
+        return Err(wrong("names a store, which has no port"));
+    }
+    if !is_host(host) {
+        return Err(wrong("has no host, or one that cannot be used"));
+    }
+    let host = if is_store {
+        host.to_owned()
+    } else {
+        host.to_ascii_lowercase()
+    };
+    Ok((Place { scheme, host, port }, key))
+}
+
+fn is_host(host: &str) -> bool {
+    let is_name = |host: &str| {
+        (1..=HOST_LEN_MAX).contains(&host.len())
+            && host
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    };
+    match host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => is_name(host),
+    }
+}
+
+/// Checks the target of an HTTP request, `/PATH[?QUERY]`. What it names must be what it begins with, so dot segments are refused, encoded
+/// ones included (RFC 3986, section 5.2.4; WHATWG URL, "double-dot path segment").
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_target(target: &str) -> Result<(), String> {
+    let path = target.split('?').next().unwrap_or_default();
+    let is_dots = |segment: &str| {
+        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+        matches!(plain.as_str(), "." | "..")
+    };
+    let fits = target.starts_with('/')
+        && target.len() <= KEY_LEN_MAX
+        && target
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"\\#".contains(&byte))
+        && !path.split('/').any(is_dots);
+    if fits {
+        return Ok(());
+    }
+    Err(format!(
+        "the target \"{}\" must be /PATH in visible ASCII, without \"\\\", \"#\", and parts \".\" and \"..\"",
+        shown(target)
+    ))
+}
+
+fn shown(text: &str) -> String {
+    text.escape_default().take(SHOWN_MAX).collect()
+}
+
+const HOST_LEN_MAX: usize = 253;
+const KEY_LEN_MAX: usize = 4096;
+const SHOWN_MAX: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_and_written() {
+        for text in [
+            "s3://Photos",
+            "https://example.com",
+            "http://127.0.0.1:9000",
+            "redis://cache.local:6380",
+            "https://[2001:db8::1]:8443",
+        ] {
+            let place: Place = text.parse().unwrap();
+            assert_eq!(place.to_string(), text);
+        }
+        let allowed: Allowed = "s3://photos/public/".parse().unwrap();
+        assert_eq!(String::from(allowed), "s3://photos/public/");
+    }
+
+    #[test]
+    fn what_is_no_place_is_refused() {
+        for text in [
+            "photos",
+            "ftp://photos",
+            "s3://",
+            "s3://photos:80",
+            "https://user@host",
+            "https://host:0",
+            "https://host:99999",
+            "https://[::1",
+            "https://ho st",
+            "https://host/a\\b",
+        ] {
+            assert!(text.parse::<Allowed>().is_err(), "{text}");
+        }
+        assert!("s3://photos/key".parse::<Place>().is_err());
+    }
+
+    #[test]
+    fn a_target_does_not_leave_its_path() {
+        for target in ["/", "/a/b?x=../y", "/a..b", "/%41"] {
+            assert_eq!(check_target(target), Ok(()), "{target}");
+        }
+        for target in [
+            "",
+            "a",
+            "/a/../b",
+            "/a/%2E%2e/b",
+            "/a/.%2e",
+            "/a\\b",
+            "/a#b",
+            "/a b",
+            "/ä",
+            "/..",
+        ] {
+            assert!(check_target(target).is_err(), "{target}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in ".{0,64}") {
+            let _ = text.parse::<Allowed>();
+            let _ = format!("https://{text}").parse::<Place>();
+            let _ = check_target(&text);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Initscripts: who runs them, and what they send requests to.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{BoxFuture, Fetched, InputFaultKind, InputMemory, MemoryFault, StoreObject};
+use crate::config::FunctionConfig;
+use crate::ids::FunctionName;
+use crate::initscript::Place;
+use crate::invocation::TransferWay;
+use crate::version::Version;
+
+/// Runs the initscripts of functions.
+pub trait InitRunner: Send + Sync + Debug {
+    /// Checks and compiles the initscript of a version that is deployed. Does nothing if it has none.
+    ///
+    /// # Errors
+    /// What is wrong with the module or with what it may connect to, and what to do.
+    fn prepare(&self, version: &Arc<Version>) -> BoxFuture<'static, Result<(), String>>;
+
+    /// The version serves from now on. Its initscript is compiled in the background unless it has been.
+    fn activate(&self, version: &Arc<Version>);
+
+    /// Runs the initscript of a version for one invocation. It ends in a limited time, whatever the script does. Dropping the future ends
+    /// the script.
+    fn run(&self, version: &Arc<Version>, event: Bytes) -> BoxFuture<'static, Initialised>;
+}
+
+/// What came of the run of an initscript.
+#[derive(Debug, Default)]
+pub struct Initialised {
+    /// The messages to the function, and a transfer for each and for the script. Never with a fault: the function goes on without what
+    /// failed.
+    pub fetched: Fetched,
+    /// For the function's log: what the script said, and why it failed.
+    pub said: Option<String>,
+}
+
+/// No initscripts: for daemons and tests without them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoInitscripts;
+
+impl InitRunner for NoInitscripts {
+    fn prepare(&self, version: &Arc<Version>) -> BoxFuture<'static, Result<(), String>> {
+        let refused = match version.config.initscript {
+            None => Ok(()),
+            Some(_) => Err("this daemon runs no initscripts".to_owned()),
+        };
+        Box::pin(std::future::ready(refused))
+    }
+
+    fn activate(&self, _: &Arc<Version>) {}
+
+    fn run(&self, _: &Arc<Version>, _: Bytes) -> BoxFuture<'static, Initialised> {
+        Box::pin(std::future::ready(Initialised::default()))
+    }
+}
+
+/// What initscripts send requests to: stores and servers. The daemon's credentials stay behind it.
+pub trait Remotes: Send + Sync + Debug {
+    /// Whether the initscript of a function may connect to all that its `allow` names.
+    ///
+    /// # Errors
+    /// Which entry it may not have, and what to do.
+    fn check(&self, config: &FunctionConfig) -> Result<(), String>;
+
+    /// Sends a request, which `allow` permits, and waits for the whole reply. Dropping the future ends that.
+    fn request(
+        &self,
+        config: &FunctionConfig,
+        place: &Place,
+        request: RemoteRequest,
+    ) -> BoxFuture<'static, Result<RemoteReply, RemoteFault>>;
+
+    /// Copies bytes into memory for a worker of `function`.
+    fn keep(
+        &self,
+        function: &FunctionName,
+        bytes: Vec<u8>,
+    ) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>>;
+}
+
+/// A request to a store or a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RemoteRequest {
+    /// `GET`; other methods only for HTTP servers that are no stores.
+    pub method: String,
+    /// The key of an object, or for such a server `/PATH[?QUERY]`.
+    pub key: String,
+    /// Headers, only for such a server.
+    pub headers: Vec<(String, String)>,
+    /// The body, only for such a server.
+    pub body: Bytes,
+}
+
+/// A whole reply.
+#[derive(Debug)]
+pub struct RemoteReply {
+    /// Its bytes.
+    pub memory: Arc<dyn InputMemory>,
+    /// What clients of the store call the object.
+    pub object: Option<Arc<StoreObject>>,
+    /// The status of an HTTP server; otherwise 200.
+    pub status: u16,
+    /// Where the bytes came from.
+    pub way: TransferWay,
+}
+
+/// Why there is no reply.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct RemoteFault {
+    /// The class of the problem.
+    pub kind: InputFaultKind,
+    /// The problem, in the words of the store where it has some.
+    pub problem: String,
+}

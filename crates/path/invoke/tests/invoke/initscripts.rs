@@ -1,0 +1,107 @@
+//! Initscripts in the join: when they run, and that a worker starts meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pilot_model::initscript::{InitscriptConfig, SCRIPT_NAME};
+use pilot_model::ports::{BoxFuture, Fetched, InitRunner, Initialised};
+use pilot_model::{FunctionConfig, StartKind, Transfer, TransferWay, Version};
+use tokio::time::{Instant, sleep};
+
+use crate::fixture::Fixture;
+
+const SCRIPT: Duration = Duration::from_millis(80);
+const START: Duration = Duration::from_millis(100);
+
+/// Scripts that take their time and fail.
+#[derive(Debug, Default)]
+struct Slow {
+    runs: AtomicUsize,
+    ends: Arc<AtomicUsize>,
+}
+
+impl InitRunner for Slow {
+    fn prepare(&self, _: &Arc<Version>) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn activate(&self, _: &Arc<Version>) {}
+
+    fn run(&self, version: &Arc<Version>, _: Bytes) -> BoxFuture<'static, Initialised> {
+        assert!(version.config.initscript.is_some());
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        let ends = Arc::clone(&self.ends);
+        Box::pin(async move {
+            sleep(SCRIPT).await;
+            ends.fetch_add(1, Ordering::SeqCst);
+            let now = pilot_model::Instant(0);
+            let transfer = Transfer {
+                input: SCRIPT_NAME.to_owned(),
+                from: "init.wasm".to_owned(),
+                bytes: 0,
+                way: TransferWay::Script,
+                began: now,
+                ended: now,
+                error: Some("it is made up".to_owned()),
+            };
+            Initialised {
+                fetched: Fetched {
+                    transfers: vec![transfer],
+                    ..Fetched::default()
+                },
+                said: Some("failed: it is made up\n".to_owned()),
+            }
+        })
+    }
+}
+
+fn scripted(config: &mut FunctionConfig) {
+    config.initscript = Some(InitscriptConfig {
+        module: "init.wasm".to_owned(),
+        input: String::new(),
+        allow: Vec::new(),
+        memory_mb: 2,
+        timeout_ms: 1000,
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_runs_beside_the_start_and_its_failure_is_in_the_log_alone() {
+    let slow = Arc::new(Slow::default());
+    let fixture = Fixture::running(Arc::clone(&slow) as _);
+    fixture.engine.starts_take(START, Duration::ZERO);
+    fixture.deploy(scripted);
+    let began = Instant::now();
+    let response = fixture.call().await.unwrap();
+    // The longer of the two, and not their sum.
+    assert!(began.elapsed() < START + SCRIPT, "{:?}", began.elapsed());
+    assert_eq!(response.start, StartKind::Cold);
+    assert_eq!(response.transfers[0].input, SCRIPT_NAME);
+    let record = response.record.unwrap();
+    let output = String::from_utf8_lossy(&record.output[record.output_printed..]).into_owned();
+    assert!(
+        output.contains("initscript: failed: it is made up\n"),
+        "{output}"
+    );
+    // A free worker needs no script.
+    let response = fixture.call().await.unwrap();
+    assert_eq!(
+        (response.start, response.transfers.len()),
+        (StartKind::Warm, 0)
+    );
+    assert_eq!(slow.runs.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_hangs_up_ends_the_script() {
+    let slow = Arc::new(Slow::default());
+    let fixture = Fixture::running(Arc::clone(&slow) as _);
+    fixture.deploy(scripted);
+    let call = tokio::time::timeout(SCRIPT / 2, fixture.call()).await;
+    assert!(call.is_err());
+    sleep(SCRIPT * 2).await;
+    let ended = slow.ends.load(Ordering::SeqCst);
+    assert_eq!((slow.runs.load(Ordering::SeqCst), ended), (1, 0));
+}

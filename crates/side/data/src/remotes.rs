@@ -1,0 +1,209 @@
+//! What initscripts send requests to: the stores of `pilotd.toml` by their names, with the daemon's credentials, and servers of the
+//! internet by their hosts, without any. Replies lie in the same buffers as inputs.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pilot_model::initscript::{Place, check_target};
+use pilot_model::inputs::{Location, Scheme, check_key};
+use pilot_model::ports::{
+    BlankMemory, InputFaultKind as Kind, InputMemory, MemoryFault, RemoteFault, RemoteReply,
+    RemoteRequest, Remotes,
+};
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName};
+
+use crate::buffers::Buffers;
+use crate::flight::fetch;
+use crate::handover::Blank;
+use crate::index::ObjectId;
+use crate::source::Data;
+use crate::stores::direct::{DirectHttp, DirectRedis, HttpRequest, STATUS};
+use crate::stores::{Store, StoreError};
+
+/// What a request goes to.
+#[derive(Debug)]
+enum Target {
+    /// A store of the operator, by its name.
+    Store(Arc<dyn Store>),
+    Http,
+    Redis,
+}
+
+/// Servers without a store of their own.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    http: DirectHttp,
+    redis: DirectRedis,
+    /// Each request is an object of its own: nobody else gets its reply.
+    requests: AtomicU64,
+}
+
+impl Direct {
+    pub(crate) fn new(http: DirectHttp, redis: DirectRedis) -> Self {
+        Self {
+            http,
+            redis,
+            requests: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Data {
+    /// What a place is for a function. A store comes before a host of the same name.
+    fn target(&self, function: &str, place: &Place) -> Result<Target, String> {
+        let has_store = place.port().is_none() && self.scheme_of(place.host()).is_some();
+        match place.scheme() {
+            Scheme::Http if !has_store => Ok(Target::Http),
+            Scheme::Https if !has_store => Ok(Target::Http),
+            Scheme::Redis if !has_store => Ok(Target::Redis),
+            Scheme::Rediss if !has_store => Err(format!(
+                "{place}: a Redis over TLS must be a store: the operator adds it to [stores] in pilotd.toml"
+            )),
+            _ => {
+                let location = Location::literal(&format!("{place}/key"))?;
+                self.named(function, &location).map(Target::Store)
+            }
+        }
+    }
+
+    fn begin(
+        &self,
+        config: &FunctionConfig,
+        place: &Place,
+        request: RemoteRequest,
+    ) -> Result<(Arc<dyn Store>, ObjectId), StoreError> {
+        let target = self.target(config.name.as_str(), place);
+        let target = target.map_err(|problem| StoreError::new(Kind::Forbidden, &problem))?;
+        let is_http = matches!(target, Target::Http);
+        if !is_http
+            && !(request.method == "GET" && request.headers.is_empty() && request.body.is_empty())
+        {
+            let problem = "a request to a store or a Redis is GET and a key, and nothing else";
+            return Err(StoreError::new(Kind::Key, problem));
+        }
+        let is_fit = match is_http {
+            true => check_target(&request.key),
+            false => check_key(&request.key).map_err(|missing| missing.to_string()),
+        };
+        is_fit.map_err(|problem| StoreError::new(Kind::Key, &problem))?;
+        let number = self.direct.requests.fetch_add(1, Ordering::Relaxed);
+        let mut object = ObjectId {
+            owner: config.owner().to_owned(),
+            // The name of a store has no slash.
+            store: format!("{place}/{number}"),
+            key: request.key.clone(),
+        };
+        let store = match target {
+            Target::Store(store) => {
+                place.host().clone_into(&mut object.store);
+                store
+            }
+            Target::Http => {
+                let request = HttpRequest::new(place, request)?;
+                self.direct.http.once(request)
+            }
+            Target::Redis => self.direct.redis.at(place),
+        };
+        Ok((store, object))
+    }
+}
+
+impl Remotes for Data {
+    fn check(&self, config: &FunctionConfig) -> Result<(), String> {
+        let allowed = config.initscript.iter().flat_map(|script| &script.allow);
+        for allowed in allowed {
+            let place = allowed.place();
+            let literal = place.host().trim_matches(['[', ']']).parse::<IpAddr>();
+            let checked = self.target(config.name.as_str(), place).and_then(|target| {
+                match (target, literal) {
+                    (Target::Http | Target::Redis, Ok(address)) => self.networks.check(address),
+                    _ => Ok(()),
+                }
+            });
+            checked.map_err(|problem| {
+                let entry = String::from(allowed.clone());
+                format!(
+                    "functions.{}.initscript.allow: \"{entry}\": {problem}",
+                    config.name
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn request(
+        &self,
+        config: &FunctionConfig,
+        place: &Place,
+        request: RemoteRequest,
+    ) -> BoxFuture<'static, Result<RemoteReply, RemoteFault>> {
+        let key = request.key.clone();
+        let begun = self.begin(config, place, request);
+        let (buffers, function) = (Arc::clone(&self.buffers), config.name.clone());
+        let names_objects = self.drop_ins && config.drop_ins;
+        Box::pin(async move {
+            let reply = async {
+                let (store, object) = begun?;
+                reply(
+                    &buffers,
+                    &store,
+                    object,
+                    &function,
+                    names_objects.then_some(key),
+                )
+                .await
+            };
+            reply.await.map_err(|error: StoreError| RemoteFault {
+                kind: error.kind,
+                problem: error.problem,
+            })
+        })
+    }
+
+    fn keep(
+        &self,
+        function: &FunctionName,
+        bytes: Vec<u8>,
+    ) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>> {
+        let (buffers, handed) = (Arc::clone(&self.buffers), Arc::clone(&self.handed));
+        let function = function.clone();
+        Box::pin(async move {
+            let blank = Blank::new(&buffers, &handed, &function, bytes.len() as u64).await?;
+            let blank = Arc::new(blank);
+            let written = blank.descriptor().map_or(Ok(()), |descriptor| {
+                File::from(descriptor.try_clone()?).write_all_at(&bytes, 0)
+            });
+            written.map_err(|error| MemoryFault::Failed {
+                problem: format!("no memory for a message: {error}"),
+            })?;
+            blank.seal().await
+        })
+    }
+}
+
+async fn reply(
+    buffers: &Arc<Buffers>,
+    store: &Arc<dyn Store>,
+    object: ObjectId,
+    function: &FunctionName,
+    key: Option<String>,
+) -> Result<RemoteReply, StoreError> {
+    let (used, way) = fetch(buffers, store, object, function).await?;
+    let headers: BTreeMap<&str, &str> = used
+        .headers()
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    let status = headers.get(STATUS).and_then(|status| status.parse().ok());
+    let object = key.and_then(|key| store.named(&key, used.headers()));
+    Ok(RemoteReply {
+        object: object.map(Arc::new),
+        status: status.unwrap_or(200),
+        way,
+        memory: Arc::new(used),
+    })
+}

@@ -1,0 +1,254 @@
+//! Servers that an initscript asks without a store: HTTP by the crate `reqwest`, Redis as in `redis`. Nothing of the daemon's goes along,
+//! neither credentials nor a proxy. Addresses are checked when a connection is made, see `networks`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
+use pilot_model::BoxFuture;
+use pilot_model::initscript::Place;
+use pilot_model::ports::{InputFaultKind as Kind, RemoteRequest};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Method, Url};
+
+use super::redis::{RedisConfig, RedisStore};
+use super::s3::chain;
+use super::{Got, Object, Store, StoreError, Validator};
+use crate::networks::Networks;
+
+/// The name under which the status of an HTTP response is kept among its headers.
+pub(crate) const STATUS: &str = ":status";
+
+/// The client of all HTTP servers.
+#[derive(Debug)]
+pub(crate) struct DirectHttp {
+    client: Client,
+    networks: Networks,
+}
+
+impl DirectHttp {
+    /// # Errors
+    /// The machine's certificates cannot be used.
+    pub(crate) fn new(networks: Networks) -> Result<Self, String> {
+        let client = Client::builder()
+            .connect_timeout(CONNECT_MAX)
+            .read_timeout(SILENCE_MAX)
+            .pool_max_idle_per_host(IDLE_MAX)
+            .no_proxy()
+            // Another place needs another entry of `allow`: the script sees the answer and can ask there.
+            .redirect(Policy::none())
+            .dns_resolver(Checked(networks.clone()))
+            .build()
+            .map_err(|error| chain(&error))?;
+        Ok(Self { client, networks })
+    }
+
+    /// A store with one object: the response to this request.
+    pub(crate) fn once(&self, request: HttpRequest) -> Arc<dyn Store> {
+        Arc::new(OneResponse {
+            client: self.client.clone(),
+            networks: self.networks.clone(),
+            request,
+        })
+    }
+}
+
+/// Names have only the addresses that may be connected to.
+struct Checked(Networks);
+
+impl Resolve for Checked {
+    fn resolve(&self, name: Name) -> Resolving {
+        let networks = self.0.clone();
+        Box::pin(async move {
+            let found = networks.resolve(name.as_str(), 0).await?;
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// A checked request.
+#[derive(Debug)]
+pub(crate) struct HttpRequest {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl HttpRequest {
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn new(place: &Place, request: RemoteRequest) -> Result<Self, StoreError> {
+        let wrong = |problem: &str| StoreError::new(Kind::Key, problem);
+        let method = Method::from_bytes(request.method.as_bytes())
+            .ok()
+            .filter(|method| METHODS.contains(&method.as_str()))
+            .ok_or_else(|| wrong("the method must be GET, HEAD, POST, PUT, PATCH or DELETE"))?;
+        let url = Url::parse(&format!("{place}{}", request.key))
+            .map_err(|error| wrong(&format!("the target: {error}")))?;
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        for (name, value) in &request.headers {
+            let name = HeaderName::from_bytes(name.as_bytes());
+            let name = name.map_err(|_| wrong("the name of a header has odd characters"))?;
+            if OURS.contains(&name.as_str()) {
+                return Err(wrong(&format!("the header {name} is the host's")));
+            }
+            let value = HeaderValue::from_str(value);
+            let value = value.map_err(|_| wrong("the value of a header has odd characters"))?;
+            headers.append(name, value);
+        }
+        Ok(Self {
+            method,
+            url,
+            headers,
+            body: request.body,
+        })
+    }
+}
+
+/// A store whose object is the response to one request.
+#[derive(Debug)]
+struct OneResponse {
+    client: Client,
+    networks: Networks,
+    request: HttpRequest,
+}
+
+impl Store for OneResponse {
+    /// A request may have changed something.
+    fn retries(&self) -> u32 {
+        0
+    }
+
+    fn get<'a>(
+        &'a self,
+        _: &'a str,
+        _: Option<&'a Validator>,
+    ) -> BoxFuture<'a, Result<Got, StoreError>> {
+        Box::pin(async move {
+            let HttpRequest {
+                method,
+                url,
+                headers,
+                body,
+            } = &self.request;
+            // An address in the URL is not resolved.
+            let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+            if let Ok(address) = host.parse() {
+                let checked = self.networks.check(address);
+                checked.map_err(|problem| StoreError::new(Kind::Forbidden, &problem))?;
+            }
+            let sent = self
+                .client
+                .request(method.clone(), url.clone())
+                .headers(headers.clone())
+                .body(body.clone())
+                .send()
+                .await;
+            let response = sent.map_err(failed)?;
+            let status = response.status().as_str().to_owned();
+            Ok(Got::Object(Object {
+                len: response
+                    .content_length()
+                    .filter(|_| *method != Method::HEAD),
+                validator: None,
+                headers: vec![(STATUS.to_owned(), status)],
+                body: response.bytes_stream().map_err(failed).boxed(),
+            }))
+        })
+    }
+}
+
+fn failed(error: reqwest::Error) -> StoreError {
+    StoreError::new(Kind::Unavailable, &chain(&error.without_url()))
+}
+
+/// Redis servers without a password and without TLS.
+#[derive(Debug)]
+pub(crate) struct DirectRedis {
+    networks: Networks,
+}
+
+impl DirectRedis {
+    pub(crate) fn new(networks: Networks) -> Self {
+        Self { networks }
+    }
+
+    /// The server, for one request.
+    pub(crate) fn at(&self, place: &Place) -> Arc<dyn Store> {
+        Arc::new(OneServer {
+            networks: self.networks.clone(),
+            host: place.host().to_owned(),
+            port: place.port_or_usual().unwrap_or_default(),
+        })
+    }
+}
+
+/// A Redis that is resolved, checked and connected to for each request.
+#[derive(Debug)]
+struct OneServer {
+    networks: Networks,
+    host: String,
+    port: u16,
+}
+
+impl Store for OneServer {
+    fn retries(&self) -> u32 {
+        0
+    }
+
+    fn named(&self, key: &str, _: &[(String, String)]) -> Option<pilot_model::ports::StoreObject> {
+        Some(pilot_model::ports::StoreObject::Redis {
+            host: self.host.clone(),
+            port: self.port,
+            database: 0,
+            key: key.to_owned(),
+        })
+    }
+
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+        known: Option<&'a Validator>,
+    ) -> BoxFuture<'a, Result<Got, StoreError>> {
+        Box::pin(async move {
+            let host = self.host.trim_matches(['[', ']']);
+            let found = self.networks.resolve(host, self.port).await;
+            let found =
+                found.map_err(|error| StoreError::new(Kind::Unavailable, &error.to_string()))?;
+            let Some(address) = found.first() else {
+                return Err(StoreError::new(
+                    Kind::Unavailable,
+                    "the name has no address",
+                ));
+            };
+            let server = RedisStore::open(&RedisConfig {
+                url: format!("redis://{address}/0"),
+                ..RedisConfig::default()
+            });
+            let server = server.map_err(|problem| StoreError::new(Kind::Unavailable, &problem))?;
+            server.get(key, known).await
+        })
+    }
+}
+
+const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+/// Headers that frame the request or say where it goes.
+const OURS: [&str; 8] = [
+    "host",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "te",
+    "trailer",
+    "upgrade",
+    "accept-encoding",
+];
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// Idle connections to one server that are kept for the next start.
+const IDLE_MAX: usize = 16;

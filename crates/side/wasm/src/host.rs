@@ -1,0 +1,250 @@
+//! What a script can call: version 1 of the host's interface, the imports of the module `pilotlight_v1`. `docs/initscripts.md` and
+//! `sdk/initscript/initscript.wit` describe it; a test compares the names.
+//!
+//! A text is a place in the script's memory and its length. A call that fails returns a negative number ([`Code`]); `error_read` gives the
+//! reason in words. A place outside of the script's memory ends the script.
+
+use std::ops::Range;
+
+use pilot_model::inputs::value_at;
+use wasmtime::{Caller, Engine, Extern, Linker, Memory};
+
+use crate::script::{Said, Script, Stop};
+
+/// The module of the imports.
+pub(crate) const MODULE: &str = "pilotlight_v1";
+
+/// Why a call failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Code {
+    /// `allow` does not permit it.
+    Refused = -1,
+    /// The id was used before.
+    Duplicate = -2,
+    /// There is no such connection, request, reply or value.
+    Unknown = -3,
+    /// More than a script may have.
+    Limit = -4,
+    /// The text cannot be used.
+    Invalid = -5,
+    /// The request, or the memory for it, failed.
+    Failed = -6,
+}
+
+type Guest<'a> = Caller<'a, Script>;
+type Host<T> = wasmtime::Result<T>;
+
+/// All functions.
+///
+/// # Errors
+/// Never, unless two have one name.
+pub(crate) fn linker(engine: &Engine) -> Host<Linker<Script>> {
+    let mut linker = Linker::new(engine);
+    requests(&mut linker)?;
+    messages(&mut linker)?;
+    texts(&mut linker)?;
+    Ok(linker)
+}
+
+/// Connections, requests and replies.
+fn requests(linker: &mut Linker<Script>) -> Host<()> {
+    linker.func_wrap(
+        MODULE,
+        "connect",
+        |mut guest: Guest<'_>, at: u32, len: u32| -> Host<i32> {
+            let (bytes, script) = begin(&mut guest, "connect", at, len)?;
+            let said = script.connect(bytes);
+            Ok(small(script.answer(said)))
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "send_rpc",
+        |mut guest: Guest<'_>, connection: u32, id: u64, at: u32, len: u32| -> Host<i32> {
+            let (bytes, script) = begin(&mut guest, "send_rpc", at, len)?;
+            let said = script.send_rpc(connection, id, bytes);
+            Ok(small(script.answer(said)))
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "recv_rpc_reply",
+        |mut guest: Guest<'_>, (connection, id): (u32, u64)| {
+            Box::new(async move {
+                let script = guest.data_mut();
+                script.called()?;
+                let said = script.recv_rpc_reply(connection, id).await;
+                Host::Ok(small(script.answer(said)))
+            })
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "reply_len",
+        |mut guest: Guest<'_>, reply: u32| -> Host<i64> {
+            let script = guest.data_mut();
+            script.called()?;
+            let len = script.reply(reply).map(|reply| reply.memory.bytes());
+            let len = len.map(|len| i64::try_from(len).unwrap_or(i64::MAX));
+            Ok(script.answer(len))
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "reply_status",
+        |mut guest: Guest<'_>, reply: u32| -> Host<i32> {
+            let script = guest.data_mut();
+            script.called()?;
+            let status = script.reply(reply).map(|reply| reply.status);
+            Ok(small(script.answer(status)))
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "reply_read",
+        |mut guest: Guest<'_>, reply: u32, from: u64, at: u32, len: u32| -> Host<i32> {
+            let (bytes, script) = begin(&mut guest, "reply_read", at, len)?;
+            let said = script.read_reply(reply, from, bytes);
+            Ok(small(script.answer(said)))
+        },
+    )?;
+    Ok(())
+}
+
+/// What goes to the function, and the end.
+fn messages(linker: &mut Linker<Script>) -> Host<()> {
+    linker.func_wrap_async(
+        MODULE,
+        "send_msg",
+        |mut guest: Guest<'_>, (id, at, len): (u64, u32, u32)| {
+            Box::new(async move {
+                let (bytes, _) = begin(&mut guest, "send_msg", at, len)?;
+                let bytes = bytes.to_vec();
+                let script = guest.data_mut();
+                let said = script.send_msg(id, bytes).await;
+                Host::Ok(small(script.answer(said)))
+            })
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "send_reply",
+        |mut guest: Guest<'_>, message: u64, connection: u32, id: u64| -> Host<i32> {
+            let script = guest.data_mut();
+            script.called()?;
+            let said = script.send_reply(message, connection, id);
+            Ok(small(script.answer(said)))
+        },
+    )?;
+    linker.func_wrap(MODULE, "exit", |status: i32| -> Host<()> {
+        Err(Stop::Exit(status).into())
+    })?;
+    Ok(())
+}
+
+/// Texts for the script and from it.
+fn texts(linker: &mut Linker<Script>) -> Host<()> {
+    linker.func_wrap(
+        MODULE,
+        "event_read",
+        |mut guest: Guest<'_>, from: u32, at: u32, len: u32| -> Host<i32> {
+            let (bytes, script) = begin(&mut guest, "event_read", at, len)?;
+            Ok(copied(&script.event, from, bytes))
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "event_value",
+        |mut guest: Guest<'_>, path: u32, path_len: u32, at: u32, len: u32| -> Host<i32> {
+            let (path, script) = begin(&mut guest, "event_value", path, path_len)?;
+            let value = std::str::from_utf8(path).ok();
+            let value = value.and_then(|path| value_at(&script.event, path));
+            let Some(value) = value else {
+                let unknown: Said<u32> = Err((
+                    Code::Unknown,
+                    "the event has no string, number or boolean there".to_owned(),
+                ));
+                return Ok(small(script.answer(unknown)));
+            };
+            let (bytes, _) = place(&mut guest, "event_value", at, len)?;
+            Ok(copied(value.as_bytes(), 0, bytes))
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "input_read",
+        |mut guest: Guest<'_>, from: u32, at: u32, len: u32| -> Host<i32> {
+            let (bytes, script) = begin(&mut guest, "input_read", at, len)?;
+            Ok(copied(script.input().as_bytes(), from, bytes))
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "error_read",
+        |mut guest: Guest<'_>, at: u32, len: u32| -> Host<i32> {
+            let (bytes, script) = begin(&mut guest, "error_read", at, len)?;
+            Ok(copied(script.last_error().as_bytes(), 0, bytes))
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "log",
+        |mut guest: Guest<'_>, at: u32, len: u32| -> Host<()> {
+            let (bytes, script) = begin(&mut guest, "log", at, len)?;
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            script.say(&text);
+            Ok(())
+        },
+    )?;
+    Ok(())
+}
+
+/// Counts the call, and gives a part of the script's memory and its state.
+fn begin<'a>(
+    guest: &'a mut Guest<'_>,
+    name: &'static str,
+    at: u32,
+    len: u32,
+) -> Host<(&'a mut [u8], &'a mut Script)> {
+    guest.data_mut().called()?;
+    place(guest, name, at, len)
+}
+
+fn place<'a>(
+    guest: &'a mut Guest<'_>,
+    name: &'static str,
+    at: u32,
+    len: u32,
+) -> Host<(&'a mut [u8], &'a mut Script)> {
+    let memory = memory(guest).ok_or(Stop::Memory { name })?;
+    let (all, script) = memory.data_and_store_mut(guest);
+    let part = all.get_mut(range(at, len)).ok_or(Stop::Memory { name })?;
+    Ok((part, script))
+}
+
+fn memory(guest: &mut Guest<'_>) -> Option<Memory> {
+    match guest.get_export("memory") {
+        Some(Extern::Memory(memory)) => Some(memory),
+        _ => None,
+    }
+}
+
+fn range(at: u32, len: u32) -> Range<usize> {
+    let at = at as usize;
+    at..at.saturating_add(len as usize)
+}
+
+/// Copies what follows `from`, as far as it fits. Returns how much there was.
+fn copied(text: &[u8], from: u32, into: &mut [u8]) -> i32 {
+    let rest = text.get(from as usize..).unwrap_or_default();
+    let len = rest.len().min(into.len());
+    if let (Some(into), Some(from)) = (into.get_mut(..len), rest.get(..len)) {
+        into.copy_from_slice(from);
+    }
+    i32::try_from(rest.len()).unwrap_or(i32::MAX)
+}
+
+fn small(answer: i64) -> i32 {
+    i32::try_from(answer).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,233 @@
+//! [`Initscripts`]: the modules of the versions that serve, and the runs of their scripts.
+
+use std::collections::HashMap;
+use std::future::ready;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pilot_model::initscript::{InitscriptConfig, SCRIPT_NAME};
+use pilot_model::ports::{Clock, Fetched, InitRunner, Initialised, Remotes};
+use pilot_model::{BoxFuture, Transfer, TransferWay, Version, VersionId};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, spawn_blocking};
+use wasmtime::{InstancePre, Linker};
+
+use crate::host;
+use crate::module;
+use crate::room::Room;
+use crate::script::{Script, World};
+use crate::threads::Threads;
+
+/// The configuration of [`Initscripts`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InitscriptsConfig {
+    /// Memory for the scripts that run at the same time, MiB. One function has at most half of it.
+    pub memory_mb: u32,
+}
+
+impl Default for InitscriptsConfig {
+    fn default() -> Self {
+        Self { memory_mb: 512 }
+    }
+}
+
+/// Compiles and runs initscripts. Implements the port.
+#[derive(Debug)]
+pub struct Initscripts {
+    modules: Arc<Modules>,
+    threads: Threads,
+    room: Arc<Room>,
+    world: World,
+    /// Compilations of versions that serve already: after a start of the daemon.
+    late: Mutex<JoinSet<()>>,
+}
+
+/// The compiled modules.
+struct Modules {
+    linker: Linker<Script>,
+    /// Guards the map; held for one look-up or change. A module goes with its version.
+    compiled: Mutex<HashMap<VersionId, Compiled>>,
+    /// One permit: modules are compiled one after the other.
+    compiling: Semaphore,
+}
+
+struct Compiled {
+    version: Weak<Version>,
+    /// Or why it cannot be used.
+    module: Result<InstancePre<Script>, String>,
+}
+
+impl std::fmt::Debug for Modules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Modules").finish_non_exhaustive()
+    }
+}
+
+impl Initscripts {
+    /// Starts the threads of scripts. Must be called within a tokio runtime, in which their requests run.
+    ///
+    /// # Errors
+    /// The machine cannot run compiled code, or gives no threads.
+    pub fn start(
+        config: InitscriptsConfig,
+        remotes: Arc<dyn Remotes>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, String> {
+        let failed = |error: wasmtime::Error| format!("initscripts: {}", module::in_words(&error));
+        let engine = module::engine().map_err(failed)?;
+        let linker = host::linker(&engine).map_err(failed)?;
+        let threads = Threads::start(&engine)
+            .map_err(|error| format!("initscripts: cannot start a thread: {error}"))?;
+        Ok(Self {
+            modules: Arc::new(Modules {
+                linker,
+                compiled: Mutex::default(),
+                compiling: Semaphore::new(1),
+            }),
+            threads,
+            room: Arc::new(Room::new(config.memory_mb)),
+            world: World {
+                remotes,
+                clock,
+                requests: Handle::current(),
+            },
+            late: Mutex::default(),
+        })
+    }
+
+    /// Begins a script. The error says why it is left out.
+    fn begin(
+        &self,
+        version: &Arc<Version>,
+        config: &InitscriptConfig,
+        event: Bytes,
+    ) -> Result<BoxFuture<'static, Option<Initialised>>, String> {
+        let module = self.modules.of(version)?;
+        let room = self.room.take(&version.config.name, config.memory_mb)?;
+        let (version, world) = (Arc::clone(version), self.world.clone());
+        let script = Script::new(version, config.clone(), event, world, room);
+        let running = self.threads.run(script.run(module));
+        Ok(Box::pin(running.ok_or(STOPPING)?))
+    }
+
+    /// What is given to the function if the script did not run.
+    fn left_out(&self, config: &InitscriptConfig, problem: String) -> Initialised {
+        let now = self.world.clock.now();
+        Initialised {
+            said: Some(format!("left out: {problem}\n")),
+            fetched: Fetched {
+                transfers: vec![Transfer {
+                    input: SCRIPT_NAME.to_owned(),
+                    from: config.module.clone(),
+                    bytes: 0,
+                    way: TransferWay::Script,
+                    began: now,
+                    ended: now,
+                    error: Some(problem),
+                }],
+                ..Fetched::default()
+            },
+        }
+    }
+}
+
+impl Modules {
+    /// The module of a version.
+    fn of(&self, version: &Version) -> Result<InstancePre<Script>, String> {
+        let compiled = self.compiled.lock();
+        match compiled.get(&version.id) {
+            Some(compiled) => compiled.module.clone(),
+            None => Err("its module is not compiled yet: the daemon has just started".to_owned()),
+        }
+    }
+
+    /// Whether there is one already, which then stays for this version.
+    fn is_there(&self, version: &Arc<Version>) -> bool {
+        let mut compiled = self.compiled.lock();
+        match compiled.get_mut(&version.id) {
+            Some(there) if there.module.is_ok() => {
+                there.version = Arc::downgrade(version);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Compiles the module of a version, on a thread that may be busy for long.
+    async fn compile(self: Arc<Self>, version: Arc<Version>) -> Result<(), String> {
+        let Some(config) = version.config.initscript.clone() else {
+            return Ok(());
+        };
+        let Ok(_permit) = self.compiling.acquire().await else {
+            return Err(STOPPING.to_owned());
+        };
+        if self.is_there(&version) {
+            return Ok(());
+        }
+        let (modules, folder) = (Arc::clone(&self), version.code_dir.clone());
+        let compiled =
+            spawn_blocking(move || module::compile(&modules.linker, &folder, &config)).await;
+        let module = compiled.unwrap_or_else(|_| Err("the compiler gave up".to_owned()));
+        let problem = module.as_ref().err().cloned();
+        let mut compiled = self.compiled.lock();
+        compiled.retain(|_, one| one.version.strong_count() > 0);
+        let one = Compiled {
+            version: Arc::downgrade(&version),
+            module,
+        };
+        compiled.insert(version.id.clone(), one);
+        problem.map_or(Ok(()), Err)
+    }
+}
+
+impl InitRunner for Initscripts {
+    fn prepare(&self, version: &Arc<Version>) -> BoxFuture<'static, Result<(), String>> {
+        if version.config.initscript.is_none() {
+            return Box::pin(ready(Ok(())));
+        }
+        if let Err(problem) = self.world.remotes.check(&version.config) {
+            return Box::pin(ready(Err(problem)));
+        }
+        let name = version.config.name.clone();
+        let compiled = Arc::clone(&self.modules).compile(Arc::clone(version));
+        Box::pin(async move {
+            let compiled = compiled.await;
+            compiled.map_err(|problem| format!("functions.{name}.{problem}"))
+        })
+    }
+
+    fn activate(&self, version: &Arc<Version>) {
+        if version.config.initscript.is_none() || self.modules.is_there(version) {
+            return;
+        }
+        let (modules, version) = (Arc::clone(&self.modules), Arc::clone(version));
+        let mut late = self.late.lock();
+        while late.try_join_next().is_some() {}
+        late.spawn_on(
+            async move {
+                if let Err(problem) = modules.compile(Arc::clone(&version)).await {
+                    let function = &version.config.name;
+                    tracing::warn!(%function, problem, "its initscript is left out");
+                }
+            },
+            &self.world.requests,
+        );
+    }
+
+    fn run(&self, version: &Arc<Version>, event: Bytes) -> BoxFuture<'static, Initialised> {
+        let Some(config) = &version.config.initscript else {
+            return Box::pin(ready(Initialised::default()));
+        };
+        match self.begin(version, config, event) {
+            Err(problem) => Box::pin(ready(self.left_out(config, problem))),
+            Ok(running) => {
+                let ended = self.left_out(config, "it ended the thread that ran it".to_owned());
+                Box::pin(async move { running.await.unwrap_or(ended) })
+            }
+        }
+    }
+}
+
+const STOPPING: &str = "the daemon is stopping";

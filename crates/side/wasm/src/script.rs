@@ -1,0 +1,598 @@
+//! A running script: its connections, requests and messages, its limits, and what becomes of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pilot_model::initscript::{InitscriptConfig, MESSAGES_MAX, Place, SCRIPT_NAME, message_name};
+use pilot_model::inputs::Scheme;
+use pilot_model::ports::{
+    Clock, Fetched, Initialised, InputMemory, RemoteFault, RemoteReply, Remotes,
+};
+use pilot_model::{Instant, Transfer, TransferWay, Version};
+use tokio::runtime::Handle;
+use tokio::time::{Instant as Deadline, timeout_at};
+use wasmtime::{InstancePre, Store, StoreLimits, StoreLimitsBuilder, Trap, UpdateDeadline};
+
+use crate::host::Code;
+use crate::module::in_words;
+use crate::request;
+use crate::room::Taken;
+use crate::threads::Running;
+
+/// The state of a running script.
+#[derive(Debug)]
+pub(crate) struct Script {
+    version: Arc<Version>,
+    config: InitscriptConfig,
+    pub(crate) event: Bytes,
+    world: World,
+    limits: StoreLimits,
+    deadline: Deadline,
+    began: Instant,
+    /// Calls of the host's functions.
+    calls: u32,
+    /// Epochs in which it computed.
+    ticks: u32,
+    connections: Vec<Place>,
+    rpcs: Vec<Rpc>,
+    by_id: HashMap<(usize, u64), usize>,
+    messages: BTreeMap<u64, Message>,
+    /// Bytes of its requests.
+    sent: usize,
+    /// Bytes of messages that it has copied.
+    copied: u64,
+    error: String,
+    said: String,
+    _room: Taken,
+}
+
+/// What every script needs of the daemon.
+#[derive(Debug, Clone)]
+pub(crate) struct World {
+    pub(crate) remotes: Arc<dyn Remotes>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Where requests run: not on the thread of scripts.
+    pub(crate) requests: Handle,
+}
+
+/// Why a script ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Stop {
+    /// It called `exit`.
+    #[error("it exited with status {0}")]
+    Exit(i32),
+    /// It computed for too long.
+    #[error("it computed for {} ms without end", CPU_MAX.as_millis())]
+    Cpu,
+    /// It called too often.
+    #[error("it called the host more than {CALLS_MAX} times")]
+    Calls,
+    /// A pointer that is not in its memory.
+    #[error("it gave {name} a place outside of its memory")]
+    Memory {
+        /// The host's function.
+        name: &'static str,
+    },
+}
+
+/// A request.
+#[derive(Debug)]
+struct Rpc {
+    /// For people.
+    from: String,
+    began: Instant,
+    state: RpcState,
+}
+
+#[derive(Debug)]
+enum RpcState {
+    Running(Running<(Instant, Result<RemoteReply, RemoteFault>)>),
+    Done(Finished),
+}
+
+#[derive(Debug)]
+struct Finished {
+    ended: Instant,
+    result: Result<RemoteReply, RemoteFault>,
+    /// For the script's own reading.
+    file: Option<File>,
+}
+
+/// What goes to the function.
+#[derive(Debug)]
+enum Message {
+    Reply(usize),
+    Bytes {
+        memory: Arc<dyn InputMemory>,
+        began: Instant,
+        ended: Instant,
+    },
+}
+
+/// What is said when a call fails: a number for the script, and a text that it can ask for.
+pub(crate) type Said<T> = Result<T, (Code, String)>;
+
+impl Script {
+    pub(crate) fn new(
+        version: Arc<Version>,
+        config: InitscriptConfig,
+        event: Bytes,
+        world: World,
+        room: Taken,
+    ) -> Self {
+        let wait = Duration::from_millis(u64::from(config.timeout_ms)).min(version.config.timeout);
+        let limits = StoreLimitsBuilder::new()
+            .memory_size((config.memory_mb as usize) << 20)
+            .memories(1)
+            .instances(1)
+            .tables(TABLES_MAX)
+            .table_elements(TABLE_LEN_MAX)
+            .build();
+        Self {
+            began: world.clock.now(),
+            deadline: Deadline::now() + wait,
+            version,
+            config,
+            event,
+            world,
+            limits,
+            calls: 0,
+            ticks: 0,
+            connections: Vec::new(),
+            rpcs: Vec::new(),
+            by_id: HashMap::new(),
+            messages: BTreeMap::new(),
+            sent: 0,
+            copied: 0,
+            error: String::new(),
+            said: String::new(),
+            _room: room,
+        }
+    }
+
+    /// Runs it to its end.
+    pub(crate) async fn run(self, module: InstancePre<Self>) -> Initialised {
+        let deadline = self.deadline;
+        let mut store = Store::new(module.module().engine(), self);
+        store.limiter(|script| &mut script.limits);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(|mut store| {
+            let script = store.data_mut();
+            script.ticks += 1;
+            if script.ticks > TICKS_MAX {
+                return Err(Stop::Cpu.into());
+            }
+            Ok(UpdateDeadline::Yield(1))
+        });
+        let run = async {
+            let instance = module.instantiate_async(&mut store).await?;
+            let run = instance.get_typed_func::<(), ()>(&mut store, "run")?;
+            run.call_async(&mut store, ()).await
+        };
+        let end = timeout_at(deadline, run).await;
+        let script = store.into_data();
+        let problem = match end {
+            Ok(end) => end.err().and_then(|error| problem_of(&error)),
+            Err(_) => Some(format!(
+                "it was not ready after {} ms (initscript.timeout_ms)",
+                script.waited_ms()
+            )),
+        };
+        script.finish(problem).await
+    }
+
+    fn waited_ms(&self) -> u128 {
+        let now = self.world.clock.now();
+        now.since(self.began).as_millis()
+    }
+
+    /// Waits for the replies that it handed over, and collects its messages. One that fails does not take the others with it.
+    async fn finish(mut self, mut problem: Option<String>) -> Initialised {
+        let mut fetched = Fetched::default();
+        let mut bytes = 0;
+        let deadline = match problem {
+            None => self.deadline,
+            // What is here is given to the function; nothing is waited for.
+            Some(_) => Deadline::now(),
+        };
+        for (id, message) in std::mem::take(&mut self.messages) {
+            let mut transfer = Transfer {
+                input: message_name(id),
+                from: String::new(),
+                bytes: 0,
+                way: TransferWay::Fetched,
+                began: self.began,
+                ended: self.began,
+                error: None,
+            };
+            let given = match message {
+                Message::Bytes {
+                    memory,
+                    began,
+                    ended,
+                } => {
+                    "initscript".clone_into(&mut transfer.from);
+                    (transfer.began, transfer.ended) = (began, ended);
+                    transfer.way = TransferWay::Handed;
+                    Ok((memory, None))
+                }
+                Message::Reply(at) => self.collect(at, deadline, &mut transfer).await,
+            };
+            let given = given.and_then(|(memory, object)| {
+                let input = memory.input(&transfer.input);
+                let mut input = input.map_err(|error| format!("no descriptor for it: {error}"))?;
+                input.object = object;
+                Ok((memory, input))
+            });
+            match given {
+                Ok((memory, input)) => {
+                    transfer.bytes = memory.bytes();
+                    bytes += transfer.bytes;
+                    fetched.memory.push(memory);
+                    fetched.inputs.push(input);
+                }
+                Err(failed) => {
+                    problem.get_or_insert_with(|| {
+                        format!("message {id}, {}: {failed}", transfer.from)
+                    });
+                    transfer.error = Some(failed);
+                }
+            }
+            fetched.transfers.push(transfer);
+        }
+        let of_script = Transfer {
+            input: SCRIPT_NAME.to_owned(),
+            from: self.config.module.clone(),
+            bytes,
+            way: TransferWay::Script,
+            began: self.began,
+            ended: self.world.clock.now(),
+            error: problem.clone(),
+        };
+        fetched.transfers.insert(0, of_script);
+        if let Some(problem) = problem {
+            self.say(&format!("failed: {problem}"));
+        }
+        Initialised {
+            fetched,
+            said: (!self.said.is_empty()).then_some(self.said),
+        }
+    }
+
+    /// The reply of a request that was handed over.
+    async fn collect(
+        &mut self,
+        at: usize,
+        deadline: Deadline,
+        transfer: &mut Transfer,
+    ) -> Result<
+        (
+            Arc<dyn InputMemory>,
+            Option<Arc<pilot_model::ports::StoreObject>>,
+        ),
+        String,
+    > {
+        let now = self.world.clock.now();
+        let Some(rpc) = self.rpcs.get_mut(at) else {
+            return Err("there is no such request".to_owned());
+        };
+        transfer.from.clone_from(&rpc.from);
+        (transfer.began, transfer.ended) = (rpc.began, now);
+        let is_here = timeout_at(deadline, rpc.wait(now)).await.is_ok();
+        match &rpc.state {
+            RpcState::Done(finished) if is_here => {
+                transfer.ended = finished.ended;
+                let reply = finished.result.as_ref();
+                let reply = reply.map_err(|fault| fault.problem.clone())?;
+                transfer.way = reply.way;
+                Ok((Arc::clone(&reply.memory), reply.object.clone()))
+            }
+            _ => {
+                transfer.ended = self.world.clock.now();
+                Err("the reply was not here in time".to_owned())
+            }
+        }
+    }
+
+    /// Each call of the host's functions begins with this.
+    pub(crate) fn called(&mut self) -> Result<(), Stop> {
+        self.calls += 1;
+        if self.calls > CALLS_MAX {
+            return Err(Stop::Calls);
+        }
+        Ok(())
+    }
+
+    /// What the script can ask for.
+    pub(crate) fn last_error(&self) -> &str {
+        &self.error
+    }
+
+    pub(crate) fn input(&self) -> &str {
+        &self.config.input
+    }
+
+    /// The number for the script.
+    pub(crate) fn answer<T: Into<i64>>(&mut self, said: Said<T>) -> i64 {
+        match said {
+            Ok(value) => value.into(),
+            Err((code, problem)) => {
+                self.error = problem;
+                code as i64
+            }
+        }
+    }
+
+    /// A line for the function's log.
+    pub(crate) fn say(&mut self, text: &str) {
+        let room = SAID_LEN_MAX.saturating_sub(self.said.len());
+        let plain = text
+            .chars()
+            .map(|char| if char.is_control() { ' ' } else { char });
+        let mut left = room;
+        self.said.extend(plain.take_while(|char| {
+            left = left.saturating_sub(char.len_utf8());
+            left > 0
+        }));
+        self.said.push('\n');
+    }
+
+    /// `connect`.
+    pub(crate) fn connect(&mut self, address: &[u8]) -> Said<u32> {
+        let invalid = |problem: String| (Code::Invalid, problem);
+        let address = std::str::from_utf8(address)
+            .map_err(|_| invalid("an address must be UTF-8".to_owned()))?;
+        let place: Place = address.parse().map_err(invalid)?;
+        if !self.config.allows(&place) {
+            let problem = format!("{place} is not in initscript.allow of pilot.toml");
+            self.say(&problem);
+            return Err((Code::Refused, problem));
+        }
+        if self.connections.len() >= CONNECTIONS_MAX {
+            let problem = format!("a script has at most {CONNECTIONS_MAX} connections");
+            return Err((Code::Limit, problem));
+        }
+        self.connections.push(place);
+        Ok(number(self.connections.len() - 1))
+    }
+
+    /// `send_rpc`.
+    pub(crate) fn send_rpc(&mut self, connection: u32, id: u64, text: &[u8]) -> Said<u32> {
+        let connection = connection as usize;
+        let Some(place) = self.connections.get(connection).cloned() else {
+            return Err((Code::Unknown, "there is no such connection".to_owned()));
+        };
+        if self.by_id.contains_key(&(connection, id)) {
+            let problem = format!("request {id} was sent on this connection before");
+            return Err((Code::Duplicate, problem));
+        }
+        if self.rpcs.len() >= RPCS_MAX || self.sent + text.len() > SENT_LEN_MAX {
+            let problem = format!(
+                "a script sends at most {RPCS_MAX} requests, of {SENT_LEN_MAX} bytes in all"
+            );
+            return Err((Code::Limit, problem));
+        }
+        self.sent += text.len();
+        let request = request::parse(text).map_err(|problem| (Code::Invalid, problem))?;
+        let is_http = matches!(place.scheme(), Scheme::Http | Scheme::Https);
+        let key = match is_http {
+            true => request.key.trim_start_matches('/'),
+            false => &request.key,
+        };
+        if !self.config.allows_key(&place, key) {
+            let problem = format!(
+                "{place}/{}: initscript.allow of pilot.toml has no beginning of this key",
+                key.escape_default()
+            );
+            self.say(&problem);
+            return Err((Code::Refused, problem));
+        }
+        // A query may have a secret of the script.
+        let shown = match is_http {
+            true => key.split('?').next().unwrap_or_default(),
+            false => key,
+        };
+        let from = format!("{place}/{shown}");
+        let World {
+            remotes,
+            clock,
+            requests,
+        } = &self.world;
+        let began = clock.now();
+        let reply = remotes.request(&self.version.config, &place, request);
+        let clock = Arc::clone(clock);
+        let task = requests.spawn(async move {
+            let reply = reply.await;
+            (clock.now(), reply)
+        });
+        self.by_id.insert((connection, id), self.rpcs.len());
+        self.rpcs.push(Rpc {
+            from,
+            began,
+            state: RpcState::Running(Running::new(task)),
+        });
+        Ok(0)
+    }
+
+    /// `recv_rpc_reply`: a handle.
+    pub(crate) async fn recv_rpc_reply(&mut self, connection: u32, id: u64) -> Said<u32> {
+        let at = self.rpc(connection, id)?;
+        let now = self.world.clock.now();
+        let Some(rpc) = self.rpcs.get_mut(at) else {
+            return Err(no_handle());
+        };
+        let from = rpc.from.clone();
+        match rpc.wait(now).await {
+            Ok(_) => Ok(number(at)),
+            Err(fault) => {
+                let problem = format!("{from}: {}", fault.problem);
+                Err((Code::Failed, problem))
+            }
+        }
+    }
+
+    /// `reply_len`, `reply_status`.
+    pub(crate) fn reply(&self, handle: u32) -> Said<&RemoteReply> {
+        match self.rpcs.get(handle as usize).map(|rpc| &rpc.state) {
+            Some(RpcState::Done(Finished {
+                result: Ok(reply), ..
+            })) => Ok(reply),
+            _ => Err(no_handle()),
+        }
+    }
+
+    /// `reply_read`: how many bytes were copied.
+    pub(crate) fn read_reply(&mut self, handle: u32, at: u64, into: &mut [u8]) -> Said<u32> {
+        let finished = match self.rpcs.get_mut(handle as usize).map(|rpc| &mut rpc.state) {
+            Some(RpcState::Done(finished)) => finished,
+            _ => return Err(no_handle()),
+        };
+        let Ok(reply) = &finished.result else {
+            return Err(no_handle());
+        };
+        let failed = |error: io::Error| (Code::Failed, format!("the reply: {error}"));
+        if finished.file.is_none() {
+            let input = reply.memory.input("reply").map_err(failed)?;
+            let file = input.descriptor.try_clone().map_err(failed)?;
+            finished.file = Some(File::from(file));
+        }
+        let mut done = 0;
+        while let (Some(file), Some(rest)) = (&finished.file, into.get_mut(done..)) {
+            let place = at.saturating_add(done as u64);
+            match file.read_at(rest, place).map_err(failed)? {
+                0 => break,
+                read => done += read,
+            }
+        }
+        Ok(number(done))
+    }
+
+    /// `send_reply`.
+    pub(crate) fn send_reply(&mut self, message: u64, connection: u32, id: u64) -> Said<u32> {
+        let at = self.rpc(connection, id)?;
+        self.check_message(message)?;
+        self.messages.insert(message, Message::Reply(at));
+        Ok(0)
+    }
+
+    /// `send_msg`.
+    pub(crate) async fn send_msg(&mut self, message: u64, bytes: Vec<u8>) -> Said<u32> {
+        self.check_message(message)?;
+        let len = bytes.len() as u64;
+        let most = u64::from(self.config.memory_mb) << 20;
+        if self.copied + len > most {
+            let problem = format!(
+                "the messages that a script copies have at most {} MiB in all, as its memory (initscript.memory_mb): hand over replies \
+                 by reference",
+                self.config.memory_mb
+            );
+            return Err((Code::Limit, problem));
+        }
+        self.copied += len;
+        let World {
+            remotes,
+            clock,
+            requests,
+        } = &self.world;
+        let began = clock.now();
+        let kept = remotes.keep(&self.version.config.name, bytes);
+        let kept = Running::new(requests.spawn(kept)).await;
+        let ended = clock.now();
+        match kept {
+            Some(Ok(memory)) => {
+                let kept = Message::Bytes {
+                    memory,
+                    began,
+                    ended,
+                };
+                self.messages.insert(message, kept);
+                Ok(0)
+            }
+            Some(Err(fault)) => Err((Code::Failed, fault.to_string())),
+            None => Err((Code::Failed, "the daemon is stopping".to_owned())),
+        }
+    }
+
+    fn check_message(&self, id: u64) -> Said<()> {
+        if self.messages.contains_key(&id) {
+            return Err((Code::Duplicate, format!("message {id} was sent before")));
+        }
+        if self.messages.len() >= MESSAGES_MAX {
+            let problem = format!("a script sends at most {MESSAGES_MAX} messages");
+            return Err((Code::Limit, problem));
+        }
+        Ok(())
+    }
+
+    fn rpc(&self, connection: u32, id: u64) -> Said<usize> {
+        let found = self.by_id.get(&(connection as usize, id)).copied();
+        found.ok_or_else(|| {
+            let problem = format!("request {id} was not sent on this connection");
+            (Code::Unknown, problem)
+        })
+    }
+}
+
+impl Rpc {
+    /// Waits for the reply. `now`: in case that the daemon stops.
+    async fn wait(&mut self, now: Instant) -> Result<&RemoteReply, &RemoteFault> {
+        if let RpcState::Running(running) = &mut self.state {
+            let ended = running.await;
+            let (ended, result) = ended.unwrap_or_else(|| (now, Err(NEVER.clone())));
+            self.state = RpcState::Done(Finished {
+                ended,
+                result,
+                file: None,
+            });
+        }
+        match &self.state {
+            RpcState::Done(finished) => finished.result.as_ref(),
+            RpcState::Running(_) => Err(&NEVER),
+        }
+    }
+}
+
+/// Why it failed. `None`: it ended well.
+fn problem_of(error: &wasmtime::Error) -> Option<String> {
+    match error.downcast_ref::<Stop>() {
+        Some(Stop::Exit(0)) => return None,
+        Some(stop) => return Some(stop.to_string()),
+        None => {}
+    }
+    match error.downcast_ref::<Trap>() {
+        Some(trap) => Some(trap.to_string()),
+        None => Some(in_words(error)),
+    }
+}
+
+fn no_handle() -> (Code, String) {
+    (Code::Unknown, "there is no such reply".to_owned())
+}
+
+/// A position in a list of bounded length.
+fn number(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+/// The request's task is gone.
+static NEVER: RemoteFault = RemoteFault {
+    kind: pilot_model::ports::InputFaultKind::Unavailable,
+    problem: String::new(),
+};
+
+/// Computing in all, apart from waiting.
+const CPU_MAX: Duration = Duration::from_millis(250);
+/// The same in epochs.
+const TICKS_MAX: u32 = 250;
+const CALLS_MAX: u32 = 100_000;
+const CONNECTIONS_MAX: usize = 16;
+const RPCS_MAX: usize = 32;
+const SENT_LEN_MAX: usize = 1 << 20;
+const SAID_LEN_MAX: usize = 4096;
+const TABLES_MAX: usize = 4;
+const TABLE_LEN_MAX: usize = 10_000;

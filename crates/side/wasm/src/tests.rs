@@ -1,0 +1,228 @@
+//! Scripts that behave and scripts that do not, against remotes that are made up.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "test code, its shared functions included: a panic is how a test fails"
+)]
+
+mod hostile;
+mod modules;
+mod world;
+
+use std::time::Duration;
+
+use pilot_model::TransferWay;
+use pilot_model::ports::InitRunner;
+
+use world::{World, script};
+
+#[tokio::test]
+async fn a_reply_is_handed_over_without_being_read() {
+    let world = World::new();
+    world.put("s3://photos/cat", b"a cat");
+    let done = world
+        .run(&script(
+            r#"(data (i32.const 0) "s3://photosGET cat")
+            (func (export "run")
+                (drop (call $connect (i32.const 0) (i32.const 11)))
+                (call $expect (call $send_rpc (i32.const 0) (i64.const 5) (i32.const 11) (i32.const 7)) (i32.const 0))
+                (call $expect (call $send_reply (i64.const 3) (i32.const 0) (i64.const 5)) (i32.const 0)))"#,
+        ))
+        .await;
+    assert_eq!(done.said, None);
+    assert_eq!(done.messages(), [("init.3".to_owned(), b"a cat".to_vec())]);
+    let object = done.fetched.inputs[0].object.as_ref();
+    assert!(object.is_some(), "drop-ins answer from it");
+    let [of_script, of_reply] = &done.fetched.transfers[..] else {
+        panic!("{:?}", done.fetched.transfers);
+    };
+    assert_eq!(
+        (of_script.input.as_str(), of_script.way),
+        ("init.script", TransferWay::Script)
+    );
+    assert_eq!(
+        (of_reply.from.as_str(), of_reply.bytes),
+        ("s3://photos/cat", 5)
+    );
+    assert!(of_script.began <= of_reply.began && of_reply.ended <= of_script.ended);
+}
+
+#[tokio::test]
+async fn a_request_can_depend_on_an_earlier_reply() {
+    let world = World::new();
+    world.put("s3://photos/task", b"GET cat");
+    world.put("s3://photos/cat", b"a cat");
+    let done = world
+        .run(&script(
+            r#"(data (i32.const 0) "s3://photosGET task")
+            (func (export "run") (local $reply i32) (local $len i32)
+                (drop (call $connect (i32.const 0) (i32.const 11)))
+                (drop (call $send_rpc (i32.const 0) (i64.const 1) (i32.const 11) (i32.const 8)))
+                (local.set $reply (call $recv (i32.const 0) (i64.const 1)))
+                (call $expect (i32.wrap_i64 (call $reply_len (local.get $reply))) (i32.const 7))
+                (call $expect (call $reply_status (local.get $reply)) (i32.const 200))
+                (local.set $len (call $reply_read (local.get $reply) (i64.const 0) (i32.const 100) (i32.const 50)))
+                (drop (call $send_rpc (i32.const 0) (i64.const 2) (i32.const 100) (local.get $len)))
+                (drop (call $send_reply (i64.const 0) (i32.const 0) (i64.const 2))))"#,
+        ))
+        .await;
+    assert_eq!(done.messages(), [("init.0".to_owned(), b"a cat".to_vec())]);
+}
+
+#[tokio::test]
+async fn the_event_and_the_input_are_read_and_bytes_are_sent() {
+    let world = World::new();
+    let done = world
+        .run_with(
+            &script(
+                r#"(data (i32.const 0) "key.0")
+                (func (export "run") (local $len i32)
+                    (local.set $len (call $event_value (i32.const 0) (i32.const 5) (i32.const 64) (i32.const 64)))
+                    (call $expect (call $send_msg (i64.const 0) (i32.const 64) (local.get $len)) (i32.const 0))
+                    (local.set $len (call $input_read (i32.const 6) (i32.const 64) (i32.const 64)))
+                    (drop (call $send_msg (i64.const 1) (i32.const 64) (local.get $len)))
+                    (local.set $len (call $event_read (i32.const 0) (i32.const 64) (i32.const 6)))
+                    (drop (call $send_msg (i64.const 2) (i32.const 64) (local.get $len)))
+                    (call $expect (call $event_value (i32.const 0) (i32.const 1) (i32.const 64) (i32.const 64)) (i32.const -3))
+                    (call $log (i32.const 0) (i32.const 5))
+                    (call $exit (i32.const 0)) unreachable)"#,
+            ),
+            br#"{"key": ["cat"]}"#,
+            |script| script.input = "words of the input".to_owned(),
+        )
+        .await;
+    assert_eq!(done.said.as_deref(), Some("key.0\n"));
+    let texts: Vec<Vec<u8>> = done.messages().into_iter().map(|(_, text)| text).collect();
+    assert_eq!(texts[0], b"cat");
+    assert_eq!(texts[1], b"of the input");
+    // The length is that of the event; six bytes of it were copied over the other text.
+    assert!(texts[2].starts_with(b"{\"key\"") && texts[2].len() == 16);
+}
+
+#[tokio::test]
+async fn a_status_other_than_0_is_said_and_the_messages_stay() {
+    let world = World::new();
+    let done = world
+        .run(&script(
+            r#"(func (export "run")
+                (drop (call $send_msg (i64.const 0) (i32.const 0) (i32.const 2)))
+                (call $exit (i32.const 7)))"#,
+        ))
+        .await;
+    assert_eq!(
+        done.said.as_deref(),
+        Some("failed: it exited with status 7\n")
+    );
+    assert_eq!(done.messages().len(), 1);
+}
+
+#[tokio::test]
+async fn a_request_that_fails_is_an_error_of_its_message_alone() {
+    let world = World::new();
+    world.put("s3://photos/cat", b"a cat");
+    let done = world
+        .run(&script(
+            r#"(data (i32.const 0) "s3://photosGET catGET dog")
+            (func (export "run")
+                (drop (call $connect (i32.const 0) (i32.const 11)))
+                (drop (call $send_rpc (i32.const 0) (i64.const 0) (i32.const 18) (i32.const 7)))
+                (drop (call $send_rpc (i32.const 0) (i64.const 1) (i32.const 11) (i32.const 7)))
+                (call $expect (call $recv (i32.const 0) (i64.const 0)) (i32.const -6))
+                (drop (call $send_reply (i64.const 0) (i32.const 0) (i64.const 0)))
+                (drop (call $send_reply (i64.const 1) (i32.const 0) (i64.const 1))))"#,
+        ))
+        .await;
+    assert_eq!(done.messages(), [("init.1".to_owned(), b"a cat".to_vec())]);
+    let said = done.said.unwrap();
+    assert!(
+        said.contains("message 0, s3://photos/dog: there is no such object"),
+        "{said}"
+    );
+    let failed = done
+        .fetched
+        .transfers
+        .iter()
+        .find(|one| one.input == "init.0");
+    assert_eq!(
+        failed.unwrap().error.as_deref(),
+        Some("there is no such object")
+    );
+}
+
+#[tokio::test]
+async fn http_has_methods_headers_and_a_body() {
+    let world = World::new();
+    world.put("https://example.com/tasks", b"{}");
+    let done = world
+        .run(&script(
+            r#"(data (i32.const 0) "https://example.comPOST /tasks?token=x\nA: b\n\nbody")
+            (func (export "run")
+                (drop (call $connect (i32.const 0) (i32.const 19)))
+                (drop (call $send_rpc (i32.const 0) (i64.const 0) (i32.const 19) (i32.const 30)))
+                (drop (call $send_reply (i64.const 0) (i32.const 0) (i64.const 0))))"#,
+        ))
+        .await;
+    assert_eq!(done.messages().len(), 1, "{:?}", done.said);
+    // A query may have a secret.
+    assert_eq!(done.fetched.transfers[1].from, "https://example.com/tasks");
+    let asked = world.asked();
+    assert_eq!(
+        (asked[0].method.as_str(), asked[0].key.as_str()),
+        ("POST", "/tasks?token=x")
+    );
+    assert_eq!(
+        (asked[0].headers.len(), &asked[0].body[..]),
+        (1, &b"body"[..])
+    );
+}
+
+#[tokio::test]
+async fn dropping_the_run_ends_the_script_and_gives_its_room_back() {
+    let world = World::with_memory(4);
+    let looping = script(r#"(func (export "run") (loop (br 0)))"#);
+    let version = world.deploy(&looping, |script| script.memory_mb = 2).await;
+    for _ in 0..3 {
+        let run = world.initscripts().run(&version, bytes::Bytes::new());
+        let ended = tokio::time::timeout(Duration::from_millis(5), run).await;
+        assert!(ended.is_err());
+        // Its room comes back when its thread has dropped it.
+        world.has_room().await;
+    }
+}
+
+/// The time from the start to the first request, with the module compiled. Printed, not judged: the machine is shared.
+#[tokio::test]
+async fn a_script_sends_its_first_request_at_once() {
+    let world = World::new();
+    world.put("s3://photos/cat", b"a cat");
+    let text = script(
+        r#"(data (i32.const 0) "s3://photosGET cat")
+        (func (export "run")
+            (drop (call $connect (i32.const 0) (i32.const 11)))
+            (drop (call $send_rpc (i32.const 0) (i64.const 5) (i32.const 11) (i32.const 7)))
+            (drop (call $send_reply (i64.const 3) (i32.const 0) (i64.const 5))))"#,
+    );
+    let version = world.deploy(&text, |_| {}).await;
+    let mut times = Vec::new();
+    for _ in 0..200 {
+        let began = std::time::Instant::now();
+        let run = world.initscripts().run(&version, bytes::Bytes::new());
+        let done = run.await;
+        assert_eq!(done.said, None);
+        times.push(world.last_asked().duration_since(began));
+    }
+    times.sort();
+    let began = std::time::Instant::now();
+    let runs: Vec<_> = (0..100)
+        .map(|_| tokio::spawn(world.initscripts().run(&version, bytes::Bytes::new())))
+        .collect();
+    for run in runs {
+        assert_eq!(run.await.unwrap().said, None);
+    }
+    eprintln!(
+        "first request after {:?} (p50), {:?} (p99); 100 scripts at once in {:?}",
+        times[100],
+        times[198],
+        began.elapsed()
+    );
+}

@@ -1,0 +1,164 @@
+//! What a deployment refuses, and that all descriptions of the host's functions say the same.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilot_model::Version;
+use pilot_model::ports::InitRunner;
+
+use super::world::{World, root, script};
+
+async fn refused(world: &World, module: &[u8]) -> String {
+    let version = world.version(module, |_| {});
+    world.initscripts().prepare(&version).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn what_is_no_module_is_refused_with_the_reason() {
+    let world = World::new();
+    let large = vec![0; (1 << 20) + 1];
+    for (module, problem) in [
+        (&b""[..], "is not a WebAssembly module"),
+        (b"\0asm\x01\0\0\0garbage", "it cannot be compiled"),
+        (
+            b"\x7fELF\x02\x01\x01\0",
+            "is native code, which is never accepted",
+        ),
+        (b"\0asm\x0d\0\x01\0", "is a component"),
+        (b"(module)", "is WebAssembly as text"),
+        (&large, "has more than 1 MB"),
+    ] {
+        let found = refused(&world, module).await;
+        assert!(found.contains(problem), "{found}");
+        assert!(
+            found.starts_with("functions.f.initscript.module \"init.wasm\""),
+            "{found}"
+        );
+    }
+    for (text, problem) in [
+        (
+            r#"(module (memory (export "memory") 1))"#,
+            "does not export a function \"run\"",
+        ),
+        (
+            r#"(module (func (export "run")))"#,
+            "does not export its memory",
+        ),
+        (
+            r#"(module (memory (export "memory") 1) (func (export "run") (param i32)))"#,
+            "without arguments",
+        ),
+        (
+            r#"(module (memory (export "memory") 100) (func (export "run")))"#,
+            "initscript.memory_mb is 2: raise it",
+        ),
+        (
+            r#"(module (import "wasi_snapshot_preview1" "fd_write" (func)) (memory (export "memory") 1) (func (export "run")))"#,
+            "it imports what there is not",
+        ),
+        (
+            r#"(module (import "pilotlight_v1" "connect" (func)) (memory (export "memory") 1) (func (export "run")))"#,
+            "it imports what there is not",
+        ),
+        (
+            r#"(module (memory (export "memory") 1) (memory 1) (func (export "run")))"#,
+            "it cannot be compiled",
+        ),
+    ] {
+        let found = refused(&world, &wat::parse_str(text).unwrap()).await;
+        assert!(found.contains(problem), "{text}: {found}");
+    }
+}
+
+#[tokio::test]
+async fn a_module_that_this_engine_compiled_before_is_refused() {
+    let world = World::new();
+    let module = wat::parse_str(script(r#"(func (export "run"))"#)).unwrap();
+    let native = crate::module::engine()
+        .unwrap()
+        .precompile_module(&module)
+        .unwrap();
+    let found = refused(&world, &native).await;
+    assert!(
+        found.contains("is native code, which is never accepted"),
+        "{found}"
+    );
+}
+
+#[tokio::test]
+async fn a_file_outside_of_the_functions_folder_is_refused() {
+    let world = World::new();
+    let outside = tempfile::NamedTempFile::new().unwrap();
+    let version = world.version(b"", |config| config.module = "link.wasm".to_owned());
+    symlink(outside.path(), world.code().join("link.wasm")).unwrap();
+    let found = world.initscripts().prepare(&version).await.unwrap_err();
+    assert!(
+        found.contains("leads out of the function's folder"),
+        "{found}"
+    );
+    let version = world.version(b"", |config| config.module = "none.wasm".to_owned());
+    let found = world.initscripts().prepare(&version).await.unwrap_err();
+    assert!(
+        found.contains("put the file into the function's folder"),
+        "{found}"
+    );
+    fs::create_dir(world.code().join("folder.wasm")).unwrap();
+    let version = world.version(b"", |config| config.module = "folder.wasm".to_owned());
+    let found = world.initscripts().prepare(&version).await.unwrap_err();
+    assert!(
+        found.contains("no file") || found.contains("directory"),
+        "{found}"
+    );
+}
+
+#[tokio::test]
+async fn after_a_start_of_the_daemon_a_module_is_compiled_in_the_background() {
+    let world = World::new();
+    let module = wat::parse_str(script(r#"(func (export "run"))"#)).unwrap();
+    let version: Arc<Version> = world.version(&module, |_| {});
+    let early = world.initscripts().run(&version, Bytes::new()).await;
+    assert!(early.said.unwrap().contains("not compiled yet"));
+    world.initscripts().activate(&version);
+    while world
+        .initscripts()
+        .run(&version, Bytes::new())
+        .await
+        .said
+        .is_some()
+    {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The imports of the linker, of the SDK, of the description and of the manual are the same.
+#[test]
+fn everything_that_describes_the_host_names_the_same_functions() {
+    let names_of = |text: &str, before: &str, after: &str| -> BTreeSet<String> {
+        let names = text.lines().filter_map(|line| {
+            let (_, rest) = line.trim().split_once(before)?;
+            rest.split_once(after)
+                .map(|(name, _)| name.replace('-', "_"))
+        });
+        names
+            .filter(|name| {
+                name.bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+            })
+            .collect()
+    };
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let sdk = names_of(&read("sdk/initscript/src/host.rs"), "pub fn ", "(");
+    let wit = names_of(&read("sdk/initscript/initscript.wit"), "", ": func(");
+    let here = names_of(&read("crates/side/wasm/src/host.rs"), "\"", "\",");
+    let manual = names_of(&read("docs/initscripts.md"), "| `", "(");
+    assert!(sdk.len() >= 14);
+    assert_eq!(sdk, wit);
+    assert_eq!(sdk, here);
+    assert_eq!(sdk, manual);
+    // Its types are compared when the tests' modules are linked.
+    let tests: BTreeSet<String> = names_of(&script(""), "\"pilotlight_v1\" \"", "\"");
+    assert_eq!(sdk, tests);
+}

@@ -1,0 +1,272 @@
+//! What the tests share: remotes that are made up, versions with a module, and the functions of the host as a text.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pilot_model::initscript::{InitscriptConfig, Place};
+use pilot_model::ports::{
+    Fetched, InitRunner, Initialised, Input, InputFaultKind, InputKind, InputMemory, MemoryFault,
+    RemoteFault, RemoteReply, RemoteRequest, Remotes, StoreObject,
+};
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName, TransferWay, Version, VersionId};
+use pilot_testkit::TokioClock;
+
+use crate::runner::{Initscripts, InitscriptsConfig};
+
+/// Remotes with objects, and scripts that use them.
+pub(super) struct World {
+    store: Arc<Store>,
+    initscripts: Initscripts,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self::with_memory(512)
+    }
+
+    pub(super) fn with_memory(memory_mb: u32) -> Self {
+        let store = Arc::new(Store::default());
+        let clock = Arc::new(TokioClock::new());
+        let config = InitscriptsConfig { memory_mb };
+        Self {
+            initscripts: Initscripts::start(config, Arc::clone(&store) as _, clock).unwrap(),
+            store,
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(super) fn initscripts(&self) -> &Initscripts {
+        &self.initscripts
+    }
+
+    pub(super) fn code(&self) -> PathBuf {
+        self.folder.path().to_owned()
+    }
+
+    pub(super) fn put(&self, place: &str, body: &[u8]) {
+        let mut objects = self.store.objects.lock();
+        objects.insert(place.to_owned(), body.to_vec());
+    }
+
+    pub(super) fn asked(&self) -> Vec<RemoteRequest> {
+        let asked = self.store.asked.lock();
+        asked.iter().map(|(_, request)| request.clone()).collect()
+    }
+
+    pub(super) fn last_asked(&self) -> Instant {
+        self.store.asked.lock().last().unwrap().0
+    }
+
+    /// A version of the function `f` with this module.
+    pub(super) fn version(
+        &self,
+        module: &[u8],
+        change: impl FnOnce(&mut InitscriptConfig),
+    ) -> Arc<Version> {
+        std::fs::write(self.folder.path().join("init.wasm"), module).unwrap();
+        let mut config = InitscriptConfig {
+            module: "init.wasm".to_owned(),
+            input: String::new(),
+            allow: [
+                "s3://photos",
+                "https://example.com",
+                "redis://cache/public/",
+            ]
+            .map(|allowed| allowed.parse().unwrap())
+            .to_vec(),
+            memory_mb: 2,
+            timeout_ms: 60_000,
+        };
+        change(&mut config);
+        let version = pilot_testkit::version_with("f", 1, |function| {
+            function.initscript = Some(config);
+            function.timeout = Duration::from_secs(60);
+        });
+        let mut version = Version::clone(&version);
+        version.code_dir = self.code();
+        // As after a deployment: another module is another version.
+        version.id = id_of(module);
+        Arc::new(version)
+    }
+
+    pub(super) async fn deploy(
+        &self,
+        text: &str,
+        change: impl FnOnce(&mut InitscriptConfig),
+    ) -> Arc<Version> {
+        let version = self.version(&wat::parse_str(text).unwrap(), change);
+        self.initscripts.prepare(&version).await.unwrap();
+        version
+    }
+
+    pub(super) async fn run(&self, text: &str) -> Done {
+        self.run_with(text, b"{}", |_| {}).await
+    }
+
+    pub(super) async fn run_with(
+        &self,
+        text: &str,
+        event: &'static [u8],
+        change: impl FnOnce(&mut InitscriptConfig),
+    ) -> Done {
+        let version = self.deploy(text, change).await;
+        let run = self.initscripts.run(&version, Bytes::from_static(event));
+        let Initialised { fetched, said } = run.await;
+        Done { fetched, said }
+    }
+
+    /// Waits until a script runs again.
+    pub(super) async fn has_room(&self) {
+        let version = self
+            .deploy(&script(r#"(func (export "run"))"#), |script| {
+                script.memory_mb = 2
+            })
+            .await;
+        loop {
+            let done = self.initscripts.run(&version, Bytes::new()).await;
+            if done.said.is_none() {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn id_of(module: &[u8]) -> VersionId {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    module.hash(&mut hasher);
+    VersionId::from_hex(&format!("{:016x}", hasher.finish()))
+}
+
+/// What came of a run.
+pub(super) struct Done {
+    pub(super) fetched: Fetched,
+    pub(super) said: Option<String>,
+}
+
+impl Done {
+    /// Names and contents of what the function gets.
+    pub(super) fn messages(&self) -> Vec<(String, Vec<u8>)> {
+        let messages = self.fetched.inputs.iter().map(|input| {
+            let InputKind::Memory { len } = input.kind else {
+                panic!("{input:?}");
+            };
+            let file = File::from(input.descriptor.try_clone().unwrap());
+            let mut bytes = vec![0; usize::try_from(len).unwrap()];
+            file.read_exact_at(&mut bytes, 0).unwrap();
+            (input.name.clone(), bytes)
+        });
+        messages.collect()
+    }
+}
+
+/// Objects by their places. `…/slow` never comes.
+#[derive(Debug, Default)]
+struct Store {
+    objects: Mutex<HashMap<String, Vec<u8>>>,
+    asked: Mutex<Vec<(Instant, RemoteRequest)>>,
+}
+
+impl Remotes for Store {
+    fn check(&self, _: &FunctionConfig) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn request(
+        &self,
+        _: &FunctionConfig,
+        place: &Place,
+        request: RemoteRequest,
+    ) -> BoxFuture<'static, Result<RemoteReply, RemoteFault>> {
+        let path = request.key.split('?').next().unwrap_or_default();
+        let object = format!("{place}/{}", path.trim_start_matches('/'));
+        self.asked.lock().push((Instant::now(), request));
+        let body = self.objects.lock().get(&object).cloned();
+        Box::pin(async move {
+            if object.ends_with("/slow") {
+                std::future::pending::<()>().await;
+            }
+            let body = body.ok_or_else(|| RemoteFault {
+                kind: InputFaultKind::NotFound,
+                problem: "there is no such object".to_owned(),
+            })?;
+            Ok(RemoteReply {
+                memory: Arc::new(Memory(body)),
+                object: Some(Arc::new(StoreObject::S3 {
+                    endpoint: None,
+                    bucket: "photos".to_owned(),
+                    key: object,
+                    headers: Vec::new(),
+                })),
+                status: 200,
+                way: TransferWay::Fetched,
+            })
+        })
+    }
+
+    fn keep(
+        &self,
+        _: &FunctionName,
+        bytes: Vec<u8>,
+    ) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>> {
+        Box::pin(async move { Ok(Arc::new(Memory(bytes)) as Arc<dyn InputMemory>) })
+    }
+}
+
+#[derive(Debug)]
+struct Memory(Vec<u8>);
+
+impl InputMemory for Memory {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn input(&self, name: &str) -> io::Result<Input> {
+        let file = tempfile::tempfile()?;
+        file.write_all_at(&self.0, 0)?;
+        Ok(Input {
+            name: name.to_owned(),
+            kind: InputKind::Memory { len: self.bytes() },
+            descriptor: Arc::new(file.into()),
+            object: None,
+        })
+    }
+}
+
+/// A module with this body: it imports all functions of the host and has a memory of one page.
+pub(super) fn script(body: &str) -> String {
+    format!(
+        r#"(module
+        (import "pilotlight_v1" "connect" (func $connect (param i32 i32) (result i32)))
+        (import "pilotlight_v1" "send_rpc" (func $send_rpc (param i32 i64 i32 i32) (result i32)))
+        (import "pilotlight_v1" "recv_rpc_reply" (func $recv (param i32 i64) (result i32)))
+        (import "pilotlight_v1" "reply_len" (func $reply_len (param i32) (result i64)))
+        (import "pilotlight_v1" "reply_status" (func $reply_status (param i32) (result i32)))
+        (import "pilotlight_v1" "reply_read" (func $reply_read (param i32 i64 i32 i32) (result i32)))
+        (import "pilotlight_v1" "send_msg" (func $send_msg (param i64 i32 i32) (result i32)))
+        (import "pilotlight_v1" "send_reply" (func $send_reply (param i64 i32 i64) (result i32)))
+        (import "pilotlight_v1" "exit" (func $exit (param i32)))
+        (import "pilotlight_v1" "event_read" (func $event_read (param i32 i32 i32) (result i32)))
+        (import "pilotlight_v1" "event_value" (func $event_value (param i32 i32 i32 i32) (result i32)))
+        (import "pilotlight_v1" "input_read" (func $input_read (param i32 i32 i32) (result i32)))
+        (import "pilotlight_v1" "error_read" (func $error_read (param i32 i32) (result i32)))
+        (import "pilotlight_v1" "log" (func $log (param i32 i32)))
+        (memory (export "memory") 1)
+        (func $expect (param i32 i32) (if (i32.ne (local.get 0) (local.get 1)) (then unreachable)))
+        {body})"#
+    )
+}
+
+/// The folder of the project.
+pub(super) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}

@@ -1,0 +1,371 @@
+//! Initscripts for Pilotlight: small WebAssembly programs that fetch what a function needs while its worker starts.
+//!
+//! ```ignore
+//! #![no_std]
+//! use initscript::{Error, S3, event};
+//!
+//! initscript::main!(init);
+//!
+//! fn init() -> Result<(), Error> {
+//!     let mut key = [0; 256];
+//!     let photos = S3::connect("photos")?;
+//!     // Both requests are sent before anything is waited for.
+//!     photos.get(0, event("key", &mut key)?)?.hand_over(0)?;
+//!     photos.get(1, "models/resnet50.pth")?.hand_over(1)
+//! }
+//! ```
+//!
+//! It needs neither `std` nor an allocator. Keys and texts are copied into buffers of the caller or of the stack.
+//! `docs/initscripts.md` explains what a script may do, and `initscript.wit` has the host's functions.
+
+#![no_std]
+
+mod host;
+mod text;
+
+use core::fmt;
+
+use text::Text;
+
+/// Why a call of the host failed. [`reason`] has the words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// `initscript.allow` in pilot.toml does not permit it.
+    Refused,
+    /// The id was used before.
+    Duplicate,
+    /// There is no such request, reply or value.
+    Unknown,
+    /// More than a script may have.
+    Limit,
+    /// The text cannot be used, or does not fit into the buffer.
+    Invalid,
+    /// The request failed: the store or the server has not answered, or has no such object.
+    Failed,
+}
+
+impl Error {
+    fn of(code: i64) -> Self {
+        match code {
+            -1 => Self::Refused,
+            -2 => Self::Duplicate,
+            -3 => Self::Unknown,
+            -4 => Self::Limit,
+            -5 => Self::Invalid,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refused => "refused",
+            Self::Duplicate => "duplicate id",
+            Self::Unknown => "unknown",
+            Self::Limit => "limit",
+            Self::Invalid => "invalid",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+fn checked(code: i32) -> Result<u32, Error> {
+    u32::try_from(code).map_err(|_| Error::of(i64::from(code)))
+}
+
+/// A bucket of S3, by the name of its store in the daemon's `pilotd.toml`. The host signs the requests.
+#[derive(Debug, Clone, Copy)]
+pub struct S3(Connection);
+
+impl S3 {
+    /// Connects to the store `name`. `allow` in pilot.toml must have `s3://NAME`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn connect(name: &str) -> Result<Self, Error> {
+        Connection::to("s3://", name).map(Self)
+    }
+
+    /// Begins to read an object. It does not wait. `id` is any number that no other request of this connection has.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Duplicate`], [`Error::Limit`].
+    pub fn get(&self, id: u64, key: &str) -> Result<Request, Error> {
+        self.0.get(id, key)
+    }
+}
+
+/// A Redis: a store of the daemon by its name, or `HOST:PORT` of a server without a password.
+#[derive(Debug, Clone, Copy)]
+pub struct Redis(Connection);
+
+impl Redis {
+    /// Connects. `allow` in pilot.toml must have `redis://PLACE`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn connect(place: &str) -> Result<Self, Error> {
+        Connection::to("redis://", place).map(Self)
+    }
+
+    /// Begins to read the value of a string key. It does not wait.
+    ///
+    /// # Errors
+    /// See [`S3::get`].
+    pub fn get(&self, id: u64, key: &str) -> Result<Request, Error> {
+        self.0.get(id, key)
+    }
+}
+
+/// An HTTP server.
+#[derive(Debug, Clone, Copy)]
+pub struct Http(Connection);
+
+impl Http {
+    /// Connects to `https://HOST[:PORT]` or `http://HOST[:PORT]`, which `allow` in pilot.toml must have.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn connect(url: &str) -> Result<Self, Error> {
+        Connection::to("", url).map(Self)
+    }
+
+    /// Begins a GET of `/PATH[?QUERY]`. It does not wait.
+    ///
+    /// # Errors
+    /// See [`S3::get`].
+    pub fn get(&self, id: u64, target: &str) -> Result<Request, Error> {
+        self.0.get(id, target)
+    }
+
+    /// Begins a request with headers and a body. Its text has at most 4 KiB.
+    ///
+    /// # Errors
+    /// See [`S3::get`]; [`Error::Limit`] if the text is longer.
+    pub fn send(
+        &self,
+        id: u64,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Request, Error> {
+        let mut text = Text::<4096>::new();
+        for part in [method, " ", target, "\n"] {
+            text.push(part.as_bytes())?;
+        }
+        for (name, value) in headers {
+            for part in [name, ": ", value, "\n"] {
+                text.push(part.as_bytes())?;
+            }
+        }
+        text.push(b"\n")?;
+        text.push(body)?;
+        self.0.send(id, text.bytes())
+    }
+}
+
+/// A connection, for requests that are written by hand.
+#[derive(Debug, Clone, Copy)]
+pub struct Connection(u32);
+
+impl Connection {
+    /// Connects to a place such as `s3://photos`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Invalid`], [`Error::Limit`].
+    pub fn open(place: &str) -> Result<Self, Error> {
+        Self::to("", place)
+    }
+
+    fn to(scheme: &str, place: &str) -> Result<Self, Error> {
+        let mut text = Text::<320>::new();
+        text.push(scheme.as_bytes())?;
+        text.push(place.as_bytes())?;
+        checked(host::connect(text.bytes())).map(Self)
+    }
+
+    fn get(&self, id: u64, key: &str) -> Result<Request, Error> {
+        let mut text = Text::<1088>::new();
+        text.push(b"GET ")?;
+        text.push(key.as_bytes())?;
+        self.send(id, text.bytes())
+    }
+
+    /// Sends a request: `METHOD TARGET`, then headers, an empty line and a body where there are any.
+    ///
+    /// # Errors
+    /// See [`S3::get`].
+    pub fn send(&self, id: u64, text: &[u8]) -> Result<Request, Error> {
+        checked(host::send_rpc(self.0, id, text))?;
+        Ok(Request {
+            connection: self.0,
+            id,
+        })
+    }
+}
+
+/// A request that was sent.
+#[derive(Debug, Clone, Copy)]
+#[must_use = "nobody gets the reply"]
+pub struct Request {
+    connection: u32,
+    id: u64,
+}
+
+impl Request {
+    /// Gives the reply to the function as `message`, without a copy, as soon as it is complete. It does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Duplicate`], [`Error::Limit`].
+    pub fn hand_over(self, message: u64) -> Result<(), Error> {
+        checked(host::send_reply(message, self.connection, self.id)).map(|_| ())
+    }
+
+    /// Waits for the reply.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn wait(self) -> Result<Reply, Error> {
+        let handle = checked(host::recv_rpc_reply(self.connection, self.id))?;
+        Ok(Reply {
+            request: self,
+            handle,
+        })
+    }
+}
+
+/// A whole reply. Its bytes are with the host until they are read.
+#[derive(Debug, Clone, Copy)]
+pub struct Reply {
+    request: Request,
+    handle: u32,
+}
+
+impl Reply {
+    /// Its length, bytes.
+    ///
+    /// # Errors
+    /// None: the reply is there.
+    pub fn len(&self) -> Result<u64, Error> {
+        let len = host::reply_len(self.handle);
+        u64::try_from(len).map_err(|_| Error::of(len))
+    }
+
+    /// The status of an HTTP server; otherwise 200.
+    ///
+    /// # Errors
+    /// None: the reply is there.
+    pub fn status(&self) -> Result<u32, Error> {
+        checked(host::reply_status(self.handle))
+    }
+
+    /// Copies what follows `from`, as far as it fits.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: the host has no file for it.
+    pub fn read<'a>(&self, from: u64, into: &'a mut [u8]) -> Result<&'a [u8], Error> {
+        let len = checked(host::reply_read(self.handle, from, into))?;
+        into.get(..len as usize).ok_or(Error::Invalid)
+    }
+
+    /// Gives the reply to the function as `message`, without a copy.
+    ///
+    /// # Errors
+    /// See [`Request::hand_over`].
+    pub fn hand_over(self, message: u64) -> Result<(), Error> {
+        self.request.hand_over(message)
+    }
+}
+
+/// A string, number or boolean of the event, as text: `event("Records.0.key", &mut buffer)`.
+///
+/// # Errors
+/// [`Error::Unknown`]: there is none. [`Error::Invalid`]: it does not fit.
+pub fn event<'a>(path: &str, into: &'a mut [u8]) -> Result<&'a str, Error> {
+    let len = checked(host::event_value(path.as_bytes(), into))?;
+    utf8(into, len)
+}
+
+/// What `input` in pilot.toml says.
+///
+/// # Errors
+/// [`Error::Invalid`]: it does not fit.
+pub fn input(into: &mut [u8]) -> Result<&str, Error> {
+    let len = checked(host::input_read(0, into))?;
+    utf8(into, len)
+}
+
+/// The event itself, JSON, from `at`. Returns the length of what follows `at`; as much as fits is copied.
+pub fn event_json(at: u32, into: &mut [u8]) -> u32 {
+    host::event_read(at, into).unsigned_abs()
+}
+
+/// Why the last call failed, in words.
+pub fn reason(into: &mut [u8]) -> &str {
+    let len = host::error_read(into).unsigned_abs();
+    let len = into.len().min(len as usize);
+    utf8(into, len as u32).unwrap_or("")
+}
+
+/// A line in the function's log.
+pub fn log(text: &str) {
+    host::log(text.as_bytes());
+}
+
+/// Copies bytes to the function as `message`. Use [`Request::hand_over`] for replies.
+///
+/// # Errors
+/// [`Error::Duplicate`], [`Error::Limit`], [`Error::Failed`].
+pub fn send_msg(message: u64, bytes: &[u8]) -> Result<(), Error> {
+    checked(host::send_msg(message, bytes)).map(|_| ())
+}
+
+/// Ends the script. A status other than 0 is written to the function's log.
+pub fn exit(status: i32) -> ! {
+    host::exit(status);
+    // The host does not return.
+    #[allow(clippy::empty_loop, reason = "never reached")]
+    loop {}
+}
+
+fn utf8(bytes: &[u8], len: u32) -> Result<&str, Error> {
+    let text = bytes.get(..len as usize).ok_or(Error::Invalid)?;
+    core::str::from_utf8(text).map_err(|_| Error::Invalid)
+}
+
+/// The end of a script whose `init` has failed: its error in the log, and a status.
+#[doc(hidden)]
+pub fn failed(error: Error) -> ! {
+    let mut buffer = [0; 512];
+    let said = reason(&mut buffer);
+    if said.is_empty() {
+        log(match error {
+            Error::Invalid => "a text does not fit",
+            _ => "init failed",
+        });
+    } else {
+        log(said);
+    }
+    exit(1)
+}
+
+/// Makes `fn() -> Result<(), Error>` the script's `run`, and panics traps.
+#[macro_export]
+macro_rules! main {
+    ($init:path) => {
+        #[unsafe(no_mangle)]
+        pub extern "C" fn run() {
+            if let Err(error) = $init() {
+                $crate::failed(error);
+            }
+        }
+
+        #[cfg(target_arch = "wasm32")]
+        #[panic_handler]
+        fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+            core::arch::wasm32::unreachable()
+        }
+    };
+}
