@@ -11,6 +11,7 @@ use crate::cors::Cors;
 use crate::ids::FunctionName;
 use crate::inputs::{InputConfig, Scheme};
 use crate::invokes::Invokes;
+use crate::keep_alive::KeepAlive;
 use crate::layer::Layer;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
@@ -75,6 +76,9 @@ pub struct FunctionConfig {
     /// Whether clients of stores in its workers answer from the inputs.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub drop_ins: bool,
+    /// What an idle worker does.
+    #[serde(default, skip_serializing_if = "KeepAlive::is_default")]
+    pub keep_alive: KeepAlive,
 }
 
 /// Stored configurations do not say it.

@@ -234,6 +234,8 @@ pub struct InvocationRecord {
     /// worker includes the start, and the invocations add up to what the worker used. `None`: it cannot be measured, or the
     /// worker serves several invocations at once.
     pub cpu: Option<CpuTime>,
+    /// How long its worker waited for the next period of its CPU limit, added up over the CPUs. `None`: as `cpu`.
+    pub throttled: Option<Duration>,
     /// The inputs that were fetched for it.
     pub transfers: Vec<Transfer>,
     /// Request and response bodies, bytes.

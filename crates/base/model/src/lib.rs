@@ -20,6 +20,7 @@ pub mod ids;
 pub mod inputs;
 pub mod invocation;
 pub mod invokes;
+pub mod keep_alive;
 pub mod layer;
 pub mod log_line;
 pub mod manifest;
@@ -47,6 +48,7 @@ pub use invocation::{
     TransferWay,
 };
 pub use invokes::Invokes;
+pub use keep_alive::{Behaviour, KeepAlive, Rest};
 pub use layer::{Layer, LayerId, MergedLayers};
 pub use policy::Policy;
 pub use ports::BoxFuture;

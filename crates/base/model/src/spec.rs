@@ -13,6 +13,7 @@ use crate::cors::CorsSpec;
 use crate::ids::FunctionName;
 use crate::inputs::{self, InputSpec};
 use crate::invokes;
+use crate::keep_alive::{self, KeepAliveSpec};
 use crate::layer::{self, Layer};
 use crate::policy::{Policy, PolicySpec};
 use crate::runtime::Runtime;
@@ -110,6 +111,9 @@ pub struct FunctionSpec {
     /// The functions that it may invoke: names, or the beginning of names and `*`. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub invokes: Vec<String>,
+    /// What an idle worker does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_alive: Option<KeepAliveSpec>,
     /// It may only invoke functions of its owner. The control API knows it; a request cannot say it.
     #[serde(skip)]
     pub invokes_own_only: bool,
@@ -214,6 +218,18 @@ impl FunctionSpec {
         let invokes = invokes::check(&self.invokes, self.invokes_own_only, is_plain)
             .map_err(|problem| fail("invokes", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
+        let around = keep_alive::Around {
+            runtime: &runtime,
+            template,
+            reuse,
+            scale: &scale,
+            idle_given: self
+                .scale
+                .as_ref()
+                .is_some_and(|scale| scale.idle_s.is_some()),
+        };
+        let keep_alive = self.keep_alive.clone().unwrap_or_default().check(around);
+        let keep_alive = keep_alive.map_err(|(key, problem)| fail(key, problem))?;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -241,6 +257,7 @@ impl FunctionSpec {
             inputs,
             inputs_by_request,
             drop_ins: self.drop_ins.unwrap_or(true),
+            keep_alive,
             invokes,
         })
     }

@@ -11,8 +11,8 @@ use pilot_model::ports::Call;
 use pilot_model::runtime::python::PythonRuntime;
 use pilot_model::{
     Environment, EnvironmentId, FunctionConfig, FunctionName, HttpRequestHead, Interface,
-    InvocationHead, InvocationId, Invokes, Network, Policy, Python, Reuse, Runtime, ScaleConfig,
-    TemplateMode, Version, VersionId,
+    InvocationHead, InvocationId, Invokes, KeepAlive, Network, Policy, Python, Reuse, Runtime,
+    ScaleConfig, TemplateMode, Version, VersionId,
 };
 
 /// A call with its own request id, for a worker that is called directly.
@@ -85,6 +85,7 @@ pub fn config(name: &str) -> FunctionConfig {
         inputs: BTreeMap::new(),
         inputs_by_request: false,
         drop_ins: true,
+        keep_alive: KeepAlive::default(),
         invokes: Invokes::default(),
     }
 }

@@ -16,6 +16,7 @@ use tokio::time::timeout_at;
 
 use crate::pool::{Pool, Refusal};
 use crate::printing::Printing;
+use crate::resting::Resting;
 use pilot_rules::{Ending, Key, WaiterId};
 
 /// A worker with what the pool notes about it.
@@ -29,10 +30,14 @@ pub(crate) struct PooledWorker {
     /// It was started or called since the last sample, so its memory may have changed.
     pub(crate) stirred: AtomicBool,
     streams: AtomicU32,
+    /// Of a worker that rests between invocations.
+    pub(crate) resting: Option<Resting>,
     /// Of a worker that is an HTTP server.
     pub(crate) printing: Option<Printing>,
     /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,
+    /// The same of the time for which it was throttled.
+    throttled: Mutex<Duration>,
     /// Its place among the workers of all versions.
     _place: OwnedSemaphorePermit,
 }
@@ -40,6 +45,7 @@ pub(crate) struct PooledWorker {
 impl PooledWorker {
     pub(crate) fn new(
         worker: Arc<dyn Worker>,
+        resting: Option<Resting>,
         printing: Option<Printing>,
         place: OwnedSemaphorePermit,
     ) -> Self {
@@ -49,9 +55,44 @@ impl PooledWorker {
             peak: AtomicU64::new(0),
             stirred: AtomicBool::new(true),
             streams: AtomicU32::new(0),
+            resting,
             printing,
             cpu: Mutex::default(),
+            throttled: Mutex::default(),
             _place: place,
+        }
+    }
+
+    /// Lets the worker rest, unless it serves.
+    pub(crate) fn rest(&self) {
+        if let Some(resting) = &self.resting {
+            resting.rest(&*self.worker);
+        }
+    }
+
+    /// The worker is ended, and must be awake for that: it never rests again.
+    pub(crate) fn wake_for_good(&self) {
+        if let Some(resting) = &self.resting {
+            // A worker that cannot be woken is killed in the end.
+            let _ = resting.begin(&*self.worker);
+        }
+    }
+
+    pub(crate) fn rests(&self) -> bool {
+        self.resting.as_ref().is_some_and(Resting::is_on)
+    }
+
+    /// Reclaims the memory of a worker that rests.
+    pub(crate) fn reclaim(&self) {
+        if !self.rests() {
+            return;
+        }
+        match self.worker.reclaim() {
+            // The next sample shows it.
+            Ok(()) => self.stirred.store(true, Ordering::Relaxed),
+            Err(error) => {
+                tracing::debug!(%error, "the memory of a frozen worker was not reclaimed")
+            }
         }
     }
 
@@ -69,6 +110,15 @@ impl PooledWorker {
         let spent = now.since(*before);
         *before += spent;
         Some(spent)
+    }
+
+    /// Time for which the worker was throttled since the last call, or since its start.
+    fn throttled(&self) -> Option<Duration> {
+        let now = self.worker.throttled()?;
+        let mut before = self.throttled.lock();
+        let since = now.saturating_sub(*before);
+        *before += since;
+        Some(since)
     }
 
     /// All CPU time of the worker, as last read.
@@ -101,6 +151,9 @@ pub struct Lease {
     kind: StartKind,
     fresh: bool,
     ending: Option<Ending>,
+    /// The exchange has begun, and its worker must not rest.
+    awake: bool,
+    thawed: Option<Instant>,
 }
 
 impl Lease {
@@ -120,12 +173,16 @@ impl Lease {
             kind,
             fresh,
             ending: Some(Ending::Unused),
+            awake: false,
+            thawed: None,
         }
     }
 
-    /// Begins the exchange: from here on, dropping the lease ends the worker. Returns the stream's number.
+    /// Begins the exchange: from here on, dropping the lease ends the worker. Wakes the worker if it rests. Returns the stream's
+    /// number.
     pub fn begin(&mut self) -> u32 {
         self.ending = Some(Ending::Lost(EndReason::Cancelled));
+        self.wake();
         self.pooled.stirred.store(true, Ordering::Relaxed);
         loop {
             let stream = self
@@ -137,6 +194,28 @@ impl Lease {
                 return stream;
             }
         }
+    }
+
+    fn wake(&mut self) {
+        let Some(resting) = self.pooled.resting.as_ref().filter(|_| !self.awake) else {
+            return;
+        };
+        self.awake = true;
+        match resting.begin(&*self.pooled.worker) {
+            Ok(false) => {}
+            Ok(true) => self.thawed = Some(self.pool.now()),
+            Err(error) => {
+                // The exchange fails at once, and not at its timeout.
+                tracing::warn!(%error, "a worker cannot be woken, and is killed");
+                self.pooled.worker.kill();
+            }
+        }
+    }
+
+    /// When the worker was woken for the exchange. `None`: it did not rest.
+    #[must_use]
+    pub fn thawed(&self) -> Option<Instant> {
+        self.thawed
     }
 
     /// The worker itself notices when the exchange is abandoned, and can still be used: dropping the lease gives it back.
@@ -182,6 +261,13 @@ impl Lease {
         alone.then(|| self.pooled.spent())?
     }
 
+    /// How long the worker was throttled in the exchange. `None`: as [`Lease::cpu`].
+    #[must_use]
+    pub fn throttled(&self) -> Option<Duration> {
+        let alone = self.pool.version().config.concurrency == 1;
+        alone.then(|| self.pooled.throttled())?
+    }
+
     /// Publishes what the worker has printed so far, if it is an HTTP server. Returns the end of it, at most 4 KiB.
     #[must_use]
     pub fn flush_output(&self) -> Bytes {
@@ -201,6 +287,9 @@ impl Lease {
 
     fn end(&mut self, now: Instant, ending: Ending) {
         if self.ending.take().is_some() {
+            if let (true, Some(resting)) = (self.awake, &self.pooled.resting) {
+                resting.end();
+            }
             self.pool.release(now, self.key, self.since, ending);
         }
     }

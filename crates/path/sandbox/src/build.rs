@@ -99,6 +99,7 @@ impl Inner {
                     memory_bytes: self.limits.memory_bytes,
                     cpu_milli: u32::try_from(cpus).unwrap_or(1) * 1000,
                     pids: self.limits.pids,
+                    freezable: false,
                 },
             )
             .map_err(|error| failed("make a cgroup", error))?;

@@ -9,7 +9,9 @@ use pilot_model::api::HIDDEN;
 use pilot_model::deployment::FunctionDescription;
 use pilot_model::invocation::InvocationSummary;
 use pilot_model::status::ForecastStatus;
-use pilot_model::{FunctionConfig, FunctionName, Instant, Reuse, StartKind, TemplateMode};
+use pilot_model::{
+    Behaviour, FunctionConfig, FunctionName, Instant, KeepAlive, Reuse, StartKind, TemplateMode,
+};
 
 use super::client::Client;
 use super::output::{self, BAD, DIM, STRONG};
@@ -133,6 +135,9 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
             seconds(scale.idle.as_secs_f64()),
         ),
     );
+    if !config.keep_alive.is_default() {
+        line("keep-alive", keep_alive(&config.keep_alive));
+    }
     policy(description, &mut line);
     for layer in &config.layers {
         line(
@@ -161,6 +166,19 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
     }
     line("environment", description.environment.clone());
     text
+}
+
+fn keep_alive(keep_alive: &KeepAlive) -> String {
+    let after = seconds(keep_alive.after.as_secs_f64());
+    match keep_alive.behaviour {
+        Behaviour::Run => "workers run on when idle".to_owned(),
+        Behaviour::Freeze => format!(
+            "frozen when idle for {after}, memory reclaimed after {}",
+            seconds(keep_alive.reclaim_after.as_secs_f64())
+        ),
+        Behaviour::Throttle => format!("0.01 CPU when idle for {after}"),
+        Behaviour::Template => "idle workers end, the template stays".to_owned(),
+    }
 }
 
 /// The policy in force; and if `pilot scale` has replaced the configured one, that one as well.
@@ -206,10 +224,14 @@ fn workers(description: &FunctionDescription) -> String {
     let (workers, totals) = (&description.summary.workers, &description.summary.totals);
     format!(
         "\n{STRONG}now{STRONG:#}\n  \
-           workers      {} idle, {} busy, {} starting; {}\n  \
+           workers      {} idle{}, {} busy, {} starting; {}\n  \
            waiting      {}\n  \
            calls        {}, {} cold, {}\n",
         workers.idle,
+        match workers.frozen {
+            0 => String::new(),
+            frozen => format!(" ({frozen} frozen)"),
+        },
         workers.busy,
         workers.starting,
         output::megabytes(workers.memory_bytes),

@@ -4,6 +4,7 @@ const LIMITS: Limits = Limits {
     memory_bytes: 256 << 20,
     cpu_milli: 500,
     pids: 64,
+    freezable: true,
 };
 
 /// A cgroup v2 tree, recorded on a Debian 12 host. Plain files stand in for the kernel's.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use pilot_model::deployment::{FailedImport, Finding, ImportTime, TemplateReport};
 use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::ports::{StartError, TemplateMemory};
-use pilot_model::{Environment, Network, Python, TemplateMode, Version};
+use pilot_model::{Environment, Network, Python, Rest, TemplateMode, Version};
 use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
 
 use super::{TemplateTree, specs};
@@ -477,6 +477,7 @@ impl TemplateTree {
             memory_bytes: self.machine.config.template_memory_bytes,
             cpu_milli: u32::MAX / 1_000,
             pids: self.machine.config.pids_max,
+            freezable: false,
         }
     }
 
@@ -485,6 +486,7 @@ impl TemplateTree {
             memory_bytes: version.config.memory_bytes,
             cpu_milli: version.config.cpu_milli,
             pids: self.machine.config.pids_max,
+            freezable: version.config.keep_alive.rest() == Some(Rest::Freeze),
         }
     }
 }

@@ -4,11 +4,12 @@ use std::io;
 use std::net::TcpStream as StdTcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{Input, WorkerMemory};
-use pilot_model::{BoxFuture, CpuTime};
+use pilot_model::{BoxFuture, CpuTime, Rest};
 use pilot_protocols::{End, HeldFiles, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, SetOnce};
@@ -91,9 +92,15 @@ impl NativeInstance {
         }
     }
 
+    fn take_body(&self) -> Option<Body> {
+        let body = self.body.lock().take()?;
+        self.cpu.remember(&body);
+        Some(body)
+    }
+
     fn let_go(&self, grace: Option<Grace>) {
         self.over.store(true, Ordering::Relaxed);
-        if let Some(body) = self.body.lock().take() {
+        if let Some(body) = self.take_body() {
             self.runtime.take_back(Released { body, grace });
         }
     }
@@ -131,7 +138,7 @@ impl Instance for NativeInstance {
     fn kill(&self) {
         self.over.store(true, Ordering::Relaxed);
         // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
-        if let Some(body) = self.body.lock().take() {
+        if let Some(body) = self.take_body() {
             drop(body);
             self.runtime.lost();
         }
@@ -186,12 +193,28 @@ impl Instance for NativeInstance {
         Body::memory(&self.body)
     }
 
+    fn rest(&self, how: Rest) -> io::Result<()> {
+        Body::rest(&self.body, how)
+    }
+
+    fn wake(&self) -> io::Result<()> {
+        Body::wake(&self.body)
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        Body::reclaim(&self.body)
+    }
+
     fn memory_peak(&self) -> Option<u64> {
         Body::peak(&self.body)
     }
 
     fn cpu(&self) -> Option<CpuTime> {
         self.cpu.read(&self.body)
+    }
+
+    fn throttled(&self) -> Option<Duration> {
+        self.cpu.throttled(&self.body)
     }
 
     fn memory_bytes_max(&self) -> u64 {

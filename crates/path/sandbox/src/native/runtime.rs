@@ -522,6 +522,8 @@ fn limits(parts: &NativeParts, wanted: KeyLimits) -> Limits {
         memory_bytes: wanted.memory_bytes.unwrap_or(config.template_memory_bytes),
         cpu_milli: wanted.cpu_milli.unwrap_or(u32::MAX / 1_000),
         pids: wanted.pids.unwrap_or(config.pids_max),
+        // A kept runtime may get a function whose workers are frozen.
+        freezable: true,
     }
 }
 

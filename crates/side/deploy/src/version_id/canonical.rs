@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pilot_model::{
-    FunctionConfig, Interface, Invokes, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
+    FunctionConfig, Interface, Invokes, KeepAlive, Network, Reuse, Runtime, ScaleConfig,
+    TemplateMode,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -40,6 +41,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         inputs_by_request,
         drop_ins,
         invokes,
+        keep_alive,
     } = config;
     let ScaleConfig {
         min,
@@ -73,6 +75,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("inputs_by_request", *inputs_by_request, false);
     form.add("drop_ins", *drop_ins, true);
     form.add("invokes", invokes, &Invokes::default());
+    form.add("keep_alive", keep_alive, &KeepAlive::default());
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
 }

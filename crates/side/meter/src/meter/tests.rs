@@ -73,6 +73,7 @@ fn invoked(name: &str, number: u32) -> Event {
             user: Duration::from_millis(20),
             system: Duration::from_millis(10),
         }),
+        throttled: None,
         transfers: Vec::new(),
         bytes_in: 3,
         bytes_out: 5,
