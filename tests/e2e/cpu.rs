@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pilot_harness::{Daemon, eventually, is_root};
+use pilot_harness::{Daemon, Response, eventually, is_root};
 use serde_json::json;
 
 use crate::{lab, plain};
@@ -224,4 +224,61 @@ fn the_time_that_a_call_was_throttled_is_in_its_record() {
     // 100 ms of CPU time, 20 ms in each period of 100 ms.
     assert!(of("lab") > 100_000_000, "{}", of("lab"));
     assert!(of("free") < of("lab") / 2, "{}", of("free"));
+}
+
+/// Milliseconds from the handler's call to its return.
+fn duration_ms(response: &Response) -> f64 {
+    let timing = response.header("server-timing").unwrap_or_default();
+    let handler = timing
+        .split(", ")
+        .find_map(|entry| entry.strip_prefix("handler;dur="));
+    handler.unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_precise_limit_makes_short_calls_take_their_cpu_time_divided_by_their_share() {
+    let precise = json!({"cpu": 0.1, "timeout_s": 2, "cpu_limit": {"enforcement": "precise"}});
+    let daemon = lab(MIXED, precise);
+    // The call before it may have left CPU time of its quota over. No call may use that.
+    for _ in 0..3 {
+        let response = daemon
+            .invoke("lab", &json!({"kind": "ok", "burn": 0.02}))
+            .ok();
+        let took = duration_ms(&response);
+        // 20 ms at a tenth of a CPU. The kernel alone gives 10 ms at once, and 10 ms 100 ms later: at most 120 ms.
+        assert!(took > 150.0, "{took} ms");
+    }
+    // Other processes are part of the worker.
+    let response = daemon
+        .invoke("lab", &json!({"kind": "child", "burn": 0.02}))
+        .ok();
+    assert!(duration_ms(&response) > 150.0, "{}", duration_ms(&response));
+    // A worker that is stopped most of the time still crashes, times out and is killed.
+    for kind in ["timeout", "crash"] {
+        let response = daemon.invoke("lab", &json!({"kind": kind, "burn": 0.001}));
+        assert!(
+            response.header("x-amz-function-error").is_some(),
+            "{kind}: {}",
+            response.text()
+        );
+    }
+    let response = daemon
+        .invoke("lab", &json!({"kind": "ok", "burn": 0.001}))
+        .ok();
+    assert_eq!(response.json(), "ok");
+    let described = daemon.cli_ok(&["describe", "lab"]);
+    assert!(described.contains("precise"), "{described}");
+    daemon.scale("lab", 0);
+    no_worker(&daemon);
+}
+
+#[test]
+fn the_period_of_the_quota_is_the_functions_own() {
+    let short = json!({"cpu": 0.2, "cpu_limit": {"period_ms": 10}});
+    let daemon = lab(MIXED, short);
+    let response = daemon
+        .invoke("lab", &json!({"kind": "ok", "burn": 0.02}))
+        .ok();
+    // 20 ms at a fifth of a CPU. With the kernel's period of 100 ms it would not wait at all.
+    assert!(duration_ms(&response) > 40.0, "{}", duration_ms(&response));
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::cors::Cors;
+use crate::cpu_limit::CpuLimit;
 use crate::ids::FunctionName;
 use crate::inputs::{InputConfig, Scheme};
 use crate::invokes::Invokes;
@@ -79,6 +80,9 @@ pub struct FunctionConfig {
     /// What an idle worker does.
     #[serde(default, skip_serializing_if = "KeepAlive::is_default")]
     pub keep_alive: KeepAlive,
+    /// How `cpu` is enforced.
+    #[serde(default, skip_serializing_if = "CpuLimit::is_default")]
+    pub cpu_limit: CpuLimit,
 }
 
 /// Stored configurations do not say it.

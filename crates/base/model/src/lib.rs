@@ -11,6 +11,7 @@ mod choices;
 pub mod config;
 pub mod cors;
 pub mod cost;
+pub mod cpu_limit;
 pub mod deployment;
 mod environment;
 pub mod event;
@@ -40,6 +41,7 @@ pub mod version;
 
 pub use choices::{Contract, Interface, Network, Reuse, RootAccess, TemplateMode};
 pub use config::{FunctionConfig, ScaleConfig};
+pub use cpu_limit::{CpuLimit, Enforcement};
 pub use environment::{Environment, Node, Python};
 pub use event::{EndReason, Event, RuntimeOrigin, WorkerRecord};
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};

@@ -10,6 +10,7 @@ use crate::checks::{check_owner, check_variable, in_range, one_of};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
+use crate::cpu_limit::CpuLimitSpec;
 use crate::ids::FunctionName;
 use crate::inputs::{self, InputSpec};
 use crate::invokes;
@@ -114,6 +115,9 @@ pub struct FunctionSpec {
     /// What an idle worker does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAliveSpec>,
+    /// How `cpu` is enforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_limit: Option<CpuLimitSpec>,
     /// It may only invoke functions of its owner. The control API knows it; a request cannot say it.
     #[serde(skip)]
     pub invokes_own_only: bool,
@@ -236,6 +240,12 @@ impl FunctionSpec {
             reason = "in_range bounds cpu to 0.01..=1024"
         )]
         let cpu_milli = (cpu * 1000.0).round() as u32;
+        let cpu_limit = self
+            .cpu_limit
+            .clone()
+            .unwrap_or_default()
+            .check(&runtime, cpu_milli);
+        let cpu_limit = cpu_limit.map_err(|(key, problem)| fail(key, problem))?;
         Ok(FunctionConfig {
             name: name.clone(),
             runtime,
@@ -258,6 +268,7 @@ impl FunctionSpec {
             inputs_by_request,
             drop_ins: self.drop_ins.unwrap_or(true),
             keep_alive,
+            cpu_limit,
             invokes,
         })
     }

@@ -63,6 +63,12 @@ pub trait Instance: Send + Sync + Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// See [`Worker::engage`](pilot_model::ports::Worker::engage).
+    fn engage(&self) {}
+
+    /// See [`Worker::disengage`](pilot_model::ports::Worker::disengage).
+    fn disengage(&self) {}
+
     /// See [`Worker::memory_peak`](pilot_model::ports::Worker::memory_peak).
     fn memory_peak(&self) -> Option<u64> {
         None

@@ -132,6 +132,14 @@ impl Life {
         self.instance.reclaim()
     }
 
+    pub(crate) fn engage(&self) {
+        self.instance.engage();
+    }
+
+    pub(crate) fn disengage(&self) {
+        self.instance.disengage();
+    }
+
     pub(crate) fn cpu(&self) -> Option<CpuTime> {
         self.instance.cpu()
     }

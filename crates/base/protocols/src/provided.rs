@@ -372,6 +372,14 @@ impl Worker for ProvidedWorker {
         self.site.life.reclaim()
     }
 
+    fn engage(&self) {
+        self.site.life.engage();
+    }
+
+    fn disengage(&self) {
+        self.site.life.disengage();
+    }
+
     fn memory_peak(&self) -> Option<u64> {
         self.site.life.memory_peak()
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use pilot_model::ports::Call;
 use pilot_model::runtime::python::PythonRuntime;
 use pilot_model::{
-    Environment, EnvironmentId, FunctionConfig, FunctionName, HttpRequestHead, Interface,
+    CpuLimit, Environment, EnvironmentId, FunctionConfig, FunctionName, HttpRequestHead, Interface,
     InvocationHead, InvocationId, Invokes, KeepAlive, Network, Policy, Python, Reuse, Runtime,
     ScaleConfig, TemplateMode, Version, VersionId,
 };
@@ -86,6 +86,7 @@ pub fn config(name: &str) -> FunctionConfig {
         inputs_by_request: false,
         drop_ins: true,
         keep_alive: KeepAlive::default(),
+        cpu_limit: CpuLimit::default(),
         invokes: Invokes::default(),
     }
 }

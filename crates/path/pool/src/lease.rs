@@ -288,7 +288,7 @@ impl Lease {
     fn end(&mut self, now: Instant, ending: Ending) {
         if self.ending.take().is_some() {
             if let (true, Some(resting)) = (self.awake, &self.pooled.resting) {
-                resting.end();
+                resting.end(&*self.pooled.worker);
             }
             self.pool.release(now, self.key, self.since, ending);
         }

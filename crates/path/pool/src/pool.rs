@@ -422,7 +422,7 @@ impl Pool {
                 Arc::clone(clock),
             )
         });
-        let resting = Resting::new(&self.version.config.keep_alive);
+        let resting = Resting::new(&self.version.config);
         let pooled = PooledWorker::new(started.worker, resting, printing, started.place);
         let pooled = Arc::new(pooled);
         if is_server {

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pilot_model::ports::Worker;
-use pilot_model::{KeepAlive, Rest, Seldom};
+use pilot_model::{Enforcement, FunctionConfig, Rest, Seldom};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Resting {
-    how: Rest,
+    /// `None`: it does not rest, but its engine is told when it serves.
+    how: Option<Rest>,
     /// Guards what is known, and rest and waking themselves.
     state: Mutex<State>,
     /// As in the state, readable without the lock.
@@ -32,10 +33,12 @@ struct State {
 static FAILURES: Seldom = Seldom::new(5);
 
 impl Resting {
-    /// `None`: such workers do not rest.
-    pub(crate) fn new(keep_alive: &KeepAlive) -> Option<Self> {
-        Some(Self {
-            how: keep_alive.rest()?,
+    /// `None`: such workers do not rest, and nobody needs to know when they serve.
+    pub(crate) fn new(config: &FunctionConfig) -> Option<Self> {
+        let how = config.keep_alive.rest();
+        let is_precise = config.cpu_limit.enforcement == Enforcement::Precise;
+        (how.is_some() || is_precise).then(|| Self {
+            how,
             state: Mutex::default(),
             rests: AtomicBool::new(false),
         })
@@ -53,29 +56,37 @@ impl Resting {
     pub(crate) fn begin(&self, worker: &dyn Worker) -> io::Result<bool> {
         let mut state = self.state.lock();
         state.exchanges += 1;
-        if !state.rests {
-            return Ok(false);
+        let rested = std::mem::take(&mut state.rests);
+        if rested {
+            self.rests.store(false, Ordering::Relaxed);
+            worker.wake()?;
         }
-        state.rests = false;
-        self.rests.store(false, Ordering::Relaxed);
-        worker.wake()?;
-        Ok(true)
+        if state.exchanges == 1 {
+            worker.engage();
+        }
+        Ok(rested)
     }
 
     /// An exchange that began has ended.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(&self, worker: &dyn Worker) {
         let mut state = self.state.lock();
         state.exchanges = state.exchanges.saturating_sub(1);
+        if state.exchanges == 0 {
+            worker.disengage();
+        }
     }
 
     /// Lets the worker rest, unless it serves. Where it cannot be frozen, it is throttled.
     pub(crate) fn rest(&self, worker: &dyn Worker) {
+        let Some(how) = self.how else {
+            return;
+        };
         let mut state = self.state.lock();
         if state.exchanges > 0 || state.rests || !worker.is_alive() {
             return;
         }
-        let mut rested = worker.rest(self.how);
-        if let (Rest::Freeze, Err(error)) = (self.how, &rested)
+        let mut rested = worker.rest(how);
+        if let (Rest::Freeze, Err(error)) = (how, &rested)
             && error.kind() == io::ErrorKind::Unsupported
         {
             rested = worker.rest(Rest::Throttle);

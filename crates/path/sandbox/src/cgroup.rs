@@ -46,14 +46,16 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Thousandths of a CPU.
     pub cpu_milli: u32,
+    /// Period of the CPU quota, µs (cpu.cfs_period_us, cpu.max).
+    pub cpu_period_us: u64,
     /// Processes and threads.
     pub pids: u32,
     /// Whether its processes can be frozen, if the machine can.
     pub freezable: bool,
 }
 
-/// Period of the CPU quota, µs (cpu.cfs_period_us, cpu.max).
-const CPU_PERIOD_US: u64 = 100_000;
+/// The kernel's default period of a CPU quota, µs.
+pub(crate) const CPU_PERIOD_US: u64 = 100_000;
 
 /// The CPU weight of all groups of a daemon together, relative to one ordinary process: one per CPU. With the default, all
 /// functions together would weigh as much as one process, and a busy machine would delay workers by milliseconds. (Kubernetes
@@ -67,7 +69,7 @@ const CPU_QUOTA_US_MIN: u64 = 1_000;
 
 impl Limits {
     fn cpu_quota_us(&self) -> u64 {
-        (u64::from(self.cpu_milli) * CPU_PERIOD_US / 1_000).max(CPU_QUOTA_US_MIN)
+        (u64::from(self.cpu_milli) * self.cpu_period_us / 1_000).max(CPU_QUOTA_US_MIN)
     }
 }
 
@@ -168,6 +170,15 @@ impl Hierarchy {
         match self.inner.layout {
             Layout::V1(_) => 1,
             Layout::V2(_) => 2,
+        }
+    }
+
+    /// Whether groups can be frozen.
+    #[must_use]
+    pub fn freezes(&self) -> bool {
+        match &self.inner.layout {
+            Layout::V1(folders) => folders.freezes(),
+            Layout::V2(_) => true,
         }
     }
 

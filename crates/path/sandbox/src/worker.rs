@@ -34,6 +34,7 @@ use crate::cgroup::Cgroup;
 use crate::child::{Child, ChildEnd, or_end};
 use crate::hold::Holders;
 use crate::memory;
+use crate::pace::Paceable;
 use crate::sandbox::Sandbox;
 use crate::template::END_TIME_MAX;
 
@@ -57,6 +58,8 @@ pub(crate) struct ForkedWorker {
     /// Takes its sandbox back.
     owner: Arc<dyn SandboxOwner>,
     cpu: CpuClock,
+    /// What paces it while it serves.
+    paceable: Option<Paceable>,
     /// Show the inputs, if it cannot take descriptors.
     holders: Option<Holders>,
     /// The inputs of streamed answers that are not complete, by stream. The lock is held for a look-up.
@@ -101,7 +104,7 @@ impl Body {
         Self::cgroup_of(this).map_or(Ok(()), |cgroup| cgroup.reclaim())
     }
 
-    fn cgroup_of(this: &Mutex<Option<Self>>) -> Option<Arc<Cgroup>> {
+    pub(crate) fn cgroup_of(this: &Mutex<Option<Self>>) -> Option<Arc<Cgroup>> {
         this.lock().as_ref()?.sandbox.shared_cgroup()
     }
 
@@ -255,6 +258,7 @@ impl ForkedWorker {
                     last_peak: AtomicU64::new(0),
                     owner,
                     cpu: CpuClock::default(),
+                    paceable: None,
                     holders: None,
                     held: Mutex::default(),
                 })
@@ -282,6 +286,12 @@ impl ForkedWorker {
     pub(crate) fn with_paths(mut self, holders: Holders) -> Self {
         self.holders = Some(holders);
         self.inputs_max = INPUTS_MAX;
+        self
+    }
+
+    /// A worker that is paced while it serves.
+    pub(crate) fn paced(mut self, paceable: Option<Paceable>) -> Self {
+        self.paceable = paceable;
         self
     }
 
@@ -488,6 +498,18 @@ impl Worker for ForkedWorker {
 
     fn reclaim(&self) -> io::Result<()> {
         Body::reclaim(&self.body)
+    }
+
+    fn engage(&self) {
+        if let Some(paceable) = &self.paceable {
+            paceable.begin(Body::cgroup_of(&self.body));
+        }
+    }
+
+    fn disengage(&self) {
+        if let Some(paceable) = &self.paceable {
+            paceable.end();
+        }
     }
 
     fn memory_peak(&self) -> Option<u64> {

@@ -108,6 +108,12 @@ pub trait Worker: Send + Sync + Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// The first of its exchanges begins. An engine that limits CPU time itself does so from here on.
+    fn engage(&self) {}
+
+    /// The last of its exchanges has ended.
+    fn disengage(&self) {}
+
     /// The most memory that it has used, bytes. For the path: one system call. `None`: it is not recorded, or not cheap to read.
     fn memory_peak(&self) -> Option<u64> {
         None

@@ -10,7 +10,8 @@ use pilot_model::deployment::FunctionDescription;
 use pilot_model::invocation::InvocationSummary;
 use pilot_model::status::ForecastStatus;
 use pilot_model::{
-    Behaviour, FunctionConfig, FunctionName, Instant, KeepAlive, Reuse, StartKind, TemplateMode,
+    Behaviour, Enforcement, FunctionConfig, FunctionName, Instant, KeepAlive, Reuse, StartKind,
+    TemplateMode,
 };
 
 use super::client::Client;
@@ -135,6 +136,17 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
             seconds(scale.idle.as_secs_f64()),
         ),
     );
+    if config.cpu_limit.enforcement == Enforcement::Precise {
+        line(
+            "cpu limit",
+            "precise: stopped when ahead of its share".to_owned(),
+        );
+    } else if !config.cpu_limit.is_default() {
+        line(
+            "cpu limit",
+            format!("per period of {} ms", config.cpu_limit.period_ms),
+        );
+    }
     if !config.keep_alive.is_default() {
         line("keep-alive", keep_alive(&config.keep_alive));
     }

@@ -116,6 +116,14 @@ impl Worker for KeyedWorker {
         self.inner.reclaim()
     }
 
+    fn engage(&self) {
+        self.inner.engage();
+    }
+
+    fn disengage(&self) {
+        self.inner.disengage();
+    }
+
     fn cpu(&self) -> Option<CpuTime> {
         self.inner.cpu()
     }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use pilot_model::Rest;
 use pilot_model::keep_alive::THROTTLED_CPU_MILLI;
 
-use super::{Cgroup, Layout, Limits, v1, v2};
+use super::{CPU_PERIOD_US, Cgroup, Layout, Limits, v1, v2};
 
 impl Cgroup {
     /// Lets its processes rest until [`Cgroup::wake`].
@@ -18,10 +18,7 @@ impl Cgroup {
     pub fn rest(&self, how: Rest) -> io::Result<()> {
         let mut rested = self.rested.lock();
         match how {
-            Rest::Freeze => match &self.files.freeze {
-                Some(freeze) => freeze.write_all_at(b"1", 0)?,
-                None => return Err(io::ErrorKind::Unsupported.into()),
-            },
+            Rest::Freeze => self.write_freeze(b"1")?,
             Rest::Throttle => self.throttle()?,
         }
         *rested = Some(how);
@@ -32,6 +29,8 @@ impl Cgroup {
         let limits = *self.limits.lock();
         self.write_cpu(&Limits {
             cpu_milli: THROTTLED_CPU_MILLI.min(limits.cpu_milli),
+            // A shorter period with the kernel's least quota would be more.
+            cpu_period_us: CPU_PERIOD_US,
             ..limits
         })
     }
@@ -45,9 +44,7 @@ impl Cgroup {
         match rested.take() {
             None => Ok(()),
             Some(Rest::Freeze) => {
-                if let Some(freeze) = &self.files.freeze {
-                    freeze.write_all_at(b"0", 0)?;
-                }
+                self.write_freeze(b"0")?;
                 self.allow_swap(Swap::No);
                 Ok(())
             }
@@ -55,6 +52,29 @@ impl Cgroup {
                 let limits = *self.limits.lock();
                 self.write_cpu(&limits)
             }
+        }
+    }
+
+    /// Stops its processes until [`Cgroup::go_on`], in the middle of an invocation.
+    ///
+    /// # Errors
+    /// As [`Cgroup::rest`].
+    pub(crate) fn stop(&self) -> io::Result<()> {
+        self.write_freeze(b"1")
+    }
+
+    /// Lets stopped processes go on.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn go_on(&self) -> io::Result<()> {
+        self.write_freeze(b"0")
+    }
+
+    fn write_freeze(&self, value: &[u8]) -> io::Result<()> {
+        match &self.files.freeze {
+            Some(freeze) => freeze.write_all_at(value, 0),
+            None => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

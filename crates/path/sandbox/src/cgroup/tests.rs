@@ -3,6 +3,7 @@ use super::*;
 const LIMITS: Limits = Limits {
     memory_bytes: 256 << 20,
     cpu_milli: 500,
+    cpu_period_us: CPU_PERIOD_US,
     pids: 64,
     freezable: true,
 };

@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::cpu::Counters;
 use super::{
-    Branch, CPU_PERIOD_US, Files, Limits, OwnLimit, freezer, open_peak, open_to_write,
-    weight_in_processes,
+    Branch, Files, Limits, OwnLimit, freezer, open_peak, open_to_write, weight_in_processes,
 };
 
 /// This daemon's folder in each hierarchy (memory, cpu, pids); fewer if controllers share one.
@@ -107,6 +106,10 @@ impl Folders {
         &self.all
     }
 
+    pub(super) fn freezes(&self) -> bool {
+        self.freezer.is_some()
+    }
+
     pub(super) fn memory(&self) -> &Path {
         &self.memory
     }
@@ -167,7 +170,10 @@ impl Folders {
 }
 
 fn write_cpu(group: &Path, limits: &Limits) -> io::Result<()> {
-    fs::write(group.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
+    fs::write(
+        group.join("cpu.cfs_period_us"),
+        limits.cpu_period_us.to_string(),
+    )?;
     fs::write(
         group.join("cpu.cfs_quota_us"),
         limits.cpu_quota_us().to_string(),

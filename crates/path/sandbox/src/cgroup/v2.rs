@@ -6,9 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::cpu::Counters;
-use super::{
-    Branch, CPU_PERIOD_US, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes,
-};
+use super::{Branch, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes};
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
@@ -124,7 +122,10 @@ fn own_path(own: &str) -> &str {
 
 fn write_cpu(group: &Path, limits: &Limits) -> io::Result<()> {
     let quota = limits.cpu_quota_us();
-    fs::write(group.join("cpu.max"), format!("{quota} {CPU_PERIOD_US}"))
+    fs::write(
+        group.join("cpu.max"),
+        format!("{quota} {}", limits.cpu_period_us),
+    )
 }
 
 /// Reclaims what is charged to a group (since Linux 5.19).

@@ -20,6 +20,7 @@ use super::runtime::{Grace, NativeRuntime, Released};
 use crate::cgroup::Cgroup;
 use crate::child::ChildEnd;
 use crate::hold::Holders;
+use crate::pace::Paceable;
 use crate::sandbox::Control;
 use crate::worker::{Body, CpuClock, Drained, Output, SandboxOwner};
 
@@ -42,6 +43,7 @@ pub(super) struct NativeInstance {
     reader: AbortHandle,
     cpu: CpuClock,
     holders: Holders,
+    paceable: Option<Paceable>,
 }
 
 impl NativeInstance {
@@ -52,6 +54,7 @@ impl NativeInstance {
         body: Body,
         output: Output,
         holders: Holders,
+        paceable: Option<Paceable>,
     ) -> Self {
         let pipe = output.pipe_shared();
         let output = Arc::new(Mutex::new(output));
@@ -89,6 +92,7 @@ impl NativeInstance {
             reader: reader.abort_handle(),
             cpu: CpuClock::default(),
             holders,
+            paceable,
         }
     }
 
@@ -203,6 +207,18 @@ impl Instance for NativeInstance {
 
     fn reclaim(&self) -> io::Result<()> {
         Body::reclaim(&self.body)
+    }
+
+    fn engage(&self) {
+        if let Some(paceable) = &self.paceable {
+            paceable.begin(Body::cgroup_of(&self.body));
+        }
+    }
+
+    fn disengage(&self) {
+        if let Some(paceable) = &self.paceable {
+            paceable.end();
+        }
     }
 
     fn memory_peak(&self) -> Option<u64> {

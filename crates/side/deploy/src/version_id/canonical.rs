@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pilot_model::{
-    FunctionConfig, Interface, Invokes, KeepAlive, Network, Reuse, Runtime, ScaleConfig,
+    CpuLimit, FunctionConfig, Interface, Invokes, KeepAlive, Network, Reuse, Runtime, ScaleConfig,
     TemplateMode,
 };
 use serde::Serialize;
@@ -42,6 +42,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         drop_ins,
         invokes,
         keep_alive,
+        cpu_limit,
     } = config;
     let ScaleConfig {
         min,
@@ -75,6 +76,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("inputs_by_request", *inputs_by_request, false);
     form.add("drop_ins", *drop_ins, true);
     form.add("invokes", invokes, &Invokes::default());
+    form.add("cpu_limit", cpu_limit, &CpuLimit::default());
     form.add("keep_alive", keep_alive, &KeepAlive::default());
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
