@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pilot_harness::{Daemon, Response, eventually, is_root};
+use pilot_harness::{Daemon, Request, Response, eventually, is_root};
 use serde_json::json;
 
 use crate::{lab, plain};
@@ -14,8 +14,8 @@ const MIXED: &str = "
 import os, time
 
 def burn(seconds):
-    begun = time.process_time()
-    while time.process_time() - begun < seconds:
+    begun = time.thread_time()
+    while time.thread_time() - begun < seconds:
         pass
 
 def handler(event, context):
@@ -281,4 +281,33 @@ fn the_period_of_the_quota_is_the_functions_own() {
         .ok();
     // 20 ms at a fifth of a CPU. With the kernel's period of 100 ms it would not wait at all.
     assert!(duration_ms(&response) > 40.0, "{}", duration_ms(&response));
+}
+
+#[test]
+fn describe_warns_when_sharing_a_worker_makes_calls_dearer() {
+    let daemon = lab(
+        MIXED,
+        json!({"concurrency": 8, "cpu": 0.5, "scale": {"max": 1}}),
+    );
+    let event = json!({"kind": "ok", "burn": 0.03});
+    for _ in 0..12 {
+        assert_eq!(daemon.invoke("lab", &event).json(), "ok");
+    }
+    assert!(!daemon.cli_ok(&["describe", "lab"]).contains("dear"));
+    let request =
+        Request::new("POST", "/2015-03-31/functions/lab/invocations").body(event.to_string());
+    for _ in 0..4 {
+        let mut connections: Vec<_> = (0..6).map(|_| daemon.connect()).collect();
+        for connection in &mut connections {
+            connection.send(&request);
+        }
+        for connection in &mut connections {
+            assert_eq!(connection.receive("POST").json(), "ok");
+        }
+    }
+    let described = daemon.cli_ok(&["describe", "lab"]);
+    assert!(
+        described.contains("dear") && described.contains("set concurrency = "),
+        "{described}"
+    );
 }

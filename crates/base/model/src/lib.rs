@@ -33,6 +33,7 @@ pub mod runtime_key;
 mod seconds;
 pub mod secret;
 pub mod seldom;
+pub mod sharing;
 pub mod size;
 pub mod spec;
 pub mod status;
@@ -46,8 +47,8 @@ pub use environment::{Environment, Node, Python};
 pub use event::{EndReason, Event, RuntimeOrigin, WorkerRecord};
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
 pub use invocation::{
-    CpuTime, FailedInput, HttpRequestHead, InvocationHead, InvocationRecord, Outcome, Transfer,
-    TransferWay,
+    CpuTime, FailedInput, HttpRequestHead, InvocationHead, InvocationRecord, Outcome, SharedWorker,
+    Transfer, TransferWay,
 };
 pub use invokes::Invokes;
 pub use keep_alive::{Behaviour, KeepAlive, Rest};

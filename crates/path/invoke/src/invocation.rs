@@ -15,7 +15,7 @@ use pilot_model::ports::{
 };
 use pilot_model::{
     CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
-    StartKind, Timeline, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
+    SharedWorker, StartKind, Timeline, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools};
 use pilot_protocols::MemoryBudget;
@@ -91,6 +91,7 @@ pub(crate) struct Invocation {
     memory_bytes_max: Option<u64>,
     pub(crate) cpu: Option<CpuTime>,
     throttled: Option<Duration>,
+    shared: Option<SharedWorker>,
     /// The messages of a WebSocket.
     pub(crate) traffic: Option<Arc<TunnelTraffic>>,
     /// The rest of the request's body, until the end.
@@ -130,6 +131,7 @@ impl Invocation {
             memory_bytes_max: None,
             cpu: None,
             throttled: None,
+            shared: None,
             traffic: None,
             upload: None,
             calls: None,
@@ -272,6 +274,18 @@ impl Invocation {
         if let Some(spent) = lease.cpu() {
             *self.cpu.get_or_insert_default() += spent;
         }
+        if let Some(mut shared) = lease.shared() {
+            // Read twice at a timeout: the first reading has the CPU time.
+            let before = self.shared.and_then(|before| before.cpu);
+            shared.cpu = match (before, shared.cpu) {
+                (Some(mut before), Some(more)) => {
+                    before += more;
+                    Some(before)
+                }
+                (before, more) => before.or(more),
+            };
+            self.shared = Some(shared);
+        }
         if let Some(throttled) = lease.throttled() {
             *self.throttled.get_or_insert_default() += throttled;
         }
@@ -369,6 +383,7 @@ impl Invocation {
             memory_bytes_max: self.memory_bytes_max,
             cpu: self.cpu,
             throttled: self.throttled,
+            shared: self.shared,
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
             output: output.bytes,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{StartStamps, Worker};
-use pilot_model::{CpuTime, EndReason, Instant, StartKind};
+use pilot_model::{CpuTime, EndReason, Instant, SharedWorker, StartKind};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout_at;
 
@@ -30,6 +30,8 @@ pub(crate) struct PooledWorker {
     /// It was started or called since the last sample, so its memory may have changed.
     pub(crate) stirred: AtomicBool,
     streams: AtomicU32,
+    /// Exchanges that have begun and not ended.
+    exchanges: AtomicU32,
     /// Of a worker that rests between invocations.
     pub(crate) resting: Option<Resting>,
     /// Of a worker that is an HTTP server.
@@ -55,6 +57,7 @@ impl PooledWorker {
             peak: AtomicU64::new(0),
             stirred: AtomicBool::new(true),
             streams: AtomicU32::new(0),
+            exchanges: AtomicU32::new(0),
             resting,
             printing,
             cpu: Mutex::default(),
@@ -154,6 +157,8 @@ pub struct Lease {
     /// The exchange has begun, and its worker must not rest.
     awake: bool,
     thawed: Option<Instant>,
+    /// Its stream, and how many exchanges its worker had when it began, itself included.
+    begun: Option<(u32, u32)>,
 }
 
 impl Lease {
@@ -175,6 +180,7 @@ impl Lease {
             ending: Some(Ending::Unused),
             awake: false,
             thawed: None,
+            begun: None,
         }
     }
 
@@ -191,6 +197,10 @@ impl Lease {
                 .fetch_add(1, Ordering::Relaxed)
                 .wrapping_add(1);
             if stream != 0 {
+                if self.begun.is_none() {
+                    let others = self.pooled.exchanges.fetch_add(1, Ordering::Relaxed);
+                    self.begun = Some((stream, others.saturating_add(1)));
+                }
                 return stream;
             }
         }
@@ -268,6 +278,20 @@ impl Lease {
         alone.then(|| self.pooled.throttled())?
     }
 
+    /// What the exchange, which is about to end, shared its worker with. `None`: such workers serve one at a time.
+    #[must_use]
+    pub fn shared(&self) -> Option<SharedWorker> {
+        let several = self.pool.version().config.concurrency > 1;
+        let (stream, at_once) = self.begun.filter(|_| several)?;
+        let newest = self.pooled.streams.load(Ordering::Relaxed);
+        let at_end = self.pooled.exchanges.load(Ordering::Relaxed);
+        Some(SharedWorker {
+            at_once: at_once.max(at_end),
+            alone: at_once == 1 && newest == stream,
+            cpu: self.pooled.spent(),
+        })
+    }
+
     /// Publishes what the worker has printed so far, if it is an HTTP server. Returns the end of it, at most 4 KiB.
     #[must_use]
     pub fn flush_output(&self) -> Bytes {
@@ -287,6 +311,9 @@ impl Lease {
 
     fn end(&mut self, now: Instant, ending: Ending) {
         if self.ending.take().is_some() {
+            if self.begun.is_some() {
+                self.pooled.exchanges.fetch_sub(1, Ordering::Relaxed);
+            }
             if let (true, Some(resting)) = (self.awake, &self.pooled.resting) {
                 resting.end(&*self.pooled.worker);
             }

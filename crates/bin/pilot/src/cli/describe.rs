@@ -252,6 +252,7 @@ fn workers(description: &FunctionDescription) -> String {
         totals.cold,
         output::count(totals.errors, "error"),
     ) + &figures(description)
+        + &sharing(description)
         + &description
             .forecast
             .as_ref()
@@ -282,6 +283,24 @@ fn figures(description: &FunctionDescription) -> String {
         return String::new();
     }
     format!("  newest       {}\n", figures.join(", "))
+}
+
+/// A warning if sharing a worker makes invocations dearer.
+fn sharing(description: &FunctionDescription) -> String {
+    let config = &description.config;
+    let Some(penalty) = description.sharing.and_then(|seen| seen.penalty(config)) else {
+        return String::new();
+    };
+    format!(
+        "  {BAD}dear{BAD:#}         with {:.1} at once, a call takes {:.1} ms; alone it takes\n               {:.1} ms, {:.1} ms of it \
+         CPU. Billed by its time it costs\n               {:.1} times as much as with more workers: set concurrency = {}\n",
+        penalty.at_once,
+        penalty.shared_ms,
+        penalty.alone_ms,
+        penalty.cpu_ms,
+        penalty.times(),
+        penalty.concurrency,
+    )
 }
 
 /// The forecaster's target, and its reason. The policy has a line of its own.
@@ -368,6 +387,7 @@ mod tests {
                     .to_owned(),
             }),
             runtimes: None,
+            sharing: None,
         }
     }
 

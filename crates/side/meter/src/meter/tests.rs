@@ -74,6 +74,7 @@ fn invoked(name: &str, number: u32) -> Event {
             system: Duration::from_millis(10),
         }),
         throttled: None,
+        shared: None,
         transfers: Vec::new(),
         bytes_in: 3,
         bytes_out: 5,
