@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::cors::Cors;
+use crate::cpu_limit::CpuLimit;
 use crate::ids::FunctionName;
 use crate::initscript::InitscriptConfig;
 use crate::inputs::{InputConfig, Scheme};
 use crate::invokes::Invokes;
+use crate::keep_alive::KeepAlive;
 use crate::layer::Layer;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
@@ -79,6 +81,12 @@ pub struct FunctionConfig {
     /// A program that runs while a worker starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initscript: Option<InitscriptConfig>,
+    /// What an idle worker does.
+    #[serde(default, skip_serializing_if = "KeepAlive::is_default")]
+    pub keep_alive: KeepAlive,
+    /// How `cpu` is enforced.
+    #[serde(default, skip_serializing_if = "CpuLimit::is_default")]
+    pub cpu_limit: CpuLimit,
 }
 
 /// Stored configurations do not say it.

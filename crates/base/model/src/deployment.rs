@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::FunctionConfig;
 use crate::ids::{FunctionName, VersionId};
 use crate::invocation::InvocationSummary;
+use crate::sharing::Sharing;
 use crate::status::{ForecastStatus, PoolStatus, RuntimeStatus, Totals};
 
 /// A step of a deployment.
@@ -135,6 +136,9 @@ pub struct FunctionDescription {
     /// The runtimes that are kept for it; `None`: its workers are forked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtimes: Option<RuntimeStatus>,
+    /// What it costs that invocations share a worker. `None`: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
 }
 
 /// What a template reported when it was ready.

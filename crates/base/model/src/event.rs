@@ -67,8 +67,7 @@ pub struct WorkerRecord {
     pub reason: EndReason,
     /// From its first instruction to its end.
     pub lived: Duration,
-    /// CPU time of its main process, as last read: at its end, or, if it ended by itself, at the end of its last invocation.
-    /// `None`: it was never read.
+    /// CPU time of all its processes until it was told to end, or until it ended by itself. `None`: it was never read.
     pub cpu: Option<CpuTime>,
     /// The highest memory use of the samples, bytes. `None`: it ended before the first sample.
     pub memory_bytes_max: Option<u64>,

@@ -216,6 +216,18 @@ impl std::ops::AddAssign for CpuTime {
     }
 }
 
+/// A worker that can serve several invocations at once, as one of them saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedWorker {
+    /// Invocations of the worker when this one began, or when it ended, whichever are more; itself included.
+    pub at_once: u32,
+    /// The worker served nothing else meanwhile.
+    pub alone: bool,
+    /// CPU time of the worker since the end of whichever of its invocations ended before. It belongs to no single one, but adds up to
+    /// what the worker used.
+    pub cpu: Option<CpuTime>,
+}
+
 /// One ended invocation.
 #[derive(Debug, Clone)]
 pub struct InvocationRecord {
@@ -237,6 +249,10 @@ pub struct InvocationRecord {
     /// worker includes the start, and the invocations add up to what the worker used. `None`: it cannot be measured, or the
     /// worker serves several invocations at once.
     pub cpu: Option<CpuTime>,
+    /// How long its worker waited for the next period of its CPU limit, added up over the CPUs. `None`: as `cpu`.
+    pub throttled: Option<Duration>,
+    /// If its worker can serve several invocations at once.
+    pub shared: Option<SharedWorker>,
     /// The inputs that were fetched for it.
     pub transfers: Vec<Transfer>,
     /// Request and response bodies, bytes.

@@ -11,6 +11,7 @@ mod choices;
 pub mod config;
 pub mod cors;
 pub mod cost;
+pub mod cpu_limit;
 pub mod deployment;
 mod environment;
 pub mod event;
@@ -21,6 +22,7 @@ pub mod initscript;
 pub mod inputs;
 pub mod invocation;
 pub mod invokes;
+pub mod keep_alive;
 pub mod layer;
 pub mod log_line;
 pub mod manifest;
@@ -32,6 +34,7 @@ pub mod runtime_key;
 mod seconds;
 pub mod secret;
 pub mod seldom;
+pub mod sharing;
 pub mod size;
 pub mod spec;
 pub mod status;
@@ -40,14 +43,16 @@ pub mod version;
 
 pub use choices::{Contract, Interface, Network, Reuse, RootAccess, TemplateMode};
 pub use config::{FunctionConfig, ScaleConfig};
+pub use cpu_limit::{CpuLimit, Enforcement};
 pub use environment::{Environment, Node, Python};
 pub use event::{EndReason, Event, RuntimeOrigin, WorkerRecord};
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
 pub use invocation::{
-    CpuTime, FailedInput, HttpRequestHead, InvocationHead, InvocationRecord, Outcome, Transfer,
-    TransferWay,
+    CpuTime, FailedInput, HttpRequestHead, InvocationHead, InvocationRecord, Outcome, SharedWorker,
+    Transfer, TransferWay,
 };
 pub use invokes::Invokes;
+pub use keep_alive::{Behaviour, KeepAlive, Rest};
 pub use layer::{Layer, LayerId, MergedLayers};
 pub use policy::Policy;
 pub use ports::BoxFuture;

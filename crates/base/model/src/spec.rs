@@ -10,10 +10,12 @@ use crate::checks::{check_owner, check_variable, in_range, one_of};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
+use crate::cpu_limit::CpuLimitSpec;
 use crate::ids::FunctionName;
 use crate::initscript::{self, InitscriptSpec};
 use crate::inputs::{self, InputSpec};
 use crate::invokes;
+use crate::keep_alive::{self, KeepAliveSpec};
 use crate::layer::{self, Layer};
 use crate::policy::{Policy, PolicySpec};
 use crate::runtime::Runtime;
@@ -114,6 +116,12 @@ pub struct FunctionSpec {
     /// A program that runs while the worker starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initscript: Option<InitscriptSpec>,
+    /// What an idle worker does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_alive: Option<KeepAliveSpec>,
+    /// How `cpu` is enforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_limit: Option<CpuLimitSpec>,
     /// It may only invoke functions of its owner. The control API knows it; a request cannot say it.
     #[serde(skip)]
     pub invokes_own_only: bool,
@@ -220,12 +228,30 @@ impl FunctionSpec {
         let initscript = initscript::check(self.initscript.as_ref(), is_plain)
             .map_err(|problem| fail("initscript", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
+        let around = keep_alive::Around {
+            runtime: &runtime,
+            template,
+            reuse,
+            scale: &scale,
+            idle_given: self
+                .scale
+                .as_ref()
+                .is_some_and(|scale| scale.idle_s.is_some()),
+        };
+        let keep_alive = self.keep_alive.clone().unwrap_or_default().check(around);
+        let keep_alive = keep_alive.map_err(|(key, problem)| fail(key, problem))?;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "in_range bounds cpu to 0.01..=1024"
         )]
         let cpu_milli = (cpu * 1000.0).round() as u32;
+        let cpu_limit = self
+            .cpu_limit
+            .clone()
+            .unwrap_or_default()
+            .check(&runtime, cpu_milli);
+        let cpu_limit = cpu_limit.map_err(|(key, problem)| fail(key, problem))?;
         Ok(FunctionConfig {
             name: name.clone(),
             runtime,
@@ -247,6 +273,8 @@ impl FunctionSpec {
             inputs,
             inputs_by_request,
             drop_ins: self.drop_ins.unwrap_or(true),
+            keep_alive,
+            cpu_limit,
             invokes,
             initscript,
         })

@@ -23,6 +23,9 @@ pub struct PoolStatus {
     pub starting: u32,
     /// Free.
     pub idle: u32,
+    /// Of the free ones, those that are frozen or throttled.
+    #[serde(default)]
+    pub frozen: u32,
     /// Serving.
     pub busy: u32,
     /// Requests in the queue.

@@ -99,6 +99,9 @@ pub struct Timeline {
     pub sandboxed: Option<Instant>,
     /// The handler is imported and the hooks have run, or the start has failed.
     pub initialised: Option<Instant>,
+    /// Its worker was frozen or throttled, and may run again. `None`: it did not rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thawed: Option<Instant>,
     /// The payload and the inputs were complete. `None`: they were complete when the invocation was admitted.
     #[serde(default)]
     pub inputs_ready: Option<Instant>,
@@ -124,6 +127,7 @@ impl Timeline {
             forked: None,
             sandboxed: None,
             initialised: None,
+            thawed: None,
             inputs_ready: None,
             started: None,
             first_byte: None,
@@ -142,6 +146,7 @@ impl Timeline {
             ("admit", self.admitted),
             ("inputs", inputs_first),
             ("lease", self.leased),
+            ("thaw", self.thawed),
             (self.origin.phase(), self.forked),
             ("sandbox", self.sandboxed),
             ("init", self.initialised),

@@ -11,6 +11,7 @@ mod passed;
 mod ready;
 mod site;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use pilot_model::ports::{
     Answer, Call, INPUTS_MAX, Part, PassedInputs, PassedRequest, PassedResponse, StartError,
     StartStamps, StreamedBody, Worker, WorkerFault, WorkerMemory,
 };
-use pilot_model::{BoxFuture, CpuTime, Instant, WorkerId};
+use pilot_model::{BoxFuture, CpuTime, Instant, Rest, WorkerId};
 use tokio::task::JoinSet;
 
 use self::passed::PassedBody;
@@ -206,12 +207,36 @@ impl Worker for HttpWorker {
         self.site.life.memory()
     }
 
+    fn rest(&self, how: Rest) -> io::Result<()> {
+        self.site.life.rest(how)
+    }
+
+    fn wake(&self) -> io::Result<()> {
+        self.site.life.wake()
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        self.site.life.reclaim()
+    }
+
+    fn engage(&self) {
+        self.site.life.engage();
+    }
+
+    fn disengage(&self) {
+        self.site.life.disengage();
+    }
+
     fn memory_peak(&self) -> Option<u64> {
         self.site.life.memory_peak()
     }
 
     fn cpu(&self) -> Option<CpuTime> {
         self.site.life.cpu()
+    }
+
+    fn throttled(&self) -> Option<Duration> {
+        self.site.life.throttled()
     }
 }
 

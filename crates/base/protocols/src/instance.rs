@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::ports::{Input, MemoryShortage, WorkerMemory};
-use pilot_model::{BoxFuture, CpuTime};
+use pilot_model::{BoxFuture, CpuTime, Rest};
 use tokio::net::TcpStream;
 
 use crate::OwnProcesses;
@@ -38,6 +38,37 @@ pub trait Instance: Send + Sync + Debug {
     /// Memory in use and its peak. Too slow for the path of an invocation.
     fn memory(&self) -> WorkerMemory;
 
+    /// See [`Worker::rest`](pilot_model::ports::Worker::rest).
+    ///
+    /// # Errors
+    /// As there.
+    fn rest(&self, how: Rest) -> io::Result<()> {
+        let _ = how;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// See [`Worker::wake`](pilot_model::ports::Worker::wake).
+    ///
+    /// # Errors
+    /// As there.
+    fn wake(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// See [`Worker::reclaim`](pilot_model::ports::Worker::reclaim).
+    ///
+    /// # Errors
+    /// As there.
+    fn reclaim(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// See [`Worker::engage`](pilot_model::ports::Worker::engage).
+    fn engage(&self) {}
+
+    /// See [`Worker::disengage`](pilot_model::ports::Worker::disengage).
+    fn disengage(&self) {}
+
     /// See [`Worker::memory_peak`](pilot_model::ports::Worker::memory_peak).
     fn memory_peak(&self) -> Option<u64> {
         None
@@ -45,6 +76,11 @@ pub trait Instance: Send + Sync + Debug {
 
     /// See [`Worker::cpu`](pilot_model::ports::Worker::cpu).
     fn cpu(&self) -> Option<CpuTime> {
+        None
+    }
+
+    /// See [`Worker::throttled`](pilot_model::ports::Worker::throttled).
+    fn throttled(&self) -> Option<Duration> {
         None
     }
 

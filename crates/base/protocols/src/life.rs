@@ -1,12 +1,13 @@
 //! The lifetime of a worker's instance: whether it still runs, how it ended, and that it is released exactly once.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::ports::{Input, WorkerFault, WorkerMemory};
-use pilot_model::{BoxFuture, CpuTime};
+use pilot_model::{BoxFuture, CpuTime, Rest};
 use tokio::sync::SetOnce;
 use tokio::time::timeout;
 
@@ -119,8 +120,32 @@ impl Life {
         self.instance.memory_peak()
     }
 
+    pub(crate) fn rest(&self, how: Rest) -> io::Result<()> {
+        self.instance.rest(how)
+    }
+
+    pub(crate) fn wake(&self) -> io::Result<()> {
+        self.instance.wake()
+    }
+
+    pub(crate) fn reclaim(&self) -> io::Result<()> {
+        self.instance.reclaim()
+    }
+
+    pub(crate) fn engage(&self) {
+        self.instance.engage();
+    }
+
+    pub(crate) fn disengage(&self) {
+        self.instance.disengage();
+    }
+
     pub(crate) fn cpu(&self) -> Option<CpuTime> {
         self.instance.cpu()
+    }
+
+    pub(crate) fn throttled(&self) -> Option<Duration> {
+        self.instance.throttled()
     }
 
     /// The fault of a worker that has ended.

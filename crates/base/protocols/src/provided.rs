@@ -29,6 +29,7 @@ mod times;
 mod worksite;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -39,7 +40,7 @@ use pilot_model::ports::{
     Answer, Call, Done, INPUTS_MAX, Part, StartError, StartStamps, Worker, WorkerFault,
     WorkerMemory,
 };
-use pilot_model::{BoxFuture, CpuTime, Instant, WorkerId};
+use pilot_model::{BoxFuture, CpuTime, Instant, Rest, WorkerId};
 use pilot_sys::clock::monotonic_ns;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -359,12 +360,36 @@ impl Worker for ProvidedWorker {
         self.site.life.memory()
     }
 
+    fn rest(&self, how: Rest) -> io::Result<()> {
+        self.site.life.rest(how)
+    }
+
+    fn wake(&self) -> io::Result<()> {
+        self.site.life.wake()
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        self.site.life.reclaim()
+    }
+
+    fn engage(&self) {
+        self.site.life.engage();
+    }
+
+    fn disengage(&self) {
+        self.site.life.disengage();
+    }
+
     fn memory_peak(&self) -> Option<u64> {
         self.site.life.memory_peak()
     }
 
     fn cpu(&self) -> Option<CpuTime> {
         self.site.life.cpu()
+    }
+
+    fn throttled(&self) -> Option<Duration> {
+        self.site.life.throttled()
     }
 }
 

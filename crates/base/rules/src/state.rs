@@ -12,6 +12,7 @@ mod estimate;
 mod idle;
 mod keeping;
 mod lease_ages;
+mod resting;
 mod sizing;
 mod starts;
 #[cfg(test)]
@@ -27,6 +28,8 @@ use estimate::StartTimes;
 pub use estimate::{Mean, backoff};
 use idle::IdleList;
 use lease_ages::LeaseAges;
+use resting::Rested;
+pub use resting::{RestStage, RestTimes};
 pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, WaiterId};
 
 /// After an eviction under memory pressure, no worker is started ahead of demand for this long.
@@ -42,6 +45,8 @@ pub struct PoolState<W, Q> {
     free: Vec<Key>,
     /// Workers that are up and have no lease.
     idlers: IdleList,
+    /// Which of them rest.
+    rested: Rested,
     /// Requests that wait, and announced ones, in the order in which they came.
     queue: VecDeque<Waiter<Q>>,
     /// Requests of the queue that are announced and have not come yet.
@@ -170,6 +175,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             vacant: Vec::new(),
             free: Vec::new(),
             idlers: IdleList::default(),
+            rested: Rested::default(),
             queue: VecDeque::new(),
             announced: 0,
             next_waiter: 0,
@@ -490,6 +496,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.order_starts(now, None, actions);
         self.refill(now, actions);
         self.reap(now, actions);
+        self.rest(now, actions);
     }
 
     /// When [`PoolState::tick`] is to be called next. Far in the future: not before another event.

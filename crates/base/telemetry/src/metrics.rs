@@ -463,10 +463,11 @@ fn with(labels: &Labels, key: &'static str, value: &'static str) -> Labels {
     labels
 }
 
-fn states(status: &PoolStatus) -> [(&'static str, u32); 3] {
+fn states(status: &PoolStatus) -> [(&'static str, u32); 4] {
     [
         ("starting", status.starting),
-        ("idle", status.idle),
+        ("idle", status.idle.saturating_sub(status.frozen)),
+        ("frozen", status.frozen),
         ("busy", status.busy),
     ]
 }
@@ -511,9 +512,9 @@ const TRIGGER: &str = "http";
 const CAUSE_OWN: &str = "own";
 const CAUSE_SHARED: &str = "shared";
 /// The names of [`pilot_model::Timeline::phases`].
-const PHASES: [&str; 11] = [
-    "admit", "inputs", "lease", "fork", "exec", "runtime", "sandbox", "init", "start", "handler",
-    "answer",
+const PHASES: [&str; 12] = [
+    "admit", "inputs", "lease", "thaw", "fork", "exec", "runtime", "sandbox", "init", "start",
+    "handler", "answer",
 ];
 const TEMPLATE_LEVELS: [&str; 4] = ["interpreter", "environment", "function", "prewarmed"];
 const ERROR_OUTCOMES: [Outcome; 7] = [

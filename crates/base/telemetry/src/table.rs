@@ -73,11 +73,11 @@ table! {
     WORKER_LIFETIME: Counter "pilot_worker_lifetime_seconds_total" ["faas_name"]
         "Lifetimes of the workers that ended, added up.",
     WORKER_CPU: Counter "pilot_worker_cpu_seconds_total" ["faas_name", "mode"]
-        "CPU time of the workers that ended, without the processes that they started; mode is user or system.",
+        "CPU time of the workers that ended, with the processes that they started; mode is user or system.",
     WORKER_MEMORY_PEAK: Histogram "pilot_worker_memory_peak_bytes" ["faas_name"]
         "Most memory that a worker was seen to use before it ended.",
     WORKERS: Gauge "pilot_workers" ["faas_name", "state"]
-        "Workers by state: starting, idle, busy.",
+        "Workers by state: starting, idle, frozen (or throttled), busy.",
     QUEUE_LENGTH: Gauge "pilot_queue_length" ["faas_name"]
         "Requests that wait for a worker.",
     WORKER_MEMORY: Gauge "pilot_worker_memory_bytes" ["faas_name"]

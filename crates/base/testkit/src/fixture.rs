@@ -10,9 +10,9 @@ use bytes::Bytes;
 use pilot_model::ports::Call;
 use pilot_model::runtime::python::PythonRuntime;
 use pilot_model::{
-    Environment, EnvironmentId, FunctionConfig, FunctionName, HttpRequestHead, Interface,
-    InvocationHead, InvocationId, Invokes, Network, Policy, Python, Reuse, Runtime, ScaleConfig,
-    TemplateMode, Version, VersionId,
+    CpuLimit, Environment, EnvironmentId, FunctionConfig, FunctionName, HttpRequestHead, Interface,
+    InvocationHead, InvocationId, Invokes, KeepAlive, Network, Policy, Python, Reuse, Runtime,
+    ScaleConfig, TemplateMode, Version, VersionId,
 };
 
 /// A call with its own request id, for a worker that is called directly.
@@ -86,6 +86,8 @@ pub fn config(name: &str) -> FunctionConfig {
         inputs_by_request: false,
         drop_ins: true,
         initscript: None,
+        keep_alive: KeepAlive::default(),
+        cpu_limit: CpuLimit::default(),
         invokes: Invokes::default(),
     }
 }

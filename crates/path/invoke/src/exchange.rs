@@ -43,6 +43,7 @@ pub(crate) async fn exchange(
     let config = &request.version.config;
     let patience = config.timeout;
     let stream = lease.begin();
+    invocation.timeline.thawed = lease.thawed();
     if config.interface == Interface::Http {
         lease.outlives_exchange();
         invocation.begins();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
@@ -14,7 +15,7 @@ use pilot_model::ports::{
 };
 use pilot_model::{
     CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
-    StartKind, Timeline, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
+    SharedWorker, StartKind, Timeline, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools};
 use pilot_protocols::MemoryBudget;
@@ -91,6 +92,8 @@ pub(crate) struct Invocation {
     worker: Option<WorkerId>,
     memory_bytes_max: Option<u64>,
     pub(crate) cpu: Option<CpuTime>,
+    throttled: Option<Duration>,
+    shared: Option<SharedWorker>,
     /// The messages of a WebSocket.
     pub(crate) traffic: Option<Arc<TunnelTraffic>>,
     /// The rest of the request's body, until the end.
@@ -131,6 +134,8 @@ impl Invocation {
             worker: None,
             memory_bytes_max: None,
             cpu: None,
+            throttled: None,
+            shared: None,
             traffic: None,
             upload: None,
             calls: None,
@@ -274,6 +279,21 @@ impl Invocation {
         if let Some(spent) = lease.cpu() {
             *self.cpu.get_or_insert_default() += spent;
         }
+        if let Some(mut shared) = lease.shared() {
+            // Read twice at a timeout: the first reading has the CPU time.
+            let before = self.shared.and_then(|before| before.cpu);
+            shared.cpu = match (before, shared.cpu) {
+                (Some(mut before), Some(more)) => {
+                    before += more;
+                    Some(before)
+                }
+                (before, more) => before.or(more),
+            };
+            self.shared = Some(shared);
+        }
+        if let Some(throttled) = lease.throttled() {
+            *self.throttled.get_or_insert_default() += throttled;
+        }
     }
 
     /// The exchange with an HTTP server begins. What it prints is published from here on.
@@ -290,12 +310,21 @@ impl Invocation {
 
     /// Takes the worker's stamps. They come from the function's own process, so the order is enforced.
     pub(crate) fn done(&mut self, done: &Done, now: Instant) {
-        let before = self.timeline.initialised.or(self.timeline.leased);
-        let before = before.unwrap_or(self.timeline.received).min(now);
+        let before = self.ready().min(now);
         let started = done.started.clamp(before, now);
         self.timeline.started = Some(started);
         self.timeline.returned = Some(done.returned.clamp(started, now));
         self.timeline.first_byte = Some(done.first_byte.clamp(started, now));
+    }
+
+    /// When its worker was there and awake, as far as known.
+    fn ready(&self) -> Instant {
+        let timeline = &self.timeline;
+        let ready = timeline
+            .initialised
+            .or(timeline.leased)
+            .max(timeline.thawed);
+        ready.unwrap_or(timeline.received)
     }
 
     /// The worker gets the request: its handler runs from here on, unless the worker tells more exactly. Returns the time, on the clock of
@@ -310,8 +339,7 @@ impl Invocation {
         let Some(called) = self.called.filter(|_| self.timeline.returned.is_none()) else {
             return;
         };
-        let before = self.timeline.initialised.or(self.timeline.leased);
-        let before = before.unwrap_or(self.timeline.received).min(now);
+        let before = self.ready().min(now);
         let ran = u64::try_from(called.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let started = Instant(now.0.saturating_sub(ran)).clamp(before, now);
         self.timeline.started.get_or_insert(started);
@@ -363,6 +391,8 @@ impl Invocation {
             transfers: self.transfers.clone(),
             memory_bytes_max: self.memory_bytes_max,
             cpu: self.cpu,
+            throttled: self.throttled,
+            shared: self.shared,
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
             output: output.bytes,

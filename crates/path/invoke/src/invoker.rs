@@ -303,6 +303,7 @@ impl Platform for Invoker {
             PoolStatus {
                 starting: sum.starting + status.starting,
                 idle: sum.idle + status.idle,
+                frozen: sum.frozen + status.frozen,
                 busy: sum.busy + status.busy,
                 waiting: sum.waiting + status.waiting,
                 memory_bytes: sum.memory_bytes + status.memory_bytes,

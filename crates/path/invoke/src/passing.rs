@@ -40,10 +40,11 @@ pub use tunnel::{Tunnel, TunnelEnd, TunnelTraffic};
 /// [`InvokeError::UploadBroken`]: the request's body broke off before there was a response.
 pub(crate) async fn pass(
     request: PassedRequest,
-    invocation: Invocation,
+    mut invocation: Invocation,
     mut lease: Lease,
 ) -> Result<Response, InvokeError> {
     lease.begin();
+    invocation.timeline.thawed = lease.thawed();
     let patience = invocation.version.config.timeout;
     let wants_no_body = *request.method() == Method::HEAD;
     let wants_upgrade = request.headers().contains_key(UPGRADE);

@@ -10,12 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{StartStamps, Worker};
-use pilot_model::{CpuTime, EndReason, Instant, StartKind};
+use pilot_model::{CpuTime, EndReason, Instant, SharedWorker, StartKind};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout_at;
 
 use crate::pool::{Pool, Refusal};
 use crate::printing::Printing;
+use crate::resting::Resting;
 use pilot_rules::{Ending, Key, WaiterId};
 
 /// A worker with what the pool notes about it.
@@ -29,10 +30,16 @@ pub(crate) struct PooledWorker {
     /// It was started or called since the last sample, so its memory may have changed.
     pub(crate) stirred: AtomicBool,
     streams: AtomicU32,
+    /// Exchanges that have begun and not ended.
+    exchanges: AtomicU32,
+    /// Of a worker that rests between invocations.
+    pub(crate) resting: Option<Resting>,
     /// Of a worker that is an HTTP server.
     pub(crate) printing: Option<Printing>,
     /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,
+    /// The same of the time for which it was throttled.
+    throttled: Mutex<Duration>,
     /// Its place among the workers of all versions.
     _place: OwnedSemaphorePermit,
 }
@@ -40,6 +47,7 @@ pub(crate) struct PooledWorker {
 impl PooledWorker {
     pub(crate) fn new(
         worker: Arc<dyn Worker>,
+        resting: Option<Resting>,
         printing: Option<Printing>,
         place: OwnedSemaphorePermit,
     ) -> Self {
@@ -49,9 +57,45 @@ impl PooledWorker {
             peak: AtomicU64::new(0),
             stirred: AtomicBool::new(true),
             streams: AtomicU32::new(0),
+            exchanges: AtomicU32::new(0),
+            resting,
             printing,
             cpu: Mutex::default(),
+            throttled: Mutex::default(),
             _place: place,
+        }
+    }
+
+    /// Lets the worker rest, unless it serves.
+    pub(crate) fn rest(&self) {
+        if let Some(resting) = &self.resting {
+            resting.rest(&*self.worker);
+        }
+    }
+
+    /// The worker is ended, and must be awake for that: it never rests again.
+    pub(crate) fn wake_for_good(&self) {
+        if let Some(resting) = &self.resting {
+            // A worker that cannot be woken is killed in the end.
+            let _ = resting.begin(&*self.worker);
+        }
+    }
+
+    pub(crate) fn rests(&self) -> bool {
+        self.resting.as_ref().is_some_and(Resting::is_on)
+    }
+
+    /// Reclaims the memory of a worker that rests.
+    pub(crate) fn reclaim(&self) {
+        if !self.rests() {
+            return;
+        }
+        match self.worker.reclaim() {
+            // The next sample shows it.
+            Ok(()) => self.stirred.store(true, Ordering::Relaxed),
+            Err(error) => {
+                tracing::debug!(%error, "the memory of a frozen worker was not reclaimed")
+            }
         }
     }
 
@@ -69,6 +113,15 @@ impl PooledWorker {
         let spent = now.since(*before);
         *before += spent;
         Some(spent)
+    }
+
+    /// Time for which the worker was throttled since the last call, or since its start.
+    fn throttled(&self) -> Option<Duration> {
+        let now = self.worker.throttled()?;
+        let mut before = self.throttled.lock();
+        let since = now.saturating_sub(*before);
+        *before += since;
+        Some(since)
     }
 
     /// All CPU time of the worker, as last read.
@@ -101,6 +154,11 @@ pub struct Lease {
     kind: StartKind,
     fresh: bool,
     ending: Option<Ending>,
+    /// The exchange has begun, and its worker must not rest.
+    awake: bool,
+    thawed: Option<Instant>,
+    /// Its stream, and how many exchanges its worker had when it began, itself included.
+    begun: Option<(u32, u32)>,
 }
 
 impl Lease {
@@ -120,12 +178,17 @@ impl Lease {
             kind,
             fresh,
             ending: Some(Ending::Unused),
+            awake: false,
+            thawed: None,
+            begun: None,
         }
     }
 
-    /// Begins the exchange: from here on, dropping the lease ends the worker. Returns the stream's number.
+    /// Begins the exchange: from here on, dropping the lease ends the worker. Wakes the worker if it rests. Returns the stream's
+    /// number.
     pub fn begin(&mut self) -> u32 {
         self.ending = Some(Ending::Lost(EndReason::Cancelled));
+        self.wake();
         self.pooled.stirred.store(true, Ordering::Relaxed);
         loop {
             let stream = self
@@ -134,9 +197,35 @@ impl Lease {
                 .fetch_add(1, Ordering::Relaxed)
                 .wrapping_add(1);
             if stream != 0 {
+                if self.begun.is_none() {
+                    let others = self.pooled.exchanges.fetch_add(1, Ordering::Relaxed);
+                    self.begun = Some((stream, others.saturating_add(1)));
+                }
                 return stream;
             }
         }
+    }
+
+    fn wake(&mut self) {
+        let Some(resting) = self.pooled.resting.as_ref().filter(|_| !self.awake) else {
+            return;
+        };
+        self.awake = true;
+        match resting.begin(&*self.pooled.worker) {
+            Ok(false) => {}
+            Ok(true) => self.thawed = Some(self.pool.now()),
+            Err(error) => {
+                // The exchange fails at once, and not at its timeout.
+                tracing::warn!(%error, "a worker cannot be woken, and is killed");
+                self.pooled.worker.kill();
+            }
+        }
+    }
+
+    /// When the worker was woken for the exchange. `None`: it did not rest.
+    #[must_use]
+    pub fn thawed(&self) -> Option<Instant> {
+        self.thawed
     }
 
     /// The worker itself notices when the exchange is abandoned, and can still be used: dropping the lease gives it back.
@@ -182,6 +271,27 @@ impl Lease {
         alone.then(|| self.pooled.spent())?
     }
 
+    /// How long the worker was throttled in the exchange. `None`: as [`Lease::cpu`].
+    #[must_use]
+    pub fn throttled(&self) -> Option<Duration> {
+        let alone = self.pool.version().config.concurrency == 1;
+        alone.then(|| self.pooled.throttled())?
+    }
+
+    /// What the exchange, which is about to end, shared its worker with. `None`: such workers serve one at a time.
+    #[must_use]
+    pub fn shared(&self) -> Option<SharedWorker> {
+        let several = self.pool.version().config.concurrency > 1;
+        let (stream, at_once) = self.begun.filter(|_| several)?;
+        let newest = self.pooled.streams.load(Ordering::Relaxed);
+        let at_end = self.pooled.exchanges.load(Ordering::Relaxed);
+        Some(SharedWorker {
+            at_once: at_once.max(at_end),
+            alone: at_once == 1 && newest == stream,
+            cpu: self.pooled.spent(),
+        })
+    }
+
     /// Publishes what the worker has printed so far, if it is an HTTP server. Returns the end of it, at most 4 KiB.
     #[must_use]
     pub fn flush_output(&self) -> Bytes {
@@ -201,6 +311,12 @@ impl Lease {
 
     fn end(&mut self, now: Instant, ending: Ending) {
         if self.ending.take().is_some() {
+            if self.begun.is_some() {
+                self.pooled.exchanges.fetch_sub(1, Ordering::Relaxed);
+            }
+            if let (true, Some(resting)) = (self.awake, &self.pooled.resting) {
+                resting.end(&*self.pooled.worker);
+            }
             self.pool.release(now, self.key, self.since, ending);
         }
     }

@@ -16,6 +16,7 @@ mod memory;
 mod pool;
 mod pools;
 mod printing;
+mod resting;
 mod tasks;
 
 pub use engine_table::EngineTable;

@@ -21,6 +21,7 @@ use crate::forecasting::Forecast;
 use crate::lease::{Announcement, Lease, PooledWorker, WaitingRequest};
 use crate::pools::{BackgroundJob, PoolsInner};
 use crate::printing::Printing;
+use crate::resting::Resting;
 use pilot_rules::{Action, Arrival, Ending, Key, PoolState, Settings, StartFault, WaiterId};
 
 type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
@@ -265,6 +266,7 @@ impl Pool {
         PoolStatus {
             starting: counts.starting,
             idle: counts.idle,
+            frozen: count(state.workers().filter(|pooled| pooled.rests())),
             busy: counts.busy,
             waiting: counts.waiting,
             memory_bytes: state
@@ -427,7 +429,8 @@ impl Pool {
                 Arc::clone(clock),
             )
         });
-        let pooled = PooledWorker::new(started.worker, printing, started.place);
+        let resting = Resting::new(&self.version.config);
+        let pooled = PooledWorker::new(started.worker, resting, printing, started.place);
         let pooled = Arc::new(pooled);
         if is_server {
             let followed = Arc::clone(&pooled);
@@ -482,6 +485,10 @@ impl Pool {
                     let refusal = error.cloned().map_or(Refusal::Closed, Refusal::Start);
                     let _ = waiter.send(Err(refusal));
                 }
+                Action::Rest(pooled, stage) => {
+                    self.shared
+                        .in_background(BackgroundJob::Rest(pooled, stage));
+                }
                 Action::Retire(pooled, reason) => {
                     self.shared
                         .sink
@@ -522,6 +529,10 @@ impl Pool {
             order.pool.started(order.key, result);
         });
     }
+}
+
+fn count<T>(all: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(all.count()).unwrap_or(u32::MAX)
 }
 
 /// A new worker, and its place among all workers.

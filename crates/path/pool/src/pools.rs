@@ -16,7 +16,7 @@ use crate::lease::PooledWorker;
 use crate::memory;
 use crate::pool::Pool;
 use crate::tasks::Tasks;
-use pilot_rules::Key;
+use pilot_rules::{Key, RestStage};
 
 /// Bounds of all pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +72,8 @@ pub(crate) struct PoolsInner {
 pub(crate) enum BackgroundJob {
     /// End a worker, in the way that fits the reason.
     End(Arc<PooledWorker>, EndReason),
+    /// Let an idle worker rest.
+    Rest(Arc<PooledWorker>, RestStage),
     /// Drop a version's template.
     Forget(Arc<Version>),
     /// The task of a start was ended.
@@ -255,14 +257,23 @@ async fn run_background_jobs(
         match job {
             BackgroundJob::End(pooled, reason) => match reason {
                 EndReason::Idle | EndReason::Once | EndReason::Retired | EndReason::Scaled => {
+                    pooled.wake_for_good();
                     pooled.worker.retire();
                 }
-                EndReason::Pressure => pooled.worker.discard(),
+                EndReason::Pressure => {
+                    pooled.wake_for_good();
+                    pooled.worker.discard();
+                }
                 // It may be in the middle of an invocation.
                 EndReason::Cancelled | EndReason::Crash | EndReason::Timeout => {
                     pooled.worker.kill()
                 }
             },
+            BackgroundJob::Rest(pooled, RestStage::Rest) => pooled.rest(),
+            BackgroundJob::Rest(pooled, RestStage::Reclaim) => {
+                // Takes as long as the disk; nobody waits for it.
+                drop(tokio::task::spawn_blocking(move || pooled.reclaim()));
+            }
             BackgroundJob::Forget(version) => {
                 if let Some(shared) = shared.upgrade() {
                     shared.engine.forget(&version);

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use self::disk::DiskWatch;
 use self::place::Place;
 use self::proxy::{Proxy, UpstreamProxy};
-use crate::cgroup::{Branch, Limits};
+use crate::cgroup::{Branch, CPU_PERIOD_US, Limits};
 use crate::isolation::UserNamespace;
 use crate::machine::Machine;
 use crate::rootfs::RootSpec;
@@ -98,7 +98,9 @@ impl Inner {
                 &Limits {
                     memory_bytes: self.limits.memory_bytes,
                     cpu_milli: u32::try_from(cpus).unwrap_or(1) * 1000,
+                    cpu_period_us: CPU_PERIOD_US,
                     pids: self.limits.pids,
+                    freezable: false,
                 },
             )
             .map_err(|error| failed("make a cgroup", error))?;

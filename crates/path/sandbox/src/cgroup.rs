@@ -15,6 +15,9 @@
 //! A process joins by writing `0` to the group's join files, which the daemon has opened. The kernel checks the rights of the
 //! opener (cgroup_attach_permissions() in kernel/cgroup/cgroup.c), so the process needs none.
 
+mod cpu;
+mod freezer;
+mod rest;
 mod total;
 mod v1;
 mod v2;
@@ -25,10 +28,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::ports::MemoryShortage;
+use pilot_model::{CpuTime, Rest};
 
+use self::cpu::Counters;
 use crate::daemon_id::DaemonId;
 
 pub use self::total::{Around, TotalLimits};
@@ -40,12 +46,16 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Thousandths of a CPU.
     pub cpu_milli: u32,
+    /// Period of the CPU quota, µs (cpu.cfs_period_us, cpu.max).
+    pub cpu_period_us: u64,
     /// Processes and threads.
     pub pids: u32,
+    /// Whether its processes can be frozen, if the machine can.
+    pub freezable: bool,
 }
 
-/// Period of the CPU quota, µs (cpu.cfs_period_us, cpu.max).
-const CPU_PERIOD_US: u64 = 100_000;
+/// The kernel's default period of a CPU quota, µs.
+pub(crate) const CPU_PERIOD_US: u64 = 100_000;
 
 /// The CPU weight of all groups of a daemon together, relative to one ordinary process: one per CPU. With the default, all
 /// functions together would weigh as much as one process, and a busy machine would delay workers by milliseconds. (Kubernetes
@@ -59,7 +69,7 @@ const CPU_QUOTA_US_MIN: u64 = 1_000;
 
 impl Limits {
     fn cpu_quota_us(&self) -> u64 {
-        (u64::from(self.cpu_milli) * CPU_PERIOD_US / 1_000).max(CPU_QUOTA_US_MIN)
+        (u64::from(self.cpu_milli) * self.cpu_period_us / 1_000).max(CPU_QUOTA_US_MIN)
     }
 }
 
@@ -163,6 +173,15 @@ impl Hierarchy {
         }
     }
 
+    /// Whether groups can be frozen.
+    #[must_use]
+    pub fn freezes(&self) -> bool {
+        match &self.inner.layout {
+            Layout::V1(folders) => folders.freezes(),
+            Layout::V2(_) => true,
+        }
+    }
+
     /// The folder for containers, from the root of the hierarchy that limits memory. It has the limits of everything below the
     /// daemon.
     #[must_use]
@@ -189,6 +208,9 @@ impl Hierarchy {
                 hierarchy: self.clone(),
                 branch,
                 files,
+                limits: Mutex::new(*limits),
+                before: Mutex::default(),
+                rested: Mutex::new(None),
             }),
             Err(error) => {
                 for base in self.inner.layout.folders() {
@@ -325,6 +347,12 @@ pub struct Cgroup {
     hierarchy: Hierarchy,
     branch: Branch,
     files: Files,
+    /// As last set.
+    limits: Mutex<Limits>,
+    /// What was counted when this use of the group began: CPU time, and time for which it was throttled.
+    before: Mutex<(CpuTime, Duration)>,
+    /// How its processes rest. Taken before `limits`.
+    rested: Mutex<Option<Rest>>,
 }
 
 /// The paths and files of a group that are used repeatedly.
@@ -344,6 +372,9 @@ struct Files {
     oom: PathBuf,
     /// How to tell whose limit was reached.
     own_limit: OwnLimit,
+    counters: Counters,
+    /// `cgroup.freeze`. `None`: it cannot be frozen.
+    freeze: Option<File>,
 }
 
 /// How a group shows that it has reached its own memory limit, and not a group around it or the machine.
@@ -424,17 +455,23 @@ impl Cgroup {
     /// # Errors
     /// The kernel's: `ResourceBusy` for less memory than is in use. Some limits may already be changed then.
     pub fn set_limits(&self, limits: &Limits) -> io::Result<()> {
+        *self.limits.lock() = *limits;
+        self.write_limits(limits)
+    }
+
+    fn write_limits(&self, limits: &Limits) -> io::Result<()> {
         match &self.hierarchy.inner.layout {
             Layout::V1(folders) => folders.limit(&self.files, limits),
             Layout::V2(folder) => folder.limit(&self.files, limits),
         }
     }
 
-    /// Starts a new use: resets the peak if the kernel supports it.
+    /// Starts a new use: CPU time counts from here on, and so does the peak if the kernel supports it.
     pub fn reset(&self) {
         if let Some(peak) = &self.files.peak {
             let _ = peak.write_at(b"0", 0);
         }
+        self.reset_cpu();
     }
 }
 

@@ -170,7 +170,8 @@ impl TemplateTree {
                 .give(&secrets.environment, body.process.end())
                 .await?;
         }
-        ForkedWorker::when_ready(id, asked, config, connection, body, owner).await
+        let worker = ForkedWorker::when_ready(id, asked, config, connection, body, owner).await?;
+        Ok(worker.paced(self.machine.paceable(config)))
     }
 
     /// Starts a fresh interpreter, for `template = "off"`.

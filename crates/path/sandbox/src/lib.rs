@@ -30,6 +30,7 @@ mod memory;
 mod message;
 mod native;
 mod network;
+mod pace;
 mod places;
 mod process_ids;
 mod rootfs;

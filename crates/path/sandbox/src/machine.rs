@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use pilot_model::ports::{Secrets, StartError};
-use pilot_model::{Network, SecretValues, Version};
+use pilot_model::{Enforcement, FunctionConfig, Network, SecretValues, Version};
 use pilot_protocols::MemoryBudget;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cgroup::{Branch, Cgroup, Limits, TotalLimits};
+use crate::cgroup::{Branch, Cgroup, Hierarchy, Limits, TotalLimits};
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
 use crate::network::outbound::Outbound;
 use crate::network::resolver::{OF_THE_HOST, Resolver};
+use crate::pace::{Paceable, Pacer};
 use crate::runtime_files::RuntimeFiles;
 use crate::spawner::Spawner;
 
@@ -78,6 +79,7 @@ pub struct Machine {
     pub(crate) worker_filter: Vec<u8>,
     next_user: AtomicU32,
     next_group: AtomicU64,
+    pacer: Arc<Pacer>,
 }
 
 /// First user id for functions, and their number; then ids are reused.
@@ -114,6 +116,7 @@ impl Machine {
             worker_filter: Filters::compile()?.worker.to_bytes(),
             next_user: AtomicU32::new(0),
             next_group: AtomicU64::new(0),
+            pacer: Arc::new(Pacer::new()),
         }))
     }
 
@@ -172,6 +175,34 @@ impl Machine {
             .map_err(no_sandbox("a cgroup"))
     }
 
+    /// The limits of a function's workers, as its `cpu_limit` says.
+    pub(crate) fn with_cpu_limit(&self, limits: Limits, config: &FunctionConfig) -> Limits {
+        let cpu_period_us = u64::from(config.cpu_limit.period_ms) * 1000;
+        match self.is_paced(config) {
+            true => Limits {
+                cpu_milli: backstop(config.cpu_milli),
+                cpu_period_us,
+                freezable: true,
+                ..limits
+            },
+            false => Limits {
+                cpu_period_us,
+                ..limits
+            },
+        }
+    }
+
+    /// What paces a function's workers; `None`: the kernel alone limits them.
+    pub(crate) fn paceable(&self, config: &FunctionConfig) -> Option<Paceable> {
+        let pacer = || Paceable::new(Arc::clone(&self.pacer), config.cpu_milli);
+        self.is_paced(config).then(pacer)
+    }
+
+    fn is_paced(&self, config: &FunctionConfig) -> bool {
+        config.cpu_limit.enforcement == Enforcement::Precise
+            && self.isolation.cgroups().is_some_and(Hierarchy::freezes)
+    }
+
     /// An unused user id of the sandboxes' user namespace, if the machine has one.
     pub(crate) fn user(&self) -> Option<u32> {
         self.isolation.has_users().then(|| {
@@ -209,6 +240,11 @@ impl Machine {
             },
         }
     }
+}
+
+/// The kernel's quota for workers that are paced: a tenth more, so that it does not stop them first.
+fn backstop(cpu_milli: u32) -> u32 {
+    cpu_milli.saturating_add(cpu_milli.div_ceil(10))
 }
 
 pub(crate) fn dev_null() -> Result<OwnedFd, StartError> {

@@ -33,7 +33,8 @@ pub(crate) struct Sandbox {
     users: Option<OwnedFd>,
     /// Whether it has its own network instead of the host's.
     own_network: bool,
-    cgroup: Option<Cgroup>,
+    /// Shared for a moment by who reclaims its memory.
+    cgroup: Option<Arc<Cgroup>>,
     folders: Folders,
     process_ids: ProcessIds,
     /// Of the current use, or the next one.
@@ -99,7 +100,7 @@ impl Sandbox {
             namespaces,
             users,
             own_network,
-            cgroup,
+            cgroup: cgroup.map(Arc::new),
             folders,
             process_ids,
             first_pid,
@@ -130,7 +131,7 @@ impl Sandbox {
             namespaces,
             users,
             own_network: own_network || self.own_network,
-            cgroup,
+            cgroup: cgroup.map(Arc::new),
             folders,
             process_ids: self.process_ids.clone(),
             first_pid,
@@ -188,7 +189,7 @@ impl Sandbox {
 
     /// Replaces its cgroup, and so its limits and counters. Running processes stay in the old one.
     pub(crate) fn set_cgroup(&mut self, cgroup: Option<Cgroup>) {
-        self.cgroup = cgroup;
+        self.cgroup = cgroup.map(Arc::new);
     }
 
     /// Its user namespace, if it has one of its own.
@@ -231,7 +232,11 @@ impl Sandbox {
     }
 
     pub(crate) fn cgroup(&self) -> Option<&Cgroup> {
-        self.cgroup.as_ref()
+        self.cgroup.as_deref()
+    }
+
+    pub(crate) fn shared_cgroup(&self) -> Option<Arc<Cgroup>> {
+        self.cgroup.clone()
     }
 }
 

@@ -6,6 +6,7 @@ mod output;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use pilot_model::ports::{
     WorkerFault, WorkerMemory,
 };
 use pilot_model::timeline::Instant;
-use pilot_model::{CpuTime, FunctionConfig, WorkerId};
+use pilot_model::{CpuTime, FunctionConfig, Rest, WorkerId};
 use pilot_protocols::{HeldFiles, Holders};
 use pilot_wire::Kind;
 use pilot_wire::meta::ReadyMeta;
@@ -32,6 +33,7 @@ pub(crate) use output::{Drained, Output};
 use crate::cgroup::Cgroup;
 use crate::child::{Child, ChildEnd, or_end};
 use crate::memory;
+use crate::pace::Paceable;
 use crate::sandbox::Sandbox;
 use crate::template::END_TIME_MAX;
 
@@ -55,6 +57,8 @@ pub(crate) struct ForkedWorker {
     /// Takes its sandbox back.
     owner: Arc<dyn SandboxOwner>,
     cpu: CpuClock,
+    /// What paces it while it serves.
+    paceable: Option<Paceable>,
     /// Shows the inputs, if it cannot take descriptors.
     holders: Option<Holders>,
     /// The inputs of streamed answers that are not complete, by stream. The lock is held for a look-up.
@@ -81,6 +85,28 @@ impl Body {
         this.lock().as_ref()?.sandbox.cgroup()?.peak_bytes()
     }
 
+    /// As [`Worker::rest`].
+    pub(crate) fn rest(this: &Mutex<Option<Self>>, how: Rest) -> io::Result<()> {
+        Self::cgroup_of(this).map_or(Err(io::ErrorKind::Unsupported.into()), |cgroup| {
+            cgroup.rest(how)
+        })
+    }
+
+    /// As [`Worker::wake`].
+    pub(crate) fn wake(this: &Mutex<Option<Self>>) -> io::Result<()> {
+        Self::cgroup_of(this).map_or(Ok(()), |cgroup| cgroup.wake())
+    }
+
+    /// As [`Worker::reclaim`].
+    pub(crate) fn reclaim(this: &Mutex<Option<Self>>) -> io::Result<()> {
+        // Not under the lock, which waking the worker needs.
+        Self::cgroup_of(this).map_or(Ok(()), |cgroup| cgroup.reclaim())
+    }
+
+    pub(crate) fn cgroup_of(this: &Mutex<Option<Self>>) -> Option<Arc<Cgroup>> {
+        this.lock().as_ref()?.sandbox.shared_cgroup()
+    }
+
     /// Memory of the sandbox's processes; nothing once the worker is killed or released.
     pub(crate) fn memory(this: &Mutex<Option<Self>>) -> WorkerMemory {
         let seen = {
@@ -100,16 +126,45 @@ impl Body {
     }
 }
 
-/// Reads the CPU time of the main process in a sandbox.
+/// Reads the CPU time of a sandbox's processes, or, where the kernel counts none for its group, of its main process.
 #[derive(Debug, Default)]
 pub(crate) struct CpuClock {
-    /// As the daemon sees it. Found at the first read, which takes 20 µs more.
+    /// The main process, as the daemon sees it. Found at the first read, which takes 20 µs more.
     pid: OnceLock<u32>,
+    /// What was read last, for those who ask when the sandbox is gone.
+    last: Mutex<(Option<CpuTime>, Option<Duration>)>,
 }
 
 impl CpuClock {
-    /// `None`: the process is gone, or there is no cgroup to find it in.
+    /// CPU time. `None`: there is no cgroup.
     pub(crate) fn read(&self, body: &Mutex<Option<Body>>) -> Option<CpuTime> {
+        match body.lock().as_ref() {
+            Some(body) => {
+                if let Some(cpu) = body.sandbox.cgroup()?.cpu() {
+                    return Some(cpu);
+                }
+            }
+            None => return self.last.lock().0,
+        }
+        self.of_main_process(body)
+    }
+
+    /// Time for which the sandbox was throttled. `None`: it is not counted.
+    pub(crate) fn throttled(&self, body: &Mutex<Option<Body>>) -> Option<Duration> {
+        match body.lock().as_ref() {
+            Some(body) => body.sandbox.cgroup()?.throttled(),
+            None => self.last.lock().1,
+        }
+    }
+
+    /// The sandbox will be gone: remembers what was counted.
+    pub(crate) fn remember(&self, body: &Body) {
+        if let Some(cgroup) = body.sandbox.cgroup() {
+            *self.last.lock() = (cgroup.cpu(), cgroup.throttled());
+        }
+    }
+
+    fn of_main_process(&self, body: &Mutex<Option<Body>>) -> Option<CpuTime> {
         let pid = match self.pid.get() {
             Some(pid) => *pid,
             None => {
@@ -202,6 +257,7 @@ impl ForkedWorker {
                     last_peak: AtomicU64::new(0),
                     owner,
                     cpu: CpuClock::default(),
+                    paceable: None,
                     holders: None,
                     held: Mutex::default(),
                 })
@@ -229,6 +285,12 @@ impl ForkedWorker {
     pub(crate) fn with_paths(mut self, holders: Holders) -> Self {
         self.holders = Some(holders);
         self.inputs_max = INPUTS_MAX;
+        self
+    }
+
+    /// A worker that is paced while it serves.
+    pub(crate) fn paced(mut self, paceable: Option<Paceable>) -> Self {
+        self.paceable = paceable;
         self
     }
 
@@ -320,7 +382,16 @@ impl ForkedWorker {
         let body = self.take_body();
         self.killed.store(true, Ordering::Relaxed);
         self.owner.lost();
-        let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
+        let fault = self.fault_of(what, output, body.as_ref()).await;
+        // Again: a process also takes time to end.
+        if let Some(body) = &body {
+            self.cpu.remember(body);
+        }
+        fault
+    }
+
+    async fn fault_of(&self, what: CallError, output: Bytes, body: Option<&Body>) -> WorkerFault {
+        let cgroup = body.and_then(|body| body.sandbox.cgroup());
         if let Some(shortage) = cgroup.and_then(Cgroup::shortage) {
             // Of several callers, the first takes the body and knows.
             let _ = self.out_of_memory.set(shortage);
@@ -351,7 +422,11 @@ impl ForkedWorker {
     fn take_body(&self) -> Option<Body> {
         let peak = Body::peak(&self.body).unwrap_or(0);
         self.last_peak.fetch_max(peak, Ordering::Relaxed);
-        self.body.lock().take()
+        let body = self.body.lock().take();
+        if let Some(body) = &body {
+            self.cpu.remember(body);
+        }
+        body
     }
 }
 
@@ -410,7 +485,7 @@ impl Worker for ForkedWorker {
     fn retire(&self) {
         self.killed.store(true, Ordering::Relaxed);
         self.close_holders();
-        let body = self.body.lock().take();
+        let body = self.take_body();
         if let Some(body) = body {
             self.owner.take_back(body);
         }
@@ -420,6 +495,30 @@ impl Worker for ForkedWorker {
         Body::memory(&self.body)
     }
 
+    fn rest(&self, how: Rest) -> io::Result<()> {
+        Body::rest(&self.body, how)
+    }
+
+    fn wake(&self) -> io::Result<()> {
+        Body::wake(&self.body)
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        Body::reclaim(&self.body)
+    }
+
+    fn engage(&self) {
+        if let Some(paceable) = &self.paceable {
+            paceable.begin(Body::cgroup_of(&self.body));
+        }
+    }
+
+    fn disengage(&self) {
+        if let Some(paceable) = &self.paceable {
+            paceable.end();
+        }
+    }
+
     fn memory_peak(&self) -> Option<u64> {
         let last = self.last_peak.load(Ordering::Relaxed);
         Body::peak(&self.body).or_else(|| (last > 0).then_some(last))
@@ -427,6 +526,10 @@ impl Worker for ForkedWorker {
 
     fn cpu(&self) -> Option<CpuTime> {
         self.cpu.read(&self.body)
+    }
+
+    fn throttled(&self) -> Option<Duration> {
+        self.cpu.throttled(&self.body)
     }
 }
 

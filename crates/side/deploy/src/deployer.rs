@@ -322,6 +322,7 @@ impl ControlPlane for Deployer {
             versions: function.other_numbers(),
             forecast: self.inner.platform.forecast(name),
             runtimes: self.inner.platform.runtimes(name),
+            sharing: observation.sharing,
         })
     }
 

@@ -50,7 +50,7 @@ impl Iterator for Csv {
             for stamp in STAMPS {
                 let _ = write!(text, ",{stamp}_ns");
             }
-            text.push('\n');
+            text.push_str(",throttled_ns\n");
         }
         while text.len() < PIECE_BYTES {
             match self.entries.next() {
@@ -104,7 +104,7 @@ impl Csv {
         for stamp in call.stamps {
             let _ = write!(text, ",{}", or_empty(stamp));
         }
-        text.push('\n');
+        let _ = writeln!(text, ",{}", or_empty(call.throttled_ns));
     }
 }
 

@@ -180,7 +180,9 @@ impl Metering {
                     let function = self.index(&record.version, &mut entries);
                     let ago = now.since(record.timeline.received).as_millis();
                     let at = wall_ms.saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX));
-                    entries.push(Entry::Call(Call::of(record, function, at)));
+                    let call = Call::of(record, function, at);
+                    entries.extend(call.throttled_ns.map(Entry::Throttled));
+                    entries.push(Entry::Call(call));
                     records += 1;
                 }
                 Event::WorkerStarted { version, took } => {

@@ -75,6 +75,7 @@ impl<'a> Metered<'a> {
                 }
             }
             Entry::WorkerEnded(end) => self.ended(end),
+            Entry::Throttled(_) => {}
         }
     }
 

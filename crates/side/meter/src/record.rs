@@ -29,6 +29,8 @@ pub enum Entry {
     },
     /// A worker ended.
     WorkerEnded(WorkerEnd),
+    /// How long the call that comes next was throttled, nanoseconds. Older records have none.
+    Throttled(u64),
 }
 
 /// A version of a function, with what was allocated to it.
@@ -78,6 +80,10 @@ pub struct Call {
     pub bytes_in: u64,
     /// Bytes of the response's body.
     pub bytes_out: u64,
+    /// How long it waited for the next period of its CPU limit, nanoseconds. `None`: it was not measured. In the log this is an entry
+    /// of its own, [`Entry::Throttled`], so that logs without it can be read.
+    #[serde(skip)]
+    pub throttled_ns: Option<u64>,
 }
 
 /// The stamps of a call.
@@ -139,6 +145,7 @@ impl Call {
             memory_used: record.memory_bytes_max,
             bytes_in: record.bytes_in,
             bytes_out: record.bytes_out,
+            throttled_ns: record.throttled.map(nanos),
         }
     }
 

@@ -70,6 +70,56 @@ fn values_out_of_range_name_key_and_range() {
         ("handler = \"../app.f\"", "handler"),
         ("runtime = \"pyhton\"", "runtime"),
         ("environment = { \"1A\" = \"\" }", "environment"),
+        (
+            "keep_alive = { behaviour = \"freese\" }",
+            "keep_alive.behaviour",
+        ),
+        ("keep_alive = { after_s = 1 }", "keep_alive.after_s"),
+        (
+            "keep_alive = { behaviour = \"freeze\", after_s = 0 }",
+            "keep_alive.after_s",
+        ),
+        (
+            "keep_alive = { behaviour = \"throttle\", reclaim_after_s = 9 }",
+            "keep_alive.reclaim_after_s",
+        ),
+        (
+            "keep_alive = { behaviour = \"freeze\", after_s = 2, reclaim_after_s = 1 }",
+            "keep_alive.reclaim_after_s",
+        ),
+        (
+            "keep_alive = { behaviour = \"template\" }\nscale = { min = 1 }",
+            "keep_alive.behaviour",
+        ),
+        (
+            "keep_alive = { behaviour = \"template\" }\nscale = { idle_s = 5 }",
+            "keep_alive.behaviour",
+        ),
+        (
+            "keep_alive = { behaviour = \"template\" }\ntemplate = \"off\"",
+            "keep_alive.behaviour",
+        ),
+        (
+            "keep_alive = { behaviour = \"freeze\" }\nreuse = \"once\"",
+            "keep_alive.behaviour",
+        ),
+        (
+            "keep_alive = { behaviour = \"freeze\" }\nruntime = \"container\"\nimage = \"a\"\ncontract = \"http\"",
+            "keep_alive.behaviour",
+        ),
+        (
+            "cpu_limit = { enforcement = \"exact\" }",
+            "cpu_limit.enforcement",
+        ),
+        ("cpu_limit = { period_ms = 1001 }", "cpu_limit.period_ms"),
+        (
+            "cpu_limit = { period_ms = 10 }\ncpu = 0.05",
+            "cpu_limit.period_ms",
+        ),
+        (
+            "cpu_limit = { enforcement = \"precise\", period_ms = 10 }",
+            "cpu_limit.period_ms",
+        ),
     ] {
         let problem = problem_of(&format!("[functions.a]\n{line}\n"));
         assert!(

@@ -16,6 +16,7 @@ use crate::invocation::InvocationSummary;
 use crate::layer::LayerId;
 use crate::policy::Policy;
 use crate::secret::SecretId;
+use crate::sharing::Sharing;
 use crate::spec::FunctionSpec;
 use crate::status::{ForecastStatus, PoolStatus, RuntimeStatus, Totals};
 use crate::version::Version;
@@ -29,6 +30,8 @@ pub struct Observation {
     pub last: Option<InvocationSummary>,
     /// The newest cold invocation.
     pub last_cold: Option<InvocationSummary>,
+    /// What it costs that invocations share a worker. `None`: none did since the daemon started.
+    pub sharing: Option<Sharing>,
 }
 
 /// The numbers that were made from the events, for deployment.

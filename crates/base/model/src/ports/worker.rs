@@ -1,14 +1,17 @@
 //! A worker: its exchanges, its end, its memory.
 
 use std::fmt::Debug;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::{BoxFuture, PassedRequest, PassedResponse};
 use crate::ids::WorkerId;
 use crate::invocation::{CpuTime, InvocationHead};
+use crate::keep_alive::Rest;
 use crate::size::Size;
 use crate::timeline::Instant;
 
@@ -78,14 +81,53 @@ pub trait Worker: Send + Sync + Debug {
     /// Memory in use and its peak; reads `/proc` and the cgroup, so not for the path.
     fn memory(&self) -> WorkerMemory;
 
+    /// Lets it rest: it gets no CPU time, or hardly any, until [`Worker::wake`]. Only between exchanges. Does not wait for the
+    /// worker.
+    ///
+    /// # Errors
+    /// `Unsupported`: this worker or this machine cannot. Otherwise the kernel's.
+    fn rest(&self, how: Rest) -> io::Result<()> {
+        let _ = how;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Lets it run again. On the path: one system call, which does not wait for the worker. Does nothing if it does not rest.
+    ///
+    /// # Errors
+    /// The kernel's. The worker is then unusable.
+    fn wake(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Reclaims the memory of a worker that rests, as far as the kernel can: files that can be read again, and, on a machine with
+    /// swap, everything. Not for the path: takes as long as writing that memory takes.
+    ///
+    /// # Errors
+    /// As [`Worker::rest`].
+    fn reclaim(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The first of its exchanges begins. An engine that limits CPU time itself does so from here on.
+    fn engage(&self) {}
+
+    /// The last of its exchanges has ended.
+    fn disengage(&self) {}
+
     /// The most memory that it has used, bytes. For the path: one system call. `None`: it is not recorded, or not cheap to read.
     fn memory_peak(&self) -> Option<u64> {
         None
     }
 
-    /// CPU time of its main process since its fork, without its child processes. For the path: two system calls of 0.4 µs each. A
-    /// cgroup's counters take longer, and cgroup v2 adds them up at the read. `None`: it cannot be measured.
+    /// CPU time of all its processes since its start, also of those that have ended. For the path: two system calls of 1 µs each. Where
+    /// the kernel does not count it for a group of processes, that of its main process. `None`: it cannot be measured.
     fn cpu(&self) -> Option<CpuTime> {
+        None
+    }
+
+    /// How long it waited for the next period of its CPU limit since its start, added up over the CPUs. For the path: one system call.
+    /// `None`: it cannot be measured.
+    fn throttled(&self) -> Option<Duration> {
         None
     }
 }

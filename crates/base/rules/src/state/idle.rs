@@ -49,6 +49,16 @@ impl IdleList {
         std::iter::successors(self.first(), next)
     }
 
+    /// As [`IdleList::iter`], but the longest idle is last.
+    pub(super) fn iter_newest(&self) -> impl Iterator<Item = (Key, Instant)> {
+        let last = self.last.map(|key| (key, self.link(key).since));
+        let next = |(key, _): &(Key, Instant)| {
+            let before = self.link(*key).before?;
+            Some((before, self.link(before).since))
+        };
+        std::iter::successors(last, next)
+    }
+
     /// This worker is idle since `since`. Times nearly always rise; if one does not, the worker is inserted in order.
     pub(super) fn push(&mut self, key: Key, since: Instant) {
         let place = key.0 as usize;
@@ -132,6 +142,9 @@ mod tests {
                 let found: Vec<_> = list.iter().map(|(key, since)| (since.0, key.0)).collect();
                 prop_assert_eq!(&found, &model);
                 prop_assert_eq!(list.len() as usize, model.len());
+                let mut newest: Vec<_> = list.iter_newest().map(|(key, since)| (since.0, key.0)).collect();
+                newest.reverse();
+                prop_assert_eq!(&newest, &model);
                 prop_assert_eq!(list.last.map(|key| key.0), model.last().map(|(_, place)| *place));
             }
         }

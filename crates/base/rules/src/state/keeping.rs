@@ -74,6 +74,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         if let Some(Place::Up { leases: 0, .. }) = self.place(key) {
             if self.mode == Mode::Live {
                 self.want(now.after(self.reap_after));
+                self.rest_later(now);
             } else {
                 self.retire(key, EndReason::Retired, actions);
             }

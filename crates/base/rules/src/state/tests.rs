@@ -21,6 +21,7 @@ fn settings() -> Settings {
         concurrency: 1,
         reuse: Reuse::Always,
         queue_max: 1000,
+        rest: None,
     }
 }
 
@@ -87,6 +88,7 @@ prop_compose! {
         concurrency in 1_u32..4,
         once in any::<bool>(),
         queue_max in 0_usize..12,
+        rests in any::<bool>(),
     ) -> Settings {
         Settings {
             min: min.min(max),
@@ -97,6 +99,10 @@ prop_compose! {
             concurrency: if once { 1 } else { concurrency },
             reuse: if once { Reuse::Once } else { Reuse::Always },
             queue_max,
+            rest: rests.then_some(RestTimes {
+                after: Duration::from_millis(100),
+                reclaim_after: Some(Duration::from_millis(300)),
+            }),
         }
     }
 }
@@ -109,6 +115,8 @@ struct World {
     starting: BTreeSet<u32>,
     /// Workers that are up and not retired, with the leases of each.
     workers: BTreeMap<u64, Vec<(Key, Instant)>>,
+    /// Those that were told to rest since their last lease, and whether it was the second time.
+    rested: BTreeSet<(u64, bool)>,
     waiting: Vec<(WaiterId, u64)>,
     /// Includes requests that lost their place because their start failed.
     announced: Vec<WaiterId>,
@@ -127,6 +135,7 @@ impl World {
             now: Instant(1_000 * MS),
             starting: BTreeSet::new(),
             workers: BTreeMap::new(),
+            rested: BTreeSet::new(),
             waiting: Vec::new(),
             announced: Vec::new(),
             requests: 0,
@@ -138,6 +147,7 @@ impl World {
 
     fn lease(&mut self, key: Key, worker: u64) {
         let leases = self.workers.get_mut(&worker).expect("the worker is up");
+        self.rested.retain(|(other, _)| *other != worker);
         leases.push((key, self.now));
         assert!(
             leases.len() <= self.settings.concurrency as usize,
@@ -169,6 +179,12 @@ impl World {
                 }
                 Action::Fail(to) => {
                     self.end_wait(to);
+                }
+                Action::Rest(worker, stage) => {
+                    assert!(self.workers[&worker].is_empty(), "a leased worker rests");
+                    let second = stage == RestStage::Reclaim;
+                    assert!(self.rested.insert((worker, second)), "it rests twice");
+                    assert!(!second || self.rested.contains(&(worker, false)));
                 }
                 Action::Retire(worker, reason) => {
                     let leases = self.workers.remove(&worker).expect("retired twice");

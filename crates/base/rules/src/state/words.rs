@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use pilot_model::{EndReason, FunctionConfig, Reuse, StartKind};
+use pilot_model::{Behaviour, EndReason, FunctionConfig, Reuse, StartKind};
+
+use super::resting::{RestStage, RestTimes};
 
 /// What shapes a pool's decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub struct Settings {
     pub reuse: Reuse,
     /// Most requests that wait; at least 1, because a request waits while its worker starts.
     pub queue_max: usize,
+    /// When idle workers rest. `None`: they do not.
+    pub rest: Option<RestTimes>,
 }
 
 impl Settings {
@@ -33,11 +37,15 @@ impl Settings {
             min: config.scale.min,
             max: config.scale.max,
             spare: config.scale.spare,
-            reap_after: config.scale.idle,
+            reap_after: match config.keep_alive.behaviour {
+                Behaviour::Template => Duration::ZERO,
+                Behaviour::Run | Behaviour::Freeze | Behaviour::Throttle => config.scale.idle,
+            },
             hot_for: config.scale.idle,
             concurrency: config.concurrency,
             reuse: config.reuse,
             queue_max: queue_max.max(1),
+            rest: RestTimes::new(&config.keep_alive),
         }
     }
 }
@@ -86,6 +94,8 @@ pub enum Action<W, Q> {
     Fail(Q),
     /// End this worker: it is no longer in the pool.
     Retire(W, EndReason),
+    /// This worker is idle: let it rest, unless it has been leased in the meantime.
+    Rest(W, RestStage),
 }
 
 /// How a lease ended.

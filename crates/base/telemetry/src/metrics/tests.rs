@@ -57,6 +57,8 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
         },
         memory_bytes_max: Some(20 << 20),
         cpu: Some(CpuTime::default()),
+        throttled: None,
+        shared: None,
         transfers: Vec::new(),
         bytes_in: 0,
         bytes_out: 0,

@@ -9,7 +9,10 @@ use pilot_model::api::HIDDEN;
 use pilot_model::deployment::FunctionDescription;
 use pilot_model::invocation::InvocationSummary;
 use pilot_model::status::ForecastStatus;
-use pilot_model::{FunctionConfig, FunctionName, Instant, Reuse, StartKind, TemplateMode};
+use pilot_model::{
+    Behaviour, Enforcement, FunctionConfig, FunctionName, Instant, KeepAlive, Reuse, StartKind,
+    TemplateMode,
+};
 
 use super::client::Client;
 use super::output::{self, BAD, DIM, STRONG};
@@ -133,6 +136,20 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
             seconds(scale.idle.as_secs_f64()),
         ),
     );
+    if config.cpu_limit.enforcement == Enforcement::Precise {
+        line(
+            "cpu limit",
+            "precise: stopped when ahead of its share".to_owned(),
+        );
+    } else if !config.cpu_limit.is_default() {
+        line(
+            "cpu limit",
+            format!("per period of {} ms", config.cpu_limit.period_ms),
+        );
+    }
+    if !config.keep_alive.is_default() {
+        line("keep-alive", keep_alive(&config.keep_alive));
+    }
     policy(description, &mut line);
     for layer in &config.layers {
         line(
@@ -161,6 +178,19 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
     }
     line("environment", description.environment.clone());
     text
+}
+
+fn keep_alive(keep_alive: &KeepAlive) -> String {
+    let after = seconds(keep_alive.after.as_secs_f64());
+    match keep_alive.behaviour {
+        Behaviour::Run => "workers run on when idle".to_owned(),
+        Behaviour::Freeze => format!(
+            "frozen when idle for {after}, memory reclaimed after {}",
+            seconds(keep_alive.reclaim_after.as_secs_f64())
+        ),
+        Behaviour::Throttle => format!("0.01 CPU when idle for {after}"),
+        Behaviour::Template => "idle workers end, the template stays".to_owned(),
+    }
 }
 
 /// The policy in force; and if `pilot scale` has replaced the configured one, that one as well.
@@ -206,10 +236,14 @@ fn workers(description: &FunctionDescription) -> String {
     let (workers, totals) = (&description.summary.workers, &description.summary.totals);
     format!(
         "\n{STRONG}now{STRONG:#}\n  \
-           workers      {} idle, {} busy, {} starting; {}\n  \
+           workers      {} idle{}, {} busy, {} starting; {}\n  \
            waiting      {}\n  \
            calls        {}, {} cold, {}\n",
         workers.idle,
+        match workers.frozen {
+            0 => String::new(),
+            frozen => format!(" ({frozen} frozen)"),
+        },
         workers.busy,
         workers.starting,
         output::megabytes(workers.memory_bytes),
@@ -218,6 +252,7 @@ fn workers(description: &FunctionDescription) -> String {
         totals.cold,
         output::count(totals.errors, "error"),
     ) + &figures(description)
+        + &sharing(description)
         + &description
             .forecast
             .as_ref()
@@ -248,6 +283,24 @@ fn figures(description: &FunctionDescription) -> String {
         return String::new();
     }
     format!("  newest       {}\n", figures.join(", "))
+}
+
+/// A warning if sharing a worker makes invocations dearer.
+fn sharing(description: &FunctionDescription) -> String {
+    let config = &description.config;
+    let Some(penalty) = description.sharing.and_then(|seen| seen.penalty(config)) else {
+        return String::new();
+    };
+    format!(
+        "  {BAD}dear{BAD:#}         with {:.1} at once, a call takes {:.1} ms; alone it takes\n               {:.1} ms, {:.1} ms of it \
+         CPU. Billed by its time it costs\n               {:.1} times as much as with more workers: set concurrency = {}\n",
+        penalty.at_once,
+        penalty.shared_ms,
+        penalty.alone_ms,
+        penalty.cpu_ms,
+        penalty.times(),
+        penalty.concurrency,
+    )
 }
 
 /// The forecaster's target, and its reason. The policy has a line of its own.
@@ -334,6 +387,7 @@ mod tests {
                     .to_owned(),
             }),
             runtimes: None,
+            sharing: None,
         }
     }
 

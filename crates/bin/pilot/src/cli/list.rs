@@ -103,6 +103,7 @@ pub(super) mod tests {
             workers: PoolStatus {
                 starting: 0,
                 idle: 2,
+                frozen: 0,
                 busy: 1,
                 waiting: 0,
                 memory_bytes: 6 << 20,

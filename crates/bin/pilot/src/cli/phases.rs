@@ -227,6 +227,7 @@ fn meaning(phase: &str, of_runtime: bool) -> &'static str {
     match phase {
         "admit" => "request read, function found",
         "lease" => "waiting for a worker",
+        "thaw" => "waking the worker",
         "inputs" => "request body and inputs here",
         "fork" => "forked from the template",
         "exec" => "interpreter started",

@@ -1,5 +1,6 @@
 //! A worker in a kept runtime. It adds nothing to an exchange: the futures are the inner worker's own.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use pilot_model::ports::{
     Answer, Call, Part, PassedRequest, PassedResponse, StartStamps, Worker, WorkerFault,
     WorkerMemory,
 };
-use pilot_model::{BoxFuture, CpuTime, WorkerId};
+use pilot_model::{BoxFuture, CpuTime, Rest, WorkerId};
 use tokio::time::timeout;
 
 use super::hold::Hold;
@@ -103,8 +104,32 @@ impl Worker for KeyedWorker {
         self.inner.memory()
     }
 
+    fn rest(&self, how: Rest) -> io::Result<()> {
+        self.inner.rest(how)
+    }
+
+    fn wake(&self) -> io::Result<()> {
+        self.inner.wake()
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        self.inner.reclaim()
+    }
+
+    fn engage(&self) {
+        self.inner.engage();
+    }
+
+    fn disengage(&self) {
+        self.inner.disengage();
+    }
+
     fn cpu(&self) -> Option<CpuTime> {
         self.inner.cpu()
+    }
+
+    fn throttled(&self) -> Option<Duration> {
+        self.inner.throttled()
     }
 }
 

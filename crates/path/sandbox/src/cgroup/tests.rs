@@ -3,7 +3,9 @@ use super::*;
 const LIMITS: Limits = Limits {
     memory_bytes: 256 << 20,
     cpu_milli: 500,
+    cpu_period_us: CPU_PERIOD_US,
     pids: 64,
+    freezable: true,
 };
 
 /// A cgroup v2 tree, recorded on a Debian 12 host. Plain files stand in for the kernel's.

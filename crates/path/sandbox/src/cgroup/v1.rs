@@ -8,8 +8,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::cpu::Counters;
 use super::{
-    Branch, CPU_PERIOD_US, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes,
+    Branch, Files, Limits, OwnLimit, freezer, open_peak, open_to_write, weight_in_processes,
 };
 
 /// This daemon's folder in each hierarchy (memory, cpu, pids); fewer if controllers share one.
@@ -18,6 +19,13 @@ pub(super) struct Folders {
     memory: PathBuf,
     cpu: PathBuf,
     pids: PathBuf,
+    /// Counts CPU time; often the same folder as `cpu`. `None`: the machine has it nowhere.
+    cpuacct: Option<PathBuf>,
+    /// The hierarchies that processes join through `tasks`.
+    joined: Vec<PathBuf>,
+    /// The folder whose groups can be frozen. `None`: the machine has none.
+    freezer: Option<PathBuf>,
+    /// All of these.
     all: Vec<PathBuf>,
     /// The group for containers, from the root of the memory controller's hierarchy. An engine uses the same name in all.
     containers: PathBuf,
@@ -48,9 +56,13 @@ impl Folders {
             }
         };
         let (memory, cpu, pids) = (folder("memory")?, folder("cpu")?, folder("pids")?);
+        let cpuacct = folder("cpuacct").ok();
+        let joined = [Some(&memory), Some(&cpu), cpuacct.as_ref(), Some(&pids)];
+        let mut joined: Vec<PathBuf> = joined.into_iter().flatten().cloned().collect();
+        joined.dedup();
         // Kernels before 5.11 count what is in the groups below only if asked to, before there are any.
         let _ = fs::write(memory.join("memory.use_hierarchy"), "1");
-        for base in [&memory, &cpu, &pids] {
+        for base in &joined {
             let builds = base.join(Branch::Builds.folder());
             match fs::create_dir(&builds) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -62,8 +74,8 @@ impl Folders {
         // 1024 is the weight of one process. An error is ignored: functions are then only slower on a busy machine.
         let shares = 1024 * weight_in_processes();
         let _ = fs::write(cpu.join("cpu.shares"), shares.to_string());
-        let mut all = vec![memory.clone(), cpu.clone(), pids.clone()];
-        all.dedup();
+        let freezer = freezer::make(mounts, own, name);
+        let all: Vec<PathBuf> = joined.iter().chain(&freezer).cloned().collect();
         let mount = Path::new(mount_of(mounts, "memory").unwrap_or_default());
         let containers = super::for_containers(&memory, mount);
         let own = memory.strip_prefix(mount).unwrap_or(&memory);
@@ -73,6 +85,9 @@ impl Folders {
             memory,
             cpu,
             pids,
+            cpuacct,
+            joined,
+            freezer,
             all,
             containers,
             engines,
@@ -91,6 +106,10 @@ impl Folders {
         &self.all
     }
 
+    pub(super) fn freezes(&self) -> bool {
+        self.freezer.is_some()
+    }
+
     pub(super) fn memory(&self) -> &Path {
         &self.memory
     }
@@ -100,17 +119,27 @@ impl Folders {
     }
 
     pub(super) fn create(&self, name: &Path, limits: &Limits) -> io::Result<Files> {
-        let folders: Vec<PathBuf> = self.all.iter().map(|base| base.join(name)).collect();
+        let mut folders: Vec<PathBuf> = self.joined.iter().map(|base| base.join(name)).collect();
         for folder in &folders {
             fs::create_dir(folder)?;
         }
         self.write(name, limits)?;
         let memory = self.memory.join(name);
-        let join = folders
+        let mut join = folders
             .iter()
             .map(|folder| open_to_write(&folder.join("tasks")))
-            .collect::<io::Result<_>>()?;
+            .collect::<io::Result<Vec<_>>>()?;
+        let mut freeze = None;
+        if let Some(freezer) = self.freezer.as_ref().filter(|_| limits.freezable) {
+            let folder = freezer.join(name);
+            let (thread, file) = freezer::create(&folder)?;
+            join.push(thread);
+            folders.push(folder);
+            freeze = Some(file);
+        }
+        let cpuacct = self.cpuacct.as_ref().map(|base| base.join(name));
         Ok(Files {
+            counters: Counters::v1(cpuacct.as_deref(), &self.cpu.join(name)),
             processes: File::open(memory.join("cgroup.procs"))?,
             peak: open_peak(&memory.join("memory.max_usage_in_bytes")),
             oom: memory.join("memory.oom_control"),
@@ -118,6 +147,7 @@ impl Folders {
             name: name.to_path_buf(),
             folders,
             join,
+            freeze,
         })
     }
 
@@ -125,19 +155,34 @@ impl Folders {
         self.write(&files.name, limits)
     }
 
+    pub(super) fn limit_cpu(&self, files: &Files, limits: &Limits) -> io::Result<()> {
+        write_cpu(&self.cpu.join(&files.name), limits)
+    }
+
     fn write(&self, name: &Path, limits: &Limits) -> io::Result<()> {
         write_memory(&self.memory.join(name), limits.memory_bytes)?;
-        let cpu = self.cpu.join(name);
-        fs::write(cpu.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
-        fs::write(
-            cpu.join("cpu.cfs_quota_us"),
-            limits.cpu_quota_us().to_string(),
-        )?;
+        write_cpu(&self.cpu.join(name), limits)?;
         fs::write(
             self.pids.join(name).join("pids.max"),
             limits.pids.to_string(),
         )
     }
+}
+
+fn write_cpu(group: &Path, limits: &Limits) -> io::Result<()> {
+    fs::write(
+        group.join("cpu.cfs_period_us"),
+        limits.cpu_period_us.to_string(),
+    )?;
+    fs::write(
+        group.join("cpu.cfs_quota_us"),
+        limits.cpu_quota_us().to_string(),
+    )
+}
+
+/// Reclaims what is charged to a group.
+pub(super) fn reclaim(group: &Path) -> io::Result<()> {
+    fs::write(group.join("memory.force_empty"), "0")
 }
 
 /// Limits memory, and memory and swap together, to the same number.

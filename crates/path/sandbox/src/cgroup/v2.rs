@@ -5,9 +5,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{
-    Branch, CPU_PERIOD_US, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes,
-};
+use super::cpu::Counters;
+use super::{Branch, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes};
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
@@ -22,19 +21,8 @@ pub(super) struct Folder {
 impl Folder {
     /// `mounts` and `own` are the contents of `/proc/self/mounts` and `/proc/self/cgroup`.
     pub(super) fn make(mounts: &str, own: &str, name: &str) -> Result<Self, String> {
-        let mount = mounts
-            .lines()
-            .find_map(|line| {
-                let mut fields = line.split(' ').skip(1);
-                let (path, kind) = (fields.next()?, fields.next()?);
-                (kind == "cgroup2").then_some(path)
-            })
-            .ok_or("v2 is not mounted")?;
-        let base = own
-            .lines()
-            .find_map(|line| line.strip_prefix("0::"))
-            .unwrap_or("/");
-        let base = Path::new(mount).join(base.trim_start_matches('/'));
+        let mount = mount(mounts).ok_or("v2 is not mounted")?;
+        let base = Path::new(mount).join(own_path(own));
         let available = fs::read_to_string(base.join("cgroup.controllers"))
             .map_err(|error| format!("v2 {}: {error}", base.display()))?;
         if let Some(lacking) = CONTROLLERS
@@ -84,6 +72,9 @@ impl Folder {
             oom: folder.join("memory.events"),
             own_limit: OwnLimit::Counted,
             name: name.to_path_buf(),
+            counters: Counters::v2(&folder),
+            // Before Linux 5.2 there is none.
+            freeze: super::freezer::open(&folder).ok(),
             folders: vec![folder],
         })
     }
@@ -94,10 +85,53 @@ impl Folder {
 
     fn write(folder: &Path, limits: &Limits) -> io::Result<()> {
         write_memory(folder, limits.memory_bytes)?;
-        let quota = limits.cpu_quota_us();
-        fs::write(folder.join("cpu.max"), format!("{quota} {CPU_PERIOD_US}"))?;
+        write_cpu(folder, limits)?;
         fs::write(folder.join("pids.max"), limits.pids.to_string())
     }
+
+    pub(super) fn limit_cpu(&self, files: &Files, limits: &Limits) -> io::Result<()> {
+        write_cpu(&self.all[0].join(&files.name), limits)
+    }
+}
+
+/// The folder of this process's group, if version 2 is mounted.
+pub(super) fn own_folder(mounts: &str, own: &str) -> Option<PathBuf> {
+    let mount = Path::new(mount(mounts)?);
+    let inside = mount.join(own_path(own));
+    // In a container the path may be the host's and not exist; then the mount point is this process's folder.
+    Some(if inside.is_dir() {
+        inside
+    } else {
+        mount.to_owned()
+    })
+}
+
+fn mount(mounts: &str) -> Option<&str> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (path, kind) = (fields.next()?, fields.next()?);
+        (kind == "cgroup2").then_some(path)
+    })
+}
+
+/// The path of this process's group, below the mount point.
+fn own_path(own: &str) -> &str {
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"));
+    path.unwrap_or("/").trim_start_matches('/')
+}
+
+fn write_cpu(group: &Path, limits: &Limits) -> io::Result<()> {
+    let quota = limits.cpu_quota_us();
+    fs::write(
+        group.join("cpu.max"),
+        format!("{quota} {}", limits.cpu_period_us),
+    )
+}
+
+/// Reclaims what is charged to a group (since Linux 5.19).
+pub(super) fn reclaim(group: &Path) -> io::Result<()> {
+    let charged = fs::read_to_string(group.join("memory.current"))?;
+    fs::write(group.join("memory.reclaim"), charged.trim())
 }
 
 /// Limits memory; no swap beyond it.

@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use pilot_model::deployment::{FailedImport, Finding, ImportTime, TemplateReport};
 use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::ports::{StartError, TemplateMemory};
-use pilot_model::{Environment, Network, Python, TemplateMode, Version};
+use pilot_model::{Environment, Network, Python, Rest, TemplateMode, Version};
 use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
 
 use super::{TemplateTree, specs};
-use crate::cgroup::{Cgroup, Limits};
+use crate::cgroup::{CPU_PERIOD_US, Cgroup, Limits};
 use crate::channel::Channel;
 use crate::isolation::UserNamespace;
 use crate::machine::{dev_null, no_sandbox};
@@ -476,16 +476,22 @@ impl TemplateTree {
         Limits {
             memory_bytes: self.machine.config.template_memory_bytes,
             cpu_milli: u32::MAX / 1_000,
+            cpu_period_us: CPU_PERIOD_US,
             pids: self.machine.config.pids_max,
+            freezable: false,
         }
     }
 
     fn function_limits(&self, version: &Version) -> Limits {
-        Limits {
-            memory_bytes: version.config.memory_bytes,
-            cpu_milli: version.config.cpu_milli,
+        let config = &version.config;
+        let all = Limits {
+            memory_bytes: config.memory_bytes,
+            cpu_milli: config.cpu_milli,
+            cpu_period_us: CPU_PERIOD_US,
             pids: self.machine.config.pids_max,
-        }
+            freezable: config.keep_alive.rest() == Some(Rest::Freeze),
+        };
+        self.machine.with_cpu_limit(all, config)
     }
 }
 

@@ -4,11 +4,12 @@ use std::io;
 use std::net::TcpStream as StdTcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{Input, WorkerMemory};
-use pilot_model::{BoxFuture, CpuTime};
+use pilot_model::{BoxFuture, CpuTime, Rest};
 use pilot_protocols::{End, HeldFiles, Holders, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, SetOnce};
@@ -18,6 +19,7 @@ use tokio::time::Instant as Deadline;
 use super::runtime::{Grace, NativeRuntime, Released};
 use crate::cgroup::Cgroup;
 use crate::child::ChildEnd;
+use crate::pace::Paceable;
 use crate::sandbox::Control;
 use crate::worker::{Body, CpuClock, Drained, Output, SandboxOwner};
 
@@ -40,6 +42,7 @@ pub(super) struct NativeInstance {
     reader: AbortHandle,
     cpu: CpuClock,
     holders: Holders,
+    paceable: Option<Paceable>,
 }
 
 impl NativeInstance {
@@ -50,6 +53,7 @@ impl NativeInstance {
         body: Body,
         output: Output,
         holders: Holders,
+        paceable: Option<Paceable>,
     ) -> Self {
         let pipe = output.pipe_shared();
         let output = Arc::new(Mutex::new(output));
@@ -87,14 +91,21 @@ impl NativeInstance {
             reader: reader.abort_handle(),
             cpu: CpuClock::default(),
             holders,
+            paceable,
         }
+    }
+
+    fn take_body(&self) -> Option<Body> {
+        let body = self.body.lock().take()?;
+        self.cpu.remember(&body);
+        Some(body)
     }
 
     fn let_go(&self, grace: Option<Grace>) {
         self.over.store(true, Ordering::Relaxed);
         // It is one of the processes whose end is awaited.
         self.holders.close();
-        if let Some(body) = self.body.lock().take() {
+        if let Some(body) = self.take_body() {
             self.runtime.take_back(Released { body, grace });
         }
     }
@@ -133,7 +144,7 @@ impl Instance for NativeInstance {
         self.over.store(true, Ordering::Relaxed);
         self.holders.close();
         // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
-        if let Some(body) = self.body.lock().take() {
+        if let Some(body) = self.take_body() {
             drop(body);
             self.runtime.lost();
         }
@@ -188,12 +199,40 @@ impl Instance for NativeInstance {
         Body::memory(&self.body)
     }
 
+    fn rest(&self, how: Rest) -> io::Result<()> {
+        Body::rest(&self.body, how)
+    }
+
+    fn wake(&self) -> io::Result<()> {
+        Body::wake(&self.body)
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        Body::reclaim(&self.body)
+    }
+
+    fn engage(&self) {
+        if let Some(paceable) = &self.paceable {
+            paceable.begin(Body::cgroup_of(&self.body));
+        }
+    }
+
+    fn disengage(&self) {
+        if let Some(paceable) = &self.paceable {
+            paceable.end();
+        }
+    }
+
     fn memory_peak(&self) -> Option<u64> {
         Body::peak(&self.body)
     }
 
     fn cpu(&self) -> Option<CpuTime> {
         self.cpu.read(&self.body)
+    }
+
+    fn throttled(&self) -> Option<Duration> {
+        self.cpu.throttled(&self.body)
     }
 
     fn memory_bytes_max(&self) -> u64 {

@@ -20,7 +20,7 @@ use super::base_sandbox::{BaseSandbox, BaseSandboxKey};
 use super::instance::{NativeInstance, NativeReach};
 use super::node::WaitingNode;
 use super::parts::NativeParts;
-use crate::cgroup::{Cgroup, Limits};
+use crate::cgroup::{CPU_PERIOD_US, Cgroup, Limits};
 use crate::hold::holders;
 use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
@@ -190,6 +190,7 @@ impl NativeRuntime {
             body,
             output,
             holders,
+            self.parts.machine.paceable(&version.config),
         ))
     }
 
@@ -295,6 +296,17 @@ impl PrewarmedRuntime for NativeRuntime {
             // First, so that a missing secret leaves the runtime as it is.
             let secrets = self.parts.machine.secrets(&version)?.unwrap_or_default();
             let prewarmed = self.take_prewarmed()?;
+            let config = &version.config;
+            if !config.cpu_limit.is_default()
+                && let Some(cgroup) = prewarmed.sandbox.cgroup()
+            {
+                let machine = &self.parts.machine;
+                let limits = limits(&self.parts, self.key().limits());
+                let limits = machine.with_cpu_limit(limits, config);
+                let limited = cgroup.set_limits(&limits);
+                limited.map_err(no_sandbox("limit the CPU"))?;
+            }
+            let paceable = self.parts.machine.paceable(config);
             let control = prewarmed.sandbox.control();
             control.show_secrets(&secrets.files, self.user).await?;
             let secrets = secrets.environment;
@@ -326,6 +338,7 @@ impl PrewarmedRuntime for NativeRuntime {
                     let worker = waiting
                         .specialise(place, &version, secrets, id, asked, start.answers)
                         .await?;
+                    let worker = worker.paced(paceable);
                     Ok(Arc::new(worker) as Arc<dyn Worker>)
                 }
                 runtime => Err(unusable(&format!(
@@ -521,7 +534,10 @@ fn limits(parts: &NativeParts, wanted: KeyLimits) -> Limits {
     Limits {
         memory_bytes: wanted.memory_bytes.unwrap_or(config.template_memory_bytes),
         cpu_milli: wanted.cpu_milli.unwrap_or(u32::MAX / 1_000),
+        cpu_period_us: CPU_PERIOD_US,
         pids: wanted.pids.unwrap_or(config.pids_max),
+        // A kept runtime may get a function whose workers are frozen.
+        freezable: true,
     }
 }
 

@@ -164,6 +164,7 @@ impl ControlPlane for FakeControl {
             versions: vec![],
             forecast: None,
             runtimes: None,
+            sharing: None,
         })
     }
 

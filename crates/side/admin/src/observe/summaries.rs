@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::invocation::InvocationSummary;
 use pilot_model::ports::{Clock, Observation};
+use pilot_model::sharing::Sharing;
 use pilot_model::status::Totals;
 use pilot_model::{
     Event, FunctionName, InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Transfer,
@@ -27,6 +29,8 @@ struct Summary {
     totals: Totals,
     last: Option<Seen>,
     last_cold: Option<Seen>,
+    /// Of the version that was invoked last.
+    sharing: Option<(u32, Sharing)>,
 }
 
 /// An invocation, as far as it is remembered.
@@ -61,6 +65,7 @@ impl Summaries {
                 totals: summary.totals,
                 last: summary.last.as_ref().map(Seen::summary),
                 last_cold: summary.last_cold.as_ref().map(Seen::summary),
+                sharing: summary.sharing.map(|(_, sharing)| sharing),
             })
     }
 
@@ -87,6 +92,7 @@ impl Summary {
         self.totals.invocations += 1;
         self.totals.cold += u64::from(record.start != StartKind::Warm);
         self.totals.errors += u64::from(record.outcome != Outcome::Ok);
+        self.share(record);
         let seen = || Seen {
             id: record.id.clone(),
             start: record.start,
@@ -99,6 +105,39 @@ impl Summary {
             self.last_cold = Some(seen());
         }
         self.last = Some(seen());
+    }
+}
+
+impl Summary {
+    /// Adds an invocation to what sharing a worker costs.
+    fn share(&mut self, record: &InvocationRecord) {
+        let number = record.version.number;
+        let Some(shared) = record.shared else {
+            if self.sharing.is_some_and(|(of, _)| of < number) {
+                self.sharing = None;
+            }
+            return;
+        };
+        let sharing = match &mut self.sharing {
+            Some((of, sharing)) if *of == number => sharing,
+            // An invocation of an older version that has ended late.
+            Some((of, _)) if *of > number => return,
+            other => &mut other.insert((number, Sharing::default())).1,
+        };
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let cpu = shared.cpu.map_or(0, |cpu| nanos(cpu.total()));
+        sharing.cpu_ns = sharing.cpu_ns.saturating_add(cpu);
+        let Some(took) = record.timeline.handler().map(nanos) else {
+            return;
+        };
+        if shared.alone {
+            sharing.alone += 1;
+            sharing.alone_ns = sharing.alone_ns.saturating_add(took);
+        } else {
+            sharing.shared += 1;
+            sharing.shared_ns = sharing.shared_ns.saturating_add(took);
+            sharing.at_once = sharing.at_once.saturating_add(u64::from(shared.at_once));
+        }
     }
 }
 

@@ -77,6 +77,8 @@ fn record(name: &str, id: &str, start: StartKind, outcome: Outcome, output: &'st
         },
         memory_bytes_max: None,
         cpu: None,
+        throttled: None,
+        shared: None,
         transfers: Vec::new(),
         bytes_in: 0,
         bytes_out: 0,

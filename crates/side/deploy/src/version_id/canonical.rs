@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pilot_model::{
-    FunctionConfig, Interface, Invokes, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
+    CpuLimit, FunctionConfig, Interface, Invokes, KeepAlive, Network, Reuse, Runtime, ScaleConfig,
+    TemplateMode,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -41,6 +42,8 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         drop_ins,
         invokes,
         initscript,
+        keep_alive,
+        cpu_limit,
     } = config;
     let ScaleConfig {
         min,
@@ -75,6 +78,8 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("drop_ins", *drop_ins, true);
     form.add("invokes", invokes, &Invokes::default());
     form.add("initscript", initscript, &None);
+    form.add("cpu_limit", cpu_limit, &CpuLimit::default());
+    form.add("keep_alive", keep_alive, &KeepAlive::default());
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
 }

@@ -54,6 +54,8 @@ impl Pool {
             concurrency: simulation.concurrency.max(1),
             reuse: simulation.reuse,
             queue_max: simulation.queue_max.max(1),
+            // A simulated worker that rests differs in nothing that is counted.
+            rest: None,
         };
         let stream = u64::from(index) * 2;
         Self {

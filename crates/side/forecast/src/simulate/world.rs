@@ -319,6 +319,7 @@ impl<'a> World<'a> {
                 self.count.workers -= 1;
                 self.count.memory = self.count.memory.saturating_sub(pool.worker_bytes);
             }
+            Action::Rest(..) => {}
         }
     }
 

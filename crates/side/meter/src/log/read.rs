@@ -25,6 +25,7 @@ pub fn read(folder: &Path) -> io::Result<Entries> {
         segment: None,
         frame: Vec::new(),
         at: 0,
+        throttled_ns: None,
     })
 }
 
@@ -38,6 +39,8 @@ pub struct Entries {
     /// The content of the frame, and how much of it is read.
     frame: Vec<u8>,
     at: usize,
+    /// Of the next call.
+    throttled_ns: Option<u64>,
 }
 
 impl Iterator for Entries {
@@ -49,7 +52,17 @@ impl Iterator for Entries {
             if !rest.is_empty() {
                 if let Ok((entry, after)) = postcard::take_from_bytes(rest) {
                     self.at = self.frame.len() - after.len();
-                    return Some(Ok(entry));
+                    match entry {
+                        Entry::Throttled(nanos) => {
+                            self.throttled_ns = Some(nanos);
+                            continue;
+                        }
+                        Entry::Call(mut call) => {
+                            call.throttled_ns = self.throttled_ns.take();
+                            return Some(Ok(Entry::Call(call)));
+                        }
+                        entry => return Some(Ok(entry)),
+                    }
                 }
                 // A whole frame that has something else in it was written by a later version: the rest of it is left out.
                 self.at = self.frame.len();
@@ -58,7 +71,10 @@ impl Iterator for Entries {
             let Some(segment) = &mut self.segment else {
                 let number = self.waiting.pop()?;
                 match open(&path(&self.folder, number)) {
-                    Ok(opened) => self.segment = opened,
+                    Ok(opened) => {
+                        self.segment = opened;
+                        self.throttled_ns = None;
+                    }
                     Err(error) => return Some(Err(error)),
                 }
                 continue;

@@ -33,6 +33,7 @@ pub(crate) fn call(unix_ms: u64) -> Entry {
         memory_used: Some(1 << 20),
         bytes_in: 2,
         bytes_out: 3,
+        throttled_ns: None,
     })
 }
 
@@ -151,4 +152,20 @@ proptest! {
         prop_assert!(left.len() < 5);
         prop_assert_eq!(&left[..], &[1, 2, 3, 4, 5][..left.len()]);
     }
+}
+
+#[test]
+fn the_throttled_time_of_a_call_is_read_with_it_and_older_calls_have_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::open(folder.path(), ROOMY).unwrap();
+    let entries = [call(1), Entry::Throttled(7), call(2), call(3)];
+    writer.append(&entries).unwrap();
+    let read = read(folder.path()).unwrap().map(|entry| match entry {
+        Ok(Entry::Call(call)) => (call.unix_ms, call.throttled_ns),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(
+        read.collect::<Vec<_>>(),
+        [(1, None), (2, Some(7)), (3, None)]
+    );
 }

@@ -73,6 +73,8 @@ fn invoked(name: &str, number: u32) -> Event {
             user: Duration::from_millis(20),
             system: Duration::from_millis(10),
         }),
+        throttled: None,
+        shared: None,
         transfers: Vec::new(),
         bytes_in: 3,
         bytes_out: 5,

@@ -1,0 +1,134 @@
+//! How the CPU limit of workers is enforced: the table `[functions.NAME.cpu_limit]`. How much it is says the key `cpu`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checks::{KeyProblem, in_range, one_of};
+use crate::choices::words;
+use crate::runtime::Runtime;
+
+words! {
+    /// How a CPU limit is enforced.
+    Enforcement {
+        /// By the kernel: a quota of CPU time per period.
+        Cgroup = "cgroup",
+        /// A worker that serves is stopped when it is ahead of its share, and for as long as it is ahead. The kernel's quota is the
+        /// backstop.
+        Precise = "precise",
+    }
+}
+
+/// The table as the user wrote it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CpuLimitSpec {
+    /// `cgroup` or `precise`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<String>,
+    /// For `cgroup`: the period of the quota, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period_ms: Option<u32>,
+}
+
+/// How the CPU limit is enforced, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CpuLimit {
+    /// By whom.
+    pub enforcement: Enforcement,
+    /// Period of the kernel's quota, milliseconds.
+    pub period_ms: u32,
+}
+
+impl Default for CpuLimit {
+    fn default() -> Self {
+        Self {
+            enforcement: Enforcement::Cgroup,
+            period_ms: PERIOD_MS,
+        }
+    }
+}
+
+impl CpuLimit {
+    /// Whether this is what a function without the table has.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Period of the kernel's quota.
+    #[must_use]
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(u64::from(self.period_ms))
+    }
+}
+
+impl CpuLimitSpec {
+    /// # Errors
+    /// The first key that is wrong or without effect.
+    pub(crate) fn check(&self, runtime: &Runtime, cpu_milli: u32) -> Result<CpuLimit, KeyProblem> {
+        let word = self.enforcement.as_deref();
+        let enforcement = one_of(word, Enforcement::Cgroup, Enforcement::ALL)
+            .map_err(|problem| ("cpu_limit.enforcement", problem))?;
+        if matches!(runtime, Runtime::Container(_)) && *self != Self::default() {
+            let problem = "is not for runtime = \"container\": the container engine limits it; leave the table out";
+            return Err(("cpu_limit.enforcement", problem.to_owned()));
+        }
+        let Some(period_ms) = self.period_ms else {
+            return Ok(CpuLimit {
+                enforcement,
+                ..CpuLimit::default()
+            });
+        };
+        let key = "cpu_limit.period_ms";
+        if enforcement == Enforcement::Precise {
+            let problem =
+                "has no effect with enforcement = \"precise\", only with \"cgroup\"; leave it out";
+            return Err((key, problem.to_owned()));
+        }
+        let period_ms = in_range(period_ms, 1, PERIOD_MS_MAX).map_err(|problem| (key, problem))?;
+        if u64::from(period_ms) * u64::from(cpu_milli) < QUOTA_MILLI_MS_MIN {
+            let least = QUOTA_MILLI_MS_MIN.div_ceil(u64::from(cpu_milli.max(1)));
+            let problem = format!(
+                "is {period_ms}, must be at least {least} with cpu = {}: the kernel's quota is 1 ms per period or more",
+                f64::from(cpu_milli) / 1e3
+            );
+            return Err((key, problem));
+        }
+        Ok(CpuLimit {
+            enforcement,
+            period_ms,
+        })
+    }
+}
+
+/// The kernel's default.
+const PERIOD_MS: u32 = 100;
+/// max_cfs_quota_period in kernel/sched/core.c.
+const PERIOD_MS_MAX: u32 = 1000;
+/// min_cfs_quota_period in kernel/sched/core.c, in thousandths of a CPU times milliseconds.
+const QUOTA_MILLI_MS_MIN: u64 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::python::PythonRuntime;
+
+    #[test]
+    fn a_period_is_refused_if_the_kernel_would_round_its_quota_up() {
+        let runtime = Runtime::Python(PythonRuntime { minor: None });
+        let check = |period_ms, cpu_milli| {
+            let spec = CpuLimitSpec {
+                enforcement: None,
+                period_ms: Some(period_ms),
+            };
+            spec.check(&runtime, cpu_milli)
+        };
+        assert_eq!(check(20, 50).unwrap().period(), Duration::from_millis(20));
+        let (key, problem) = check(19, 50).unwrap_err();
+        assert_eq!(key, "cpu_limit.period_ms");
+        assert!(problem.contains("at least 20 with cpu = 0.05"), "{problem}");
+    }
+}

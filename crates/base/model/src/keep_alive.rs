@@ -1,0 +1,191 @@
+//! What an idle worker does until the next invocation, or until it is reaped: the table `[functions.NAME.keep_alive]`. The
+//! behaviours are those of Table 2 of *Demystifying Serverless Costs on Public Platforms*.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checks::{KeyProblem, in_range, one_of};
+use crate::choices::{Reuse, TemplateMode, words};
+use crate::config::ScaleConfig;
+use crate::policy::Policy;
+use crate::runtime::Runtime;
+
+words! {
+    /// What an idle worker does.
+    Behaviour {
+        /// It runs on, with the function's CPU limit (Azure).
+        Run = "run",
+        /// It gets no CPU time until the next invocation (AWS Lambda).
+        Freeze = "freeze",
+        /// It gets 0.01 CPU until the next invocation (Cloud Run).
+        Throttle = "throttle",
+        /// It ends at once. Only the template stays.
+        Template = "template",
+    }
+}
+
+/// The table as the user wrote it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct KeepAliveSpec {
+    /// `run`, `freeze`, `throttle` or `template`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behaviour: Option<String>,
+    /// For `freeze` and `throttle`: a worker that was idle for this long rests, seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_s: Option<f64>,
+    /// For `freeze`: the memory of a worker that was idle for this long is reclaimed, seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_after_s: Option<f64>,
+}
+
+/// What an idle worker does, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct KeepAlive {
+    /// What it does.
+    pub behaviour: Behaviour,
+    /// Idle for this long, it is frozen or throttled.
+    #[serde(rename = "after_s", with = "crate::seconds")]
+    #[cfg_attr(feature = "openapi", schema(value_type = f64))]
+    pub after: Duration,
+    /// Idle for this long, a frozen worker's memory is reclaimed.
+    #[serde(rename = "reclaim_after_s", with = "crate::seconds")]
+    #[cfg_attr(feature = "openapi", schema(value_type = f64))]
+    pub reclaim_after: Duration,
+}
+
+impl Default for KeepAlive {
+    fn default() -> Self {
+        Self {
+            behaviour: Behaviour::Run,
+            after: AFTER,
+            reclaim_after: RECLAIM_AFTER,
+        }
+    }
+}
+
+impl KeepAlive {
+    /// Whether this is what a function without the table has.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// How a worker rests. `None`: it does not.
+    #[must_use]
+    pub fn rest(&self) -> Option<Rest> {
+        match self.behaviour {
+            Behaviour::Run | Behaviour::Template => None,
+            Behaviour::Freeze => Some(Rest::Freeze),
+            Behaviour::Throttle => Some(Rest::Throttle),
+        }
+    }
+}
+
+/// How a worker rests between invocations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// It gets no CPU time.
+    Freeze,
+    /// It gets [`THROTTLED_CPU_MILLI`].
+    Throttle,
+}
+
+/// CPU of a throttled worker, thousandths of a CPU: what the paper measured on Cloud Run (§3.3).
+pub const THROTTLED_CPU_MILLI: u32 = 10;
+
+/// What the table depends on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Around<'a> {
+    pub(crate) runtime: &'a Runtime,
+    pub(crate) template: TemplateMode,
+    pub(crate) reuse: Reuse,
+    pub(crate) scale: &'a ScaleConfig,
+    /// `scale.idle_s` is in the manifest.
+    pub(crate) idle_given: bool,
+}
+
+impl KeepAliveSpec {
+    /// # Errors
+    /// The first key that is wrong or without effect.
+    pub(crate) fn check(&self, around: Around<'_>) -> Result<KeepAlive, KeyProblem> {
+        let word = self.behaviour.as_deref();
+        let behaviour = one_of(word, Behaviour::Run, Behaviour::ALL)
+            .map_err(|problem| ("keep_alive.behaviour", problem))?;
+        let without_effect = |key, takers: &str| {
+            let problem = format!(
+                "has no effect with behaviour = \"{}\", only with {takers}; leave it out",
+                behaviour.as_str()
+            );
+            Err((key, problem))
+        };
+        let rests = matches!(behaviour, Behaviour::Freeze | Behaviour::Throttle);
+        if self.after_s.is_some() && !rests {
+            return without_effect("keep_alive.after_s", "\"freeze\" and \"throttle\"");
+        }
+        if self.reclaim_after_s.is_some() && behaviour != Behaviour::Freeze {
+            return without_effect("keep_alive.reclaim_after_s", "\"freeze\"");
+        }
+        check_around(behaviour, around)?;
+        let after = in_range(
+            self.after_s.unwrap_or(AFTER.as_secs_f64()),
+            AFTER_S_MIN,
+            S_MAX,
+        )
+        .map_err(|problem| ("keep_alive.after_s", problem))?;
+        let default = RECLAIM_AFTER.as_secs_f64().max(after);
+        let reclaim_after = in_range(self.reclaim_after_s.unwrap_or(default), after, S_MAX)
+            .map_err(|problem| ("keep_alive.reclaim_after_s", problem))?;
+        Ok(KeepAlive {
+            behaviour,
+            after: Duration::from_secs_f64(after),
+            reclaim_after: Duration::from_secs_f64(reclaim_after),
+        })
+    }
+}
+
+/// Rejects behaviours that contradict other keys.
+fn check_around(behaviour: Behaviour, around: Around<'_>) -> Result<(), KeyProblem> {
+    let Around {
+        runtime,
+        template,
+        reuse,
+        scale,
+        idle_given,
+    } = around;
+    let problem = match behaviour {
+        Behaviour::Run => return Ok(()),
+        _ if reuse == Reuse::Once => {
+            "has no effect with reuse = \"once\": a worker ends with its invocation; leave it out"
+        }
+        Behaviour::Freeze | Behaviour::Throttle => match runtime {
+            Runtime::Container(_) => {
+                "is not for runtime = \"container\": the container engine owns its processes; leave it out"
+            }
+            _ => return Ok(()),
+        },
+        Behaviour::Template if !runtime.forks() || template == TemplateMode::Off => {
+            "is \"template\", which needs workers that are forked from a template (runtime = \"python\", template = \"on\")"
+        }
+        Behaviour::Template if scale.min > 0 || scale.spare > 0 => {
+            "is \"template\", which keeps no idle worker: remove scale.min and scale.spare, or choose \"freeze\""
+        }
+        Behaviour::Template if scale.policy != Policy::Demand => {
+            "is \"template\", which keeps no idle worker: remove scale.policy, or choose \"freeze\""
+        }
+        Behaviour::Template if idle_given => {
+            "is \"template\", which keeps no idle worker: remove scale.idle_s, or choose \"freeze\""
+        }
+        Behaviour::Template => return Ok(()),
+    };
+    Err(("keep_alive.behaviour", problem.to_owned()))
+}
+
+/// Long enough that a worker under steady load is not frozen between two invocations, and short beside `idle_s`.
+const AFTER: Duration = Duration::from_millis(100);
+const RECLAIM_AFTER: Duration = Duration::from_secs(10);
+const AFTER_S_MIN: f64 = 0.01;
+const S_MAX: f64 = 86_400.0;

@@ -1,0 +1,147 @@
+//! The kernel's counters of a group's CPU time: what all its processes have used, also those that have ended, and for how long they
+//! were throttled. The files are open, because they are read on the path: 1 µs each in version 1, 2 µs for both in version 2.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use pilot_model::CpuTime;
+
+use super::{Cgroup, counter};
+
+/// Where the counters are.
+#[derive(Debug)]
+pub(super) enum Counters {
+    /// `cpuacct` and `cpu` of version 1, nanoseconds. One of them may be missing.
+    V1 {
+        /// `cpuacct.usage`: the sum, exact.
+        usage: Option<File>,
+        /// `cpuacct.usage_user`: as counted at the kernel's ticks.
+        user: Option<File>,
+        /// `cpu.stat`, with `throttled_time N`.
+        stat: Option<File>,
+    },
+    /// `cpu.stat` of version 2, microseconds.
+    V2(Option<File>),
+}
+
+impl Counters {
+    /// The groups of the two controllers.
+    pub(super) fn v1(cpuacct: Option<&Path>, cpu: &Path) -> Self {
+        let open = |file: &str| cpuacct.and_then(|group| File::open(group.join(file)).ok());
+        Self::V1 {
+            usage: open("cpuacct.usage"),
+            user: open("cpuacct.usage_user"),
+            stat: File::open(cpu.join("cpu.stat")).ok(),
+        }
+    }
+
+    pub(super) fn v2(group: &Path) -> Self {
+        Self::V2(File::open(group.join("cpu.stat")).ok())
+    }
+
+    /// CPU time since the group was made.
+    fn cpu(&self) -> Option<CpuTime> {
+        let (user, total) = match self {
+            Self::V1 { usage, user, .. } => {
+                let total = number(usage.as_ref()?)?;
+                let user = user.as_ref().and_then(number).unwrap_or(total);
+                (Duration::from_nanos(user), Duration::from_nanos(total))
+            }
+            Self::V2(stat) => {
+                let text = text(stat.as_ref()?)?;
+                let micros = |name| Duration::from_micros(counter(&text, name));
+                (micros("user_usec"), micros("usage_usec"))
+            }
+        };
+        let user = user.min(total);
+        Some(CpuTime {
+            user,
+            system: total.saturating_sub(user),
+        })
+    }
+
+    /// How long the group was throttled since it was made, added up over the CPUs.
+    fn throttled(&self) -> Option<Duration> {
+        Some(match self {
+            Self::V1 { stat, .. } => {
+                Duration::from_nanos(counter(&text(stat.as_ref()?)?, "throttled_time"))
+            }
+            Self::V2(stat) => {
+                Duration::from_micros(counter(&text(stat.as_ref()?)?, "throttled_usec"))
+            }
+        })
+    }
+}
+
+impl Cgroup {
+    /// CPU time of all its processes in this use. `None`: the kernel does not count it.
+    #[must_use]
+    pub fn cpu(&self) -> Option<CpuTime> {
+        let before = self.before.lock().0;
+        Some(self.files.counters.cpu()?.since(before))
+    }
+
+    /// How long its processes waited for the next period of the CPU limit in this use, added up over the CPUs. `None`: the kernel
+    /// does not count it.
+    #[must_use]
+    pub fn throttled(&self) -> Option<Duration> {
+        let before = self.before.lock().1;
+        Some(self.files.counters.throttled()?.saturating_sub(before))
+    }
+
+    /// A new use begins.
+    pub(super) fn reset_cpu(&self) {
+        let counters = &self.files.counters;
+        *self.before.lock() = (
+            counters.cpu().unwrap_or_default(),
+            counters.throttled().unwrap_or_default(),
+        );
+    }
+}
+
+fn number(file: &File) -> Option<u64> {
+    text(file)?.trim().parse().ok()
+}
+
+fn text(file: &File) -> Option<String> {
+    let mut bytes = [0; TEXT_LEN];
+    let len = file.read_at(&mut bytes, 0).ok()?;
+    Some(str::from_utf8(bytes.get(..len)?).ok()?.to_owned())
+}
+
+/// Enough for `cpu.stat`, whose lines with times are first.
+const TEXT_LEN: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counters_of_both_versions_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("cpuacct.usage", "5000001\n");
+        write("cpuacct.usage_user", "4000000\n");
+        write(
+            "cpu.stat",
+            "usage_usec 5000\nuser_usec 6000\nsystem_usec 1000\nnr_periods 5\nnr_throttled 2\nthrottled_usec 70\nthrottled_time 80\n",
+        );
+        let v1 = Counters::v1(Some(folder.path()), folder.path());
+        let cpu = v1.cpu().unwrap();
+        assert_eq!(cpu.total(), Duration::from_nanos(5_000_001));
+        assert_eq!(cpu.user, Duration::from_millis(4));
+        assert_eq!(v1.throttled(), Some(Duration::from_nanos(80)));
+        let v2 = Counters::v2(folder.path());
+        let cpu = v2.cpu().unwrap();
+        assert_eq!(
+            cpu.total(),
+            Duration::from_millis(5),
+            "the sum is exact, its parts are not"
+        );
+        assert_eq!(v2.throttled(), Some(Duration::from_micros(70)));
+        assert_eq!(Counters::v1(None, Path::new("/nonexistent")).cpu(), None);
+    }
+}

@@ -1,0 +1,313 @@
+//! CPU time: what is metered is what the kernel counts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pilot_harness::{Daemon, Request, Response, eventually, is_root};
+use serde_json::json;
+
+use crate::{lab, plain};
+
+/// Computes in its process or in another one, and ends as the event says.
+const MIXED: &str = "
+import os, time
+
+def burn(seconds):
+    begun = time.thread_time()
+    while time.thread_time() - begun < seconds:
+        pass
+
+def handler(event, context):
+    kind = event['kind']
+    if kind == 'child':
+        child = os.fork()
+        if child == 0:
+            burn(event['burn'])
+            os._exit(0)
+        os.waitpid(child, 0)
+        return kind
+    burn(event['burn'])
+    if kind == 'error':
+        raise ValueError('as asked')
+    if kind == 'crash':
+        os._exit(3)
+    if kind == 'timeout':
+        while True:
+            pass
+    return kind
+";
+
+/// The daemon's control group that counts CPU time, and the file with the count.
+fn counted_in(daemon: &Daemon) -> (PathBuf, fn(&Path) -> Option<u64>) {
+    let prefix = format!("pilotlightd-{}-", daemon.pid());
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let mut found = mounts.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let options = fields[3].split(',').any(|option| option == "cpuacct");
+        let (is_own, count): (fn(&str) -> bool, fn(&Path) -> Option<u64>) = match fields[2] {
+            "cgroup" if options => (
+                |names| names.split(',').any(|name| name == "cpuacct"),
+                v1_ns,
+            ),
+            "cgroup2" => (str::is_empty, v2_ns),
+            _ => return None,
+        };
+        let path = own.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (names, path) = (parts.next()?, parts.next()?);
+            is_own(names).then_some(path)
+        })?;
+        let inside = Path::new(fields[1]).join(path.trim_start_matches('/'));
+        let entries = fs::read_dir(inside).ok()?.flatten();
+        let mut entries =
+            entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+        Some((entries.next()?.path(), count))
+    });
+    // Beside version 1, the folder of version 2 is there only to freeze.
+    found
+        .find(|(group, _)| {
+            group.join("cpuacct.usage").exists() || group.join("memory.max").exists()
+        })
+        .expect("the daemon's control group")
+}
+
+fn v1_ns(group: &Path) -> Option<u64> {
+    fs::read_to_string(group.join("cpuacct.usage"))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+fn v2_ns(group: &Path) -> Option<u64> {
+    let text = fs::read_to_string(group.join("cpu.stat")).ok()?;
+    let usec = text
+        .lines()
+        .find_map(|line| line.strip_prefix("usage_usec "))?;
+    Some(usec.trim().parse::<u64>().ok()? * 1000)
+}
+
+/// What the kernel counts for everything below the daemon, and for the templates: the groups that have processes when no worker is
+/// there.
+fn kernel_ns(daemon: &Daemon) -> (u64, BTreeMap<PathBuf, u64>) {
+    let (group, count) = counted_in(daemon);
+    let inner = fs::read_dir(&group)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path());
+    let templates = inner.filter_map(|inner| {
+        let processes = fs::read_to_string(inner.join("cgroup.procs")).ok()?;
+        (!processes.is_empty()).then_some(())?;
+        Some((inner.clone(), count(&inner)?))
+    });
+    let templates = templates.collect();
+    (count(&group).unwrap(), templates)
+}
+
+/// Seconds of CPU time of the workers that have ended, as `/metrics` says.
+fn of_ended_workers(daemon: &Daemon) -> f64 {
+    let text = daemon.get("/metrics").ok().text();
+    let samples = text
+        .lines()
+        .filter(|line| line.starts_with("pilot_worker_cpu_seconds_total{"));
+    samples
+        .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+        .sum()
+}
+
+/// The column of the exported records, empty fields left out.
+fn column(csv: &str, name: &str) -> Vec<i64> {
+    let mut lines = csv.lines();
+    let at = lines
+        .next()
+        .unwrap()
+        .split(',')
+        .position(|column| column == name)
+        .unwrap();
+    lines
+        .filter_map(|line| line.split(',').nth(at)?.parse().ok())
+        .collect()
+}
+
+#[test]
+fn metered_cpu_time_is_what_the_kernel_counts_for_the_workers() {
+    if !is_root() {
+        eprintln!("SKIPPED: without root there is no control group that counts");
+        return;
+    }
+    let daemon = lab(MIXED, json!({"timeout_s": 0.4, "scale": {"max": 4}}));
+    daemon.scale("lab", 0);
+    no_worker(&daemon);
+    let (all_before, templates_before) = kernel_ns(&daemon);
+    let ended_before = of_ended_workers(&daemon);
+    let calls = std::env::var("PILOT_TEST_CPU_CALLS").map_or(150, |number| number.parse().unwrap());
+    for number in 0..calls {
+        let (kind, burn) = match number % 50 {
+            7 => ("crash", 0.02),
+            23 => ("timeout", 0.02),
+            at if at % 5 == 0 => ("child", 0.01),
+            at if at % 5 == 1 => ("error", 0.005),
+            _ => ("ok", 0.005),
+        };
+        let response = daemon.invoke("lab", &json!({"kind": kind, "burn": burn}));
+        assert_eq!(response.status, 200, "{}", response.text());
+    }
+    daemon.scale("lab", 0);
+    no_worker(&daemon);
+    let records = || {
+        let csv = daemon.cli_ok(&["cost", "export", "lab"]);
+        (csv.lines().count() == calls + 1).then_some(csv)
+    };
+    let csv = eventually("every call has a record", records);
+    let parts = ["cpu_user_ns", "cpu_system_ns"].map(|name| column(&csv, name));
+    assert!(parts.iter().flatten().all(|part| *part >= 0), "{csv}");
+    assert!(
+        parts.iter().all(|part| part.len() == calls),
+        "a call has no CPU time: {csv}"
+    );
+    let metered = parts.iter().flatten().sum::<i64>() as f64 / 1e9;
+    // The workers end in the background.
+    let seconds = |nanos: u64| nanos as f64 / 1e9;
+    let (kernel, ended) = {
+        let (all, templates) = kernel_ns(&daemon);
+        let since = |(path, ns): (&PathBuf, &u64)| ns - templates_before.get(path).unwrap_or(&0);
+        let templates: u64 = templates.iter().map(since).sum();
+        (
+            seconds(all - all_before - templates),
+            of_ended_workers(&daemon) - ended_before,
+        )
+    };
+    eprintln!(
+        "{calls} calls: {metered:.4} s in the records, {ended:.4} s with what workers did between and after calls, {kernel:.4} s \
+         counted by the kernel with the ends of workers"
+    );
+    assert!(
+        metered <= ended * 1.0001,
+        "counted twice: {metered} {ended}"
+    );
+    assert!(ended <= kernel * 1.0001, "counted twice: {ended} {kernel}");
+    assert!(
+        (kernel - metered) / kernel < ALLOWED,
+        "{metered} of {kernel}"
+    );
+}
+
+/// The bar is 1 % of 10,000 calls. Of few calls, the ends of workers are a larger share.
+const ALLOWED: f64 = 0.03;
+
+/// Waits until no worker of `lab` is there.
+fn no_worker(daemon: &Daemon) {
+    eventually("no worker is there", || {
+        let (_, groups) = kernel_ns(daemon);
+        let none = daemon.workers("lab", "idle") + daemon.workers("lab", "busy") == 0;
+        // Interpreter, perhaps environment, function.
+        (none && groups.len() <= 3).then_some(())
+    });
+}
+
+#[test]
+fn the_time_that_a_call_was_throttled_is_in_its_record() {
+    let daemon = lab(MIXED, json!({"cpu": 0.2}));
+    daemon.upload_code("free", &plain(), MIXED);
+    for function in ["lab", "free"] {
+        let response = daemon.invoke(function, &json!({"kind": "ok", "burn": 0.1}));
+        assert_eq!(response.json(), "ok");
+    }
+    let of = |function: &str| {
+        eventually("the call has a record", || {
+            let csv = daemon.cli_ok(&["cost", "export", function]);
+            column(&csv, "throttled_ns").first().copied()
+        })
+    };
+    // 100 ms of CPU time, 20 ms in each period of 100 ms.
+    assert!(of("lab") > 100_000_000, "{}", of("lab"));
+    assert!(of("free") < of("lab") / 2, "{}", of("free"));
+}
+
+/// Milliseconds from the handler's call to its return.
+fn duration_ms(response: &Response) -> f64 {
+    let timing = response.header("server-timing").unwrap_or_default();
+    let handler = timing
+        .split(", ")
+        .find_map(|entry| entry.strip_prefix("handler;dur="));
+    handler.unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_precise_limit_makes_short_calls_take_their_cpu_time_divided_by_their_share() {
+    let precise = json!({"cpu": 0.1, "timeout_s": 2, "cpu_limit": {"enforcement": "precise"}});
+    let daemon = lab(MIXED, precise);
+    // The call before it may have left CPU time of its quota over. No call may use that.
+    for _ in 0..3 {
+        let response = daemon
+            .invoke("lab", &json!({"kind": "ok", "burn": 0.02}))
+            .ok();
+        let took = duration_ms(&response);
+        // 20 ms at a tenth of a CPU. The kernel alone gives 10 ms at once, and 10 ms 100 ms later: at most 120 ms.
+        assert!(took > 150.0, "{took} ms");
+    }
+    // Other processes are part of the worker.
+    let response = daemon
+        .invoke("lab", &json!({"kind": "child", "burn": 0.02}))
+        .ok();
+    assert!(duration_ms(&response) > 150.0, "{}", duration_ms(&response));
+    // A worker that is stopped most of the time still crashes, times out and is killed.
+    for kind in ["timeout", "crash"] {
+        let response = daemon.invoke("lab", &json!({"kind": kind, "burn": 0.001}));
+        assert!(
+            response.header("x-amz-function-error").is_some(),
+            "{kind}: {}",
+            response.text()
+        );
+    }
+    let response = daemon
+        .invoke("lab", &json!({"kind": "ok", "burn": 0.001}))
+        .ok();
+    assert_eq!(response.json(), "ok");
+    let described = daemon.cli_ok(&["describe", "lab"]);
+    assert!(described.contains("precise"), "{described}");
+    daemon.scale("lab", 0);
+    no_worker(&daemon);
+}
+
+#[test]
+fn the_period_of_the_quota_is_the_functions_own() {
+    let short = json!({"cpu": 0.2, "cpu_limit": {"period_ms": 10}});
+    let daemon = lab(MIXED, short);
+    let response = daemon
+        .invoke("lab", &json!({"kind": "ok", "burn": 0.02}))
+        .ok();
+    // 20 ms at a fifth of a CPU. With the kernel's period of 100 ms it would not wait at all.
+    assert!(duration_ms(&response) > 40.0, "{}", duration_ms(&response));
+}
+
+#[test]
+fn describe_warns_when_sharing_a_worker_makes_calls_dearer() {
+    let daemon = lab(
+        MIXED,
+        json!({"concurrency": 8, "cpu": 0.5, "scale": {"max": 1}}),
+    );
+    let event = json!({"kind": "ok", "burn": 0.03});
+    for _ in 0..12 {
+        assert_eq!(daemon.invoke("lab", &event).json(), "ok");
+    }
+    assert!(!daemon.cli_ok(&["describe", "lab"]).contains("dear"));
+    let request =
+        Request::new("POST", "/2015-03-31/functions/lab/invocations").body(event.to_string());
+    for _ in 0..4 {
+        let mut connections: Vec<_> = (0..6).map(|_| daemon.connect()).collect();
+        for connection in &mut connections {
+            connection.send(&request);
+        }
+        for connection in &mut connections {
+            assert_eq!(connection.receive("POST").json(), "ok");
+        }
+    }
+    let described = daemon.cli_ok(&["describe", "lab"]);
+    assert!(
+        described.contains("dear") && described.contains("set concurrency = "),
+        "{described}"
+    );
+}
