@@ -85,6 +85,7 @@ pub fn config(name: &str) -> FunctionConfig {
         inputs: BTreeMap::new(),
         inputs_by_request: false,
         drop_ins: true,
+        asynchronous: pilot_model::AsyncConfig::default(),
         invokes: Invokes::default(),
     }
 }

@@ -88,6 +88,7 @@ async fn serve(
         env!("CARGO_PKG_VERSION"),
     );
     let _ = daemon.functions_url.set(url);
+    daemon.run_queue();
     let stop = stop_signal()?;
     let spawner_ended = daemon.engines.spawner_ended()?;
     let has_spawner = Arc::new(AtomicBool::new(true));
@@ -128,6 +129,7 @@ async fn serve(
         "drained; stopping"
     );
     daemon.admin.finish().await;
+    daemon.queue.stop(config.limits.drain()).await;
     daemon.invoker.drain(LAST_INVOCATIONS).await;
     if !daemon.engines.close().await {
         tracing::warn!("some control groups are still busy: the next daemon removes them");

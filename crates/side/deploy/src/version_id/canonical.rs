@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pilot_model::{
-    FunctionConfig, Interface, Invokes, Network, Reuse, Runtime, ScaleConfig, TemplateMode,
+    AsyncConfig, FunctionConfig, Interface, Invokes, Network, Reuse, Runtime, ScaleConfig,
+    TemplateMode,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -40,6 +41,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         inputs_by_request,
         drop_ins,
         invokes,
+        asynchronous,
     } = config;
     let ScaleConfig {
         min,
@@ -73,8 +75,36 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("inputs_by_request", *inputs_by_request, false);
     form.add("drop_ins", *drop_ins, true);
     form.add("invokes", invokes, &Invokes::default());
+    add_async(&mut form, asynchronous);
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
+}
+
+fn add_async(form: &mut Form, config: &AsyncConfig) {
+    let AsyncConfig {
+        retries,
+        max_age,
+        retry_wait,
+        on_success,
+        on_failure,
+        dead_letter,
+        own_only,
+    } = config;
+    form.add("async.retries", *retries, 2);
+    form.add(
+        "async.max_age_ns",
+        nanoseconds(*max_age),
+        21_600_000_000_000,
+    );
+    form.add(
+        "async.retry_wait_ns",
+        nanoseconds(*retry_wait),
+        60_000_000_000,
+    );
+    form.add("async.on_success", on_success, &None);
+    form.add("async.on_failure", on_failure, &None);
+    form.add("async.dead_letter", *dead_letter, on_failure.is_none());
+    form.add("async.own_only", *own_only, false);
 }
 
 /// Keys and values that are not the default.
