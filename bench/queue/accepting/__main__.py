@@ -167,14 +167,18 @@ def judged(turns: list[Turn], floor: float, effort: Effort) -> Report:
     rate, p99 = best
     what = f"accepted per second with a p99 of at most {P99_MS_MAX:.0f} ms"
     report.bars.append(Bar(what, f"≥ {RATE_MIN:,.0f}", f"{rate:,.0f} ({p99:.1f} ms)", rate >= RATE_MIN))
-    report.notes.append(f"{effort.events} events per turn, {effort.turns} turns, medians; a synchronised write of 4 KB here: {floor:.2f} ms")
+    report.notes.append(
+        f"{effort.events} events per turn, {effort.turns} turns, medians; a synchronised write of 4 KB here: {floor:.2f} ms"
+    )
     report.data = {"turns": [asdict(turn) for turn in turns], "floor_ms": floor}
     return report
 
 
 def main() -> int:
     parser = options_of("queue", __doc__, "200 events of 8 connections, once")
-    parser.add_argument("--folder", metavar="DIR", type=Path, help="where the store lies (default: the system's folder for temporary files)")
+    parser.add_argument(
+        "--folder", metavar="DIR", type=Path, help="where the store lies (default: the system's folder for temporary files)"
+    )
     run = Run.begin(parser)
     effort = SMOKE if run.options.smoke else FULL
     try:

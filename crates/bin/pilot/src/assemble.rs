@@ -383,7 +383,7 @@ fn queue(config: &DaemonConfig, reserve: &Arc<Reserve>) -> anyhow::Result<Arc<Qu
         bytes_max: u64::from(limits.async_mb.get()) << 20,
         // The others are for callers who wait.
         running_max: (limits.workers_max() / 2).clamp(1, ASYNC_RUNNING_MAX),
-        has_room: Box::new(move || reserve.is_held()),
+        has_room: Arc::new(move || reserve.is_held()),
     };
     Ok(Queue::open(settings)?)
 }

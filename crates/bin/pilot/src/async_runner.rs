@@ -74,10 +74,10 @@ async fn answered(response: Response) -> AttemptEnd {
             version,
             body: (json.len() <= ANSWER_BYTES_MAX).then_some(json),
         },
-        ResponseBody::FunctionError(body) => AttemptEnd::Failed { version, body },
+        ResponseBody::FunctionError(body) => failed(version, body),
         ResponseBody::Http { mut body, .. } => match collect(&mut body).await {
             Ok(body) => AttemptEnd::Done { version, body },
-            Err(InvokeError::BodyRaised { body }) => AttemptEnd::Failed { version, body },
+            Err(InvokeError::BodyRaised { body }) => failed(version, body),
             Err(error) => AttemptEnd::Failed {
                 version,
                 body: Bytes::from(
@@ -92,6 +92,16 @@ async fn answered(response: Response) -> AttemptEnd {
             body: None,
         },
     }
+}
+
+/// An error of the function, if it fits into a record.
+fn failed(version: u32, body: Bytes) -> AttemptEnd {
+    let body = if body.len() <= ANSWER_BYTES_MAX {
+        body
+    } else {
+        Bytes::from_static(LARGE_ERROR)
+    };
+    AttemptEnd::Failed { version, body }
 }
 
 /// A streamed response, read to its end. `None`: it is too large for a record.
@@ -121,5 +131,7 @@ fn not_run(error: &InvokeError, is_live: bool) -> AttemptEnd {
     }
 }
 
+const LARGE_ERROR: &[u8] =
+    br#"{"errorType":"Function.ResponseSizeTooLarge","errorMessage":"the error of the function is too large for a record"}"#;
 /// The largest answer that a record has: Lambda's limit for the payload of an asynchronous invocation.
 const ANSWER_BYTES_MAX: usize = 1 << 20;

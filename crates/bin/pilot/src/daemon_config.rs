@@ -162,8 +162,8 @@ impl Default for Limits {
 }
 
 /// Asynchronous invocations by default, and their MiB.
-const ASYNC_RECORDS: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
-const ASYNC_MB: NonZeroU32 = NonZeroU32::new(256).unwrap();
+const ASYNC_RECORDS: NonZeroU32 = NonZeroU32::new(100_000).expect("it is not zero");
+const ASYNC_MB: NonZeroU32 = NonZeroU32::new(256).expect("it is not zero");
 /// Size of a container's volume by default, MiB.
 const VOLUME_MB: u64 = 1024;
 

@@ -157,6 +157,9 @@ pub(crate) async fn write(shared: &Arc<Shared>, record: &Record, file: &str) -> 
     let payload = record.request.payload.clone();
     let written = tokio::task::spawn_blocking(move || {
         let _one_line = shared.lines.lock();
+        if !(shared.has_room)() {
+            return Err("the disk is full: free some space".to_owned());
+        }
         let folder = shared.files.join(folder.as_str());
         append(&folder, &file, &payload)
             .map_err(|error| format!("cannot write {}: {error}", folder.join(&file).display()))
@@ -176,12 +179,17 @@ fn append(folder: &Path, file: &str, line: &[u8]) -> io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
+    let path = folder.join(file);
+    if !path.try_exists()? && folder.read_dir()?.take(FILES_MAX).count() == FILES_MAX {
+        let problem = format!("its folder has {FILES_MAX} files: remove some");
+        return Err(io::Error::new(io::ErrorKind::QuotaExceeded, problem));
+    }
     let mut file = OpenOptions::new()
         .read(true)
         .append(true)
         .create(true)
         .mode(0o600)
-        .open(folder.join(file))?;
+        .open(path)?;
     let len = file.metadata()?.len();
     if len + line.len() as u64 > FILE_BYTES_MAX {
         return Err(io::Error::new(
@@ -208,6 +216,8 @@ fn append(folder: &Path, file: &str, line: &[u8]) -> io::Result<()> {
 /// Lambda stops loops after about as many.
 const HOPS_MAX: u32 = 16;
 const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Of one function.
+const FILES_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -228,6 +238,17 @@ mod tests {
         append(&place, "out", b"2").unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text, "{\"a\":1}\n{\"torn\n2\n");
+    }
+
+    #[test]
+    fn a_function_has_a_bounded_number_of_files() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..FILES_MAX {
+            append(folder.path(), &number.to_string(), b"1").unwrap();
+        }
+        let error = append(folder.path(), "one-more", b"1").unwrap_err();
+        assert!(error.to_string().contains("16 files"), "{error}");
+        append(folder.path(), "0", b"2").unwrap();
     }
 
     #[test]

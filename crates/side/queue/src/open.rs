@@ -167,7 +167,8 @@ const CHECKPOINT_PAGES: i64 = 4096;
 const LOG_BYTES_MAX: i64 = 64 << 20;
 const SCHEMA: i64 = 1;
 /// `seq` is the order of acceptance. `due_ms` and the other times are Unix milliseconds. `file` is the name of a destination's file;
-/// NULL: the function is invoked. `started`: an attempt of an invocation with a key has begun. `condition` is set in dead letters.
+/// NULL: the function is invoked. `started`: an attempt of an invocation with a key has begun. `condition` is set in dead letters. The `scope`
+/// of a key is OWNER/FUNCTION.
 const CREATE: &str = "
     BEGIN IMMEDIATE;
     CREATE TABLE records (
@@ -193,12 +194,12 @@ const CREATE: &str = "
     ) STRICT;
     CREATE INDEX dead_letters ON records (seq) WHERE condition IS NOT NULL;
     CREATE TABLE keys (
-        function TEXT NOT NULL,
+        scope TEXT NOT NULL,
         key TEXT NOT NULL,
         id TEXT NOT NULL,
         digest BLOB NOT NULL,
         expires_ms INTEGER NOT NULL,
-        PRIMARY KEY (function, key)
+        PRIMARY KEY (scope, key)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX expiring_keys ON keys (expires_ms);
     PRAGMA user_version = 1;

@@ -41,8 +41,11 @@ pub struct QueueConfig {
     /// Most attempts that run at the same time, of all functions together.
     pub running_max: usize,
     /// Whether the disk has room for more.
-    pub has_room: Box<dyn Fn() -> bool + Send + Sync>,
+    pub has_room: HasRoom,
 }
+
+/// Whether the disk has room.
+pub(crate) type HasRoom = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl fmt::Debug for QueueConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,8 +76,10 @@ pub struct Queue {
 pub(crate) struct Shared {
     /// Guards the schedule, for one look or one change.
     pub(crate) schedule: Mutex<Schedule>,
-    /// Guards the reading connection, for one query, on a blocking thread.
+    /// Guards the connection that reads for attempts, for one look-up, on a blocking thread.
     reader: Mutex<Connection>,
+    /// Guards the connection that reads for the control API, for one query, on a blocking thread.
+    lister: Mutex<Connection>,
     /// Guards the files of destinations, so that lines do not mix; held for one line, on a blocking thread.
     pub(crate) lines: Mutex<()>,
     commands: mpsc::Sender<Command>,
@@ -86,6 +91,7 @@ pub(crate) struct Shared {
     pub(crate) times: Times,
     pub(crate) counters: Counters,
     pub(crate) files: PathBuf,
+    pub(crate) has_room: HasRoom,
     pub(crate) running_max: usize,
 }
 
@@ -108,6 +114,7 @@ impl Queue {
         let of_sqlite = |error: rusqlite::Error| fail(error.to_string());
         let connection = open::open(&config.file)?;
         let reader = open::reader(&config.file).map_err(of_sqlite)?;
+        let lister = open::reader(&config.file).map_err(of_sqlite)?;
         let newest_ms = store::newest_ms(&connection).map_err(of_sqlite)?;
         let mut schedule = Schedule::default();
         store::waiting(&connection, |seq, entry| schedule.add(seq, entry)).map_err(of_sqlite)?;
@@ -115,6 +122,7 @@ impl Queue {
         let shared = Arc::new(Shared {
             schedule: Mutex::new(schedule),
             reader: Mutex::new(reader),
+            lister: Mutex::new(lister),
             lines: Mutex::new(()),
             commands,
             places: Arc::new(Semaphore::new(PLACES)),
@@ -123,13 +131,14 @@ impl Queue {
             times: Times::start(newest_ms),
             counters: Counters::default(),
             files: config.files.clone(),
+            has_room: Arc::clone(&config.has_room),
             running_max: config.running_max.max(1),
         });
         let limits = Limits {
             records_max: config.records_max,
             bytes_max: config.bytes_max,
         };
-        let writer = Writer::new(connection, Arc::clone(&shared), limits, config.has_room);
+        let writer = Writer::new(connection, Arc::clone(&shared), limits);
         let writer = writer.map_err(of_sqlite)?;
         let thread = std::thread::Builder::new()
             .name("pilot-queue".to_owned())
@@ -148,11 +157,16 @@ impl Queue {
         *self.dispatcher.lock() = Some(task);
     }
 
-    /// Begins no attempt any more, waits at most `grace` for those that run, and ends the writer. What was cut runs again after the next
-    /// start, except invocations with an idempotency key.
-    pub async fn stop(&self, grace: Duration) {
+    /// Begins no attempt any more. Those that run continue, and events are still accepted.
+    pub fn hold(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.wake.notify_one();
+    }
+
+    /// [`Queue::hold`]s, waits at most `grace` for the attempts that run, and ends the writer. What was cut runs again after the next
+    /// start, except invocations with an idempotency key.
+    pub async fn stop(&self, grace: Duration) {
+        self.hold();
         let dispatcher = self.dispatcher.lock().take();
         if let Some(mut task) = dispatcher
             && tokio::time::timeout(grace, &mut task).await.is_err()
@@ -227,7 +241,7 @@ impl AsyncQueue for Queue {
 
 impl AsyncControl for Queue {
     fn list(&self, filter: &AsyncFilter, may: &MayTouch) -> Result<Vec<AsyncInfo>, AsyncFault> {
-        let found = store::list(&self.shared.reader.lock(), filter, may).map_err(of_store)?;
+        let found = store::list(&self.shared.lister.lock(), filter, may).map_err(of_store)?;
         let schedule = self.shared.schedule.lock();
         let infos = found.into_iter().map(|found| {
             let mut info = found.info;
@@ -240,7 +254,7 @@ impl AsyncControl for Queue {
     }
 
     fn show(&self, id: &str, may: &MayTouch) -> Result<AsyncShown, AsyncFault> {
-        let found = store::show(&self.shared.reader.lock(), id).map_err(of_store)?;
+        let found = store::show(&self.shared.lister.lock(), id).map_err(of_store)?;
         let found = found.filter(|(found, _)| may(&found.info.function, &found.owner));
         let (found, mut shown) = found.ok_or_else(|| AsyncFault::Unknown {
             id: id.escape_debug().take(100).collect(),

@@ -69,6 +69,11 @@ impl Record {
         (OVERHEAD + request.payload.len() + texts.sum::<usize>()) as u64
     }
 
+    /// Where its key is unique: the function of this owner. Somebody else may use the name later.
+    fn key_scope(&self) -> String {
+        format!("{}/{}", self.request.owner, self.request.function)
+    }
+
     /// What makes a request with the same key another request.
     pub(crate) fn digest(&self) -> [u8; 32] {
         let request = &self.request;
@@ -118,12 +123,12 @@ pub(crate) fn insert(connection: &Connection, record: &Record) -> Result<i64> {
 /// The request that a key was accepted with: its id and digest.
 pub(crate) fn key(
     connection: &Connection,
-    function: &FunctionName,
+    record: &Record,
     key: &str,
 ) -> Result<Option<(String, Vec<u8>)>> {
     connection
-        .prepare_cached("SELECT id, digest FROM keys WHERE function = ?1 AND key = ?2")?
-        .query_row(params![function.as_str(), key], |row| {
+        .prepare_cached("SELECT id, digest FROM keys WHERE scope = ?1 AND key = ?2")?
+        .query_row(params![record.key_scope(), key], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })
         .optional()
@@ -139,10 +144,10 @@ pub(crate) fn insert_key(
     let request = &record.request;
     connection
         .prepare_cached(
-            "INSERT INTO keys (function, key, id, digest, expires_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT INTO keys (scope, key, id, digest, expires_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
         )?
         .execute(params![
-            request.function.as_str(),
+            record.key_scope(),
             key,
             request.id.as_str(),
             &record.digest()[..],
@@ -155,8 +160,8 @@ pub(crate) fn insert_key(
 pub(crate) fn forget_keys(connection: &Connection, now_ms: i64) -> Result<usize> {
     connection
         .prepare_cached(
-            "DELETE FROM keys WHERE (function, key) IN
-               (SELECT function, key FROM keys WHERE expires_ms < ?1
+            "DELETE FROM keys WHERE (scope, key) IN
+               (SELECT scope, key FROM keys WHERE expires_ms < ?1
                 AND NOT EXISTS (SELECT 1 FROM records WHERE records.id = keys.id) LIMIT 10000)",
         )?
         .execute([now_ms])

@@ -92,7 +92,6 @@ pub(crate) struct Writer {
     pub(crate) connection: Connection,
     shared: Arc<Shared>,
     limits: Limits,
-    has_room: Box<dyn Fn() -> bool + Send + Sync>,
     held: Held,
     /// What this transaction cancels, and has taken out of its lane.
     cancelled: Vec<i64>,
@@ -105,7 +104,6 @@ impl Writer {
         connection: Connection,
         shared: Arc<Shared>,
         limits: Limits,
-        has_room: Box<dyn Fn() -> bool + Send + Sync>,
     ) -> rusqlite::Result<Self> {
         let held = Held::read(&connection)?;
         shared.counters.holds(&held.waiting, &held.dead);
@@ -113,7 +111,6 @@ impl Writer {
             connection,
             shared,
             limits,
-            has_room,
             held,
             cancelled: Vec::new(),
             keys_checked_ms: 0,
@@ -189,7 +186,7 @@ impl Writer {
         let accepts = batch
             .iter()
             .any(|command| matches!(command, Command::Accept { .. }));
-        let has_room = !accepts || (self.has_room)();
+        let has_room = !accepts || (self.shared.has_room)();
         let transaction = self.connection.transaction()?;
         let mut work = Work {
             connection: &transaction,
@@ -327,7 +324,7 @@ impl Work<'_> {
         let refused = |error| Ok(Outcome::Accepted(Err(error), None));
         let request = &record.request;
         if let Some(key) = &request.key
-            && let Some((id, digest)) = store::key(self.connection, &request.function, key)?
+            && let Some((id, digest)) = store::key(self.connection, record, key)?
         {
             if digest != record.digest() {
                 return refused(NotAccepted::KeyReused { id });

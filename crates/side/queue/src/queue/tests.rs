@@ -100,7 +100,7 @@ fn config(folder: &Path) -> QueueConfig {
         records_max: 100,
         bytes_max: 1 << 20,
         running_max: 8,
-        has_room: Box::new(|| true),
+        has_room: Arc::new(|| true),
     }
 }
 
@@ -403,7 +403,7 @@ fn a_full_store_and_a_full_disk_refuse_and_one_function_leaves_room_for_others()
         let room = Arc::clone(&has_room);
         let queue = Queue::open(QueueConfig {
             records_max: 4,
-            has_room: Box::new(move || room.load(Ordering::Relaxed)),
+            has_room: Arc::new(move || room.load(Ordering::Relaxed)),
             ..config(folder.path())
         })
         .unwrap();
